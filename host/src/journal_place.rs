@@ -1,4 +1,4 @@
-//! Finds out which database holds the journal: from the command line, the environment, or a file.
+//! Determines which database holds the journal: from the command line, the environment, or a file.
 
 use std::fs::File;
 use std::io;
@@ -13,10 +13,10 @@ use crate::cli::JournalArgs;
 /// The embedded journal, in the data folder.
 pub const EMBEDDED: &str = "sqlite";
 
-/// Marks a folder as a playground's own, which the next playground clears.
+/// Marks a folder of a playground, which the next playground may clear.
 pub const PLAYGROUND_MARKER: &str = ".kubewitness-playground";
 
-/// For a controller that means to keep what it writes.
+/// For a controller whose data is meant to last.
 pub fn refuse_a_playgrounds(data: &Path) -> Result<()> {
     let marker = data.join(PLAYGROUND_MARKER);
     if asked(data, move || marker.try_exists())? {
@@ -29,16 +29,16 @@ pub fn refuse_a_playgrounds(data: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Of a data folder, before anything else is done: its disk may not answer.
+/// Reads the data folder before anything else, with a time limit, because its disk may not answer.
 fn asked<T: Send + 'static>(data: &Path, work: impl FnOnce() -> io::Result<T> + Send + 'static) -> Result<T> {
     files::within_blocking(files::ANSWER, work).with_context(|| format!("looking at {}", data.display()))
 }
 
-/// An address is a line.
+/// An address is one line.
 const ADDRESS_BYTES: u64 = 64 * 1024;
 
-/// Reads a file, or a pipe that a shell hands over in its place, as `<(…)` does. The wait has a bound: a
-/// service that waits for its address looks the same as one that works.
+/// Reads a file, or a pipe that a shell passes instead, as with `<(…)`. The wait is limited: a service that
+/// waits for its address looks like one that works.
 fn read_address(file: &Path) -> io::Result<String> {
     let path = file.to_owned();
     match files::is_handed_over(&path) {
@@ -49,7 +49,7 @@ fn read_address(file: &Path) -> io::Result<String> {
     }
 }
 
-/// `data` may be the embedded journal's file itself.
+/// `data` may also be the embedded journal's file.
 pub fn place(args: &JournalArgs, data: &Path) -> Result<JournalLocation> {
     let address = match &args.journal_file {
         Some(file) => {

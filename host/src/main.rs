@@ -1,4 +1,9 @@
-//! `kubewitness`: parse, run, return. Decisions lie in the folders beside it and in the library crates, none here.
+//! `kubewitness`: parse, run, return.
+//!
+//! A long `main` is code that no test can call. So this file only parses the command line, chooses the
+//! command, and turns its result into an exit code. Decisions are made in the folders beside it and in the
+//! library crates. Shutdown is a parameter of what runs, so a test chooses its moment. A process that was
+//! told to end does end: work that a file system blocks is not waited for beyond a limit.
 
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
@@ -31,11 +36,11 @@ use commands::{CommandEnd, CommandResult, UsageError};
 const NO_PLAYGROUND: &str = "this is a production build, without the simulated cluster. In a checkout of Kubewitness, \
     `cargo xtask playground` builds and starts one that has it";
 
-/// What has ended in order leaves nothing behind; what a file system holds up is not waited for.
+/// After an orderly end nothing is left; work that a file system blocks is not waited for.
 const LEFT_BEHIND: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
-    // The one TLS provider of the process; installing it twice would be our own fault.
+    // The one TLS provider of the process. Installing it twice would be a bug.
     rustls::crypto::ring::default_provider().install_default().ok();
     if let Some(answered) = commands::complete() {
         return answered;
@@ -44,7 +49,8 @@ fn main() -> ExitCode {
     let matches = cli::command_of(program.as_deref()).try_get_matches();
     let matches = matches.unwrap_or_else(|error| cli::advised(error).exit());
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    // Before anything else: what this process opens or starts it could not give up any more.
+    // Comes first: this process must not open or start anything before its limits are set, because it could
+    // not release it afterwards.
     if let Command::CompileComponent(CompileArgs { memory, cpu }) = cli.command {
         return kubewitness_sandbox::compile_here(ChildBounds { memory, cpu });
     }
@@ -102,7 +108,7 @@ async fn dispatch(command: Command) -> CommandResult {
         Command::Completion(args) => commands::completion(&args),
         Command::Man(args) => commands::man(&args),
         Command::Plugin(args) => commands::plugin(args).await,
-        // It needs no runtime, and has ended before there is one.
+        // It needs no runtime, and has ended before one exists.
         Command::CompileComponent(_) => Ok(CommandEnd::Fine),
     }
 }

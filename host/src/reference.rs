@@ -1,5 +1,5 @@
-//! The pages of the reference that the binary knows: commands, codes, interfaces. Tests generate them and compare
-//! them with `docs/reference`.
+//! The pages of the reference that the binary knows: commands, codes, interfaces. Tests generate them and
+//! compare them with `docs/reference`.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ use kubewitness_harness::{GENERATED, cell, reference};
 use crate::commands::{BrokenLine, CommandEnd, codes};
 use crate::controller::PluginPhase;
 
-/// Every command shows these, and says itself what they do.
+/// Every command has these flags, and they explain themselves.
 const EVERYWHERE: [&str; 2] = ["help", "version"];
 
 fn argument(arg: &Arg) -> String {
@@ -42,7 +42,7 @@ fn meaning(arg: &Arg) -> String {
     text
 }
 
-/// A command, then those below it.
+/// Renders a command, then its subcommands.
 fn command(page: &mut String, command: &mut Command) {
     let usage = command.render_usage().to_string();
     let about = command.get_about().map(ToString::to_string).unwrap_or_default();
@@ -95,7 +95,7 @@ fn table(page: &mut String, title: &str, about: &str, words: &[WordMeaning]) {
     }
 }
 
-/// A new way to end does not compile before it has an entry here.
+/// A new exit code does not compile without an entry here.
 fn exit(end: CommandEnd) -> &'static str {
     match end {
         CommandEnd::Fine => "The command did what it was asked to do, and found nothing wrong.",
@@ -105,7 +105,7 @@ fn exit(end: CommandEnd) -> &'static str {
     }
 }
 
-/// A new finding does not compile before it has an entry here.
+/// A new finding does not compile without an entry here.
 fn cause(broken: &BrokenLine) -> &'static str {
     match broken {
         BrokenLine::Cut => {
@@ -217,7 +217,7 @@ fn the_reference_has_a_page_for_each_code_of_doctor() {
     reference("doctor/README.md", &index);
 }
 
-/// One section an interface or a world, with its doc comment as text.
+/// One section for each interface or world, with its doc comment as text.
 fn wit(page: &mut String, file: &str, text: &str) {
     write!(page, "\n## {file}\n\n").unwrap();
     let (mut about, mut item) = (String::new(), String::new());

@@ -22,7 +22,7 @@ pub async fn run(args: RunArgs) -> CommandResult {
     journal_place::refuse_a_playgrounds(&args.data)?;
     let controller = tokio::select! {
         biased;
-        // Nothing was taken in yet, so there is nothing to drain.
+        // Nothing was journaled yet, so nothing must be drained.
         () = ends.asked.cancelled() => return Ok(CommandEnd::Fine),
         controller = start(args, &ends) => controller?,
     };
@@ -80,7 +80,7 @@ fn lease_name(text: &str, own: impl FnOnce() -> String) -> Result<LeaseName> {
     Ok(LeaseName { namespace, name: name.to_owned() })
 }
 
-/// Without path and user: what follows the controller may be a secret.
+/// Without path and user, which may be secret.
 fn origin(server: &str) -> String {
     reqwest::Url::parse(server).map_or_else(|_| "unknown".into(), |url| url.origin().ascii_serialization())
 }

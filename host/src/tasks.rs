@@ -1,4 +1,6 @@
-//! Spawns the process's long-running tasks. Every task has a name and declares what its end means.
+//! Spawns the process's long-running tasks. A task that is spawned and forgotten can die unnoticed. So every
+//! task has a name and declares what its end means, and an unexpected end stops the process. A lint refuses
+//! other ways to spawn.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -14,16 +16,16 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, error, info};
 
-/// What a stage has to end in once it was told to abort. Calls end at the next tick of their
-/// engine and writes in milliseconds: what takes longer hangs.
+/// The grace period of a stage after an abort. Calls end at the next tick of their engine, and writes in
+/// milliseconds; anything slower hangs.
 const GRACE: Duration = Duration::from_secs(2);
-/// How often what is still waited for is told.
+/// How often the log repeats what is still waited for.
 const TELL_AGAIN: Duration = Duration::from_secs(5);
 
 /// The meaning of a task's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskFate {
-    /// Without it the process is of no use: its end before shut-down stops everything.
+    /// The process is useless without it, so its end before shutdown stops everything.
     Essential,
     /// It may end whenever it is done; only an error stops the process.
     Finite,
@@ -40,20 +42,20 @@ pub struct TaskSupervisor {
 
 #[derive(Default)]
 struct TaskState {
-    /// The names of those that run, by the order in which they were spawned.
+    /// The names of running tasks, in the order in which they were spawned.
     running: BTreeMap<u64, String>,
     spawned: u64,
     failure: Option<anyhow::Error>,
 }
 
 impl TaskSupervisor {
-    /// `stop` is cancelled when a task ends against its fate. Once `abort` is cancelled, the
-    /// wait for a task ends with its grace.
+    /// `stop` is cancelled when a task ends unexpectedly. Once `abort` is cancelled, the wait for a task ends
+    /// with its grace period.
     pub fn new(stop: CancellationToken, abort: CancellationToken) -> Self {
         Self { tracker: TaskTracker::new(), stop, abort, state: Arc::default() }
     }
 
-    /// The process was told to end, or a task ended against its fate.
+    /// The process was told to end, or a task ended unexpectedly.
     pub fn is_stopping(&self) -> bool {
         self.stop.is_cancelled()
     }
@@ -70,7 +72,8 @@ impl TaskSupervisor {
         tokio::spawn(self.supervised(name.into(), fate, future))
     }
 
-    /// On a thread with a runtime of its own, so that what the other tasks do can't delay it. `begin` makes the task there.
+    /// Runs on a separate thread with its own runtime, so that other tasks can't delay it. `begin` creates
+    /// the task there.
     pub fn spawn_apart<F>(
         &self,
         name: &'static str,
@@ -82,7 +85,7 @@ impl TaskSupervisor {
     {
         let (supervisor, (tell, begun)) = (self.clone(), std::sync::mpsc::channel());
         thread(name, move || {
-            // Whoever waits for the answer has ended if nobody takes it.
+            // If nobody receives the answer, the caller has ended.
             let tell = |told| {
                 tell.send(told).ok();
             };
@@ -143,8 +146,8 @@ impl TaskSupervisor {
         self.stop.cancel();
     }
 
-    /// Waits for all tasks, then tells the first failure. After an abort the wait has a bound,
-    /// and those that are still there are named.
+    /// Waits for all tasks, then returns the first failure. After an abort the wait is limited, and the
+    /// remaining tasks are named.
     pub async fn finish(&self) -> Result<()> {
         self.tracker.close();
         let all_ended = tokio::select! {
@@ -162,7 +165,7 @@ impl TaskSupervisor {
         }
     }
 
-    /// Tells for ever what is waited for.
+    /// Logs at intervals what is waited for.
     pub async fn tell_what_runs(&self) {
         loop {
             tokio::time::sleep(TELL_AGAIN).await;
@@ -176,7 +179,7 @@ impl TaskSupervisor {
     }
 }
 
-/// Waits as long as it takes, but no longer than the grace once `abort` is cancelled: then
+/// Waits as long as it takes, but at most for the grace period once `abort` is cancelled: then it returns
 /// nothing.
 pub async fn or_overdue<T>(abort: &CancellationToken, future: impl Future<Output = T>) -> Option<T> {
     let overdue = async {
@@ -196,8 +199,9 @@ fn panic_error(panic: &(dyn std::any::Any + Send)) -> anyhow::Error {
     anyhow!("it panicked: {}", text.unwrap_or_else(|| "no message".into()))
 }
 
-/// A thread of its own, for what has to go on where the runtime itself waits, such as for a file system
-/// that does not answer or a log without a reader. Nothing waits for it: it ends with the process at the latest.
+/// A separate thread, for work that must continue while the runtime itself waits, for example for a file
+/// system that does not answer or a log without a reader. Nothing waits for the thread: it ends with the
+/// process at the latest.
 pub fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
     let spawned = std::thread::Builder::new().name(name.into()).spawn(work);
     spawned.map(drop).with_context(|| format!("starting the thread `{name}`"))

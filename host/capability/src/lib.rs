@@ -1,9 +1,13 @@
-//! The capabilities that plugins are granted: databases, destinations, mail servers, ledgers, keys, `kv`, documents, the
-//! cache, the log and the clock. Addresses, files and secrets end here; a plugin sees names.
+//! The capabilities that plugins are granted: databases, destinations, mail servers, ledgers, keys, `kv`,
+//! documents, the cache, the log and the clock.
 //!
-//! Each capability is one file or folder of its name. [`grants`] opens them from the host's settings. [`session`]
-//! puts the effects of one call together, and keeps all of them with the receipt of the states, or none. Nothing
-//! here knows of Wasm, of the journal's store, or of when a plugin is called.
+//! A plugin is untrusted code that needs access to the operator's systems. Passing it addresses and
+//! credentials was rejected: it could use them for anything. So addresses, files and secrets end here, and a
+//! plugin sees names. Each call is checked against the grant, and limited in size, time and rate.
+//!
+//! Each capability is a file or folder with its name. [`grants`] opens them from the host's settings.
+//! [`session`] collects the effects of one call, and commits all of them together with the receipt of the
+//! states, or none. Nothing here knows of Wasm, of the journal's store, or of when a plugin is called.
 
 mod grants;
 mod http;
@@ -30,7 +34,7 @@ pub use crate::secrets::redaction::{AnswerPatience, RedactionError, SecretRedact
 pub use crate::session::uses::GrantUses;
 pub use crate::sql::proof::{DatabaseProof, ReceiptProof, prove_receipts};
 
-/// A refusal that says which grant to add. The name is the guest's: it is cut and cleaned.
+/// A refusal that names the missing grant. The name comes from the guest, so it is cut and cleaned.
 fn denied(what: &str, name: &str, field: &str) -> GrantError {
     let name: String = name.chars().filter(|c| !c.is_control()).take(63).collect();
     GrantError::Denied(format!("the {what} `{name}` was not granted: add it to {field}"))

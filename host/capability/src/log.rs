@@ -1,5 +1,6 @@
-//! `log`: writes a plugin's messages into the controller's log as records, cut, cleaned and limited in number. The
-//! plugin, the level, the message and the message's own fields stand apart, so that no text passes for another.
+//! `log`: writes a plugin's messages into the controller's log as records, cut, cleaned and limited in
+//! number. The plugin, the level, the message and the message's own fields are separate, so that no text can
+//! pass for another.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -9,11 +10,11 @@ use kubewitness_core::config::RateSpec;
 use kubewitness_core::ports::LogLevel;
 use tokio::time::Instant;
 
-/// One message, and one field's name or value.
+/// The limit of one message, and of one field's name or value.
 const MESSAGE_BYTES: usize = 4096;
 const FIELD_BYTES: usize = 256;
 const FIELDS: usize = 16;
-/// A plugin that logs each state at full speed must not become the controller's main work.
+/// A plugin that logs each state at full speed must not keep the controller busy.
 const PER_SECOND: u32 = 100;
 const BURST: u32 = 500;
 
@@ -58,7 +59,7 @@ impl PluginLog {
         }
     }
 
-    /// How many messages were left out since the last one that was let through.
+    /// The number of messages that were dropped since the last one; `None` if this one is dropped, too.
     fn allow(&self, now: Duration) -> Option<u64> {
         let mut limit = self.limit.lock().unwrap_or_else(PoisonError::into_inner);
         if limit.bucket.take(now).is_err() {
@@ -69,8 +70,8 @@ impl PluginLog {
     }
 }
 
-/// The fields of a message as the text of one JSON object, since the log's own fields have fixed names. Nothing if there are
-/// none. Where the log is JSON, the process writes the object itself.
+/// The fields of a message as the text of one JSON object, because the log's own fields have fixed names.
+/// `None` without fields. If the log is JSON, the process writes the object itself.
 fn record(fields: &[(String, String)]) -> Option<String> {
     let cleaned = |(name, value): &(String, String)| {
         (clean(name, FIELD_BYTES), serde_json::Value::from(clean(value, FIELD_BYTES)))

@@ -1,8 +1,9 @@
-//! ReceiptIndex: which states a plugin has already applied, so that a repeat changes nothing.
+//! The index of receipts: which states a plugin has already applied, so that a repeat changes nothing.
 //!
-//! A receipt is found by its state's id. Its position says only when it may go. A journal on a database server can lose
-//! its newest commits in a failover: then the same states are witnessed again at other positions, and another state may
-//! stand where one stood. So receipts also stay for a while after the cursor has passed them.
+//! A receipt is found by its state's id; its position only decides when it may be removed. Finding it by
+//! position was rejected: a journal on a database server can lose its newest commits in a failover. Then the
+//! same states are witnessed again at other positions, and their old positions go to other states. For the
+//! same reason receipts stay for a while after the cursor has passed them.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,26 +12,28 @@ use std::time::Duration;
 use kubewitness_core::intents::prints::IdPrint;
 use kubewitness_core::{Seq, State, StateId};
 
-/// ReceiptIndex that one plugin may hold above its cursor: about 50 MB. A plugin gets there when one
-/// lane holds its cursor while a million other states are finished; it then waits for that lane.
+/// The most receipts that one plugin may have above its cursor: about 50 MB. A plugin reaches this if one
+/// lane blocks its cursor while a million later states are finished. It then waits for that lane.
 pub const MAX_RECEIPTS: usize = 1_000_000;
 
-/// How long receipts stay after a cursor above them was saved. Standby servers are seconds behind, and this leaves time
-/// for a failover by hand.
+/// How long receipts stay after a cursor beyond them was saved. Standby servers lag by seconds, and this
+/// leaves time for a manual failover.
 const STAY: Duration = Duration::from_secs(300);
-/// Positions below the cursor whose receipts stay: about 6 MB, and seconds of states at the highest rate.
+/// How many positions before the cursor keep their receipts: about 6 MB, and seconds of states at the highest
+/// rate.
 const STAY_POSITIONS: Seq = 128 * 1024;
-/// Cursors that are remembered meanwhile, evenly in time.
+/// How many cursors are remembered meanwhile, at even intervals.
 const REMEMBERED: u32 = 16;
 
-/// Begins what [`encode`] writes. Older receipts are a multiple of [`SHORT`] bytes, and these are not.
+/// The first byte of [`encode`]'s output. Older receipts are a multiple of [`SHORT`] bytes long, and these
+/// are not.
 const WHOLE_PRINTS: u8 = 1;
 /// Bytes of one state: its position, little endian, and the print of its id.
 const WHOLE: usize = 24;
-/// Bytes of one state in an older receipt, whose print has 32 bits.
+/// The size of one state in an older receipt, whose print has 32 bits.
 const SHORT: usize = 12;
 
-/// One state, as receipts name it.
+/// One state, as receipts identify it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceiptMark {
     pub seq: Seq,
@@ -53,7 +56,7 @@ pub fn encode(marks: &[ReceiptMark]) -> Vec<u8> {
     bytes
 }
 
-/// `None` where no version has written the bytes.
+/// `None` if no version has written these bytes.
 pub fn decode(bytes: &[u8]) -> Option<Vec<ReceiptMark>> {
     if bytes.len().is_multiple_of(SHORT) {
         let (entries, _) = bytes.as_chunks::<SHORT>();
@@ -79,7 +82,7 @@ fn mark(entry: &[u8], print: impl Fn(&[u8]) -> Option<IdPrint>) -> Option<Receip
     Some(ReceiptMark { seq: Seq::from_le_bytes(*seq), print: print(rest)? })
 }
 
-/// The receipts of one plugin above its cursor, and those that stay for a while.
+/// The receipts of one plugin after its cursor, and those that stay for a while.
 #[derive(Debug)]
 pub struct AppliedReceipts {
     receipts: Mutex<ReceiptIndex>,
@@ -158,12 +161,12 @@ impl AppliedReceipts {
     }
 }
 
-/// Saved cursors of the last minutes: they say which receipts may go.
+/// The saved cursors of the last minutes. They determine which receipts may be removed.
 #[derive(Debug, Default)]
 pub struct SavedCursors(VecDeque<(Duration, Seq)>);
 
 impl SavedCursors {
-    /// Notes that a cursor is on disk. Answers up to which position receipts may go.
+    /// Notes that a cursor is on disk. Returns the position up to which receipts may be removed.
     pub fn save(&mut self, now: Duration, cursor: Seq) -> Seq {
         let is_due = |last: &(Duration, Seq)| now.saturating_sub(last.0) >= STAY / REMEMBERED;
         if self.0.back().is_none_or(is_due) {

@@ -1,9 +1,13 @@
-//! The domain of Kubewitness: what a state is, how its status is derived, in which order lanes hand states
-//! over, and the traits through which the other crates meet.
+//! The domain of Kubewitness: what a state is, how its status is derived, in which order lanes deliver
+//! states, and the traits through which the other crates meet.
 //!
-//! This crate depends on no sibling. It opens no socket and no database and knows no plugin, so all of it can
-//! be tested alone. Two places touch the machine: [`files`] reads files, makes key files and starts a thread
-//! for each slow read; [`clock::SystemClock`] reads the clock.
+//! The rules of the pipeline must be testable without a cluster, a database or a guest. So this crate depends
+//! on no sibling, opens no socket and no database, and knows no plugin. Decisions are pure machines; the time
+//! is a parameter. The crates around it do the I/O and depend on this one alone, so none of them depends on
+//! another.
+//!
+//! Two places touch the machine: [`files`] reads files, makes key files and starts a thread for each slow
+//! read; [`clock::SystemClock`] reads the clock.
 
 pub mod config;
 pub mod files;

@@ -1,10 +1,15 @@
-//! Hands the journal's states to one plugin. It reads the backlog into the lanes, calls the plugin in
+//! Delivers the journal's states to one plugin. It reads the backlog into the lanes, calls the plugin in
 //! batches, applies the verdicts, and saves the progress.
 //!
-//! One [`PluginDispatcher`] serves one plugin, and shares only the journal with others. It does not know where
-//! states come from, how they are stored, or that a plugin is a component: it meets them through
-//! `core::ports`. `core::lanes` decides the order of states; this crate does the waiting. It does no I/O of
-//! its own, and it takes the time from a `core` clock and from tokio.
+//! A plugin may be slow, fail, or be down for days, and must neither lose a state nor delay another plugin.
+//! So one [`PluginDispatcher`] serves one plugin, and shares only the journal with others: a common queue
+//! would let the slowest plugin hold all of them. `core::lanes` decides the order of states; this crate does
+//! the waiting. After a crash, states after the saved cursor are delivered again, and their receipts keep
+//! them from being applied twice.
+//!
+//! It does not know where states come from, how they are stored, or that a plugin is a component: it meets
+//! them through `core::ports`. It does no I/O of its own, and it takes the time from a `core` clock and from
+//! tokio.
 
 mod handle;
 mod load;

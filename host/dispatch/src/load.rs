@@ -1,4 +1,4 @@
-//! Loads where a dispatcher goes on: progress, dead letters, open states, unread states.
+//! Loads where a dispatcher continues: progress, dead letters, open states, unread states.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! An operator's pause. No call begins before a resume; reading, counting and saving go on, so that the figures stay
-//! true and retention keeps what the plugin has not had.
+//! An operator's pause. No call begins before a resume. Reading, counting and saving continue, so that the
+//! figures stay true and retention keeps the states that the plugin has not had.
 
 use std::sync::Arc;
 

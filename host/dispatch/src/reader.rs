@@ -1,4 +1,4 @@
-//! Reads the journal for the lanes: new states, states that were left, and the count of unread states.
+//! Reads the journal for the lanes: new states, deferred states, and the count of unread states.
 
 use std::sync::Arc;
 use std::time::Duration;

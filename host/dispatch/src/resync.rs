@@ -1,8 +1,8 @@
-//! Resyncs a plugin: reads a source's present objects from the journal, part by part, into the lanes.
+//! Resyncs a plugin: reads a source's present objects from the journal, in parts, into the lanes.
 //!
-//! It asks the journal and not the cache. Only the journal knows that a state is the newest durable one of
-//! its object, and the order of a lane depends on that. One query reads a part, and only one query is in
-//! flight, so nothing newer is read in between.
+//! Reading the cache was rejected: only the journal knows that a state is the newest durable one of its
+//! object, and the order of a lane depends on that. One query reads a part, and only one query is in flight,
+//! so nothing newer is read in between.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Runs the loop of one plugin: start what can be started, wait for one event, apply it.
+//! The loop of one plugin: start what can be started, wait for one event, apply it.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Applies the result of a call: verdicts go to the lanes, failed batches are halved or backed off.
+//! Applies the result of a call: verdicts go to the lanes, failed batches are halved or retried after a
+//! pause.
 
 use std::sync::Arc;
 use std::time::Duration;

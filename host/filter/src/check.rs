@@ -8,7 +8,7 @@ use crate::cost::literal;
 use crate::values::{FIELDS, OF_DOCUMENT, OF_STATUS};
 use crate::{FilterFault, MATCHES, is_state};
 
-/// Names that are values of their own.
+/// Names that are values themselves.
 const CONSTANTS: [&str; 9] = ["int", "uint", "double", "bool", "string", "bytes", "list", "map", "type"];
 const FUNCTIONS: [&str; 17] = [
     "has",
@@ -31,7 +31,7 @@ const FUNCTIONS: [&str; 17] = [
 ];
 
 pub(crate) struct CheckedPart {
-    /// How deep its loops are nested.
+    /// How deeply its loops are nested.
     pub loops: u32,
     pub needs_document: bool,
     /// The patterns of `matches`.
@@ -46,7 +46,7 @@ struct CheckWalk<'t> {
     depth: u32,
 }
 
-/// Checks an expression, and has it call [`MATCHES`] for `matches`.
+/// Checks an expression, and replaces `matches` by [`MATCHES`].
 pub(crate) fn check(text: &str, expression: &mut Expression) -> Result<CheckedPart, FilterFault> {
     let found = CheckedPart { loops: 0, needs_document: false, patterns: Vec::new() };
     let mut walk = CheckWalk { text, names: Vec::new(), found, depth: 0 };
@@ -143,7 +143,7 @@ impl CheckWalk<'_> {
             .fault(field, with_nearest(&format!("a state has no `{field}`; it has {}", known.join(", ")))))
     }
 
-    /// Operators have function names that nobody can write.
+    /// Operators have function names that an expression can't contain.
     fn function(&self, name: &str) -> Result<(), FilterFault> {
         let is_written = name.starts_with(|c: char| c.is_ascii_alphabetic());
         if !is_written || FUNCTIONS.contains(&name) {

@@ -1,9 +1,9 @@
-//! Estimates what an evaluation costs, before it begins. The interpreter can't be interrupted, and it copies what a filter
-//! builds.
+//! Estimates the cost of an evaluation before it begins. A time limit was not possible: the interpreter can't
+//! be interrupted, and it copies what a filter builds.
 //!
-//! The estimate walks the expression once. It knows how large the document and the state are, and how long the longest list.
-//! A loop's variable stands for one element. All elements of a list together are as large as the list, so a size says how
-//! often it contains the variable of each surrounding loop.
+//! The estimate walks the expression once. It knows the sizes of the document and the state, and the length
+//! of the longest list. A loop's variable stands for one element. All elements of a list together are as
+//! large as the list, so a size records how often it contains the variable of each surrounding loop.
 
 use std::collections::HashMap;
 
@@ -18,12 +18,13 @@ use crate::{MATCHES, is_state};
 const STEPS: u64 = 500_000;
 /// The most that one evaluation may compare and copy, as bytes of JSON.
 const BYTES: u64 = 16 << 20;
-/// The largest value that a filter may build, as bytes of JSON: a document twice. In memory it takes up to 40 times as much.
+/// The largest value that a filter may build, as bytes of JSON: twice the size of a document. In memory it
+/// takes up to 40 times as much.
 const BUILT_BYTES: u64 = 4 << 20;
-/// A number, a boolean, and what a list adds for an element.
+/// The size of a number, a boolean, and the overhead of a list element.
 const SMALL: u64 = 8;
 
-/// The longest text of a number.
+/// The longest number as text.
 const NUMBER: u64 = 320;
 
 /// The input of an evaluation.
@@ -74,7 +75,7 @@ pub(crate) fn excess(
     }
 }
 
-/// Bytes: a fixed number, and how often the element of each surrounding loop.
+/// Bytes: a fixed number, plus how often the element of each surrounding loop.
 #[derive(Clone, Default)]
 struct CostSize {
     fixed: u64,
@@ -127,7 +128,7 @@ struct CostEstimate<'a> {
     patterns: &'a HashMap<String, MatchPattern>,
     /// The variables of the surrounding loops.
     names: Vec<(&'a str, EstimatedValue)>,
-    /// The largest that an element of each surrounding loop can be: as large as the whole list.
+    /// The greatest possible size of an element of each surrounding loop: that of the whole list.
     loops: Vec<u64>,
     steps: u64,
     bytes: CostSize,
@@ -150,7 +151,7 @@ impl<'a> CostEstimate<'a> {
             Expr::Ident(name) => self.named(name),
             Expr::Select(select)
                 if is_state(&select.operand)
-                    // A loop may call its elements so.
+                    // A loop may give its variable this name.
                     && self.names.iter().all(|(name, _)| *name != "state")
                     && !OF_DOCUMENT.contains(&select.field.as_str()) =>
             {
@@ -193,7 +194,7 @@ impl<'a> CostEstimate<'a> {
         }
     }
 
-    /// A part of a value. It is copied, unless the value is one that the evaluation was given.
+    /// A part of a value. It is copied, unless the value is an input of the evaluation.
     fn taken_out(&mut self, from: &Expression, whole: EstimatedValue) -> EstimatedValue {
         if !is_given(from) {
             self.bytes.add(&whole.size);
@@ -247,7 +248,7 @@ impl<'a> CostEstimate<'a> {
                 self.bytes.add(&text.size.clone().times(weight));
                 EstimatedValue::small()
             }
-            // A number with an exponent of three digits is written out.
+            // A number with an exponent of three digits is written in full.
             ("string", _) => {
                 all.size.add(&CostSize::fixed(NUMBER));
                 self.copied(&all.size);
@@ -283,7 +284,8 @@ impl<'a> CostEstimate<'a> {
         self.steps = 0;
         self.loops.push(whole);
         self.names.extend(each.iter_var2.as_deref().map(|name| (name, element.clone())));
-        // The interpreter appends to the list that `map` and `filter` make: its size is what is appended.
+        // The interpreter appends to the list that `map` and `filter` make, so its size is the size of the
+        // appended elements.
         self.names
             .extend([(each.iter_var.as_str(), element), (each.accu_var.as_str(), EstimatedValue::default())]);
         self.value(&each.loop_cond);
@@ -318,7 +320,7 @@ fn lesser<'s>(one: &'s CostSize, other: &'s CostSize) -> &'s CostSize {
     }
 }
 
-/// Whether it names a value that the evaluation was given, or a part of one.
+/// Whether it names an input of the evaluation, or a part of one.
 fn is_given(expression: &Expression) -> bool {
     match &expression.expr {
         Expr::Ident(_) => true,
@@ -328,7 +330,7 @@ fn is_given(expression: &Expression) -> bool {
     }
 }
 
-/// The text that is written there.
+/// The literal text.
 pub(crate) fn literal(expression: &Expression) -> Option<&str> {
     match &expression.expr {
         Expr::Literal(LiteralValue::String(text)) => Some(text.inner()),

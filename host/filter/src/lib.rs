@@ -1,9 +1,12 @@
 //! Filters states for subscriptions: it checks and evaluates CEL expressions over a state and its document.
 //!
-//! Only this crate knows CEL. It reads no file, no clock and no network. An expression is checked once, when
-//! a configuration is loaded: its size, its depth, that it returns true or false, and that its names exist.
-//! The interpreter can't be interrupted, so the cost is estimated before each evaluation: the nodes that are visited, and
-//! the bytes that are compared and copied.
+//! A filter runs for every state on the hot path, so an expensive one would delay its plugin forever. The
+//! interpreter can't be interrupted. So the cost is estimated before each evaluation: the nodes that are
+//! visited, and the bytes that are compared and copied. An expression is checked once, when a configuration
+//! is loaded: its size, its depth, that it returns true or false, and that its names exist. A state that
+//! can't be judged is delivered and counted, so no filter fault loses a state.
+//!
+//! Only this crate knows CEL. It reads no file, no clock and no network.
 
 mod check;
 mod cost;
@@ -33,7 +36,7 @@ const LOOPS: u32 = 2;
 pub const DOCUMENT_BYTES: usize = 2 * 1024 * 1024;
 /// The sizes of compiled patterns, and the largest that is allowed. A text costs more the larger the pattern is.
 const PATTERN_BYTES: [usize; 4] = [1 << 10, 4 << 10, 16 << 10, 64 << 10];
-/// The memory that a pattern keeps of the texts that it has matched.
+/// How much memory a pattern may use to cache matched texts.
 const DFA_BYTES: usize = 256 << 10;
 /// The function that the interpreter calls for `matches`: its own would compile the pattern at each call.
 const MATCHES: &str = "@matches";
@@ -43,7 +46,7 @@ const MATCHES: &str = "@matches";
 #[error("{message} (line {line}, column {column} of the filter)")]
 pub struct FilterFault {
     pub line: usize,
-    /// In characters, from 1.
+    /// In characters, counted from 1.
     pub column: usize,
     pub message: String,
 }
@@ -94,7 +97,7 @@ impl CelFilter {
         self.needs_document
     }
 
-    /// Whether it wants this state. The error says why it can't tell.
+    /// Whether it wants this state. The error says why it can't decide.
     pub fn wants(&self, state: &State, document: Option<&[u8]>) -> Result<bool, String> {
         let bytes = document.filter(|bytes| self.needs_document && !bytes.is_empty()).unwrap_or_default();
         if bytes.len() > DOCUMENT_BYTES {
@@ -123,7 +126,7 @@ impl CelFilter {
                 let known = patterns.get(pattern.as_str()).map(|known| known.regex.is_match(&text));
                 known.ok_or_else(|| ExecutionError::function_error("matches", "the pattern is no text"))
             };
-            // Only a name that the interpreter knows is refused, and no expression can write this one.
+            // It refuses only names that the interpreter knows, and no expression can contain this one.
             context
                 .add_function(MATCHES, matches)
                 .map_err(|error| ExecutionError::function_error("matches", error))?;
@@ -164,7 +167,7 @@ fn is_state(expression: &Expression) -> bool {
     matches!(&expression.expr, Expr::Ident(name) if name == "state")
 }
 
-/// Cuts the interpreter's errors, which quote values, even a whole document.
+/// Cuts the interpreter's errors, which quote values, up to a whole document.
 fn cut(text: &str) -> String {
     text[..text.floor_char_boundary(300)].to_owned()
 }

@@ -129,7 +129,7 @@ pub(crate) fn longest(value: &serde_json::Value) -> u64 {
     }
 }
 
-/// About how many bytes the state without its document has: its texts, and some for its other fields.
+/// The approximate bytes of the state without its document: its texts, and some for its other fields.
 pub(crate) fn bytes(state: &State) -> u64 {
     let of_object = |object: &ObjectRef| {
         let ObjectRef { group, version, kind, namespace, name, uid } = object;

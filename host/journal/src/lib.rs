@@ -1,21 +1,27 @@
 //! The durable, ordered log of states, with the checkpoint of each source and the cursor of each plugin.
 //!
-//! This crate is the only one that stores. It knows neither Kubernetes nor plugins: it takes what
-//! `core::ports::StateWitness` is given, and gives it back through `Backlog` and `Documents`.
+//! Every state must survive a crash exactly once, in order, on stores as different as SQLite and MySQL. So
+//! what a batch means is decided in pure code above the stores (`append`), and a store only keeps rows. One
+//! transaction has states, current objects and checkpoint: the checkpoint is never ahead of the states.
+//! Letting each store decide was rejected: the rules would exist once for each dialect. The conformance suite
+//! in `tests` holds every store to the same behaviour.
+//!
+//! This crate is the only one that stores states. It knows neither Kubernetes nor plugins: it accepts states
+//! through `core::ports::StateWitness`, and returns them through `Backlog` and `Documents`.
 //!
 //! | folder | what it does |
 //! |---|---|
 //! | `append` | decides what a batch means (positions, duplicates, lateness, deltas), and commits for many callers at once |
 //! | `store` | the traits of a store, the rows in it, and the two stores: `sqlite` and `server` |
-//! | `read` | makes states and documents of rows |
+//! | `read` | makes states and documents from rows |
 //! | `journal` | the handle that the rest of the program holds: opens a store, and joins the three above |
-//! | `retention` | takes old states away |
+//! | `retention` | removes old states |
 //! | `verify` | proves a journal |
 //! | `copy` | exports and imports a journal |
-//! | `phases` | keeps the index of phases, a file of its own that is made from the journal |
+//! | `phases` | keeps the index of phases, a separate file that is made from the journal |
 //!
-//! Folders use each other in one direction: `copy`, `phases`, `retention` > `journal` > `append`, `read` > `store`.
-//! Only `store` knows the SQL of the journal.
+//! Folders use each other in one direction: `copy`, `phases`, `retention` > `journal` > `append`, `read` >
+//! `store`. Only `store` knows the SQL of the journal.
 
 mod append;
 mod copy;

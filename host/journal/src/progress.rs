@@ -1,11 +1,11 @@
-//! The progress of a long reading of a journal. The caller can look at it at any time.
+//! The progress of a long read of a journal. The caller can query it at any time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::store::StoreReader;
 use crate::store::rows::StoreResult;
 
-/// In states. The whole is not known before the journal is open.
+/// Counted in states. The total is unknown until the journal is open.
 #[derive(Debug, Default)]
 pub struct OpeningProgress {
     done: AtomicU64,
@@ -13,7 +13,7 @@ pub struct OpeningProgress {
 }
 
 impl OpeningProgress {
-    /// So many of so many states; the second is 0 while it is not known.
+    /// The number of states read and the total, which is 0 while unknown.
     pub fn now(&self) -> (u64, u64) {
         (self.done.load(Ordering::Relaxed), self.all.load(Ordering::Relaxed))
     }
@@ -22,7 +22,7 @@ impl OpeningProgress {
         self.done.store(done, Ordering::Relaxed);
     }
 
-    /// Takes the journal's own counters for the whole, without what retention took.
+    /// Sets the total from the journal's own counters, without what retention removed.
     pub(crate) async fn begin(&self, rows: &mut dyn StoreReader) -> StoreResult<()> {
         let counted: u64 = rows.streams().await?.iter().map(|stream| stream.states).sum();
         let taken: u64 = rows.retention_reader().taken_of_streams().await?.values().sum();

@@ -1,5 +1,5 @@
 //! The journal's reports for people and scripts: errors, figures, findings and records. Their JSON and their
-//! codes are public. Uses no other module of this crate.
+//! codes are public. It uses no other module of this crate.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,12 +11,12 @@ use kubewitness_core::ports::PluginPause;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// The loss and the remedy when somebody removed or replaced a journal in use.
+/// The damage and the remedy if somebody removed or replaced a journal in use.
 pub(crate) const LOST: &str = "states that no copy of the journal holds are lost. Put a copy back and start again: \
     the controller reads from the cluster what the copy lacks, as far as the cluster still has it. Without a copy, \
     start with an empty place: a new journal begins there with the objects that exist then";
 
-/// The remedy for rows that differ from the journal's writes. `journal verify` says it as well.
+/// The remedy for rows that the journal has not written so. `journal verify` uses the same text.
 pub(crate) const RESTORE: &str = "stop, keep the damaged journal, and restore the newest copy that `journal verify` \
     finds whole: the controller reads from the cluster what the copy lacks, as far as the cluster still has it";
 
@@ -24,7 +24,7 @@ pub(crate) const RESTORE: &str = "stop, keep the damaged journal, and restore th
 pub(crate) const DOUBTFUL: &str = "the journal is damaged, or its last write is in doubt: run `journal verify` \
     before you start again";
 
-/// Why a journal could not be opened, and what to do.
+/// Why a journal could not be opened, and what to do about it.
 #[derive(Debug, Error)]
 pub enum OpenError {
     #[error("{0} is in use: another process writes to this journal; stop it, or name another data folder")]
@@ -66,14 +66,14 @@ pub enum OpenError {
     Orphan { path: PathBuf },
     #[error("{path}: {reason}")]
     Unavailable { path: PathBuf, reason: String },
-    /// The only error that may pass by itself: the caller can try again.
+    /// The only error that may pass by itself: the caller can retry.
     #[error("{place} does not answer: {reason}; start the server, or correct the address")]
     Away { place: String, reason: String },
     #[error("{place}: {reason}; {remedy}")]
     Refused { place: String, reason: String, remedy: String },
 }
 
-/// Adds what to do to a reason that does not say it.
+/// Adds advice to a reason that has none.
 fn advised(reason: &str) -> String {
     match [RESTORE, DOUBTFUL].iter().any(|advice| reason.contains(advice)) {
         true => reason.to_owned(),
@@ -85,31 +85,31 @@ fn advised(reason: &str) -> String {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournalReplica {
     pub name: String,
-    /// When it came in, by its own clock.
+    /// When it joined, by its own clock.
     pub since_ms: u64,
-    /// It hands states to plugins.
+    /// Whether it delivers states to plugins.
     pub dispatches: bool,
 }
 
-/// What was taken in for one source, over all of its epochs.
+/// What was stored for one source, over all of its epochs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceCounters {
     pub source: String,
     /// The current epoch.
     pub epoch: u32,
-    /// The version from which a watch would be resumed; empty before the first list.
+    /// The version from which a watch would resume; empty before the first list.
     pub checkpoint: String,
     pub states: u64,
-    /// States that retention has taken so far.
+    /// How many states retention has removed so far.
     #[serde(default)]
     pub taken: u64,
     pub gaps: u64,
     pub poison: u64,
-    /// When the last state or poison was observed, in milliseconds since 1970.
+    /// When the last state or poison message was observed, in milliseconds since 1970.
     pub last_event_ms: Option<u64>,
 }
 
-/// Bytes that did not decode, as they came.
+/// Bytes that did not decode, as received.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoisonRecord {
     /// Ascends in the order of arrival.
@@ -121,7 +121,7 @@ pub struct PoisonRecord {
     pub raw: Vec<u8>,
 }
 
-/// Who had dead letters tried again or dropped, or a plugin paused or resumed, and why.
+/// Who replayed or dropped dead letters, or paused or resumed a plugin, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplayRecord {
     pub number: u64,
@@ -142,32 +142,32 @@ impl ReplayRecord {
     }
 }
 
-/// What one pass of retention took.
+/// The result of one pass of retention.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RetentionReport {
     pub states: u64,
     pub bytes: u64,
-    /// How many of these states a plugin had not been handed.
+    /// How many of these states were never delivered to a plugin.
     pub untold: u64,
 }
 
-/// What `journal stats` tells.
+/// The output of `journal stats`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct JournalStats {
     pub states: u64,
-    /// Of the file, or of the tables on a server.
+    /// The size of the file, or of the tables on a server.
     pub bytes: u64,
-    /// What was written and is not in the file yet.
+    /// Bytes that were written but are not in the file yet.
     pub wal_bytes: u64,
-    /// Of the file's bytes, those that the next states are written to.
+    /// The part of the file that is free for new states.
     pub free_bytes: u64,
     pub oldest_seq: Seq,
     pub newest_seq: Seq,
-    /// It holds an import that has not come to its end.
+    /// Whether it holds an unfinished import.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unfinished: bool,
     pub sources: Vec<SourceStats>,
-    /// Plugins of whose states retention took some.
+    /// Plugins that lost states to retention.
     pub plugins: Vec<TakenStats>,
 }
 
@@ -175,59 +175,59 @@ pub struct JournalStats {
 pub struct SourceStats {
     pub source: String,
     pub states: u64,
-    /// Objects with a state in the journal; those of them that are there now.
+    /// Objects with a state in the journal, and how many of them exist now.
     pub objects: u64,
     pub live_objects: u64,
-    /// Documents as they are stored, and 100 bytes for each state's row: what `size` bounds.
+    /// The stored size of documents, plus 100 bytes for each state's row. The setting `size` limits it.
     pub bytes: u64,
     pub document_bytes: u64,
     pub bytes_per_state: f64,
-    /// Full documents that many others are stored against.
+    /// Full documents on which many others are based.
     pub anchor_bytes: u64,
     pub oldest_seq: Seq,
     pub newest_seq: Seq,
     pub oldest_at: Option<String>,
     pub newest_at: Option<String>,
-    /// States that retention has taken so far.
+    /// How many states retention has removed so far.
     pub taken: u64,
-    /// Absent where everything is kept.
+    /// Absent if everything is kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retention: Option<RetentionStats>,
 }
 
-/// How a source stands to the bounds that its settings give it.
+/// A source compared with the limits in its settings.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RetentionStats {
     pub spec: RetentionSpec,
-    /// States beyond the bounds; how many of these may go, and how many are held, by what holds them.
+    /// States beyond the limits: how many may be removed, and how many are held, by holder.
     pub beyond: u64,
     pub may_go: u64,
     pub may_go_bytes: u64,
     pub held: BTreeMap<String, u64>,
-    /// There is more than was looked at.
+    /// More states exist than were examined.
     #[serde(default)]
     pub more: bool,
 }
 
-/// What keeps a state that is beyond its source's bounds.
+/// What keeps a state that is beyond its source's limits.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RetentionHolder {
-    /// It has yet to finish it. A stream to other hosts is `stream/NAME`.
+    /// A plugin has not finished it yet. A stream to other hosts appears as `stream/NAME`.
     Plugin(String),
     DeadLetter,
-    /// Of a dead letter that was dropped: its state stays accounted for by it.
+    /// A dropped dead letter accounts for the state.
     Dropped,
-    /// The watch would be resumed before it.
+    /// The watch would resume before it.
     Checkpoint,
-    /// It is the journal's last.
+    /// It is the journal's last state.
     Last,
-    /// Its object exists, or an older state of the object is kept: the state goes with them.
+    /// Its object exists, or an older state of the object is kept. The state is removed together with them.
     Live,
     Older,
 }
 
 impl RetentionHolder {
-    /// Whether that is how retention is meant, so that nobody has to do anything about it.
+    /// Whether this is intended, so that nobody needs to act.
     pub fn is_meant(&self) -> bool {
         matches!(self, Self::Dropped | Self::Last | Self::Live | Self::Older)
     }
@@ -247,7 +247,7 @@ impl fmt::Display for RetentionHolder {
     }
 }
 
-/// States of a plugin that retention took: those that it had finished, and those that it was never handed.
+/// States of a plugin that retention removed: those that it had finished, and those that it never received.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TakenStats {
     pub plugin: String,
@@ -255,7 +255,7 @@ pub struct TakenStats {
     pub untold: u64,
 }
 
-/// What `journal verify` found. Scripts read `ok` and the codes, people the messages.
+/// The findings of `journal verify`. Scripts read `ok` and the codes, people the messages.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VerifyReport {
     pub ok: bool,
@@ -269,7 +269,7 @@ pub struct VerifyReport {
     pub receipts_checked: u64,
     #[serde(default)]
     pub rows_checked: u64,
-    /// What could not be looked at, and why.
+    /// What could not be checked, and why.
     #[serde(default)]
     pub not_checked: Vec<String>,
     /// At most [`VerifyReport::PROBLEMS`]; `problems_left_out` counts the rest.
@@ -278,7 +278,7 @@ pub struct VerifyReport {
 }
 
 impl VerifyReport {
-    /// One damaged page makes thousands of findings that say the same.
+    /// One damaged page causes thousands of findings that say the same.
     pub const PROBLEMS: usize = 1000;
 
     pub fn add(&mut self, code: &str, seq: Option<Seq>, message: impl Into<String>) {
@@ -293,9 +293,9 @@ impl VerifyReport {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JournalProblem {
-    /// One of [`code`].
+    /// One of the words in [`code`].
     pub code: String,
-    /// The position, where the finding has one.
+    /// The position, if the finding has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seq: Option<Seq>,
     pub message: String,

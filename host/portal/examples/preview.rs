@@ -1,5 +1,5 @@
-//! The portal over made-up data, to look at: `cargo run -p kubewitness-portal --example preview -- [empty] [still]
-//! [sign-in]`. With `sign-in` each word is a token of a person who has that name and may do everything.
+//! The portal with made-up data, to look at: `cargo run -p kubewitness-portal --example preview -- [empty]
+//! [still] [sign-in]`. With `sign-in` each word is the token of a person with that name and all rights.
 
 #[path = "../tests/portal/fake/mod.rs"]
 #[allow(dead_code, clippy::unwrap_used)]

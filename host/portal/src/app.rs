@@ -1,4 +1,5 @@
-//! Defines `PortalApp`, the state that axum gives to every handler: the views, the gate, and the places of live streams.
+//! Defines `PortalApp`, the state that axum passes to every handler: the views, the gate, and the places of
+//! live streams.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use crate::access::gate::RequestGate;
 use crate::options::PortalOptions;
 use crate::serve::{ListenerTraffic, ReadingRoom, StreamPlaces};
 
-/// A path, as axum and OpenAPI both write it, and what answers there.
+/// A path, in the common form of axum and OpenAPI, and its handler.
 pub(crate) type AppRoute = (&'static str, MethodRouter<PortalApp>);
 
 #[derive(Clone)]
@@ -22,7 +23,7 @@ pub(crate) struct PortalApp {
     pub(crate) views: Arc<dyn Views>,
     pub(crate) streams: StreamPlaces,
     pub(crate) readings: ReadingRoom,
-    /// Ends the live streams, which would otherwise hold a shut-down for ever.
+    /// Ends the live streams, which would otherwise block the shutdown forever.
     pub(crate) stop: CancellationToken,
     pub(crate) traffic: ListenerTraffic,
     pub(crate) gate: RequestGate,
@@ -43,8 +44,8 @@ impl PortalApp {
         Self { views, streams, readings, stop, traffic, gate, ages: Arc::default(), submitter, figures_on }
     }
 
-    /// Connections to the journal's database belong to the runtime in which they were opened, and outlive the one that
-    /// serves. A request that is given up ends the reading.
+    /// Connections to the journal's database belong to the runtime that opened them, and outlive the runtime
+    /// that serves. Abandoning a request cancels the read.
     pub(crate) async fn figures(&self) -> Result<StatusView, ViewError> {
         let Some(runtime) = &self.figures_on else { return self.views.status().await };
         let views = self.views.clone();

@@ -1,8 +1,13 @@
-//! The portal: the HTTP API, the pages for people, and what probes and Prometheus ask for.
+//! The portal: the HTTP API, the pages for people, and the endpoints for probes and Prometheus.
 //!
-//! It reads through [`Views`] and knows neither Kubernetes nor the journal. It asks `AccessReviewer` who a person is and what
-//! that person may see, and shows no more than that. It creates the Jobs that people submit through `Submitter`. It is
-//! the only crate that serves HTTP. Everything is bounded: rows, streams, time and the size of requests.
+//! Many people with different rights read one journal, and the journal knows nothing of rights. So the portal
+//! asks the API server (through `AccessReviewer`) who a person is and what they may see, and shows no more
+//! than that: neither by an answer, nor by its length, its cursor or its time. Own accounts were rejected,
+//! because they would drift from the cluster's rights.
+//!
+//! It reads through [`Views`] and knows neither Kubernetes nor the journal. It creates the Jobs that people
+//! submit through `JobSubmitter`. It is the only crate that serves HTTP. Everything is bounded: rows,
+//! streams, time, memory and the size of requests.
 
 mod access;
 mod answer;
@@ -36,7 +41,7 @@ pub use options::{PortalError, PortalOptions};
 pub use serve::{ListenerBounds, ListenerTraffic, TlsFiles, listen};
 use serve::{ListenerTerms, TlsListener};
 
-/// A replay names positions; 64 KiB are thousands of them.
+/// A replay lists positions; 64 KiB hold thousands of them.
 const BODY_BYTES: usize = 64 * 1024;
 
 /// The API and the pages.
@@ -92,9 +97,9 @@ pub async fn serve(
     Ok(())
 }
 
-/// Serves `/healthz`, `/readyz` and `/metrics` alone, on any address: they name sources and
-/// plugins and count, and tell nothing of what was witnessed. It shares no place for a connection with
-/// the portal, so that one that is overrun leaves the other answering.
+/// Serves only `/healthz`, `/readyz` and `/metrics`, on any address: they have names of sources and plugins
+/// and counts, but nothing that was witnessed. It shares no connection limit with the portal, so that it
+/// still answers if the portal is overloaded.
 pub async fn serve_health(
     listener: TcpListener,
     views: Arc<dyn Views>,

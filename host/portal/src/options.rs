@@ -14,28 +14,28 @@ use crate::serve::{ListenerBounds, ListenerTraffic, TlsFiles};
 
 #[derive(Clone)]
 pub struct PortalOptions {
-    /// What [`router`] takes to be the address that it is served at; [`serve`] asks its listener.
+    /// The address that [`router`] assumes; [`serve`] uses that of its listener.
     pub listen: SocketAddr,
-    /// Whether an address that others can reach is accepted without [`PortalAccess::Kubernetes`]. Whoever says yes
-    /// puts something before the portal that knows who asks.
+    /// Whether a remotely reachable address is accepted without [`PortalAccess::Kubernetes`]. Somebody who
+    /// allows it puts an authenticating proxy in front of the portal.
     pub allow_remote: bool,
     pub access: PortalAccess,
-    /// Creates the Jobs that people submit. Left out: nobody submits.
+    /// Creates the Jobs that people submit. `None` disables submission.
     pub submitter: Option<Arc<dyn JobSubmitter>>,
-    /// Serves HTTPS alone. Left out: HTTP.
+    /// Serves HTTPS only. `None`: HTTP.
     pub tls: Option<TlsFiles>,
-    /// A request that is not answered by then is given up.
+    /// A request that takes longer is abandoned.
     pub request_timeout: Duration,
-    /// Live streams at once. Each holds a connection and a batch of states. Half of the connections are
-    /// left for other requests, whatever stands here.
+    /// Concurrent live streams. Each holds a connection and a batch of states. Half of the connections stay
+    /// reserved for other requests, for any value.
     pub streams: usize,
-    /// The bounds on its clients.
+    /// The limits for its clients.
     pub bounds: ListenerBounds,
-    /// Reads the figures of `/metrics`. Left out: the runtime that serves.
+    /// The runtime that reads the figures of `/metrics`. `None`: the one that serves.
     pub figures_on: Option<Handle>,
-    /// Counts connections; the portal and the health port have one together.
+    /// Counts connections. The portal and the health port share it.
     pub traffic: ListenerTraffic,
-    /// Ends connections at once, where `stop` gives them time.
+    /// Ends connections at once, while `stop` gives them time.
     pub abort: CancellationToken,
 }
 

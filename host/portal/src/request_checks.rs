@@ -1,5 +1,5 @@
-//! The layers before every handler: they check the person and the origin of a request, bound its time, and set the
-//! headers of the answer that browsers obey.
+//! The layers before every handler: they check the person and the origin of a request, limit its time, and
+//! set the security headers of the answer.
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
@@ -36,7 +36,7 @@ pub(crate) fn protect(router: Router, gate: RequestGate, options: &PortalOptions
         .layer(middleware::from_fn(headers))
 }
 
-/// For what anybody may ask.
+/// For requests that anybody may make.
 pub(crate) fn for_anybody(router: Router, timeout: Duration) -> Router {
     let router = router.layer(Extension(PortalViewer::Everybody)).layer(middleware::map_request(
         |request: Request| {
@@ -53,8 +53,8 @@ fn in_time_alone(router: Router, timeout: Duration) -> Router {
     router.layer(middleware::from_fn(move |request: Request, next: Next| in_time(timeout, request, next)))
 }
 
-/// A page of somebody else whose name was made to point at 127.0.0.1 is "same origin" to the
-/// browser; only the name that it asked for tells it from us.
+/// A foreign page whose name resolves to 127.0.0.1 is "same origin" to the browser; only the requested host
+/// name distinguishes it from ours.
 async fn known_host(local: bool, request: Request, next: Next) -> Response {
     if request.headers().get_all(header::HOST).iter().count() > 1 {
         let problem = Problem::of(
@@ -90,12 +90,13 @@ fn is_local_name(name: &str) -> bool {
     matches!(name, "127.0.0.1" | "[::1]") || name.eq_ignore_ascii_case("localhost")
 }
 
-/// A request that changes something comes from our own page, or from no page at all. Browsers
-/// say where a request comes from; scripts and the command line say nothing, and a form of a
-/// foreign page can't keep its browser from saying it.
+/// A request that changes something must come from our own page, or from no page at all. Browsers send the
+/// origin of a request; scripts and the command line send none, and a foreign page can't prevent its browser
+/// from sending it.
 async fn same_origin(request: Request, next: Next) -> Response {
     let reads = matches!(*request.method(), Method::GET | Method::HEAD);
-    // A one-time login comes from a file. Its page asks first whoever does not come from a page of ours.
+    // A one-time login comes from a file. Its page asks everybody for confirmation who does not come from one
+    // of our pages.
     let asks_itself = request.uri().path() == ONCE;
     if !reads && !asks_itself && is_foreign(request.headers()) {
         let problem = Problem::of(
@@ -108,7 +109,7 @@ async fn same_origin(request: Request, next: Next) -> Response {
     next.run(request).await
 }
 
-/// Whether the browser says that a page of another site has sent it.
+/// Whether the browser reports that a page of another site sent it.
 pub(crate) fn is_foreign(headers: &HeaderMap) -> bool {
     let text = |name| headers.get(name).map(|value: &HeaderValue| value.to_str().unwrap_or(""));
     if let Some(site) = text(header::HeaderName::from_static("sec-fetch-site"))
@@ -121,7 +122,7 @@ pub(crate) fn is_foreign(headers: &HeaderMap) -> bool {
     authority.is_none() || authority != text(header::HOST)
 }
 
-/// Whatever happens in a handler, there is an answer.
+/// Whatever happens in a handler, the client gets an answer.
 async fn in_time(timeout: Duration, request: Request, next: Next) -> Response {
     let path = request.uri().path().to_owned();
     let answer = AssertUnwindSafe(next.run(request)).catch_unwind();
@@ -147,7 +148,7 @@ async fn in_time(timeout: Duration, request: Request, next: Next) -> Response {
     }
 }
 
-/// Draws pages, and bounds the bytes of answers that are under way.
+/// Renders pages, and limits the bytes of answers in progress.
 async fn dressed(stranger: FrameReader, answers: LargeAnswers, request: Request, next: Next) -> Response {
     let path = request.uri().path().to_owned();
     let headers = request.headers();
@@ -176,7 +177,7 @@ async fn dressed(stranger: FrameReader, answers: LargeAnswers, request: Request,
     })
 }
 
-/// Styles and scripts come from our own files alone, nothing is framed, nothing is guessed.
+/// Styles and scripts come only from our own files, nothing may be framed, and no content type is guessed.
 const HEADERS: [(&str, &str); 7] = [
     (
         "content-security-policy",
@@ -185,7 +186,7 @@ const HEADERS: [(&str, &str); 7] = [
     ),
     ("x-content-type-options", "nosniff"),
     ("x-frame-options", "DENY"),
-    // Not `no-referrer`: a browser would then call our own form's origin `null`.
+    // Not `no-referrer`: a browser would then send `null` as our own form's origin.
     ("referrer-policy", "same-origin"),
     ("cross-origin-opener-policy", "same-origin"),
     ("cross-origin-resource-policy", "same-origin"),
@@ -199,7 +200,7 @@ async fn headers(uri: Uri, request: Request, next: Next) -> Response {
     for (name, value) in HEADERS {
         headers.insert(header::HeaderName::from_static(name), HeaderValue::from_static(value));
     }
-    // The address of an asset holds its checksum.
+    // The address of an asset contains its checksum.
     let kept = uri.path().starts_with("/assets/") && uri.query().is_some() && found;
     let cache = match kept {
         true => "public, max-age=31536000, immutable",

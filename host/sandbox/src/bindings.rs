@@ -20,7 +20,7 @@ pub use kubewitness::plugin::{
     clock, config, documents, http, kv, ledger, lister, log, mail, persons, sql, types,
 };
 
-/// The export that a plugin may have besides.
+/// The export that a plugin may have in addition.
 pub mod ticks {
     wasmtime::component::bindgen!({
         path: "../../wit",

@@ -1,5 +1,6 @@
-//! A compiled component: its name, its imports, and whether it fits a manifest. The same code
-//! answers `kubewitness check` and decides whether a plugin may become active.
+//! A compiled component: its name, its imports, and whether it fits a manifest. The same code serves
+//! `kubewitness check` and decides whether a plugin may become active, so that a check never promises too
+//! much.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +23,7 @@ use crate::guest::GuestState;
 use crate::instance::GuestInstance;
 use crate::plugin::SandboxPlugin;
 
-/// Faults of a configuration that are told at once: a person mends no more.
+/// How many faults of a configuration are reported at once: a person fixes no more.
 const FAULTS: usize = 50;
 
 /// A component's description of itself.
@@ -32,10 +33,10 @@ pub struct ComponentDescription {
     pub version: String,
     /// The grants without which it cannot work: `kv`, `sql:main`, …
     pub needs: Vec<String>,
-    /// The grants that it needs besides, or may use, depending on its configuration.
+    /// The grants that it also needs, or may use, depending on its configuration.
     #[serde(default)]
     pub sometimes: ConditionalNeeds,
-    /// The JSON Schema of its configuration. Empty where it has none.
+    /// The JSON Schema of its configuration; empty if it has none.
     #[serde(default)]
     pub config_schema: String,
 }
@@ -47,17 +48,17 @@ impl ComponentDescription {
     }
 }
 
-/// Bytes of what a component says of itself in one place, and the number of its needs. People read it.
+/// The limit of each text in a component's description, and of the number of its needs. People read them.
 const SAID: usize = 256;
 const NEEDS: usize = 100;
-/// A larger schema of a configuration is not read: each manifest is checked against it.
+/// A larger schema is not read: each manifest is checked against it.
 const SCHEMA_BYTES: usize = 256 << 10;
 
 impl From<handler::Description> for ComponentDescription {
     fn from(said: handler::Description) -> Self {
         let short = |text: &String| shortened(text, SAID).into_owned();
         let needs = said.needs.iter().take(NEEDS).map(short).collect();
-        // A schema that is cut off would refuse what fits.
+        // A truncated schema would refuse valid configurations.
         let config_schema = said.config_schema.clone();
         let config_schema = if config_schema.len() > SCHEMA_BYTES { String::new() } else { config_schema };
         Self {
@@ -74,7 +75,7 @@ impl From<handler::Description> for ComponentDescription {
 /// and `may-need` of its description say.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConditionalNeeds {
-    /// A field of the configuration, whether it has to be there, and what is needed then.
+    /// A field of the configuration, whether it must be present or absent, and what is needed then.
     needs: Vec<(String, bool, String)>,
     may: Vec<String>,
 }
@@ -97,15 +98,15 @@ impl ConditionalNeeds {
         all
     }
 
-    /// Whether a capability is one of these.
+    /// Whether a capability is among these.
     fn has(&self, capability: &str) -> bool {
         let of = |need: &String| need.split(':').next() == Some(capability);
         self.may.iter().any(of) || self.needs.iter().any(|(_, _, need)| of(need))
     }
 
-    /// What is needed always, and what is needed with this configuration.
+    /// The needs with this configuration: the constant ones and the conditional ones.
     fn needs(&self, always: &[String], config: &serde_json::Map<String, serde_json::Value>) -> Vec<String> {
-        // A switch that is off is as one that is left out.
+        // A switch that is off counts as absent.
         let is_off = |value: &serde_json::Value| matches!(value, serde_json::Value::Bool(false));
         let applies = |field: &String, is_there: bool| {
             config.get(field).is_some_and(|value| !is_off(value)) == is_there
@@ -139,11 +140,11 @@ pub(crate) struct InstanceExports {
 struct ComponentInner {
     engine: SandboxEngine,
     face: ComponentFace,
-    /// The next plugin with the same bytes finds it, as long as this one is there.
+    /// The next plugin with the same bytes finds it, as long as this one exists.
     _code: Arc<Code>,
     pre: InstancePre<GuestState>,
     handler: FullIndices,
-    /// None where it exports no `ticker`.
+    /// `None` if it exports no `ticker`.
     ticker: Option<TicksIndices>,
     description: OnceCell<ComponentDescription>,
 }
@@ -174,7 +175,7 @@ impl PluginComponent {
         &self.inner.face.digest
     }
 
-    /// The version of the interfaces that it speaks.
+    /// The version of the interfaces that it uses.
     pub fn interface(&self) -> &str {
         &self.inner.face.interface
     }
@@ -184,7 +185,7 @@ impl PluginComponent {
         &self.inner.face.imports
     }
 
-    /// How long it was compiled; no time where its code came from the cache.
+    /// How long it was compiled; zero if its code came from the cache.
     pub fn compile_time(&self) -> Duration {
         self.inner.face.compile_time
     }
@@ -194,7 +195,7 @@ impl PluginComponent {
         self.inner.face.ticks
     }
 
-    /// Asked of the component once.
+    /// The component is asked only once.
     pub async fn describe(&self) -> Result<ComponentDescription, SandboxError> {
         let ask = async || {
             let mut instance = self.instance("{}".into(), &LimitsSpec::default()).await?;
@@ -204,7 +205,7 @@ impl PluginComponent {
         self.inner.description.get_or_try_init(ask).await.cloned()
     }
 
-    /// Everything that keeps this component from running by this manifest; empty if nothing does.
+    /// Everything that keeps this component from running with this manifest; empty if nothing does.
     pub async fn check(&self, spec: &PluginSpec) -> Result<Vec<ManifestFault>, SandboxError> {
         let described = self.describe().await?;
         let needs = described.needs_with(&spec.config);
@@ -224,7 +225,7 @@ impl PluginComponent {
         Ok(faults)
     }
 
-    /// What fits, and is probably not what was meant.
+    /// Valid settings that are probably not intended.
     pub fn warnings(&self, spec: &PluginSpec) -> Vec<ManifestFault> {
         let may_do_without =
             || self.inner.description.get().is_some_and(|described| described.sometimes.has("tick"));
@@ -238,7 +239,7 @@ impl PluginComponent {
         vec![ManifestFault { field: "spec.tick".into(), message }]
     }
 
-    /// Ready to be called. Nothing is instantiated yet.
+    /// Makes a plugin that is ready to be called. Nothing is instantiated yet.
     pub fn plugin(
         &self,
         name: &str,
@@ -248,7 +249,8 @@ impl PluginComponent {
         Ok(SandboxPlugin::new(name, self.clone(), limits.clone(), grants))
     }
 
-    /// An instance that is asked, and gets no states. All that are asked have the turns of one plugin.
+    /// An instance that describes itself, and gets no states. All such instances share the turns of one
+    /// plugin.
     async fn instance(&self, config: Arc<str>, limits: &LimitsSpec) -> Result<GuestInstance, SandboxError> {
         let seat = self.engine().turns().seat(&"".into());
         GuestInstance::new(self, config, limits, Arc::default(), seat)
@@ -273,8 +275,7 @@ impl PluginComponent {
     }
 }
 
-/// Lists the faults of a configuration against the component's schema. A schema that can't be read decides
-/// nothing.
+/// Lists the faults of a configuration against the component's schema. An unreadable schema decides nothing.
 fn misfits(schema: &str, config: &serde_json::Value) -> Vec<ManifestFault> {
     let Ok(schema) = serde_json::from_str(schema) else { return Vec::new() };
     let fault = |ManifestFault { field, message }| config_fault(FieldError { path: field, message });
@@ -290,7 +291,7 @@ fn config_fault(error: FieldError) -> ManifestFault {
     ManifestFault { field, message: error.message }
 }
 
-/// A schedule without the function for it, or a need of one.
+/// A schedule without the function for it, or a function that needs one.
 fn wrong_schedule(
     ticks: bool,
     interface: &str,
@@ -312,7 +313,7 @@ fn wrong_schedule(
     Some(ManifestFault { field: "spec.tick".into(), message })
 }
 
-/// Imports that nothing is granted for, then needs that no grant meets.
+/// Imports without a grant, then needs without a grant.
 fn missing_grants(
     imports: &[String],
     needs: &[String],
@@ -370,9 +371,9 @@ fn is_met(need: &str, grants: &GrantsSpec) -> bool {
         "key" => grants.keys.iter().any(|grant| meets(&grant.name)),
         "lister" => grants.lister.iter().any(meets),
         "kv" => grants.kv,
-        // A schedule is no grant: `wrong_schedule` looks at it.
+        // A schedule is not a grant: `wrong_schedule` checks it.
         "tick" => true,
-        // What every plugin has is met; what no host has is not.
+        // Needs that every plugin has are met; those that no host has are not.
         "documents" | "config" | "log" | "clock" => true,
         _ => false,
     }

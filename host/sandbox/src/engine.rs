@@ -1,5 +1,5 @@
-//! The engine: what every plugin of this process shares. Has components read and compiled, and gives the
-//! ticks by which guests give way.
+//! The engine, which all plugins of this process share. It has components read and compiled, and produces the
+//! ticks at which guests yield.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,17 +18,17 @@ use crate::guest::GuestState;
 use crate::guest::memory::MemoryBudget;
 use crate::turns::{CpuTurns, guests_at_once};
 
-/// A turn of the processor. A guest that computes gives way to others this often, and its time is looked at as often.
-/// The hop costs a microsecond; other work on the same thread waits no longer than this.
+/// The time slice of a guest. A computing guest yields this often, and its time limit is checked as often.
+/// The switch costs a microsecond; other work on the same thread waits no longer than this.
 const TICK: Duration = Duration::from_millis(5);
 
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
-    /// Where compiled code is kept; nowhere if left out.
+    /// The folder for compiled code; `None` disables the cache.
     pub cache: Option<PathBuf>,
     pub compiler: ComponentCompiler,
-    /// Nobody ends this process by hand while it has a component compiled. So whoever finds that the one before it
-    /// was ended then, twice, takes the component for the cause.
+    /// Whether nobody ends this process by hand during a compilation. Then, if it was killed twice during the
+    /// compilation of a component, that component is considered the cause.
     pub is_unattended: bool,
 }
 
@@ -66,7 +66,7 @@ impl SandboxEngine {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Reads, checks and compiles a component. The error names what doesn't fit.
+    /// Reads, checks and compiles a component. The error names what does not fit.
     pub async fn load(
         &self,
         bytes: &Bytes,
@@ -82,17 +82,17 @@ impl SandboxEngine {
         PluginComponent::new(self.clone(), face, compiled.code, &self.inner.linker)
     }
 
-    /// The digest of the component that is being compiled. The others that have to be wait for their turn.
+    /// The digest of the component that is being compiled. Others wait for their turn.
     pub fn compiling(&self) -> watch::Receiver<Option<Arc<str>>> {
         self.inner.code.compiling()
     }
 
-    /// Bounds the memory of all instances together, from the next one that wants more.
+    /// Limits the memory of all instances together, from the next growth on.
     pub fn bound_memory(&self, most: u64) {
         self.inner.memory.set(most);
     }
 
-    /// The memory that all instances hold together.
+    /// The memory of all instances together.
     pub fn memory(&self) -> u64 {
         self.inner.memory.used() as u64
     }
@@ -110,8 +110,8 @@ impl SandboxEngine {
     }
 }
 
-/// Gives the ticks for as long as the engine is there: without them a guest that computes is never stopped. They have
-/// a thread of their own, since guests may hold all the others.
+/// Produces the ticks as long as the engine exists: without them a computing guest is never stopped. They
+/// have their own thread, because guests may occupy all others.
 fn tick(engine: &wasmtime::Engine) -> Result<(), SandboxError> {
     let engine = engine.weak();
     let ticks = move || {

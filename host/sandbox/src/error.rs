@@ -5,17 +5,17 @@ use thiserror::Error;
 
 #[derive(Clone, Debug, Error)]
 pub enum SandboxError {
-    /// The file is not what the host needs. Mend the component or name another.
+    /// The file is not what the host needs. Fix the component or name another one.
     #[error("{0}")]
     Unfit(String),
-    /// It fits, but failed when it was asked about itself.
+    /// It fits, but failed when it was asked to describe itself.
     #[error("the component failed in `{call}`: {error}")]
     Guest {
         call: &'static str,
         #[source]
         error: CallError,
     },
-    /// Nobody knows whether it fits: compiling it did not get that far. Try again.
+    /// Unknown whether it fits, because compiling failed before that. Try again.
     #[error("the component could not be compiled: {0}")]
     Compiler(String),
     /// The sandbox itself doesn't work on this machine.

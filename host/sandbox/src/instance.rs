@@ -1,5 +1,5 @@
-//! One instance of a component and its calls, each on the guest's clock. It tells apart what ended a call: time,
-//! memory, an exit, a trap.
+//! One instance of a component and its calls, each on the guest's clock. It distinguishes what ended a call:
+//! time, memory, an exit, a trap.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ impl GuestInstance {
             context.data().clock.tick()?;
             Ok(UpdateDeadline::Yield(1))
         });
-        // One that comes back from the host without a turn gives way at once, and waits for a turn.
+        // An instance that returns from the host without a turn yields at once, and waits for a turn.
         store.call_hook(|mut context, hook| {
             if hook.exiting_host() && !context.data().seat.has_turn() {
                 context.set_epoch_deadline(0);
@@ -59,7 +59,7 @@ impl GuestInstance {
         }
     }
 
-    /// The next call waits there for its turns.
+    /// The next call waits for its turns with this ticket.
     pub fn attach_ticket(&mut self, seat: Arc<CpuTicket>) {
         self.store.data_mut().seat = seat;
     }
@@ -80,7 +80,7 @@ impl GuestInstance {
         Ok(self.end(said).1?.err().unwrap_or_default())
     }
 
-    /// Hands over states within a session, and gives the session back whatever happened.
+    /// Delivers states within a session, and returns the session in any case.
     pub async fn handle(
         &mut self,
         session: Box<dyn EffectSession>,
@@ -95,7 +95,8 @@ impl GuestInstance {
         self.end(said)
     }
 
-    /// One tick within a session. What the plugin finds wrong is an error like a trap, but for the instance.
+    /// One tick within a session. An error reported by the plugin fails the tick like a trap, but keeps the
+    /// instance.
     pub async fn tick(
         &mut self,
         session: Box<dyn EffectSession>,
@@ -133,7 +134,7 @@ impl GuestInstance {
     }
 }
 
-/// A call whose time was up while it slept ends like one whose time was up while it computed.
+/// A call that used up its time while it slept ends like one that computed.
 fn flat<T>(call: Result<wasmtime::Result<T>, TimeUp>) -> wasmtime::Result<T> {
     call.unwrap_or_else(|up| Err(up.into()))
 }

@@ -1,8 +1,8 @@
-//! The only crate that knows wasmtime: components are compiled, checked, instantiated, called and
-//! bounded here.
+//! The only crate that knows wasmtime: components are compiled, checked, instantiated, called and limited
+//! here.
 //!
-//! It knows nothing of queues, journals, databases or addresses. States come in as [`StateDelivery`],
-//! what a guest asks for goes out through a [`EffectSession`], verdicts come back.
+//! It knows nothing of queues, journals, databases or addresses. States come in as [`StateDelivery`], a
+//! guest's calls go out through an [`EffectSession`], and verdicts come back.
 //!
 //! ```text
 //!   bytes ─▶ SandboxEngine::load ─▶ PluginComponent ─▶ check, describe   (what is it, does it fit)
@@ -11,14 +11,13 @@
 //!                       SandboxPlugin (a pool of instances) ─▶ PluginHandler::handle
 //! ```
 //!
-//! A guest is hostile until shown otherwise. It has its memory, its own time and the capabilities
-//! that were granted; WASI is linked so that ordinary toolchains work, over contexts that hold
-//! nothing: no file, no socket, no variable, no argument. What a guest writes to stdout is dropped,
-//! of stderr the last few kilobytes are kept for the error text of a trap (that is where a Rust
-//! panic says why); neither can grow.
+//! A guest is considered hostile. It has limited memory, its own time and only the granted capabilities.
+//! Refusing WASI was rejected, because ordinary toolchains import it: it is linked over empty contexts,
+//! without files, sockets, variables or arguments. A guest's stdout is dropped; the last few kilobytes of its
+//! stderr are kept for the error text of a trap, where a Rust panic prints its reason. Neither can grow.
 //!
-//! [`StateDelivery`]: kubewitness_core::ports::StateDelivery
-//! [`EffectSession`]: kubewitness_core::ports::EffectSession
+//! [`StateDelivery`]: kubewitness_core::ports::StateDelivery [`EffectSession`]:
+//! kubewitness_core::ports::EffectSession
 
 mod bindings;
 mod capability;

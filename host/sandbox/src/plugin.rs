@@ -1,4 +1,4 @@
-//! A plugin that takes batches: a component with its limits and grants, and a pool of its instances.
+//! A plugin that accepts batches: a component with its limits and grants, and a pool of its instances.
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,12 +20,12 @@ use crate::instance::GuestInstance;
 use crate::tally::PluginTally;
 use crate::turns::CpuTicket;
 
-/// Batches that one instance handles. A guest's leaks end with it, and an instance costs about as
-/// much as one batch.
+/// How many batches one instance handles. A guest's leaks end with the instance, and an instance costs about
+/// as much as one batch.
 const BATCHES: u32 = 1000;
 
-/// An instance that was idle for so long belonged to a burst. It keeps the memory that its guest grew to,
-/// and a new instance takes less than a millisecond.
+/// An instance that was idle for this long belonged to a burst. It keeps the memory that its guest grew to,
+/// while a new instance takes less than a millisecond.
 pub const QUIET: Duration = Duration::from_secs(60);
 
 pub struct SandboxPlugin {
@@ -34,9 +34,10 @@ pub struct SandboxPlugin {
     limits: LimitsSpec,
     grants: Arc<dyn GrantProvider>,
     config: Arc<str>,
-    /// Since when each waits. The last is used first, so the first has waited longest.
+    /// Idle instances, each with the time since which it waits. The last one is used first, so the first has
+    /// waited longest.
     idle: Mutex<Vec<(Instant, GuestInstance)>>,
-    /// One for each batch at once.
+    /// One for each concurrent batch.
     permits: Semaphore,
     tally: Arc<PluginTally>,
 }
@@ -54,7 +55,7 @@ impl SandboxPlugin {
         Self { name: name.into(), component, limits, grants, config, idle, permits, tally }
     }
 
-    /// Its figures go on where those of the version before it ended.
+    /// Continues the figures of the previous version.
     pub fn counted_by(self, tally: Arc<PluginTally>) -> Self {
         tally.begin_version(self.component.compile_time());
         Self { tally, ..self }
@@ -77,13 +78,13 @@ impl SandboxPlugin {
         self.pool().len()
     }
 
-    /// Lets go of the instances that were not needed lately, but for one: the next call finds it warm.
+    /// Drops instances that were not needed lately, except one, so that the next call finds it ready.
     pub fn let_go_of_idle(&self, now: Instant) {
         let mut idle = self.pool();
         let unused = idle.partition_point(|(since, _)| now.saturating_duration_since(*since) >= QUIET);
         let surplus = unused.min(idle.len().saturating_sub(1));
         let gone: Vec<_> = idle.drain(..surplus).collect();
-        // Giving memory back takes a while: no call waits for it.
+        // Releasing memory takes a while, and no call waits for it.
         drop(idle);
         drop(gone);
     }
@@ -92,7 +93,7 @@ impl SandboxPlugin {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where one call waits for its turns: all versions of a plugin share its turns.
+    /// The ticket with which one call waits for its turns: all versions of a plugin share its turns.
     fn seat(&self) -> Arc<CpuTicket> {
         self.component.engine().turns().seat(&self.name)
     }
@@ -107,7 +108,7 @@ impl SandboxPlugin {
         GuestInstance::new(&self.component, config, &self.limits, tally, seat.clone()).await
     }
 
-    /// There are never more instances than permits, so neither are there more idle ones.
+    /// The number of instances never exceeds the number of permits, so neither does the number of idle ones.
     fn give_back(&self, instance: GuestInstance) {
         if instance.batches < BATCHES {
             let mut idle = self.pool();
@@ -116,7 +117,7 @@ impl SandboxPlugin {
         }
     }
 
-    /// Calls the guest and reads its answer; the instance survives only a good one.
+    /// Calls the guest and reads its answer. The instance survives only a correct answer.
     async fn call(
         &self,
         mut session: Box<dyn EffectSession>,
@@ -158,7 +159,7 @@ impl SandboxPlugin {
         (session, verdicts)
     }
 
-    /// Calls the guest for one tick. What the guest wrote is still in the session.
+    /// Calls the guest for one tick. Its writes are still in the session.
     async fn call_tick(
         &self,
         due_ms: u64,
@@ -204,7 +205,8 @@ impl SandboxPlugin {
         let fresh: Vec<&StateDelivery> =
             batch.iter().zip(&is_fresh).filter(|(_, fresh)| **fresh).map(|(delivery, _)| delivery).collect();
         let (session, answer) = match fresh.as_slice() {
-            // Still committed: what the receipts stand for may have more to hand over.
+            // Committed all the same, because there may be writes that receipts prove and that must still be
+            // passed on.
             [] => (Some(session), Ok(Vec::new())),
             fresh => self.call(session, fresh).await,
         };
@@ -221,8 +223,8 @@ impl SandboxPlugin {
         let keeping = WritesFate::of(&verdicts);
         let seqs = |batch: &mut dyn Iterator<Item = &StateDelivery>| batch.map(|one| one.state.seq).collect();
         let settled: Vec<Seq> = match keeping {
-            // A resync may be handed over twice, so it gets no receipt, and
-            // receipts don't pile up where the cursor stands still and resyncs come and go.
+            // A resync may be delivered twice, so it gets no receipt. Otherwise receipts would accumulate
+            // while the cursor does not move.
             WritesFate::Commit => seqs(&mut fresh.iter().copied().filter(|delivery| !delivery.resync)),
             WritesFate::RollBack => seqs(&mut batch.iter()),
             WritesFate::Apart => Vec::new(),
@@ -237,7 +239,8 @@ impl SandboxPlugin {
     }
 }
 
-/// A server undoes all of a call after a refusal, and says no more than that. The plugin may know what to do.
+/// After a refusal, a server rolls back the whole call and reports nothing more. The plugin may know the
+/// reason.
 fn with_plugin_reason(error: CallError, verdicts: &[Verdict]) -> CallError {
     match (error, verdicts.first()) {
         (CallError::Unavailable(why), Some(Verdict::Retry { reason, .. })) => {
@@ -247,7 +250,7 @@ fn with_plugin_reason(error: CallError, verdicts: &[Verdict]) -> CallError {
     }
 }
 
-/// A state that is applied already is done.
+/// A state that was already applied is done.
 fn of_all(is_fresh: &[bool], verdicts: Vec<Verdict>) -> Vec<Verdict> {
     let mut verdicts = verdicts.into_iter();
     let verdict = |fresh: &bool| match fresh {
@@ -257,7 +260,8 @@ fn of_all(is_fresh: &[bool], verdicts: Vec<Verdict>) -> Vec<Verdict> {
     is_fresh.iter().map(verdict).collect()
 }
 
-/// A state whose request is not sent again is parked with the reason, whatever the plugin makes of the refusal.
+/// A state whose request is not sent again becomes a dead letter with the reason, whatever the plugin makes
+/// of the refusal.
 fn parked(verdicts: Vec<Verdict>, fresh: &[&StateDelivery], doubts: &[(Seq, String)]) -> Vec<Verdict> {
     let doubt = |seq| doubts.iter().find(|(doubtful, _)| *doubtful == seq);
     let verdict = |(delivery, verdict): (&&StateDelivery, Verdict)| match doubt(delivery.state.seq) {
@@ -267,7 +271,7 @@ fn parked(verdicts: Vec<Verdict>, fresh: &[&StateDelivery], doubts: &[(Seq, Stri
     fresh.iter().zip(verdicts).map(verdict).collect()
 }
 
-/// The same of a call that failed, where it was about this state alone. Others are split until it is.
+/// The same for a failed call with this state alone. Larger calls are split until that is so.
 fn alone(
     session: &mut dyn EffectSession,
     is_fresh: &[bool],
@@ -291,7 +295,8 @@ impl PluginHandler for SandboxPlugin {
         called
     }
 
-    /// The time-out ends before the commit: a commit that is cut off is in doubt, and has bounds of its own.
+    /// The time limit ends before the commit: an interrupted commit would be in doubt, and it has its own
+    /// limits.
     async fn tick(
         &self,
         ScheduledCall { due_ms, timeout }: ScheduledCall,
@@ -303,7 +308,7 @@ impl PluginHandler for SandboxPlugin {
         let called = within(timeout, &seat, self.call_tick(due_ms, &seat)).await;
         self.tally.waited(seat.waited());
         let session = called.unwrap_or(Err(CallError::Timeout { limit_ms }))?;
-        // No other call is under way: nothing else is committed before the dispatcher has it.
+        // No other call is in progress, so nothing else commits before the dispatcher has these writes.
         session.commit(&[]).await.map(KvWrites::take).map_err(refused)
     }
 
@@ -312,21 +317,22 @@ impl PluginHandler for SandboxPlugin {
     }
 }
 
-/// `None` where the call took longer than the limit, without the time in which it waited for its turns.
+/// `None` if the call took longer than the limit, not counting the time in which it waited for its turns.
 async fn within<T>(limit: Duration, seat: &CpuTicket, call: impl Future<Output = T>) -> Option<T> {
     let (begun, mut call) = (Instant::now(), pin!(call));
     loop {
         let end = begun + limit + seat.waited();
         match tokio::time::timeout_at(end.into(), &mut call).await {
             Ok(answer) => return Some(answer),
-            // It waits, or has waited since.
+            // It waits for a turn, or has waited since.
             Err(_) if begun + limit + seat.waited() > Instant::now() => {}
             Err(_) => return None,
         }
     }
 }
 
-/// At a commit: what a database finds wrong with the rows then is theirs, and whose it is can be found.
+/// At a commit, a database's complaint about the rows is the fault of the call's states, and splitting finds
+/// the state.
 fn refused(error: GrantError) -> CallError {
     match error {
         GrantError::Invalid(why) => CallError::Refused(why),
@@ -345,7 +351,7 @@ fn epoch(delivery: &StateDelivery) -> String {
     }
 }
 
-/// What is not in the record; almost always nothing.
+/// Values without a field in the record; almost always none.
 fn extra<'a>(delivery: &StateDelivery, epoch: &'a str, shown: &'a ShownState) -> Vec<(&'a str, &'a str)> {
     let late = delivery.state.late.then_some(("late", "true"));
     let epoch = (!epoch.is_empty()).then_some(("epoch", epoch));
@@ -401,7 +407,7 @@ fn lend_status(status: &Status) -> types::Status<'_> {
     }
 }
 
-/// One verdict a state, each of a kind that the host knows.
+/// One verdict for each state, each of a kind that the host knows.
 fn read(verdicts: Vec<types::Verdict>, states: usize) -> Result<Vec<Verdict>, CallError> {
     if verdicts.len() != states {
         let given = verdicts.len();
@@ -410,7 +416,7 @@ fn read(verdicts: Vec<types::Verdict>, states: usize) -> Result<Vec<Verdict>, Ca
     verdicts.into_iter().map(verdict).collect()
 }
 
-/// A reason comes into logs, tables and Events, where each line would look like an entry of its own.
+/// A reason appears in logs, tables and Events, where each line would look like a separate entry.
 fn put_on_one_line(text: &mut String) {
     if text.contains(char::is_control) {
         *text = text.replace(char::is_control, " ");

@@ -1,5 +1,5 @@
-//! Counts how a plugin's calls ended and what they cost. A call's own figures are plain numbers of its instance, and are
-//! added here once, when the call has ended. So the hot path takes no lock.
+//! Counts how a plugin's calls ended and what they cost. A call's own figures are plain numbers of its
+//! instance, and are added here once the call has ended. So the hot path takes no lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +13,7 @@ use kubewitness_core::views::{CallEndsView, CallFailureView, CallsView, Verdicts
 
 use crate::bindings::types::{ObjectRefParam, State, Status};
 
-/// Bytes of the message of the last failure. A guest's words go on for pages.
+/// The most bytes of the last failure's message. A guest's text may have pages.
 const MESSAGE: usize = 1024;
 
 /// An interface of the host that a guest calls.
@@ -71,7 +71,7 @@ impl CallWork {
     }
 }
 
-/// Of its texts: the numbers are always the same few.
+/// The size of its texts. Its numbers always have the same size.
 fn bytes_of(state: &State<'_>) -> usize {
     let object = |it: &ObjectRefParam<'_>| {
         [it.group, it.version, it.kind, it.namespace, it.name, it.uid].map(str::len).iter().sum::<usize>()
@@ -105,9 +105,9 @@ pub struct PluginTally {
     memory: AtomicU64,
     peak_memory: AtomicU64,
     compile_ns: AtomicU64,
-    /// 0: never.
+    /// 0 if never.
     last_answered_ms: AtomicU64,
-    /// Taken only when a call fails, and when people look.
+    /// Locked only when a call fails, and when people look.
     last_failure: Mutex<Option<FailureKind>>,
 }
 
@@ -175,7 +175,8 @@ impl PluginTally {
         }
     }
 
-    /// Another version goes on. What one instance needs, and how long it took to compile, are the version's own.
+    /// Continues with another version. The memory of an instance and the time of compilation belong to the
+    /// version.
     pub fn begin_version(&self, compile: Duration) {
         self.peak_memory.store(0, Ordering::Relaxed);
         self.compile_ns.store(nanoseconds(compile), Ordering::Relaxed);
@@ -185,13 +186,13 @@ impl PluginTally {
         add(&self.instances, 1);
     }
 
-    /// With the memory that it held.
+    /// `held` is the memory that it had.
     pub(crate) fn instance_ended(&self, held: usize) {
         self.instances.fetch_sub(1, Ordering::Relaxed);
         self.memory.fetch_sub(held as u64, Ordering::Relaxed);
     }
 
-    /// One instance holds so many bytes more, so many in all.
+    /// One instance has grown by `by` bytes, to `to` in total.
     pub(crate) fn grew(&self, by: usize, to: usize) {
         add(&self.memory, by as u64);
         self.peak_memory.fetch_max(to as u64, Ordering::Relaxed);
@@ -212,7 +213,7 @@ impl PluginTally {
         }
     }
 
-    /// A call waited for its turns so long.
+    /// Adds the time for which a call waited for its turns.
     pub(crate) fn waited(&self, time: Duration) {
         if time > Duration::ZERO {
             add(&self.wait_ns, nanoseconds(time));

@@ -1,5 +1,8 @@
-//! Access to the portal: turns the flags of the command line into the options of the portal. This module answers no
-//! request, and decides about nobody's rights.
+//! Access to the portal: turns the flags of the command line into the options of the portal.
+//!
+//! A portal that is open by mistake shows everything to everybody. So combinations of flags that would admit
+//! unknown people are refused at startup instead of being logged. This module answers no request, and decides
+//! about nobody's rights.
 
 mod args;
 mod session_key;
@@ -22,21 +25,21 @@ use tracing::{info, warn};
 pub use args::{AccessArgs, Auth};
 pub use sharing::share;
 
-/// A secret is a line.
+/// A secret is one line.
 const SECRET_BYTES: u64 = 4096;
-/// In the data folder.
+/// The name of the file in the data folder.
 const ENDED: &str = "ended-sessions";
 
-/// How people come to the portal.
+/// How people reach the portal.
 pub struct PortalDoors {
     pub access: PortalAccess,
     pub tls: Option<TlsFiles>,
-    /// Live streams at once; `None`: as many as the portal has unless it is told otherwise.
+    /// The most concurrent live streams; `None` for the portal's default.
     pub streams: Option<usize>,
 }
 
 impl PortalDoors {
-    /// Whoever reaches the address sees everything.
+    /// No sign-in: everybody who can reach the address sees everything.
     #[cfg(feature = "playground")]
     pub fn open() -> Self {
         Self { access: PortalAccess::None, tls: None, streams: None }
@@ -47,7 +50,7 @@ impl PortalDoors {
     }
 }
 
-/// Refuses what would let people in whom nobody knows.
+/// Refuses flags that would admit unknown people.
 pub async fn doors(
     args: AccessArgs,
     listen: SocketAddr,
@@ -85,7 +88,7 @@ pub async fn doors(
                 );
             }
             session_key::of_data(data).await.or_else(|error| {
-                // A file of sessions keeps nobody from witnessing.
+                // An unusable session file does not stop witnessing.
                 warn!("{error:#}: repair or remove the file; until then, people's sessions end with this process");
                 session_key::random()
             })?
@@ -115,8 +118,8 @@ fn refuse_to_let_everybody_in(listen: SocketAddr, is_asked_for: bool) -> Result<
     );
 }
 
-/// Whoever could make the file unreadable would open again what people have ended: so then every session has ended.
-/// Witnessing goes on.
+/// If the file is unreadable, every session counts as ended: otherwise, making it unreadable would reopen
+/// sessions that people ended. Witnessing continues.
 async fn ended_sessions(data: &Path) -> EndedSessions {
     let file = data.join(ENDED);
     let error = match EndedSessions::open(&file).await {
@@ -151,7 +154,7 @@ mod tests {
         made_where(false, listen, args).await
     }
 
-    /// By a kubeconfig, or in a pod by its own credentials.
+    /// Uses a kubeconfig, or in a pod the pod's own credentials.
     async fn made_where(in_cluster: bool, listen: &str, args: AccessArgs) -> Result<PortalDoors> {
         let folder = tempfile::tempdir().unwrap();
         let config = serde_json::json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",

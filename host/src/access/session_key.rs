@@ -1,4 +1,5 @@
-//! The key that people's sessions are encrypted with: from a file of the operator, or made once in the data folder.
+//! The key that encrypts people's sessions: from a file of the operator, or generated once in the data
+//! folder.
 
 use std::io;
 use std::path::Path;
@@ -11,9 +12,9 @@ use tracing::warn;
 
 pub type SessionKey = [u8; SESSION_KEY_BYTES];
 
-/// In the data folder.
+/// The name of the file in the data folder.
 const FILE: &str = "session.key";
-/// Hex digits with an end of line, and room for white space.
+/// Hex digits with a newline, and room for white space.
 const BYTES: u64 = 4096;
 
 pub async fn of_file(file: &Path) -> Result<SessionKey> {
@@ -22,7 +23,7 @@ pub async fn of_file(file: &Path) -> Result<SessionKey> {
     read.with_context(|| format!("reading the session key from {}", file.display()))
 }
 
-/// The key of this folder, which is made with it.
+/// The key of this data folder. It is generated if it is missing.
 pub async fn of_data(data: &Path) -> Result<SessionKey> {
     let folder = data.to_owned();
     let kept = files::within(data, files::ANSWER, move || {
@@ -43,7 +44,7 @@ pub async fn of_data(data: &Path) -> Result<SessionKey> {
     Ok(key)
 }
 
-/// For this process alone.
+/// A key for this process only.
 pub fn random() -> Result<SessionKey> {
     let mut key = [0; SESSION_KEY_BYTES];
     match SystemRandom::new().fill(&mut key) {
@@ -52,7 +53,7 @@ pub fn random() -> Result<SessionKey> {
     }
 }
 
-/// As `head -c 32 /dev/urandom` writes it, or `openssl rand -hex 32`.
+/// Accepts the output of `head -c 32 /dev/urandom` and of `openssl rand -hex 32`.
 fn parse(bytes: &[u8]) -> io::Result<SessionKey> {
     if let Ok(key) = bytes.try_into() {
         return Ok(key);

@@ -1,4 +1,4 @@
-//! Replicas tell each other through the journal which sessions people have ended.
+//! Replicas share through the journal which sessions people have ended.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use kubewitness_portal::EndedSessions;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-/// Of the text that the replicas share.
+/// The name of the text that the replicas share.
 const NAME: &str = "ended sessions";
-/// Each fails only where another replica was quicker.
+/// An attempt fails only if another replica was faster.
 const ATTEMPTS: usize = 8;
 
-/// Looks for log-outs of other replicas this often.
+/// Looks for sign-outs at other replicas this often.
 pub async fn share(
     ended: EndedSessions,
     journal: Journal,

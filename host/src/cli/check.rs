@@ -1,4 +1,4 @@
-//! `kubewitness check`: what it checks, and what it is expected to find.
+//! `kubewitness check`: what it checks, and the expected result.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! `kubewitness deadletters`: its commands, and how they choose dead letters.
+//! `kubewitness deadletters`: its commands, and how they select dead letters.
 
 use clap::{Args, Subcommand};
 use kubewitness_core::config::Duration;

@@ -1,4 +1,4 @@
-//! `kubewitness doctor`: what it looks at.
+//! `kubewitness doctor`: what it checks.
 
 use std::path::PathBuf;
 

@@ -1,6 +1,9 @@
-//! The command line: every command and flag, in the order in which a newcomer meets them. The doc comments are the
-//! help texts, and the reference is generated from them. It runs no command, and opens no journal and no
-//! connection.
+//! The command line: every command and flag, in the order in which a newcomer meets them.
+//!
+//! Help texts, completion and the reference must not contradict each other. So the doc comments here are the
+//! help texts, and the reference is generated from them; a second description by hand was rejected, because
+//! it would drift. This module parses and validates only. It runs no command, and opens neither a journal nor
+//! a connection, so `--help` works on any machine.
 
 mod check;
 mod controller;

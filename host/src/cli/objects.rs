@@ -1,4 +1,4 @@
-//! The commands that show objects and what was witnessed of them.
+//! The commands that show objects and their witnessed states.
 
 use clap::{ArgGroup, Args, ValueEnum};
 use kubewitness_core::config::Duration;

@@ -76,7 +76,7 @@ pub enum GetOutput {
 }
 
 impl GetOutput {
-    /// `None`: names alone.
+    /// `None` for names alone.
     pub fn shape(self) -> Option<Output> {
         match self {
             Self::Name => None,

@@ -1,4 +1,4 @@
-//! The commands for shells and `man`, and the names by which the program is called.
+//! The commands for shells and `man`, and the names under which the program can be called.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use clap::{Args, Command, CommandFactory, ValueEnum};
 
 use super::Cli;
 
-/// kubectl finds a plugin by this name.
+/// The name under which kubectl finds a plugin.
 const PLUGIN: &str = "kubectl-kubewitness";
 
 #[derive(Debug, Args)]
@@ -32,7 +32,7 @@ pub struct ManArgs {
     pub dir: PathBuf,
 }
 
-/// Whether the program was called by this name, in whatever folder.
+/// Whether the program was called by this name, in any folder.
 pub fn is_called(program: &OsStr, name: &str) -> bool {
     Path::new(program).file_name().is_some_and(|file| file == name)
 }
@@ -42,7 +42,7 @@ pub fn command() -> Command {
     Cli::command()
 }
 
-/// The same for a program of this name: kubectl's plugin is called by two words.
+/// The same for a program with this name: kubectl's plugin is called by two words.
 pub fn command_of(program: Option<&OsStr>) -> Command {
     let command = command();
     match program.is_some_and(|program| is_called(program, PLUGIN)) {
@@ -51,7 +51,7 @@ pub fn command_of(program: Option<&OsStr>) -> Command {
     }
 }
 
-/// The library advises to write `-- -5m`, which makes a word of it that belongs to no flag.
+/// The library recommends `-- -5m`, which would make it a word that belongs to no flag.
 pub fn advised(mut error: clap::Error) -> clap::Error {
     let is_negative = |word: &str| {
         word.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))

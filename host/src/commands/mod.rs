@@ -1,4 +1,9 @@
-//! The commands that read and verify, and end. They never run a controller: `run` and `playground` do.
+//! The commands that read, verify and end. They never run a controller: `run` and `playground` do.
+//!
+//! Scripts rely on a command's exit code, so a command returns a [`CommandEnd`] or an error, and one place
+//! maps them to codes. The commands are grouped by what they read: the API, a journal, an audit trail, files,
+//! a plugin. A group uses nothing else, so an offline command can't depend on a running controller, and a
+//! command for the API can't read another process's journal.
 
 mod api;
 mod audit;
@@ -34,15 +39,15 @@ pub use journal::journal;
 pub use plugin::plugin;
 pub use shell::{complete, completion, man};
 
-/// How a command ended, as its exit code says it.
+/// The result of a command, as its exit code reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandEnd {
     Fine,
-    /// A check failed or a job did: the command itself worked.
+    /// A check or a job failed; the command itself worked.
     Failed,
-    /// Nothing failed, and something is probably not as it was meant.
+    /// Nothing failed, but something is probably not as intended.
     Warned,
-    /// The awaited condition did not come in time.
+    /// The awaited condition did not occur in time.
     TimedOut,
 }
 
@@ -59,7 +64,7 @@ impl CommandEnd {
 
 pub type CommandResult = Result<CommandEnd>;
 
-/// The command line makes no sense as it was written, whatever the controller or the files say.
+/// The command line itself makes no sense, whatever the controller or the files contain.
 #[derive(Debug)]
 pub struct UsageError(String);
 
@@ -72,7 +77,7 @@ impl fmt::Display for UsageError {
 impl std::error::Error for UsageError {}
 
 impl UsageError {
-    /// Such an error, to be returned as any other.
+    /// Returns an error of this type.
     pub fn error(message: impl Into<String>) -> anyhow::Error {
         Self(message.into()).into()
     }

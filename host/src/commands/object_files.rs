@@ -1,4 +1,5 @@
-//! Reads objects from files that a person names: YAML or JSON, several documents, a list, or the events of a watch.
+//! Reads objects from files that a person names: YAML or JSON, several documents, a list, or the events of a
+//! watch.
 
 use std::io::Read;
 use std::path::Path;
@@ -11,17 +12,17 @@ use serde_json::Value;
 
 use crate::config::tree::YamlTree;
 
-/// Objects are at most a few MB each; more is no object, and reading it would only take memory.
+/// Objects have at most a few MB. A larger text is not one, and reading it would only take memory.
 const OBJECT_BYTES: u64 = 64 << 20;
 
-/// Each is handed over alone and told in a line. Whoever has more divides the file.
+/// Each object is delivered separately and printed as a line. A larger file must be divided.
 const OBJECTS: usize = 10_000;
 
 /// One object of a file.
 #[derive(Debug)]
 pub struct ObservedObject {
     pub object: Value,
-    /// A watch's event says that it was deleted.
+    /// Whether an event of a watch says that it was deleted.
     pub is_gone: bool,
 }
 
@@ -47,7 +48,7 @@ impl NamedFile {
         Ok(Self { kind: kind.to_owned(), group: group.to_owned(), namespace, name })
     }
 
-    /// Of a whole object, which has a name.
+    /// For a complete object, which has a name.
     pub fn of_whole(object: &Value) -> Result<Self> {
         let named = Self::of(object)?;
         // YAML reads an unquoted 5 as a number, and an unquoted n as false.
@@ -111,7 +112,7 @@ pub fn parse(text: &str) -> Result<Vec<ObservedObject>> {
 }
 
 fn documents(text: &str) -> Result<Vec<Value>> {
-    // YAML refuses tabs, which JSON may be indented by.
+    // YAML refuses tabs, with which JSON may be indented.
     if text.trim_start().starts_with(['{', '['])
         && let Ok(values) = serde_json::Deserializer::from_str(text).into_iter().collect()
     {
@@ -134,7 +135,7 @@ fn flatten(document: Value, is_gone: bool, objects: &mut Vec<ObservedObject>) ->
             let is_gone = match map["type"].as_str() {
                 Some("ADDED" | "MODIFIED") => false,
                 Some("DELETED") => true,
-                // It has a position, and says nothing of an object.
+                // It has a position, but no object.
                 Some("BOOKMARK") => return Ok(()),
                 _ => bail!("a watch's event has the type {}: give ADDED, MODIFIED or DELETED", map["type"]),
             };

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::ConfigSnapshot;
 use super::manifest::{ManifestEntry, ManifestOrigin, ManifestProblem};
 
-/// The ConfigMaps as they were last seen: events are written about them.
+/// The ConfigMaps as last seen. Events are written about them.
 #[derive(Clone, Default)]
 pub struct WatchedMaps(Arc<RwLock<Vec<ConfigMapDoc>>>);
 
@@ -50,7 +50,8 @@ pub async fn follow(
                 maps.set(seen.maps.clone());
                 sender.send_replace(Some(snapshot(&namespace, &seen.maps)));
             } else if let Some(condition) = seen.condition {
-                // Not known is not empty: what runs, or last ran, goes on.
+                // An unknown configuration is not an empty one: the running plugins, or the last ones,
+                // continue.
                 let place = format!("configmaps of the namespace {namespace}");
                 let problem = ManifestProblem::of(place, None, condition);
                 sender.send_replace(Some(ConfigSnapshot {
@@ -81,7 +82,7 @@ fn snapshot(namespace: &str, maps: &[ConfigMapDoc]) -> ConfigSnapshot {
                 first_line: 1,
                 folder: None,
             },
-            // A missing key is an empty document, which is refused as such.
+            // A missing key is an empty document, and is refused as such.
             text: map.data.get(key).cloned().unwrap_or_default(),
             binary: map.binary_data.clone(),
         });

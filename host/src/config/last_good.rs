@@ -1,10 +1,11 @@
-//! Keeps the configuration that last worked beside the journal. The controller falls back to it after a bad change,
-//! also across a restart.
+//! Keeps the last working configuration beside the journal. The controller falls back to it after a bad
+//! change, also across a restart. Keeping it only in memory was rejected: a restart after a bad change would
+//! stop everything.
 //!
-//! `DIR/last-good/host.yaml`, `DIR/last-good/sources.json`, `DIR/last-good/witnessed.mark` and, for each plugin,
-//! `DIR/last-good/NAME/{plugin.yaml,plugin.wasm,config-map,pulled.json}`. While a version is on probation,
-//! `DIR/last-good/NAME/before` has the same files of the version before it. Each file is written beside its place
-//! and renamed into it, so a crash leaves the old or the new one.
+//! `DIR/last-good/host.yaml`, `DIR/last-good/sources.json`, `DIR/last-good/witnessed.mark` and, for each
+//! plugin, `DIR/last-good/NAME/{plugin.yaml,plugin.wasm,config-map,pulled.json}`. While a version is on
+//! probation, `DIR/last-good/NAME/before` has the same files of the version before it. Each file is written
+//! beside its place and renamed into it, so a crash leaves the old or the new one.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,7 +17,7 @@ use kubewitness_core::files;
 use super::component::{COMPONENT_BYTES, KeptComponents, PulledFrom, digest, digest_of};
 use super::manifest::{ManifestEntry, ManifestOrigin};
 
-/// A manifest is no larger where it comes from.
+/// No manifest is larger at its origin.
 const TEXT_BYTES: u64 = 16 << 20;
 const DOCUMENT: &str = "plugin.yaml";
 const COMPONENT: &str = "plugin.wasm";
@@ -27,18 +28,18 @@ pub struct LastGood {
     folder: PathBuf,
 }
 
-/// A plugin as it last worked.
+/// A plugin as it was when it last worked.
 #[derive(Clone)]
 pub struct GoodPlugin {
     pub entry: ManifestEntry,
-    /// The digest of its component. The bytes lie in the folder alone.
+    /// The digest of its component, whose bytes are only in the folder.
     pub component: String,
-    /// Of a component that was fetched from elsewhere.
+    /// The origin of a fetched component.
     pub pulled: Option<PulledFrom>,
 }
 
 impl GoodPlugin {
-    /// Whether the folder has the same of both.
+    /// Whether the folder has the same content for both.
     pub fn is_kept_as(&self, other: &Self) -> bool {
         self.entry.text == other.entry.text
             && self.entry.config_map == other.entry.config_map
@@ -46,7 +47,7 @@ impl GoodPlugin {
             && self.pulled == other.pulled
     }
 
-    /// Whether it does something else than the other. Where its document lies does not matter.
+    /// Whether its effect differs from the other. The location of its document does not matter.
     pub fn is_another(&self, other: &Self) -> bool {
         self.entry.text != other.entry.text || self.component != other.component
     }
@@ -59,7 +60,7 @@ impl LastGood {
         Ok(Self { folder })
     }
 
-    /// Works on a thread of its own, so that the caller never waits for this folder's disk without an end.
+    /// Runs on a separate thread, so that the caller never waits indefinitely for the disk of this folder.
     pub async fn ask<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Self) -> io::Result<T> + Send + 'static,
@@ -76,7 +77,7 @@ impl LastGood {
         write_plugin(&self.plugin_folder(name)?, good, component)
     }
 
-    /// Where the component lies with which a version ran. A crash may have left it in the place of the version before.
+    /// The location of a version's component. A crash may have left it in the folder of the previous version.
     pub fn component(&self, name: &str, good: &GoodPlugin) -> KeptComponents {
         let folder = self.folder.join(name);
         let files = [folder.join(COMPONENT), folder.join(BEFORE).join(COMPONENT)];
@@ -87,13 +88,13 @@ impl LastGood {
         remove_plugin(&self.plugin_folder(name)?)
     }
 
-    /// The last good version stays beside a newer one that has not worked yet.
+    /// Keeps the last good version beside a newer one that has not worked yet.
     pub fn save_before(&self, name: &str, before: &GoodPlugin) -> io::Result<()> {
         let folder = self.plugin_folder(name)?;
         write_plugin(&folder.join(BEFORE), before, &read_component(&folder, before)?)
     }
 
-    /// What ran before is the last good version again.
+    /// Makes the previous version the last good one again.
     pub fn restore_before(&self, name: &str, before: &GoodPlugin) -> io::Result<()> {
         let folder = self.plugin_folder(name)?;
         write_plugin(&folder, before, &read_component(&folder.join(BEFORE), before)?)?;
@@ -104,7 +105,7 @@ impl LastGood {
         remove_plugin(&self.plugin_folder(name)?.join(BEFORE))
     }
 
-    /// The caller has checked the name. It is checked again, since a wrong one would delete other files.
+    /// The caller has checked the name. It is checked again, because a wrong one would delete other files.
     fn plugin_folder(&self, name: &str) -> io::Result<PathBuf> {
         if !is_name(name) {
             return Err(io::Error::new(
@@ -115,7 +116,7 @@ impl LastGood {
         Ok(self.folder.join(name))
     }
 
-    /// What each source that was ever taken witnesses: its history belongs to that.
+    /// What each source that was ever configured witnesses: its history belongs to that.
     pub fn sources(&self) -> io::Result<BTreeMap<String, SourceSpec>> {
         let text = optional(read(&self.folder.join("sources.json")))?;
         Ok(text.map(|text| serde_json::from_str(&text)).transpose()?.unwrap_or_default())
@@ -125,7 +126,7 @@ impl LastGood {
         replace(&self.folder.join("sources.json"), &serde_json::to_vec_pretty(sources)?)
     }
 
-    /// That the journal beside it has held something: one that is empty later is another one.
+    /// Whether the journal beside it has ever had states: if it is empty later, it is another journal.
     pub fn has_witnessed(&self) -> bool {
         self.mark().exists()
     }
@@ -160,12 +161,12 @@ impl LastGood {
         Ok(plugins)
     }
 
-    /// What ran before those of `plugins` that have not worked yet.
+    /// The previous versions of those `plugins` that have not worked yet.
     pub fn before(&self, plugins: &BTreeMap<String, GoodPlugin>) -> io::Result<BTreeMap<String, GoodPlugin>> {
         let mut all = BTreeMap::new();
         for (name, good) in plugins {
             let before = read_plugin(&self.plugin_folder(name)?.join(BEFORE))?;
-            // A kill may have left it beside itself.
+            // A kill may have left a copy of the version beside itself.
             if let Some(before) = before.filter(|before| before.is_another(good)) {
                 all.insert(name.clone(), before);
             }
@@ -174,7 +175,8 @@ impl LastGood {
     }
 }
 
-/// The component goes first: a plugin.yaml is never there without the component it ran with.
+/// The component is written first, so that a plugin.yaml never exists without the component with which it
+/// ran.
 fn write_plugin(folder: &Path, good: &GoodPlugin, component: &[u8]) -> io::Result<()> {
     let GoodPlugin { entry, pulled, .. } = good;
     std::fs::create_dir_all(folder)?;
@@ -184,7 +186,7 @@ fn write_plugin(folder: &Path, good: &GoodPlugin, component: &[u8]) -> io::Resul
     replace(&folder.join(DOCUMENT), entry.text.as_bytes())
 }
 
-/// The document goes first, for the same reason.
+/// The document is removed first, for the same reason.
 fn remove_plugin(folder: &Path) -> io::Result<()> {
     optional(std::fs::remove_file(folder.join(DOCUMENT)))?;
     optional(std::fs::remove_dir_all(folder)).map(|_| ())
@@ -217,7 +219,7 @@ fn entry(path: &Path, config_map: String, text: String) -> ManifestEntry {
     ManifestEntry { config_map, origin, text, binary: BTreeMap::new() }
 }
 
-/// Only this program writes here. A file of another kind in its place is an error that names it.
+/// Only this program writes here. A file of another kind in this place is an error that names it.
 fn read(path: &Path) -> io::Result<String> {
     files::text(path, TEXT_BYTES).map_err(|error| write_error(path, &error))
 }
@@ -333,7 +335,7 @@ mod tests {
         save("two");
         assert_eq!(before()["audit"].entry.text, "one");
         assert_eq!(kept.plugins().unwrap()["audit"].entry.text, "two");
-        // Killed while it was removed.
+        // The process was killed during the removal.
         std::fs::remove_file(data.path().join("last-good/audit/before/plugin.yaml")).unwrap();
         assert!(before().is_empty());
         kept.forget_before("audit").unwrap();

@@ -15,26 +15,26 @@ use serde_json::Value;
 
 use super::tree::YamlTree;
 
-/// Bytes that are told of a value. A person knows it again by these.
+/// How many bytes of a value a message shows, enough for a person to recognize it.
 pub(super) const VALUE: usize = 120;
-/// Bytes that are told of a field's path.
+/// How many bytes of a field's path a message shows.
 const FIELD: usize = 256;
 
-/// Where a manifest was found, as a person would look for it.
+/// The place of a manifest, in a form that people can find.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ManifestOrigin {
     /// A file's path, or `configmap NAMESPACE/NAME`.
     pub place: String,
-    /// The line of `place` at which the manifest's own first line stands.
+    /// The line of `place` where the manifest's first line is.
     pub first_line: usize,
-    /// The folder that a relative component path starts from.
+    /// The folder from which a relative component path starts.
     pub folder: Option<PathBuf>,
 }
 
-/// One host or plugin document, not yet understood.
+/// One host or plugin document, not yet parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ManifestEntry {
-    /// The ConfigMap's name: what its status and events are about. A document that is in none has a name
+    /// The ConfigMap's name: its status and events refer to it. A document outside of a ConfigMap has a name
     /// with a slash, which no ConfigMap has.
     pub config_map: String,
     pub origin: ManifestOrigin,
@@ -43,7 +43,7 @@ pub struct ManifestEntry {
 }
 
 impl ManifestEntry {
-    /// As people call it.
+    /// The name for people.
     pub fn display_name(&self) -> &str {
         self.config_map.split_once('/').map_or(&self.config_map, |(_, document)| document)
     }
@@ -56,7 +56,7 @@ impl ManifestEntry {
         }
     }
 
-    /// A name under which it is shown that is no plugin's.
+    /// A display name that no plugin can have.
     pub fn set_apart(&self) -> String {
         match self.config_map.split_once('/') {
             Some((_, document)) => format!("document.{document}"),
@@ -95,14 +95,14 @@ impl fmt::Display for ManifestProblem {
     }
 }
 
-/// A manifest that parsed, with its lines at hand for later faults.
+/// A manifest that parsed, with its lines for later faults.
 #[derive(Clone, Debug)]
 pub struct ParsedManifest<Spec> {
     pub name: String,
     pub spec: Spec,
     pub entry: ManifestEntry,
     tree: YamlTree,
-    /// Its component is that of the manifest's shadow.
+    /// Whether its component is that of the manifest's shadow.
     is_shadow: bool,
 }
 
@@ -140,7 +140,7 @@ pub fn parse_host(entry: &ManifestEntry) -> Result<ParsedManifest<HostSpec>, Vec
     if faults.is_empty() { Ok(parsed) } else { Err(parsed.problems(faults)) }
 }
 
-/// Names are checked against `host`; the component is not looked at.
+/// Checks names against `host`. The component is not examined.
 pub fn parse_plugin(
     entry: &ManifestEntry,
     host: &HostSpec,
@@ -209,7 +209,7 @@ fn parse<Spec: DeserializeOwned>(
         let other = message.ends_with("expected a string").then(|| tree.nearest(&field));
         fault(&field, other.and_then(|value| value.other_than_text(&entry.text)).unwrap_or(message))
     })?;
-    // The name becomes part of paths and of names in the cluster.
+    // The name becomes part of paths, and of names in the cluster.
     if !is_name(&manifest.metadata.name) {
         let name = shortened(&manifest.metadata.name, VALUE);
         let message = format!("`{name}` is not a name: use up to 63 lower-case letters, digits and dashes");
@@ -224,7 +224,7 @@ fn parse<Spec: DeserializeOwned>(
     })
 }
 
-/// The name of a type says nothing to an operator.
+/// Removes the type's name, which means nothing to an operator.
 fn of_fields(message: String) -> String {
     match message.split_once("expected struct ") {
         Some((before, _)) => format!("{before}expected a map of fields"),
@@ -232,21 +232,22 @@ fn of_fields(message: String) -> String {
     }
 }
 
-/// The name that a document gives itself, where that much of it can be read.
+/// The document's own name, if it can be read.
 pub fn claimed_name(entry: &ManifestEntry) -> Option<String> {
     let tree = YamlTree::parse(&entry.text).ok()?.into_iter().next()?;
     let name = tree.get("metadata")?.get("name")?.text()?;
     is_name(name).then(|| name.to_string())
 }
 
-/// Whether a document is meant as a rule: with `cases`, or at least with a `group` and a `kind`, and of
-/// no version that a cluster knows.
+/// Whether a document is meant as a rule: it has `cases`, or at least a `group` and a `kind`, and no version
+/// that a cluster knows.
 pub(super) fn is_rule(tree: &YamlTree) -> bool {
     let has = |field: &str| tree.get(field).is_some();
     (has("cases") || has("group") && has("kind")) && !has("apiVersion")
 }
 
-/// Adds the line of a fault, and the name that is probably meant. Faults of components pass here, too.
+/// Adds the line of a fault, and the name that was probably meant. Faults of components also pass through
+/// here.
 pub(super) fn located(
     origin: &ManifestOrigin,
     tree: &YamlTree,

@@ -1,5 +1,9 @@
-//! The configuration: read from a folder or from labelled ConfigMaps, checked, and kept beside the journal once it
-//! works. Nothing here starts anything or knows the controller.
+//! The configuration: read from a folder or from labelled ConfigMaps, checked, and kept beside the journal
+//! once it works.
+//!
+//! A faulty configuration must never stop what already runs. So reading ends in a snapshot with all faults
+//! listed, and the controller decides what to take from it. Folder and cluster yield the same entries.
+//! Nothing here starts anything or knows the controller.
 
 pub mod cluster;
 pub mod component;
@@ -12,24 +16,24 @@ pub mod tree;
 use base64::Engine as _;
 use manifest::{ManifestEntry, ManifestProblem};
 
-/// What is passed over is kept to be told: a folder of something else has thousands.
+/// How many skipped files are reported: a folder with other content has thousands.
 const PASSED_OVER: usize = 50;
 
-/// Everything that was found at one moment, not yet understood.
+/// Everything that was found at one moment, not yet parsed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConfigSnapshot {
     pub hosts: Vec<ManifestEntry>,
     pub plugins: Vec<ManifestEntry>,
-    /// Of Jobs that people submit.
+    /// Templates of Jobs that people submit.
     pub templates: Vec<ManifestEntry>,
     /// Files that could not be read at all.
     pub problems: Vec<ManifestProblem>,
-    /// What is probably meant to be taken, and is not.
+    /// Documents that are probably meant to be used, but are not.
     pub slips: Vec<ManifestProblem>,
-    /// The documents that are not taken, and why.
+    /// The documents that are not used, and why.
     pub passed_over: Vec<ManifestProblem>,
     pub more_passed_over: usize,
-    /// Differs where a component beside the manifests does.
+    /// Differs if a component beside the manifests differs.
     pub fingerprint: Option<Vec<u8>>,
 }
 
@@ -41,7 +45,7 @@ impl ConfigSnapshot {
         }
     }
 
-    /// The documents that are not taken, each with its reason, for people.
+    /// The documents that are not used, each with its reason, for people.
     pub fn untaken(&self) -> Vec<String> {
         let mut told: Vec<_> = self.passed_over.iter().map(ToString::to_string).collect();
         if self.more_passed_over > 0 {
@@ -50,8 +54,8 @@ impl ConfigSnapshot {
         told
     }
 
-    /// Whether what it does not name was taken out. A plugin may still be wanted while a file can't be read or the
-    /// host document is missing.
+    /// Whether a document that is absent was really removed. A plugin may still be wanted while a file can't
+    /// be read or the host document is missing.
     pub fn is_whole(&self) -> bool {
         self.problems.is_empty() && !self.hosts.is_empty()
     }
@@ -61,7 +65,7 @@ impl ConfigSnapshot {
         documents.iter().all(|list| list.is_empty()) && self.problems.is_empty() && self.slips.is_empty()
     }
 
-    /// Exactly one host document is expected; which one would count must never be a guess.
+    /// Exactly one host document is expected: nobody should have to guess which one counts.
     pub fn host(&self) -> Result<&ManifestEntry, ManifestProblem> {
         match self.hosts.as_slice() {
             [host] => Ok(host),

@@ -1,4 +1,4 @@
-//! Reads status rules with the place of each: from a file of rules, from a host document, or from the program itself.
+//! Reads status rules with the place of each: from a file of rules, from a host document, or built in.
 
 use std::path::Path;
 
@@ -26,7 +26,7 @@ impl PlacedRules {
         Self { rules: StatusRules::builtin(), places: RulePlace::Builtin }
     }
 
-    /// File and line of a field of a rule, such as `job.json:12`.
+    /// The file and line of a field of a rule, such as `job.json:12`.
     pub fn place(&self, origin: RuleOrigin, field: &str) -> String {
         match (origin, &self.places) {
             (RuleOrigin::Builtin(name), _) => {
@@ -53,7 +53,7 @@ impl PlacedRules {
     }
 }
 
-/// Of a file of rules or of a manifest or folder with a host document.
+/// Reads a file of rules, or a manifest or folder with a host document.
 pub fn read(path: &Path) -> Result<PlacedRules, Vec<ManifestProblem>> {
     let one = |problem| vec![problem];
     if path.is_dir() {
@@ -72,7 +72,7 @@ fn of_host(snapshot: &ConfigSnapshot) -> Result<PlacedRules, Vec<ManifestProblem
     Ok(PlacedRules { rules, places: RulePlace::Host(Box::new(host)) })
 }
 
-/// `None` where the documents of a text are no rules.
+/// `None` if the documents of a text are not rules.
 pub fn of_text(path: &Path, text: &str) -> Option<Result<PlacedRules, Vec<ManifestProblem>>> {
     let trees = YamlTree::parse(text).ok()?;
     if trees.is_empty() || !trees.iter().all(is_rule) {
@@ -106,7 +106,7 @@ fn of_trees(
     }
 }
 
-/// A fault's field begins with the number of its document.
+/// The field of a fault begins with the number of its document.
 fn of_fault(origin: &manifest::ManifestOrigin, trees: &[YamlTree], fault: ManifestFault) -> ManifestProblem {
     let parts = fault.field.strip_prefix('[').and_then(|rest| rest.split_once("]."));
     let tree = parts.and_then(|(index, _)| trees.get(index.parse::<usize>().ok()?));

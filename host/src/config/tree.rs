@@ -20,7 +20,7 @@ enum YamlNode {
     Scalar(Value),
 }
 
-/// Bytes that are told of a field's name.
+/// How many bytes of a field's name a message shows.
 const KEY: usize = 120;
 
 const TOO_LARGE: &str =
@@ -33,7 +33,8 @@ pub struct NotYaml {
     pub message: String,
 }
 
-/// The library speaks to programmers. Its own line is left out: an error has one line.
+/// The library's messages are for programmers. Its own line number is left out, because an error has one
+/// line.
 fn in_words(error: &serde_saphyr::Error) -> String {
     use serde_saphyr::Error;
     match error.without_snippet() {
@@ -51,7 +52,7 @@ fn in_words(error: &serde_saphyr::Error) -> String {
         other => {
             let said = other.to_string();
             match said.rsplit_once(" at line ").map_or(said.as_str(), |(what, _)| what) {
-                // They have no kind of their own.
+                // They have no type of their own.
                 what if ["recursion limit", "budget breached"].iter().any(|it| what.contains(it)) => {
                     TOO_LARGE.into()
                 }
@@ -62,7 +63,7 @@ fn in_words(error: &serde_saphyr::Error) -> String {
 }
 
 impl YamlTree {
-    /// All documents of a text; empty ones are left out.
+    /// All documents of a text, without empty ones.
     pub fn parse(text: &str) -> Result<Vec<Self>, NotYaml> {
         let documents: Vec<Spanned<YamlNode>> = serde_saphyr::from_multiple(text).map_err(|error| {
             NotYaml { line: error.location().map_or(1, |at| at.line() as usize), message: in_words(&error) }
@@ -106,8 +107,8 @@ impl YamlTree {
         }
     }
 
-    /// What a value is that is no text, as it stands in the text that was parsed: YAML reads `n`, `1e3` and
-    /// `~` as something else than their letters.
+    /// Describes a value that is not a text, as written in the source: YAML reads `n`, `1e3` and `~` as
+    /// something other than their letters.
     pub fn other_than_text(&self, source: &str) -> Option<String> {
         let kind = match &self.node {
             YamlNode::Map(_) => return Some("is a map".into()),
@@ -122,7 +123,7 @@ impl YamlTree {
         let word: String = rest.take_while(|c| !c.is_whitespace() && !",]}#".contains(*c)).collect();
         let is_nothing = matches!(&self.node, YamlNode::Scalar(Value::Null));
         Some(match word.as_str() {
-            // What is not there stands nowhere.
+            // A missing value has no text.
             word if is_nothing && !matches!(word, "~" | "null" | "Null" | "NULL") => "is empty".into(),
             word if word.parse::<u64>().is_ok() => format!(
                 "YAML reads `{word}` as a number, and this field is text: write it in quotes, or with a unit, such as \
@@ -142,13 +143,12 @@ impl YamlTree {
         }
     }
 
-    /// The line of a field such as `spec.subscribe[0].source`, or of its nearest parent that is
-    /// there.
+    /// The line of a field such as `spec.subscribe[0].source`, or of its nearest existing parent.
     pub fn line_of(&self, field: &str) -> usize {
         self.nearest(field).line
     }
 
-    /// A field, or its nearest parent that is there.
+    /// A field, or its nearest existing parent.
     pub fn nearest(&self, field: &str) -> &Self {
         let mut tree = self;
         for step in field.split(['.', '[']).filter(|step| !step.is_empty()) {

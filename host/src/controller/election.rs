@@ -1,5 +1,6 @@
-//! Decides whether this process hands states to plugins. A process with its own journal always does. A replica does
-//! while it holds the Lease and has begun a term in the journal.
+//! Decides whether this process delivers states to plugins. A process with its own journal always does. A
+//! replica does while it holds the Lease and has begun a term in the journal: the Lease alone is not enough,
+//! because a suspended process may believe in a hold that has expired.
 
 use std::time::Duration;
 
@@ -14,19 +15,21 @@ use tracing::{info, warn};
 
 use crate::process::timers::ReplicaTimers;
 
-/// How long the journal is told that this one leads no more: the process may be ending.
+/// The time limit for recording in the journal that this process no longer leads, because the process may be
+/// ending.
 const LEAVING: Duration = Duration::from_secs(3);
 
-/// A hand-over takes a Lease of 15 seconds and some more. Who has to wait four times as long is told.
+/// A failover takes a Lease of 15 seconds and a little more. After four times as long, a person is told.
 const LEADERLESS: Duration = Duration::from_secs(60);
 
-/// The election that a replica takes part in.
+/// The election in which a replica takes part.
 #[derive(Clone)]
 pub struct ReplicaElection {
     pub leadership: LeadershipHandle,
     /// `NAMESPACE/NAME` of the Lease.
     pub lease: String,
-    /// Whether this process takes part: it would be in the way of the others while it has no journal.
+    /// Whether this process takes part in elections: without a journal it would only be in the way of the
+    /// others.
     pub may_lead: watch::Sender<bool>,
     pub timers: ReplicaTimers,
 }
@@ -49,18 +52,18 @@ impl ReplicaElection {
         }
     }
 
-    /// What tells the Lease from any other of its name; `None` until it was read.
+    /// Identifies the Lease among all Leases with its name; `None` until it was read.
     pub fn told_apart(&self) -> Option<String> {
         let uid = self.leadership.standing().lease_uid?;
         Some(format!("{} ({uid})", self.lease))
     }
 
-    /// By the clock of now: a process that was stopped for a while begins nothing any more.
+    /// Uses the current time: a process that was suspended for a while starts nothing any more.
     pub fn is_held(&self) -> bool {
         self.leadership.is_held()
     }
 
-    /// Why no replica has led for longer than any hand-over takes.
+    /// Why no replica has led for longer than any handover takes.
     pub fn leaderless(&self) -> Option<String> {
         let LeaseStanding { role, leaderless_since, .. } = self.leadership.standing();
         let LeaseRole::Unknown { why } = role else { return None };
@@ -96,11 +99,11 @@ impl ReplicaElection {
     }
 }
 
-/// Whether this process hands states to plugins: it always does where no Lease elects a leader.
+/// Whether this process delivers states to plugins: always, if no Lease elects a leader.
 pub struct LeaderRole {
     election: Option<ReplicaElection>,
     journal: Journal,
-    /// The Lease's term in which the journal takes what plugins leave from here.
+    /// The term in which the journal accepts what plugins save here.
     term: Option<u64>,
     again_at: Instant,
 }
@@ -114,15 +117,16 @@ impl LeaderRole {
         self.election.is_none() || self.term.is_some()
     }
 
-    /// Other replicas may be the leader.
+    /// Whether other replicas may be the leader.
     pub fn is_elected(&self) -> bool {
         self.election.is_some()
     }
 
-    /// The name under which this process reads receipts, where other replicas may hand states to the same plugins.
+    /// The name under which this process reads receipts, if other replicas may deliver states to the same
+    /// plugins.
     pub fn reader(&self) -> Option<String> {
         let identity = self.election.as_ref()?.leadership.identity();
-        // What is random of it tells it apart.
+        // Its random part is unique.
         Some(identity.rsplit_once('_').map_or(identity, |(_, random)| random).to_owned())
     }
 
@@ -130,8 +134,8 @@ impl LeaderRole {
     pub async fn changed(&mut self) {
         let Some(election) = &mut self.election else { return std::future::pending().await };
         if election.term() != self.term {
-            // The last try to become the leader may have failed a moment ago. The caller's wait begins
-            // again whenever something else happens.
+            // The last attempt to become the leader may have failed a moment ago. The caller restarts this
+            // wait whenever something else happens.
             return sleep_until(self.again_at).await;
         }
         while election.term() == self.term {
@@ -139,17 +143,17 @@ impl LeaderRole {
         }
     }
 
-    /// Whether the leader's work has to end: the Lease is not held any more, or was lost in between.
+    /// Whether the leader's work must end: the Lease is not held any more, or was lost in between.
     pub fn is_lost(&self) -> bool {
         self.term.is_some() && self.election.as_ref().is_some_and(|election| election.term() != self.term)
     }
 
-    /// From now on the journal takes nothing from the plugins of this process.
+    /// From now on the journal accepts nothing from the plugins of this process.
     pub async fn step_down(&mut self) {
         if self.term.take().is_none() {
             return;
         }
-        // Where it can't be told, the next one's term ends it as well.
+        // If that can't be recorded, the next leader's term ends it as well.
         match timeout(LEAVING, self.journal.lead(false)).await {
             Ok(Ok(())) => info!("this replica is no longer the leader; another one may be elected"),
             Ok(Err(error)) => {
@@ -159,7 +163,7 @@ impl LeaderRole {
         }
     }
 
-    /// Begins a term in the journal where the Lease is held.
+    /// Begins a term in the journal if the Lease is held.
     pub async fn take(&mut self) -> Result<()> {
         let Some(election) = &self.election else { return Ok(()) };
         let Some(term) = election.term() else { return Ok(()) };

@@ -1,5 +1,9 @@
-//! The controller: opens the journal, follows the configuration, and runs what it names. It wires the stages, one
-//! line a stage; what a stage does is in its crate. It knows neither the command line nor the inside of a stage.
+//! The controller: opens the journal, follows the configuration, and runs what it names.
+//!
+//! It wires the stages, one line for each, and so shows the whole flow in one place. What a stage does is in
+//! its crate; this module knows neither the command line nor the inside of a stage. Shutdown is a parameter:
+//! `stop` drains in order, first intake and then delivery, and `abort` bounds how long that may take. Every
+//! task is supervised: its unexpected end stops the process instead of going unnoticed.
 
 mod election;
 mod mutes;
@@ -66,13 +70,13 @@ pub struct ControllerOptions {
     pub config: ConfigFrom,
     pub data: PathBuf,
     pub journal: JournalLocation,
-    /// Bound by the caller, who may have to know beforehand that the address is free.
+    /// Bound by the caller, who may need to know in advance that the address is free.
     pub listener: TcpListener,
     pub doors: PortalDoors,
     pub health_listen: Option<SocketAddr>,
     pub plugin_folders: ComponentFolders,
-    /// By which the replicas that share the journal elect who dispatches; `None`: this process has it for
-    /// itself.
+    /// The Lease with which replicas that share the journal elect the leader; `None` if this process has the
+    /// journal for itself.
     pub lease: Option<LeaseName>,
     pub timers: ControllerTimers,
 }
@@ -83,16 +87,16 @@ pub struct LeaseName {
     pub name: String,
 }
 
-/// A controller that runs. `stop` drains it, `abort` ends its calls at once.
+/// A running controller. `stop` drains it, `abort` ends its calls at once.
 pub struct RunningController {
     tasks: TaskSupervisor,
-    /// The portal ends last: people may watch the draining.
+    /// The portal ends last, so that people can watch the draining.
     after: CancellationToken,
     control: tokio::task::JoinHandle<()>,
     stop: CancellationToken,
     abort: CancellationToken,
     journal: Journal,
-    /// Held until the end: no other process works in the data folder.
+    /// Held until the end, so that no other process works in the data folder.
     _folder_lock: File,
     #[cfg(feature = "playground")]
     pub views: Arc<dyn Views>,
@@ -101,7 +105,7 @@ pub struct RunningController {
 }
 
 impl RunningController {
-    /// `None`: stopped before the journal was there, so that there is nothing to drain.
+    /// Returns `None` if it was stopped before the journal was open, so that nothing must be drained.
     pub async fn start(
         options: ControllerOptions,
         stop: CancellationToken,
@@ -109,7 +113,7 @@ impl RunningController {
     ) -> Result<Option<Self>> {
         let (listener, doors, timers) = (options.listener, options.doors, options.timers);
         let (scheme, ended) = (doors.scheme(), doors.access.ended_sessions());
-        // Where nobody signs in, nobody is told apart, and the role may lack the right to look at namespaces.
+        // Without sign-in, people are not distinguished, and the role may lack the right to read namespaces.
         let reviews = matches!(doors.access, PortalAccess::Kubernetes(_))
             .then(|| ReviewClient::new(&options.connection));
         let address = listener.local_addr().context("asking for the address of the portal")?;
@@ -212,10 +216,10 @@ impl RunningController {
         }))
     }
 
-    /// Waits for `stop` and for everything to drain; after `abort` for no longer than the grace
-    /// of each.
+    /// Waits for `stop` and for everything to drain; after `abort`, at most for the grace period of each
+    /// part.
     pub async fn finish(self) -> Result<()> {
-        // How it ended, or that it has not, is told by the supervisor below.
+        // The supervisor below reports that it ended, or that it has not.
         tokio::select! {
             _ = or_overdue(&self.abort, self.control) => {}
             () = log_running_tasks(&self.tasks, &self.stop) => {}
@@ -230,8 +234,9 @@ impl RunningController {
     }
 }
 
-/// The one that production has: components are compiled by another process of this program. An author ends a command
-/// whenever it takes too long; nobody does that with a controller in a pod, which its container's memory may end.
+/// The engine of production compiles components in another process of this program. An author can end a
+/// command that takes too long. A controller in a pod has nobody to do that, and its container's memory limit
+/// may kill it.
 pub fn engine(cache: Option<PathBuf>, is_controller: bool) -> Result<SandboxEngine> {
     let is_unattended = is_controller && std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
     let compiler =
@@ -239,13 +244,13 @@ pub fn engine(cache: Option<PathBuf>, is_controller: bool) -> Result<SandboxEngi
     Ok(SandboxEngine::new(EngineOptions { cache, compiler, is_unattended })?)
 }
 
-/// Once the end has begun, tells for ever what it waits for.
+/// Once shutdown has begun, logs at intervals what it waits for.
 async fn log_running_tasks(tasks: &TaskSupervisor, stop: &CancellationToken) {
     stop.cancelled().await;
     tasks.tell_what_runs().await;
 }
 
-/// The Lease is given back once nothing is done any more that only its holder may do.
+/// The Lease is released once nothing is done any more that only its holder may do.
 fn elect(
     tasks: &TaskSupervisor,
     connection: &ApiConnection,
@@ -267,13 +272,13 @@ fn elect(
     ReplicaElection { leadership, lease, may_lead, timers: timers.replicas }
 }
 
-/// A pod's is its name.
+/// In a pod, this is the pod's name.
 fn hostname() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     if name.trim().is_empty() { "kubewitness".into() } else { name.trim().into() }
 }
 
-/// `None`: stopped before it was there.
+/// `None` if it was stopped before it was open.
 async fn open(
     opening: &OpeningViews,
     place: &JournalLocation,
@@ -293,8 +298,8 @@ async fn open(
     opened
 }
 
-/// What another replica alone has witnessed is handed over as soon as it is seen here. Where the journal can't be asked,
-/// another replica may be able to.
+/// Delivers states that only another replica has witnessed as soon as they are visible here. If the journal
+/// can't be reached, another replica may be able to reach it.
 async fn look_at_others(journal: Journal, election: ReplicaElection, stop: CancellationToken) -> Result<()> {
     let (mut told, timers) = (election.told_apart(), election.timers);
     let mut answered = Instant::now();
@@ -302,7 +307,7 @@ async fn look_at_others(journal: Journal, election: ReplicaElection, stop: Cance
         let now = election.told_apart();
         let looking = async {
             match now.clone().filter(|_| now != told) {
-                // It was deleted and made anew.
+                // It was deleted and created again.
                 Some(lease) => journal.elect_by(lease).await.is_ok(),
                 // An error is reported by the tasks that write to the journal.
                 None => journal.settle().await.is_ok(),
@@ -345,7 +350,7 @@ fn serve(
     tasks.spawn("portal", TaskFate::Finite, async move { Ok(portal.await?) });
     if let Some(address) = health {
         let (views, after) = (views.clone(), after.clone());
-        // Apart: a probe that is not answered in time ends the process.
+        // On a separate thread: a probe that is not answered in time ends the process.
         tasks.spawn_apart("health", TaskFate::Finite, move || {
             let listener = kubewitness_portal::listen(address)
                 .with_context(|| format!("listening on {address} (--health-listen)"))?;
@@ -358,7 +363,7 @@ fn serve(
     Ok(())
 }
 
-/// Where a journal is gone, the next start begins another one, and the restart is all that shows.
+/// If the journal is lost, the next start creates another one, and only the restart shows it.
 fn tell_of_a_new_beginning(journal: &Journal, last_good: &LastGood) {
     if *journal.newest().borrow() == 0 && last_good.has_witnessed() {
         warn!(
@@ -368,7 +373,7 @@ fn tell_of_a_new_beginning(journal: &Journal, last_good: &LastGood) {
     }
 }
 
-/// Starts to watch the configuration. `None` until it was read once.
+/// Starts to watch the configuration. It is `None` until the first read.
 fn configure(
     tasks: &TaskSupervisor,
     from: &ConfigFrom,

@@ -1,5 +1,5 @@
-//! Keeps what people have muted, and shows it to plugins. A journal on a server keeps the list, so that it is the same on
-//! every replica; beside a journal in a file it is a file of the data folder.
+//! Stores people's mutes, and shows them to plugins. A journal on a server stores the list, so that all
+//! replicas share it; with a journal in a file, the list is a file of the data folder.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,26 +16,27 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-/// Of the text that replicas share, and of the file.
+/// The name of the text that replicas share, and of the file.
 const NAME: &str = "mutes";
-/// As many as there may be, with room for the longest texts.
+/// The size of the most mutes with the longest texts.
 const BYTES: u64 = 4 << 20;
-/// A namespace that is made again loses its mutes after so long, and the time until [`StoryMutes::follow`] looks again.
+/// How often namespaces are checked. A recreated namespace loses its mutes after this time, and the time
+/// until [`StoryMutes::follow`] runs again.
 const NAMESPACE: Duration = Duration::from_secs(10);
-/// Each fails only where another replica was quicker.
+/// An attempt fails only if another replica was faster.
 const ATTEMPTS: usize = 8;
 
 pub struct StoryMutes {
     journal: Journal,
     file: PathBuf,
     told: SharedValue,
-    /// Asked for the namespaces of which there are mutes. None: a name stands for any namespace that has it.
+    /// Looks up the namespaces of mutes. `None`: a name stands for any namespace with that name.
     reviewer: Option<Arc<dyn AccessReviewer>>,
-    /// Who holds it writes the file.
+    /// The holder of this lock writes the file.
     writing: tokio::sync::Mutex<NamespaceLook>,
 }
 
-/// What the API server said of namespaces, and when.
+/// The API server's answers about namespaces, and when each arrived.
 type NamespaceLook = BTreeMap<String, (Option<LiveNamespace>, Instant)>;
 
 impl StoryMutes {
@@ -44,7 +45,7 @@ impl StoryMutes {
         Self { journal, file: data.join(NAME), told, reviewer: None, writing }
     }
 
-    /// Plugins are told no mute of a namespace that is gone, or was made again.
+    /// Plugins don't get mutes of a namespace that is gone, or was created again.
     pub fn of_live_namespaces(self, reviewer: Arc<dyn AccessReviewer>) -> Self {
         Self { reviewer: Some(reviewer), ..self }
     }
@@ -54,7 +55,7 @@ impl StoryMutes {
         parse(&self.text().await?)
     }
 
-    /// Durable once this returns. False where it was so already.
+    /// Durable once this returns. Returns `false` if nothing had to change.
     pub async fn change(&self, mute: &MuteView, is_muted: bool) -> Result<bool> {
         let mut looked = self.writing.lock().await;
         for _ in 0..ATTEMPTS {
@@ -62,7 +63,7 @@ impl StoryMutes {
             let Some(all) = mutes::changed(parse(&before)?, mute, is_muted) else { return Ok(false) };
             let text = serde_json::to_string(&all).context("writing the mutes")?;
             if self.write(&before, &text).await? {
-                // The namespace may have been made a moment ago.
+                // The namespace may have been created a moment ago.
                 looked.remove(&mute.namespace);
                 self.show(all, &mut looked).await?;
                 let MuteView { object, namespace, to, who, .. } = mute;
@@ -74,7 +75,7 @@ impl StoryMutes {
         bail!("other replicas change the mutes all the time: try again")
     }
 
-    /// Shows plugins what there is, and what other replicas add. It looks for that this often.
+    /// Shows the present mutes to plugins, including those of other replicas, which it checks for this often.
     pub async fn follow(&self, every: Duration, stop: CancellationToken) -> Result<()> {
         let mut is_told = false;
         loop {
@@ -86,7 +87,7 @@ impl StoryMutes {
                 }
                 Err(_) => {}
             }
-            // Nobody else writes the file.
+            // No other process writes the file.
             let is_over = !self.journal.is_on_a_server() && self.reviewer.is_none() && !is_told;
             if is_over || stop.run_until_cancelled(tokio::time::sleep(every)).await.is_none() {
                 return Ok(());
@@ -134,13 +135,13 @@ impl StoryMutes {
     }
 }
 
-/// Where nothing is known of the namespace, it is.
+/// A mute whose namespace is unknown is in force.
 fn is_in_force(mute: &MuteView, looked: &NamespaceLook) -> bool {
     let Some((live, _)) = looked.get(&mute.namespace) else { return true };
     live.as_ref().is_some_and(|live| mute.is_of(&live.uid, live.created_ms))
 }
 
-/// Asks for the namespaces of which all is muted. One that can't be asked about is as it was before.
+/// Looks up the namespaces that are muted entirely. If a lookup fails, the former answer stays.
 async fn look(all: &[MuteView], reviewer: &dyn AccessReviewer, looked: &mut NamespaceLook) {
     let is_whole = |mute: &&MuteView| mute.uid.is_empty() && !mute.namespace.is_empty();
     looked.retain(|name, _| all.iter().filter(is_whole).any(|mute| mute.namespace == *name));
@@ -177,7 +178,7 @@ mod tests {
 
     use super::*;
 
-    /// One namespace, by its uid; none: the API server is away.
+    /// One namespace, by its uid; `None`: the API server is away.
     struct NamespaceCluster(Mutex<Option<&'static str>>);
 
     #[async_trait]

@@ -1,4 +1,5 @@
-//! Opens the journal, and waits while its server is away. Until then, the portal answers that it waits, and why.
+//! Opens the journal, and waits while its server is away. Until then, the portal answers that it waits, and
+//! why.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
@@ -22,10 +23,10 @@ use tracing::{info, warn};
 use super::election::ReplicaElection;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// How late a server that is back may be noticed.
+/// How late a returning server may be noticed.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// Answers that the controller waits, until the real views are there.
+/// Answers that the controller is waiting, until the real views exist.
 pub struct OpeningViews {
     views: OnceLock<Arc<dyn Views>>,
     why: RwLock<String>,
@@ -40,7 +41,8 @@ impl OpeningViews {
         self.views.get_or_init(|| views);
     }
 
-    /// Waits until the Lease is known, and answers what tells it from any other. `None`: stopped before.
+    /// Waits until the Lease is known, and returns its unique identification. `None` if it was stopped
+    /// before.
     pub async fn lease(&self, election: &ReplicaElection, stop: &CancellationToken) -> Option<String> {
         let mut leadership = election.leadership.clone();
         let lease = &election.lease;
@@ -57,8 +59,8 @@ impl OpeningViews {
         }
     }
 
-    /// Opens the journal, and waits for a server that is away for as long as it takes. What only a
-    /// person can mend is an error. `None`: stopped before it was there.
+    /// Opens the journal, and waits for an unreachable server for as long as it takes. A fault that only a
+    /// person can fix is an error. `None` if it was stopped before the journal was open.
     pub async fn journal(
         &self,
         place: &JournalLocation,

@@ -42,17 +42,17 @@ kubewitness_core::words! {
 pub struct PluginState {
     pub phase: PluginPhase,
     pub digest: String,
-    /// Where its component was fetched from.
+    /// The origin of its component.
     pub module: Option<String>,
     pub message: Option<String>,
     pub handle: Option<DispatchHandle>,
-    /// Of the version that runs.
+    /// Of the running version.
     pub manifest: Option<Arc<ManifestView>>,
-    /// What it is granted and has called.
+    /// Its grants and their use.
     pub uses: Arc<GrantUses>,
-    /// What its calls came to, over all versions that ran here.
+    /// The results of its calls, over all versions that ran here.
     pub tally: Arc<PluginTally>,
-    /// What the version in its shadow does.
+    /// The comparison with its shadow version.
     pub shadow: Option<watch::Receiver<ShadowView>>,
 }
 
@@ -73,7 +73,7 @@ impl PluginState {
     }
 }
 
-/// States of a source that are beyond its bounds, and since when something keeps some.
+/// States of a source beyond its limits, and since when something blocks their removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeptBeyond {
     pub states: u64,
@@ -85,23 +85,23 @@ pub struct SharedStatus {
     pub listers: CacheListers,
     sources: RwLock<BTreeMap<String, (SourceSpec, SourceHandle)>>,
     plugins: RwLock<BTreeMap<String, PluginState>>,
-    /// Streams that this controller hands states to.
+    /// Streams to which this controller passes states.
     streams: RwLock<BTreeMap<String, (StreamSpec, CarrierHandle)>>,
-    /// By source, what keeps retention from going on.
+    /// By source, what blocks retention.
     held: RwLock<BTreeMap<String, BTreeMap<RetentionHolder, KeptBeyond>>>,
-    /// By plugin, how much it has reported of objects.
+    /// By plugin, the size of its reports.
     report_rooms: RwLock<BTreeMap<String, ReportRoom>>,
-    /// By ledger, how its closed files get into their bucket.
+    /// By ledger, the progress of shipping its closed files.
     shipping: RwLock<BTreeMap<String, ShippingStatus>>,
     /// Faults of the configuration as a whole.
     problems: RwLock<Vec<String>>,
-    /// The host's settings were taken, these or the last good ones.
+    /// Whether host settings are in force: the present ones or the last good ones.
     has_settings: AtomicBool,
-    /// What people see of documents; none before the settings were taken.
+    /// Redaction of documents for people; `None` before the settings were applied.
     redaction: RwLock<Option<Arc<SecretRedaction>>>,
-    /// Its rules, for those who witness.
+    /// The rules of the redaction, for witnesses.
     pub secret_rules: RulesInForce,
-    /// What people may submit; none where the settings do not say so.
+    /// The templates that people may submit; `None` if the settings disable it.
     offer: RwLock<Option<Arc<TemplateOffer>>>,
     journal_trouble: RwLock<Option<String>>,
 }
@@ -138,12 +138,12 @@ impl SharedStatus {
         read(&self.sources).values().map(|(_, handle)| handle.clone()).collect()
     }
 
-    /// With what the settings say of each.
+    /// The sources, each with its settings.
     pub fn sources_with_specs(&self) -> Vec<(SourceSpec, SourceHandle)> {
         read(&self.sources).values().cloned().collect()
     }
 
-    /// Whose states a plugin is handed.
+    /// The kinds whose states a plugin receives.
     pub fn subscribed(&self, spec: &PluginSpec) -> SubscribedKinds {
         let sources = read(&self.sources);
         let kind = |name: &str| sources.get(name).map(|(of, _)| (of.group().to_owned(), of.kind.clone()));
@@ -162,7 +162,7 @@ impl SharedStatus {
         read(&self.streams).values().cloned().collect()
     }
 
-    /// Every plugin that asks for the resyncs of this source gets one.
+    /// Starts a resync of this source for every plugin that subscribes to its resyncs.
     pub fn resync(&self, source: &str) {
         for handle in read(&self.plugins).values().filter_map(|state| state.handle.as_ref()) {
             handle.resync(source);
@@ -202,7 +202,7 @@ impl SharedStatus {
         read(&self.plugins).get(name).cloned()
     }
 
-    /// As a pass of retention has found it. What was there before is there since then.
+    /// Sets what a pass of retention found. A holder that was known before keeps its time.
     pub fn set_held(&self, source: &str, found: BTreeMap<RetentionHolder, u64>, now_ms: u64) {
         let mut held = write(&self.held);
         let of_source = held.entry(source.to_string()).or_default();
@@ -224,7 +224,7 @@ impl SharedStatus {
         read(&self.held).clone()
     }
 
-    /// How much a plugin has reported of objects. It is the same for all versions of the plugin.
+    /// The budget for a plugin's reports. All versions of the plugin share it.
     pub fn report_room(&self, plugin: &str) -> ReportRoom {
         write(&self.report_rooms).entry(plugin.to_owned()).or_default().clone()
     }
@@ -245,7 +245,7 @@ impl SharedStatus {
         *write(&self.problems) = problems;
     }
 
-    /// Once their sources are there.
+    /// Called once their sources exist.
     pub fn settings_are_taken(&self) {
         self.has_settings.store(true, Ordering::Release);
     }
@@ -258,7 +258,7 @@ impl SharedStatus {
         *write(&self.journal_trouble) = trouble;
     }
 
-    /// Why the journal takes nothing now.
+    /// Why the journal accepts nothing now.
     pub fn journal_trouble(&self) -> Option<String> {
         read(&self.journal_trouble).clone()
     }

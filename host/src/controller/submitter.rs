@@ -1,4 +1,4 @@
-//! What people submit with: the templates that are configured, and the API server that creates Jobs of them.
+//! Submission of Jobs: the configured templates, and the API server that creates Jobs from them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,8 +52,8 @@ impl JobSubmitter for JobSubmissions {
     }
 }
 
-/// What is offered by these settings and templates, and what of the templates is refused. A template with a fault
-/// hides no other.
+/// The offer from these settings and templates, and the faults of refused templates. A faulty template hides
+/// no other.
 pub fn offered(
     host: Option<&HostSpec>,
     snapshot: &ConfigSnapshot,
@@ -86,7 +86,7 @@ pub fn offered(
             let offer = TemplateOffer { credentials: submit.credentials, templates, rules: Arc::new(rules) };
             (Some(offer), problems)
         }
-        // Nobody knows what of a template may be shown.
+        // It is unknown which parts of a template may be shown.
         Err(faults) => {
             problems.extend(faults.into_iter().map(|fault| ManifestProblem {
                 place: "the host's settings".into(),

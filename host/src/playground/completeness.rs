@@ -11,15 +11,15 @@ use tokio_util::sync::CancellationToken;
 
 use super::PlaygroundWorld;
 
-/// Long enough for the slowest machine to catch up with what the workload wrote last.
+/// Long enough for the slowest machine to deliver the workload's last writes.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// States read from the journal in one go.
+/// How many states are read from the journal at once.
 const PAGE: usize = 4096;
 
 pub struct CompletenessCheck {
-    /// Versions and deletions that the cluster had, of the kinds that are watched.
+    /// Versions and deletions in the cluster, for the watched kinds.
     pub existed: usize,
-    /// Of those, the ones that the journal has.
+    /// Of those, the ones in the journal.
     pub witnessed: usize,
     pub plugins: Vec<PluginView>,
     pub notifications: u64,
@@ -30,9 +30,9 @@ impl CompletenessCheck {
         self.is_settled() && self.stopped().next().is_none()
     }
 
-    /// Whether to wait longer changes nothing.
+    /// Whether waiting longer would change nothing.
     fn is_settled(&self) -> bool {
-        // One that is still being compiled knows of no state.
+        // A plugin that is still being compiled has seen no state.
         let is_even = |plugin: &PluginView| {
             plugin.state != "starting"
                 && plugin.waiting == 0
@@ -45,7 +45,7 @@ impl CompletenessCheck {
             && self.plugins.iter().all(|plugin| is_stopped(plugin) || is_even(plugin))
     }
 
-    /// Plugins that get no states until somebody does something.
+    /// Plugins that get no states until somebody acts.
     pub fn stopped(&self) -> impl Iterator<Item = &PluginView> {
         self.plugins.iter().filter(|plugin| is_stopped(plugin))
     }
@@ -58,7 +58,7 @@ fn is_stopped(plugin: &PluginView) -> bool {
 /// One version of one object, or its deletion.
 type VersionKey = (String, Option<String>);
 
-/// Waits until everything is delivered, or until patience or the user ends it.
+/// Waits until everything is delivered, at most until the patience ends or the user interrupts.
 pub async fn settle(
     world: &PlaygroundWorld,
     views: &dyn Views,
@@ -95,7 +95,7 @@ fn truth(world: &PlaygroundWorld) -> HashSet<VersionKey> {
     keys
 }
 
-/// Adds what the journal has behind this position. Returns the position that it came to.
+/// Adds the journal's states after this position. Returns the last position that was read.
 async fn take_witnessed(views: &dyn Views, mut after: Seq, keys: &mut HashSet<VersionKey>) -> Result<Seq> {
     loop {
         let states = views.states_after(after, PAGE).await?;

@@ -1,5 +1,5 @@
-//! The data folder of the playground. A simulated cluster ends with its process, so the folder is cleared at the
-//! start: what the playground made there describes a cluster that no longer exists.
+//! The data folder of the playground. A simulated cluster ends with its process, so the folder is cleared at
+//! startup: its content describes a cluster that no longer exists.
 
 use std::ffi::OsStr;
 use std::fs::{File, TryLockError};
@@ -11,8 +11,8 @@ use super::write;
 use crate::commands::new_key;
 use crate::journal_place::PLAYGROUND_MARKER as MARKER;
 
-/// What a playground makes in its data folder and clears again. Compiled plugins stay: they tell nothing of a cluster, and
-/// compiling them again takes seconds.
+/// The files that a playground creates in its data folder and clears again. Compiled plugins stay: they
+/// contain nothing of a cluster, and compiling them again takes seconds.
 const MADE: [&str; 11] = [
     "audit",
     "ended-sessions",
@@ -26,18 +26,18 @@ const MADE: [&str; 11] = [
     KEY,
     PUBLIC_KEY,
 ];
-/// The same, each with the files that lie beside it.
+/// The same for files with companion files.
 const DATABASES: [&str; 2] = ["journal.db", "platform.db"];
 const BESIDE: [&str; 5] = ["", "-journal", "-shm", "-wal", ".lock"];
 const PLUGINS: &str = include_str!("../../../deploy/kustomize/plugins.yaml");
 const HOST: &str = include_str!("../../../deploy/kustomize/host.yaml");
 const TEMPLATES: &str = include_str!("../../../deploy/examples/submit/templates.yaml");
-/// The label of the Jobs that are made of these templates. The workload drives them.
+/// The label of Jobs from these templates. The workload drives them.
 pub const QUEUE: &str = "platform.example.com/queue=shared";
-/// What the cluster's settings have in the place of the playground's own receiver.
+/// The receiver in the cluster's settings, which the playground replaces by its own.
 const RECEIVER: &str = "http://notifications.kubewitness.svc:8080";
 
-/// The ledger of the cluster's settings, which has no key there.
+/// The ledger in the cluster's settings, which has no key there.
 const LEDGER: &str = "{name: trail, path: audit/trail.jsonl}";
 /// In the data folder: the key that signs the trail, and its public part.
 const KEY: &str = "trail.key";
@@ -46,14 +46,14 @@ pub const PUBLIC_KEY: &str = "trail.pub";
 const ABOUT: &str = "This folder belongs to `kubewitness playground`. At its start it removes its journal, database, trail and log, and\n\
      writes `config/host.yaml`, `templates.yaml` and `plugins.yaml` again. Other files stay.\n";
 
-/// A data folder that is one playground's, until this is dropped.
+/// A data folder that belongs to one playground until this is dropped.
 pub struct FolderClaim {
     data: PathBuf,
     locked: File,
 }
 
 impl Drop for FolderClaim {
-    /// By name, not by closing: a child that is just being started has the file open as well.
+    /// Unlocked explicitly and not by closing: a child process that is just starting has the file open, too.
     fn drop(&mut self) {
         if let Err(error) = self.locked.unlock() {
             tracing::debug!(%error, "the folder's lock is let go of by closing its file");
@@ -62,12 +62,13 @@ impl Drop for FolderClaim {
 }
 
 impl FolderClaim {
-    /// Makes the folder if it is missing. A folder with other data is refused, and so is one in which a
+    /// Creates the folder if it is missing. A folder with other data is refused, and so is one in which a
     /// playground runs; no file in it is touched.
     pub fn new(data: &Path) -> Result<Self> {
         std::fs::create_dir_all(data).with_context(|| format!("making {}", data.display()))?;
         let marker = data.join(MARKER);
-        // Asked again after the look inside: a playground that began meanwhile made its marker first.
+        // Checked again after reading the folder: a playground that started meanwhile created its marker
+        // first.
         if !marker.is_file() && !entries(data)?.is_empty() && !marker.is_file() {
             bail!(
                 "{} holds data that is not a playground's; name an empty or new folder with --data",
@@ -112,9 +113,9 @@ fn entries(data: &Path) -> Result<Vec<PathBuf>> {
     entries.with_context(|| format!("reading {}", data.display()))
 }
 
-/// The same manifests that a cluster is given, with the playground's receiver in them.
+/// Writes the manifests that a cluster gets, with the playground's own receiver.
 ///
-/// People submit: in their own name where they sign in.
+/// People submit under their own identity if they sign in.
 pub fn configure(data: &Path, receiver: &str, signs_in: bool) -> Result<()> {
     let config = data.join("config");
     std::fs::create_dir_all(&config).with_context(|| format!("making {}", config.display()))?;
@@ -126,7 +127,7 @@ pub fn configure(data: &Path, receiver: &str, signs_in: bool) -> Result<()> {
     write(&config.join("plugins.yaml"), &PLUGINS.replace("start: now", "start: beginning"))
 }
 
-/// Makes a key, and says in the settings that the trail is signed with it.
+/// Creates a key, and sets in the settings that it signs the trail.
 fn signed_ledger(data: &Path) -> Result<String> {
     let data = std::path::absolute(data).with_context(|| format!("finding {}", data.display()))?;
     let key = data.join(KEY);
@@ -178,7 +179,7 @@ mod tests {
         let error = FolderClaim::new(data.path()).err().unwrap().to_string();
         assert!(error.contains("another playground runs in"), "{error}");
         assert!(data.path().join("journal.db").exists());
-        // As a child has it that is just being started.
+        // As a child process inherits it that is just starting.
         let inherited = claim.locked.try_clone().unwrap();
         drop(claim);
         FolderClaim::new(data.path()).unwrap();

@@ -1,5 +1,10 @@
-//! `kubewitness playground`: a simulated cluster with training jobs, the real controller, three plugins, SQLite and
-//! the portal, in one process. It touches no cluster, and no data folder but its own.
+//! `kubewitness playground`: a simulated cluster with training jobs, the real controller, three plugins,
+//! SQLite and the portal, in one process.
+//!
+//! A newcomer should see the whole system within a minute, with nothing else installed. A recorded demo was
+//! rejected: it would prove nothing. So the controller is the real one, and only the cluster is simulated. At
+//! the end the playground compares what the cluster had with what was witnessed and delivered, and its exit
+//! code says whether anything is missing. It touches no cluster, and only its own data folder.
 
 mod completeness;
 mod folder;
@@ -31,22 +36,22 @@ use crate::process::timers::ControllerTimers;
 use crate::tasks::{TaskFate, TaskSupervisor, or_overdue};
 use people::PlaygroundPerson;
 
-/// Everything around the controller: what a cluster and its people would be.
+/// Everything around the controller: a cluster and its people.
 pub struct PlaygroundWorld {
     pub api: ApiServer,
     pub workload: Arc<WorkloadProgress>,
     pub receiver: Arc<ReceiverProgress>,
-    /// Those who can sign in; none where nobody has to.
+    /// People who can sign in; empty if nobody has to.
     pub people: Vec<PlaygroundPerson>,
     tasks: TaskSupervisor,
-    /// Ends the submitting and driving of jobs.
+    /// Ends the submission and the driving of jobs.
     quiet: CancellationToken,
     /// Ends the cluster and the receiver.
     end: CancellationToken,
     driving: Option<tokio::task::JoinHandle<()>>,
 }
 
-/// The first lists of an empty cluster take a moment; what takes longer is broken.
+/// The first lists of an empty cluster take a moment; a longer wait is a fault.
 const FIRST_LISTS: Duration = Duration::from_secs(30);
 
 pub async fn playground(args: PlaygroundArgs) -> CommandResult {
@@ -78,7 +83,7 @@ async fn play(
     abort: &CancellationToken,
 ) -> CommandResult {
     let mut world = PlaygroundWorld::start(args, stop, abort).await?;
-    // The controller outlives the workload: it has to deliver what the workload still wrote.
+    // The controller outlives the workload, because it has to deliver the workload's last writes.
     let draining = CancellationToken::new();
     let controller = tokio::select! {
         controller = start(args, listener, &draining, abort) => controller?,
@@ -86,7 +91,7 @@ async fn play(
     };
     let Some(controller) = controller else { return before_the_first_job(world).await };
     summary::greet(args, controller.address, &world.people);
-    // The controller could not witness versions that came and went before its first list.
+    // The controller could not witness versions that come and go before its first list.
     tokio::select! {
         ready = tokio::time::timeout(FIRST_LISTS, ready(&*controller.views)) => ready.with_context(|| {
             format!("the controller is not ready: {}/kubewitness.log says why", args.data.display())
@@ -108,7 +113,7 @@ async fn play(
         () = until(args) => {}
         () = world.finished_jobs(args) => {}
     }
-    // From here on the whole end has its bound.
+    // From here on, the whole end has a time limit.
     stop.cancel();
     world.quiet.cancel();
     note!("Comparing every version of the cluster with the journal. After a long run this takes longer.");
@@ -153,7 +158,7 @@ async fn start(
     RunningController::start(options, draining.clone(), abort.clone()).await
 }
 
-/// Asked to end while it began: nothing was submitted, so there is nothing to prove.
+/// Asked to end during startup: nothing was submitted, so there is nothing to compare.
 async fn before_the_first_job(world: PlaygroundWorld) -> CommandResult {
     world.finish().await?;
     print::text("Ended before the first job was submitted.\n")?;
@@ -235,8 +240,8 @@ impl PlaygroundWorld {
         }));
     }
 
-    /// With a number of jobs, the playground ends when the last one is gone; with an end by
-    /// the clock it stays for people to look at until then.
+    /// With a number of jobs, the playground ends when the last one is gone; with a time limit it stays for
+    /// people to look at until then.
     async fn finished_jobs(&self, args: &PlaygroundArgs) {
         if args.jobs == 0 || args.duration.is_some() {
             return std::future::pending().await;
@@ -244,7 +249,7 @@ impl PlaygroundWorld {
         self.is_quiet().await;
     }
 
-    /// Waits until the workload has written its last.
+    /// Waits until the workload has made its last write.
     pub async fn is_quiet(&self) {
         while self.driving.as_ref().is_some_and(|driving| !driving.is_finished()) {
             tokio::time::sleep(Duration::from_millis(20)).await;

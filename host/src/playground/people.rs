@@ -1,4 +1,4 @@
-//! With `--auth kubernetes`: people of the simulated cluster who see different things.
+//! With `--auth kubernetes`: people of the simulated cluster with different rights.
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_playground::apiserver::{ApiServer, ApiServerOptions, TokenUser};
@@ -10,7 +10,7 @@ const GROUP: &str = "rbac.authorization.k8s.io";
 const VIEWER: &str = "kubewitness-viewer";
 const OPERATOR: &str = "kubewitness-operator";
 const SUBMITTER: &str = "kubewitness-submitter";
-/// Each person and the namespace that they may see. Two of the three in which the workload submits.
+/// Each person and the namespace that they may see. These are two of the three in which the workload submits.
 const TENANTS: [(&str, &str); 2] = [("ada", "team-vision"), ("grace", "team-speech")];
 const ADMINISTRATOR: &str = "linus";
 
@@ -20,7 +20,7 @@ pub struct PlaygroundPerson {
     pub token: String,
 }
 
-/// Their tokens are good as long as the playground runs.
+/// Their tokens are valid as long as the playground runs.
 pub fn people() -> Result<Vec<PlaygroundPerson>> {
     let tenants = TENANTS.iter().map(|(name, namespace)| (*name, format!("the namespace {namespace}")));
     let all = tenants.chain([(ADMINISTRATOR, "everything".to_owned())]);
@@ -33,7 +33,7 @@ fn random() -> Result<String> {
     Ok(hex::encode(bytes))
 }
 
-/// A cluster in which roles decide, and these people have tokens.
+/// A cluster with RBAC, in which these people have tokens.
 pub fn known_to(mut options: ApiServerOptions, people: &[PlaygroundPerson]) -> ApiServerOptions {
     let user = |person: &PlaygroundPerson| TokenUser {
         token: person.token.clone(),

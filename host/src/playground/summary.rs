@@ -55,14 +55,14 @@ fn signing_in(people: &[PlaygroundPerson], address: SocketAddr) -> String {
     if people.is_empty() { String::new() } else { format!("Sign in as one of these:\n\n{text}\n") }
 }
 
-/// One message with its line's end. The playground goes on when its reader is gone.
+/// One message with its newline. The playground continues when its reader has left.
 fn say(message: &str) {
     if let Err(error) = print::text(&format!("{message}\n")) {
         warn!("standard output can't be written: {error:#}");
     }
 }
 
-/// What a person has to type to start this program again from where they are.
+/// What a person has to type to start this program again from their working directory.
 fn program() -> String {
     let named = std::env::args().next().unwrap_or_default();
     if !named.contains('/') {
@@ -91,7 +91,7 @@ pub async fn show(world: &PlaygroundWorld, views: &dyn Views) -> Result<()> {
     }
 }
 
-/// Writes over what was drawn before, line by line, so that nothing flickers.
+/// Overwrites the previous text line by line, so that nothing flickers.
 fn redraw(drawn: usize, text: &str) -> Result<()> {
     let mut frame = String::new();
     if drawn > 0 {

@@ -1,19 +1,20 @@
-//! Raises the limit of open files to what the system allows, and keeps some files out of reach of clients.
+//! Raises the limit of open files to what the system allows, and reserves some file handles that clients
+//! can't use.
 
 use anyhow::{Context, Result};
 use kubewitness_portal::ListenerBounds;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::{info, warn};
 
-/// What the journal, granted databases, plugins, configuration and connections to the API server have for
-/// themselves. With ten sources and ten plugins they use about half of it.
+/// The handles reserved for the journal, granted databases, plugins, configuration and connections to the API
+/// server. With ten sources and ten plugins they use about half of it.
 const RESERVE: u64 = 256;
-/// Connections that a listener has however few handles there are: a probe, a page, a command.
+/// The connections of a listener however few handles exist: a probe, a page, a command.
 const FEWEST: usize = 16;
-/// Of the handles for clients, the portal has this many parts of the whole.
+/// The portal's share of the handles for clients.
 const PORTAL: (u64, u64) = (4, 5);
 
-/// Bounds for the portal and for the health port that leave the reserve alone.
+/// Limits for the portal and for the health port that leave the reserve free.
 pub fn for_clients() -> (ListenerBounds, ListenerBounds) {
     let limit = raise().unwrap_or_else(|error| {
         warn!("{error:#}; going on with {} file handles", shown(soft()));
@@ -53,7 +54,7 @@ fn capped(bounds: ListenerBounds, handles: u64) -> ListenerBounds {
     ListenerBounds { connections, of_one_peer: bounds.of_one_peer.min(connections), ..bounds }
 }
 
-/// The soft limit is there for programs that use `select`; the hard one is meant.
+/// The soft limit exists for programs that use `select`; the hard one applies here.
 fn raise() -> Result<Option<u64>> {
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {

@@ -1,5 +1,5 @@
-//! Keeps what this process makes from other users of the machine. The journal, granted databases and exports hold
-//! whole documents.
+//! Protects the process's files from other users of the machine. The journal, granted databases and exports
+//! contain whole documents.
 
 use rustix::fs::Mode;
 use rustix::process::umask;

@@ -8,11 +8,11 @@ use anyhow::{Context, Result, bail};
 use kubewitness_core::files;
 use tracing::warn;
 
-/// In the data folder. It stays: only its lock says that a process works there.
+/// In the data folder. The file stays: only its lock means that a process works there.
 const FOLDER_LOCK: &str = "lock";
 
-/// Refuses a data folder in which another process works: caches, keys and ledgers have one writer. A journal that is a file
-/// says so itself; replicas with a journal on a server need it here.
+/// Refuses a data folder in which another process works: caches, keys and ledgers have one writer. A journal
+/// in a file has its own lock; replicas with a journal on a server need this one.
 pub async fn lock_folder(data: &Path) -> Result<File> {
     let path = data.join(FOLDER_LOCK);
     let locked = files::within(data, files::ANSWER, move || {

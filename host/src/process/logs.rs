@@ -14,12 +14,13 @@ use tracing_subscriber::registry::LookupSpan;
 
 use crate::cli::LogArgs;
 
-/// What plugins log. Their own fields are the text of a JSON object, because the fields of a record have fixed names.
+/// The target of plugins' log records. Their fields are the text of a JSON object, because a record's own
+/// fields have fixed names.
 const PLUGIN: &str = "plugin";
 
 pub fn to_stderr(args: &LogArgs, tells_reads: bool) -> Result<()> {
     let builder = to_subscriber().with_env_filter(filter(args, tells_reads)?).with_writer(std::io::stderr);
-    // It would be told on the same standard error, whose reader may have left, and that would be a panic.
+    // It would be written to the same standard error, whose reader may have left, and that would panic.
     let builder = builder.log_internal_errors(false);
     let ansi = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let result = match args.log_json {
@@ -29,13 +30,14 @@ pub fn to_stderr(args: &LogArgs, tells_reads: bool) -> Result<()> {
     result.map_err(|error| anyhow::anyhow!("setting up the log: {error}"))
 }
 
-/// What of the log is told. An operator who wants each read for the record gets it, however quiet the log is otherwise.
+/// Decides what is logged. An operator who wants a record of each read gets it, however quiet the log is
+/// otherwise.
 pub fn filter(args: &LogArgs, tells_reads: bool) -> Result<EnvFilter> {
-    // Clients log each failed connection as an error of its own; the watch and the streams tell the
-    // same once, with what it is about and what they do about it.
+    // Clients log each failed connection as an error of their own; the watch and the streams log it once,
+    // with its subject and their reaction.
     let mut all = format!("kube_client=off,async_nats=off,{}", args.log);
     if tells_reads {
-        // Of two directives for one target the last one counts.
+        // If a target has two directives, the last one counts.
         all.push_str(&format!(",{AUDIT}=info"));
     }
     EnvFilter::try_new(all)
@@ -68,7 +70,7 @@ where
     }
 }
 
-/// Nothing where there are no such fields.
+/// `None` if the record has no such fields.
 fn with_object(line: &str) -> Option<Value> {
     let mut record: Value = serde_json::from_str(line).ok()?;
     let data = record.pointer_mut("/fields/data")?;

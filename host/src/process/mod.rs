@@ -1,5 +1,8 @@
-//! The process itself: allocator, log, file handles and modes, signals, and how long its parts wait. Nothing here but the
-//! timers, which have a value for each part, knows of Kubernetes, journals or plugins.
+//! The process itself: allocator, log, file handles and modes, signals, and how long its parts wait.
+//!
+//! These settings hold for the whole process, so they are made once, at startup, and in one place. Limits and
+//! modes are set before anything is opened that depends on them. Nothing here knows of Kubernetes, journals
+//! or plugins, except the timers, which have a value for each part.
 
 #[cfg(feature = "jemalloc")]
 mod allocator;

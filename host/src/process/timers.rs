@@ -1,9 +1,10 @@
-//! The controller's timers: how long it waits before it looks again, tries again, or gives up. Each has its real value
-//! here, or in the crate that waits, and is handed to the part that waits; nothing reads it from a global.
+//! The controller's timers: how long it waits before it looks again, retries, or gives up. Each has its
+//! production value here, or in the crate that waits, and is passed as a parameter; nothing reads it from a
+//! global.
 //!
-//! The end-to-end tests run the built program, and would wait for these times rather than for what they assert. So a
-//! build with the simulated cluster takes shorter ones where the environment says so. A production build has neither
-//! the shorter times nor the name of the variable.
+//! The end-to-end tests run the built program, and would mostly wait for these times. So a build with the
+//! simulated cluster uses shorter ones if the environment says so. A production build contains neither the
+//! shorter times nor the name of the variable.
 
 use std::time::Duration;
 
@@ -28,7 +29,7 @@ pub struct ControllerTimers {
     pub retention: RetentionTimers,
     /// The pauses of plugins whose calls fail.
     pub breaker: LongestPauses,
-    /// What the API server said of people holds as long.
+    /// How long the API server's answers about people are valid.
     pub answers: AnswerTimes,
     pub client: ClientTimers,
     pub shipping: ShipPauses,
@@ -38,36 +39,36 @@ pub struct ControllerTimers {
 /// How replicas that share a journal learn of each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplicaTimers {
-    /// A leader waits this long for its journal before it leaves the Lease to others, which may reach it. A Lease of a
-    /// replica that died lasts as long.
+    /// How long a leader waits for its journal before it leaves the Lease to others, which may reach it. The
+    /// Lease of a dead replica lasts as long.
     pub without_journal: Duration,
-    /// The pause before the leader tells the journal again of its term.
+    /// The pause before the leader tries again to record its term in the journal.
     pub next_term: Duration,
-    /// How late a state may be handed over that only another replica has seen.
+    /// How late a state may be delivered that only another replica has seen.
     pub other_states: Duration,
-    /// A log-out and a mute hold on every replica after this time, and the time to ask the database.
+    /// A sign-out or a mute applies on every replica after this time, plus the time to query the database.
     pub shared_lists: Duration,
 }
 
-/// How changes of the configuration are noticed.
+/// How changes of the configuration are detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConfigurationTimers {
-    /// How often a folder is looked at. A person who saved a file waits no longer than this.
+    /// How often a folder is read. A person who saved a file waits no longer than this.
     pub folder: Duration,
-    /// What was refused or could not be opened is tried again after this time: a component or a database may have come
-    /// since. What takes long to fail takes no longer than its own bound.
+    /// How soon a refused or failed part is tried again: a component or a database may be available by then.
+    /// A slow failure is limited by its own timeout.
     pub refused: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetentionTimers {
-    /// The pause before the first pass: a start has other things to read.
+    /// The pause before the first pass, because other things must be read at startup.
     pub first: Duration,
     /// The pause between two passes. A pass that finds nothing reads one figure for each 1,024 states.
     pub pause: Duration,
 }
 
-/// How long clients of the portal may take, as [`ListenerBounds`] says.
+/// How long clients of the portal may take; see [`ListenerBounds`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientTimers {
     pub stall: Duration,
@@ -106,7 +107,7 @@ impl Default for ControllerTimers {
 }
 
 impl ControllerTimers {
-    /// Those of this process.
+    /// The timers of this process.
     pub fn of_process() -> Result<Self> {
         #[cfg(feature = "playground")]
         if let Some(asked) = std::env::var_os(VARIABLE) {
@@ -119,7 +120,7 @@ impl ControllerTimers {
         Ok(Self::default())
     }
 
-    /// Those of tests: long enough that a machine with much else to do is not taken for one that is gone.
+    /// The timers of tests: long enough that a busy machine is not considered dead.
     #[cfg(feature = "playground")]
     fn short() -> Result<Self> {
         const MS: Duration = Duration::from_millis(1);
@@ -159,7 +160,7 @@ impl ControllerTimers {
 mod tests {
     use super::*;
 
-    /// Tests of the built program run with shorter ones, so nothing else would notice a change.
+    /// Tests of the built program run with shorter times, so nothing else would notice a change.
     #[test]
     fn a_controller_waits_as_long_as_its_documentation_says() {
         let secs = Duration::from_secs;

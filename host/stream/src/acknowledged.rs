@@ -1,30 +1,30 @@
 //! Tracks which states the server has acknowledged and may still forget: a NATS server acknowledges before it
-//! syncs. The carrier sends forgotten states again. A reader that has them skips them.
+//! syncs. The carrier sends forgotten states again, and a reader that has them skips them.
 
 use std::fmt::Write as _;
 
 use kubewitness_core::Seq;
 
-/// The most marks. Above this every second one is dropped, and a few more states may be sent again.
+/// The most marks. Beyond this, every second one is dropped, and a few more states may be sent again.
 const MARKS: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct AckMark {
     /// The number in the stream.
     sequence: u64,
-    /// Everything up to this position in the journal has at most that number in the stream.
+    /// Everything up to this position in the journal has at most this number in the stream.
     position: Seq,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AckTracker {
-    /// When the stream was made. A stream that is made again counts from 1 again.
+    /// When the stream was created. A stream that is created again counts from 1.
     made: String,
     marks: Vec<AckMark>,
 }
 
 impl AckTracker {
-    /// Returns `None` if the text can't be read. Then it is not known what was acknowledged.
+    /// Returns `None` if the text can't be read. Then the acknowledged states are unknown.
     pub fn parse(text: &str) -> Option<Self> {
         let mut words = text.split(' ');
         let made = words.next()?.to_owned();
@@ -44,8 +44,8 @@ impl AckTracker {
         text
     }
 
-    /// Compares with the stream as it is found. Returns the position from which everything must be sent
-    /// again, if the stream no longer has what it acknowledged.
+    /// Compares with the present stream. If the stream no longer has what it acknowledged, returns the
+    /// position from which everything must be sent again.
     pub fn compare_stream(&mut self, made: &str, last: u64) -> Option<Seq> {
         let is_same = self.made == made || self.made.is_empty();
         self.made = made.to_owned();
@@ -60,7 +60,7 @@ impl AckTracker {
         position
     }
 
-    /// Notes that everything up to a position is acknowledged, with at most this number in the stream.
+    /// Records that everything up to a position is acknowledged, with at most this number in the stream.
     pub fn add(&mut self, sequence: u64, position: Seq) {
         if self.marks.last().is_some_and(|mark| mark.sequence == sequence) {
             self.marks.pop();
@@ -76,7 +76,7 @@ impl AckTracker {
         }
     }
 
-    /// Notes the first message that the stream still has. Those below it were read and can't be forgotten.
+    /// Records the first message that is still in the stream. Earlier ones were read and can't be forgotten.
     pub fn read_below(&mut self, first: u64) {
         // The last mark below it is the position from which the present messages were sent.
         let below = self.marks.iter().filter(|mark| mark.sequence < first).count();

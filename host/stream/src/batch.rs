@@ -13,8 +13,8 @@ use crate::session::{PartitionLane, ReaderSession};
 
 /// The bytes of documents in one append.
 const BATCH_BYTES: usize = 8 << 20;
-/// Messages that are read for one append, repeats and poison included: what was read is removed from the stream only
-/// after it.
+/// How many messages are read for one append, repeats and poison included: messages are removed from the
+/// stream only after it.
 const BATCH_MESSAGES: usize = 4 * APPEND_BATCH;
 const NOT_SIGNED: &str = "it is not signed with the key of the stream: another client has published it";
 
@@ -61,7 +61,7 @@ impl<'a> BatchBuilder<'a> {
         states.is_empty() && poison.is_empty() && gaps.is_empty()
     }
 
-    /// Takes a message. Returns `true` if the collected states must be written before anything else.
+    /// Takes a message. Returns `true` if the collected states must be written first.
     pub async fn takes(&mut self, place: usize, message: &Message) -> Result<bool, ServerAway> {
         let is_authentic = self.session.is_authentic(message);
         let lane = &mut self.session.lanes[place];
@@ -100,8 +100,8 @@ impl<'a> BatchBuilder<'a> {
         }
     }
 
-    /// A state of another kind that the carrier has surely sent, or that is the first of all, shows that the settings
-    /// are wrong. Any other one is somebody else's.
+    /// A state of another kind shows wrong settings if the carrier has certainly sent it, or if it is the
+    /// first one. Otherwise somebody else published it.
     fn refuse_a_wrong_setting(&self, kind: &str) -> Result<(), ServerAway> {
         if !self.session.has_key() && !self.intake.places().of.is_empty() {
             return Ok(());
@@ -151,7 +151,8 @@ impl<'a> BatchBuilder<'a> {
                 self.batch.append.states.push(WitnessedState::elsewhere(arrival.state, document));
             }
             ArrivalAction::Over(gap) => self.batch.append.gaps.push(*gap),
-            // The carrier's claim names its journal. What comes from no journal that carries is somebody else's.
+            // The carrier's claim names its journal. A message from a journal without a claim was published
+            // by somebody else.
             ArrivalAction::Foreign if !self.session.is_carried_by(&arrival.stood.line).await? => {
                 let StateArrival { partition, sequence, stood, .. } = arrival;
                 let why =

@@ -1,4 +1,4 @@
-//! Sends a journal's states to the stream, in order. The journal keeps the carrier's progress like a
+//! Sends a journal's states to the stream, in order. The journal stores the carrier's progress like a
 //! plugin's: retention keeps states that were not sent, and `journal verify` counts them.
 
 use std::collections::BTreeMap;
@@ -18,22 +18,22 @@ use crate::progress::{CarrierProgress, new_name};
 use crate::publisher::StreamPublisher;
 use crate::server::{ServerAway, StreamServer};
 
-/// The states of one read, and of one save.
+/// How many states one read and one save have.
 const PAGE: usize = 256;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// How often the carrier checks that the stream exists, and how much of it was read.
 const LOOK: Duration = Duration::from_secs(5);
-/// How long a carrier may go on after the stop, to note what it has sent and to give up its claim.
+/// How long a carrier may continue after the stop, to record what it has sent and to release its claim.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// The figures of a carrier.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CarrierSnapshot {
-    /// Every state up to this position is with the server.
+    /// The server has every state up to this position.
     pub cursor: Seq,
     pub carried: u64,
-    /// The trouble that keeps the carrier from going on, for people; `None` while all is well.
+    /// Why the carrier can't continue, for people; `None` while all is well.
     pub condition: Option<String>,
 }
 
@@ -106,7 +106,7 @@ impl StreamCarrier {
         (Self { server, backlog, documents, handle: handle.clone(), lapse }, handle)
     }
 
-    /// Runs until the stop. It retries what the server or the journal can't do now. An error is final.
+    /// Runs until the stop. Failures of the server or the journal are retried. A returned error is final.
     pub async fn run(mut self, stop: CancellationToken) -> Result<(), JournalError> {
         let mut pause = FIRST_PAUSE;
         loop {
@@ -243,7 +243,7 @@ impl StreamCarrier {
                 line = &**lineage.line(),
                 "states are carried in a new line: it is not known how far the process before this one came"
             );
-            // A kill before this save leaves the former line in the claim.
+            // If the process is killed before this save, the claim still has the former line.
             kept.begin_line(lineage).await?;
         }
         Ok(HeldClaim { claims, sequence, is, renewed: Instant::now() })
@@ -267,8 +267,8 @@ impl StreamCarrier {
         Ok(())
     }
 
-    /// Looks at the stream. Messages that were read can't be forgotten any more. It also finds a server that
-    /// is away, or that forgot messages, while there is nothing to send.
+    /// Checks the stream. Messages that were read can't be forgotten any more. The check also finds a server
+    /// that is away, or that forgot messages, while nothing has to be sent.
     async fn look(
         &self,
         kept: &mut CarrierProgress,
@@ -285,7 +285,7 @@ impl StreamCarrier {
         Ok(())
     }
 
-    /// Sends states, up to the first that the server does not take.
+    /// Sends states, up to the first one that the server refuses.
     async fn send(
         &self,
         publisher: &mut StreamPublisher,
@@ -295,7 +295,7 @@ impl StreamCarrier {
     ) -> Result<(), CarrierFault> {
         let mut before: BTreeMap<(&str, u32), Seq> = BTreeMap::new();
         for state in states {
-            // Large documents on a slow network take longer than a claim holds.
+            // Large documents on a slow network take longer than a claim is valid.
             claim.renew().await?;
             let partition = kept.partition(state);
             let held = before.entry((&state.source, partition));
@@ -319,7 +319,7 @@ impl StreamCarrier {
     }
 }
 
-/// The claim as this process made it.
+/// This process's claim.
 struct HeldClaim {
     claims: ServerClaims,
     sequence: u64,
@@ -328,7 +328,7 @@ struct HeldClaim {
 }
 
 impl HeldClaim {
-    /// Renews the claim in good time. Fails if another process has the stream.
+    /// Renews the claim in time. Fails if another process has the stream.
     async fn renew(&mut self) -> Result<(), ServerAway> {
         if self.renewed.elapsed() > RENEW {
             self.sequence = self.claims.carry(&self.is, self.sequence).await?;
@@ -337,7 +337,7 @@ impl HeldClaim {
         Ok(())
     }
 
-    /// Notes that nothing above the position was sent, so that another process can go on at once.
+    /// Records that nothing above the position was sent, so that another process can continue at once.
     async fn give_up(&mut self, position: Seq) -> Result<(), ServerAway> {
         (self.is.position, self.is.instance) = (position, None);
         self.claims.carry(&self.is, self.sequence).await.map(drop)

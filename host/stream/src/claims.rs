@@ -1,5 +1,5 @@
-//! Claims on a stream: which journal carries to it, and which controller reads each partition. The server keeps
-//! them beside the stream.
+//! Claims on a stream: which journal carries to it, and which controller reads each partition. The server
+//! stores them beside the stream.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,23 +12,24 @@ use tokio::time::Instant;
 
 use crate::server::{ServerAway, StreamServer};
 
-/// The process that holds a claim. A claim without it was given up.
+/// The process that holds a claim. Without it, the claim was released.
 const INSTANCE: &str = "Kubewitness-Instance";
 /// How often a process renews its claims.
 pub(crate) const RENEW: Duration = Duration::from_secs(3);
-/// A claim that was not renewed for so long is another process's to take. Its holder renews it before it sends or reads
-/// anything, so the two do not overlap; and each message must follow the last one that its sender knows.
+/// Another process may take a claim that was not renewed for this long. The holder renews it before it sends
+/// or reads anything, so the two do not overlap. In addition, each message must follow the last one that its
+/// sender knows.
 const LAPSE: Duration = Duration::from_secs(12);
 
-/// A claim on the server: its text, and the number under which it may be replaced.
+/// A claim on the server: its text, and the number with which it can be replaced.
 struct FoundClaim {
     text: String,
     instance: Option<Arc<str>>,
     sequence: u64,
 }
 
-/// Watches whether the claim of another process is renewed. Its age counts from the first look, since the clocks of
-/// machines differ.
+/// Watches whether the claim of another process is renewed. Its age counts from the first look, because the
+/// clocks of machines differ.
 #[derive(Default)]
 pub(crate) struct LapseWatch {
     seen: Option<(u64, Instant)>,
@@ -46,7 +47,8 @@ impl LapseWatch {
     }
 }
 
-/// The former lines stand where earlier versions wrote the id of a state. Only names of lines are taken for them.
+/// The former lines are in a field where earlier versions wrote the id of a state. Only texts in the form of
+/// a line's name are accepted.
 fn carrier_text(claim: &CarrierClaim) -> String {
     let CarrierClaim { line, former, sources, position, .. } = claim;
     format!("{line} {} {position} {}", sources.join(","), former.join(","))
@@ -75,7 +77,7 @@ pub(crate) struct PartitionClaim {
     pub source: String,
     pub partition: u32,
     pub reader: String,
-    /// The number of the claim, once it was made.
+    /// The number of the claim, once it exists.
     sequence: u64,
     lapse: LapseWatch,
 }
@@ -123,7 +125,7 @@ impl ServerClaims {
         }
     }
 
-    /// Writes a claim only if the one that was found is still there.
+    /// Writes a claim only if the found one is still there.
     async fn put(
         &self,
         subject: String,
@@ -143,7 +145,8 @@ impl ServerClaims {
         Ok(sent.await.map_err(|error| failed(error.to_string()))?.sequence)
     }
 
-    /// Claims a partition for a reader. Each partition has one reader, because what is read is removed from the stream.
+    /// Claims a partition for a reader. Each partition has one reader, because messages are removed from the
+    /// stream once they are read.
     pub async fn read(&self, claim: &mut PartitionClaim, take_over: Option<&str>) -> Result<(), ServerAway> {
         let PartitionClaim { source, partition, reader, sequence: number, lapse } = claim;
         let (source, reader) = (&*source, &*reader);
@@ -170,7 +173,7 @@ impl ServerClaims {
         Err(self.server.away("another controller reads it", why))
     }
 
-    /// Fails if another reader has taken the partition over.
+    /// Fails if another reader has taken over the partition.
     pub async fn renew(&self, claim: &mut PartitionClaim) -> Result<(), ServerAway> {
         let subject = self.partition_subject(&claim.source, claim.partition);
         let (text, instance) = (claim.reader.clone(), Some(&*self.server.instance));
@@ -188,7 +191,7 @@ impl ServerClaims {
         self.server.claim(&format!("readers.{source}.{partition}"))
     }
 
-    /// The claim of the carrier; `None` before the first.
+    /// The claim of the carrier; `None` before the first one.
     pub async fn carrier(&self) -> Result<Option<(CarrierClaim, u64)>, ServerAway> {
         let found = self.find(&self.server.claim("carrier")).await?;
         Ok(found.and_then(|FoundClaim { text, instance, sequence }| {

@@ -1,5 +1,6 @@
-//! Keeps the poison messages of a stream: what is no state of its partition. Whoever may publish there decides how many
-//! come and how large they are, so few are kept, and of each its beginning. All are counted.
+//! Keeps the poison messages of a stream: messages that are not a state of their partition. Anybody who may
+//! publish there decides how many come and how large they are. So few are kept, and only the beginning of
+//! each. All are counted.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use kubewitness_core::config::RateQuota;
 use kubewitness_core::ports::PoisonMessage;
 use tokio::time::Instant;
 
-/// The bytes of each message that are kept: enough to see who sent it.
+/// How many bytes of each message are kept: enough to see who sent it.
 const KEPT_BYTES: usize = 4096;
 /// A day of nothing but poison adds 6 MiB to the journal.
 const KEPT: RateQuota = RateQuota { most: 60, within: Duration::from_secs(3600) };
@@ -31,7 +32,7 @@ impl PoisonKeeper {
         self.began.elapsed()
     }
 
-    /// `None`: too many came, and this one is only counted. `now`: a time that never goes back.
+    /// `None` if too many arrived: this one is only counted. `now` is a time that never decreases.
     pub fn keep(
         &mut self,
         raw: &Bytes,

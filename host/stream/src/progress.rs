@@ -11,10 +11,10 @@ use kubewitness_core::{Seq, State};
 
 use crate::acknowledged::AckTracker;
 
-/// The lines of this journal, and what the server may forget.
+/// The lines of this journal, and the states that the server may forget.
 const LINE: &str = "line";
 const ACKED: &str = "acked";
-/// How far back the state before a position is searched for, in states of one read.
+/// How far back the predecessor of a position is searched for, in states of one read.
 const BACK: usize = 1024;
 const BACK_PAGES: usize = 64;
 
@@ -23,7 +23,7 @@ pub fn progress_name(stream: &str) -> String {
     format!("stream/{stream}")
 }
 
-/// A name that is random enough for no two journals, readers or processes of one stream to share it.
+/// A random name, which no two journals, readers or processes of one stream share.
 pub fn new_name() -> Arc<str> {
     format!("{:016x}", RandomState::new().hash_one(0_u8)).into()
 }
@@ -42,8 +42,7 @@ pub(crate) struct CarrierProgress {
 }
 
 impl CarrierProgress {
-    /// Loads the progress. A source that is carried from now on begins here; a source that is no longer
-    /// carried ends here.
+    /// Loads the progress. A newly carried source begins here; a source that is no longer carried ends here.
     pub async fn load(backlog: &Arc<dyn Backlog>, spec: &StreamSpec) -> Result<Self, JournalError> {
         let (backlog, name) = (backlog.clone(), progress_name(&spec.name));
         backlog.settle().await?;
@@ -77,15 +76,15 @@ impl CarrierProgress {
         partition(&state.object, self.partitions)
     }
 
-    /// The position before a state in its partition. Readers miss what lies before a source's beginning, and
-    /// learn of it as a gap.
+    /// The position of the previous state in the partition. Readers lack the states before a source's
+    /// beginning, and learn of them as a gap.
     pub fn before(&self, source: &Arc<str>, partition: u32) -> Seq {
         let begins = self.progress.sources.iter().filter(|start| start.source == *source);
         let begins = begins.map(|start| start.after).max().unwrap_or_default();
         self.before.get(&(source.clone(), partition)).copied().unwrap_or_default().max(begins)
     }
 
-    /// Notes that everything up to `through` is with the server. `states` are the carried ones.
+    /// Records that the server has everything up to `through`. `states` are the carried ones.
     pub async fn add(&mut self, states: &[&Arc<State>], through: Seq) -> Result<(), JournalError> {
         let last: BTreeMap<_, _> =
             states.iter().map(|state| ((state.source.clone(), self.partition(state)), state.seq)).collect();
@@ -98,7 +97,7 @@ impl CarrierProgress {
         Ok(())
     }
 
-    /// Goes back: states after the position are carried once more. Returns their number.
+    /// Goes back: states after the position are carried again. Returns their number.
     pub async fn go_back(&mut self, position: Seq) -> Result<u64, JournalError> {
         let starts = self.progress.sources.iter().filter(|start| start.until.is_none());
         let sources: Vec<_> = starts.map(|start| start.source.clone()).collect();
@@ -114,8 +113,8 @@ impl CarrierProgress {
         Ok(again)
     }
 
-    /// The last position of each partition up to a position. A state that lies too far back is not found.
-    /// Then nothing is said about what is missing before the next state of its partition.
+    /// The last position of each partition up to a position. A state that is too far back is not found. Then
+    /// nothing is said about missing states before the next state of its partition.
     async fn stood_before(
         &self,
         position: Seq,
@@ -138,7 +137,7 @@ impl CarrierProgress {
         Ok(stood)
     }
 
-    /// Goes on in another line. The server knows it by its claim already.
+    /// Continues in another line. The server already knows it from the claim.
     pub async fn begin_line(&mut self, lineage: JournalLineage) -> Result<(), JournalError> {
         self.lineage = lineage;
         self.save(vec![self.line_write()]).await

@@ -1,5 +1,5 @@
-//! Sends messages to the server, in order. Each is accepted only directly after the one before. So no message
-//! overtakes one that the server did not take, and no reader takes that one for lost.
+//! Sends messages to the server, in order. Each is accepted only directly after the previous one. So no
+//! message overtakes one that the server did not accept, and no reader considers that one lost.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ use futures::FutureExt;
 use crate::message::{MessageKeys, MessagePart};
 use crate::server::{ServerAway, ServerLink, StreamServer};
 
-/// The most bytes that are sent and not acknowledged.
+/// The most bytes in flight: sent and not yet acknowledged.
 const FLYING_BYTES: usize = 8 << 20;
 const FLYING: usize = 256;
 
@@ -26,14 +26,14 @@ pub(crate) struct StreamPublisher {
     server: StreamServer,
     link: ServerLink,
     keys: Option<MessageKeys>,
-    /// The number after which the next message stands, if the server takes every message in flight.
+    /// The number after which the next message is stored, if the server accepts every message in flight.
     last: u64,
     /// The greatest acknowledged number.
     newest: u64,
     flying: VecDeque<PublishInFlight>,
     bytes: usize,
-    /// Whether messages go one at a time. The server may have some of them already, and then the number
-    /// before the later ones is not known.
+    /// Whether messages are sent one at a time. The server may have some of them already, and then the number
+    /// before the later ones is unknown.
     careful: bool,
     /// Whether the server already had one of them.
     met: bool,
@@ -71,7 +71,7 @@ impl StreamPublisher {
         self.newest
     }
 
-    /// Looks at the stream. Returns the number of the first message that it still has.
+    /// Checks the stream. Returns the number of its first message.
     pub async fn look(&mut self) -> Result<u64, ServerAway> {
         let info = self.link.stream.info().await;
         let info = info.map_err(|error| self.server.away("its state can't be read", error))?;
@@ -112,8 +112,8 @@ impl StreamPublisher {
         Ok(())
     }
 
-    /// Waits for every message in flight. Returns how many states the server has taken since the last call.
-    /// States after an error are not among them.
+    /// Waits for every message in flight. Returns how many states the server accepted since the last call,
+    /// excluding those after an error.
     pub async fn settle(&mut self) -> (usize, Result<(), ServerAway>) {
         let mut settled = Ok(());
         while !self.flying.is_empty() && settled.is_ok() {
@@ -132,7 +132,7 @@ impl StreamPublisher {
         self.newest = self.newest.max(ack.sequence);
         if ack.duplicate {
             self.met = true;
-            // The message stood there before, and its intended number is free.
+            // The message was already stored, and its intended number is free.
             self.last -= 1;
         } else if self.careful {
             self.last = ack.sequence;

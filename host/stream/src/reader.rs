@@ -22,7 +22,7 @@ use crate::session::ReaderSession;
 const LOOK: Duration = Duration::from_millis(200);
 /// The pause between two removals of durable messages from the stream.
 const PURGE: Duration = Duration::from_secs(1);
-/// The limit for giving up the claims at the stop. They lapse by themselves, too.
+/// The limit for releasing the claims at the stop. They also expire by themselves.
 const GIVE_UP: Duration = Duration::from_secs(2);
 
 pub struct StreamReader {
@@ -30,7 +30,8 @@ pub struct StreamReader {
     source: Arc<str>,
     kind: String,
     partitions: Vec<u32>,
-    /// The claims on the partitions. They outlive a connection: a refused reader sees whether the other one's is renewed.
+    /// The claims on the partitions. They outlive a connection, so that a refused reader sees whether the
+    /// other one's is renewed.
     held: Vec<PartitionClaim>,
     take_over: Option<String>,
     clock: Arc<dyn Clock>,
@@ -90,7 +91,7 @@ impl StreamReader {
         Ok(())
     }
 
-    /// Reads what is there, up to one append. It waits until there is something, or everything was read.
+    /// Reads the available messages, up to one append. It waits until some arrive, or everything was read.
     async fn read(&mut self) -> Result<FeedItem, ServerAway> {
         self.open().await?;
         let Some((session, intake)) = &mut self.session else { return Ok(FeedItem::default()) };
@@ -158,7 +159,7 @@ impl StateFeed for StreamReader {
     }
 
     async fn next(&mut self) -> Result<FeedItem, FeedError> {
-        // Other hosts learn its name, so it must be the same after a restart.
+        // Other hosts know its name, so it must be the same after a restart.
         if self.is_new {
             let checkpoint = Some(Version::new(&self.durable.places().to_string()));
             let append = AppendBatch {

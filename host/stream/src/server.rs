@@ -14,16 +14,16 @@ use thiserror::Error;
 
 use crate::message::MessageKeys;
 
-/// The limit for connecting, and for each answer. A server that works takes milliseconds.
+/// The limit for connecting, and for each answer. A healthy server takes milliseconds.
 const ANSWER: Duration = Duration::from_secs(5);
-/// The prefix of the number of partitions in a stream's description. Older servers keep nothing else that can
-/// be read back.
+/// The prefix of the number of partitions in a stream's description. Older servers store nothing else that
+/// can be read back.
 const SIGN: &str = "kubewitness.dev/stream/v1 partitions=";
 
-/// Reads a secret anew each time, because it may be rotated.
+/// Reads a secret again each time, because it may be rotated.
 pub type SecretReader = Arc<dyn Fn() -> BoxFuture<'static, Result<String, String>> + Send + Sync>;
 
-/// The server can't be used now. The text says what to do, and never contains the address, which is a secret.
+/// The server can't be used now. The text says what to do, and never contains the address, which is secret.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0}")]
 pub(crate) struct ServerAway(pub String);
@@ -37,7 +37,8 @@ pub struct StreamServer {
     pub credentials: Option<SecretReader>,
     /// The secret that signs messages, if they are signed.
     pub key: Option<SecretReader>,
-    /// Names this process among those that carry and read. No data folder holds it, so a copy of one has another.
+    /// Identifies this process among carriers and readers. It is in no data folder, so a copy of one has
+    /// another id.
     pub instance: Arc<str>,
 }
 
@@ -77,19 +78,20 @@ impl StreamServer {
         let address = (self.address)().await.map_err(|error| self.away("its address", error))?;
         let servers: Result<Vec<_>, _> =
             address.split(',').map(|one| one.trim().parse::<async_nats::ServerAddr>()).collect();
-        // The text of the error would contain the address.
+        // The error's text would contain the address.
         let form = "it is none: write nats://user:password@host:4222, or tls://…";
         let servers = servers.map_err(|_| self.away("its address", form))?;
         let options = self.authenticated(&servers).await?;
         let options = options
             .name("kubewitness")
-            // A server's INFO names others, and whoever changes it on the way would get the password in the clear.
+            // A server's INFO message names other servers. Somebody who modifies it in transit would get the
+            // password in plain text.
             .ignore_discovered_servers()
-            // One address with TLS means that nothing goes in the clear, whatever the others say.
+            // One address with TLS means that nothing is sent in plain text, whatever the others say.
             .require_tls(servers.iter().any(async_nats::ServerAddr::tls_required))
             .connection_timeout(ANSWER)
             .request_timeout(Some(ANSWER))
-            // After a lost connection the caller connects anew and looks at the stream again.
+            // After a lost connection the caller reconnects and checks the stream again.
             .max_reconnects(1);
         let connecting = tokio::time::timeout(ANSWER, options.connect(servers));
         let late = |_| self.away("its server", format!("does not answer within {} s", ANSWER.as_secs()));
@@ -105,7 +107,7 @@ impl StreamServer {
         Ok((client, context))
     }
 
-    /// The client does not take credentials from the address by itself.
+    /// The client does not use the credentials in the address by itself.
     async fn authenticated(&self, servers: &[async_nats::ServerAddr]) -> Result<ConnectOptions, ServerAway> {
         let options = ConnectOptions::new();
         if let Some(credentials) = &self.credentials {
@@ -134,7 +136,7 @@ impl StreamServer {
         Ok(ServerLink { client, context, stream })
     }
 
-    /// Connects a carrier. It makes the stream if there is none, and sets its size from the settings.
+    /// Connects a carrier. It creates a missing stream, and sets its size from the settings.
     pub(crate) async fn link_to_carry(&self) -> Result<ServerLink, ServerAway> {
         use async_nats::jetstream::context::GetStreamErrorKind::JetStream;
         let (client, context) = self.connect().await?;
@@ -152,7 +154,7 @@ impl StreamServer {
         let is = &stream.cached_info().config;
         let of = |config: &Config| (config.max_bytes, config.duplicate_window, config.num_replicas);
         if of(is) != of(&config) {
-            // The server would drop what does not fit.
+            // The server would drop messages beyond the size.
             let held = stream.cached_info().state.bytes;
             if config.max_bytes < is.max_bytes && held > self.spec.max_bytes.0 {
                 let why = format!("{} MiB in it are not read yet", held >> 20);
@@ -209,7 +211,7 @@ mod tests {
 
     use super::*;
 
-    /// The kernel accepts connections, and nothing ever reads from them. Time is paused and moves on when
+    /// The kernel accepts connections, and nothing ever reads from them. Time is paused and advances when
     /// nothing else happens.
     #[tokio::test(start_paused = true)]
     async fn a_server_that_says_nothing_is_given_up_after_its_time() {
@@ -224,14 +226,14 @@ mod tests {
         assert!(began.elapsed() <= 2 * ANSWER, "{:?}", began.elapsed());
     }
 
-    /// Says who it is, names another server, and ends the connection at once.
+    /// Introduces itself, names another server, and ends the connection at once.
     async fn answer(listener: &TcpListener, other: &str) {
         let (mut socket, _) = listener.accept().await.unwrap();
         let info = format!(
             "INFO {{\"server_id\":\"a\",\"version\":\"2.10.0\",\"max_payload\":1048576,\"connect_urls\":[\"{other}\"]}}\r\n"
         );
         socket.write_all(info.as_bytes()).await.unwrap();
-        // Of CONNECT and PING the client waits for an answer.
+        // After CONNECT and PING, the client waits for an answer.
         let mut said = [0; 4096];
         let read = socket.read(&mut said).await.unwrap();
         assert!(read > 0);

@@ -1,6 +1,6 @@
 //! Runs one connection of a reader, with a consumer for each partition that begins at the first message.
-//! Messages that were read are removed from the stream soon, so few come again. No number of the stream is
-//! trusted beyond its connection.
+//! Messages are removed from the stream soon after they were read, so few come again. No number of the stream
+//! is trusted beyond its connection.
 
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
@@ -16,8 +16,8 @@ use crate::claims::{PartitionClaim, RENEW, ServerClaims};
 use crate::message::{MessageKeys, PartJoiner};
 use crate::server::{ServerAway, ServerLink, StreamServer};
 
-/// Messages of each partition that the server sends ahead for one request. The client library has two
-/// requests at most.
+/// How many messages of each partition the server sends in advance for one request. The client library has
+/// two requests at most.
 const AHEAD: usize = 128;
 const AHEAD_BYTES: usize = 8 << 20;
 /// How soon a silent server is noticed.
@@ -31,13 +31,13 @@ pub(crate) struct PartitionLane {
     consumer: PullConsumer,
     messages: pull::Stream,
     pub parts: PartJoiner,
-    /// The last number that came, the last durable one, and the last one that was removed from the stream.
+    /// The last number that arrived, the last durable one, and the last one removed from the stream.
     pub came: u64,
     /// The number of messages that came.
     pub messages_seen: u64,
     durable: u64,
     purged: u64,
-    /// A state that waits for other partitions. Nothing behind it is read meanwhile.
+    /// A state that waits for other partitions. Nothing after it is read meanwhile.
     pub stash: Option<(StateArrival, bytes::Bytes)>,
     /// Whether the server had nothing more when the last message came.
     pub level: bool,
@@ -101,7 +101,7 @@ impl ReaderSession {
         Ok(())
     }
 
-    /// Renews the claims on the partitions in good time. Fails if another reader has one of them.
+    /// Renews the claims on the partitions in time. Fails if another reader has one of them.
     pub async fn renew(&mut self, held: &mut [PartitionClaim]) -> Result<(), ServerAway> {
         if self.renewed.elapsed() > RENEW {
             self.is_carried().await?;
@@ -176,7 +176,7 @@ impl ReaderSession {
         PartitionStates { source: &self.source, partition, partitions: self.server.spec.partitions }
     }
 
-    /// Whether the carrier has sent the message, as far as a key tells.
+    /// Whether the carrier has sent the message, as far as the key can prove it.
     pub fn is_authentic(&self, message: &Message) -> bool {
         let Some(keys) = &self.keys else { return true };
         let headers = message.headers.clone().unwrap_or_default();
@@ -217,11 +217,11 @@ impl ReaderSession {
         Poll::Pending
     }
 
-    /// Finds how far each partition was read. If the server has nothing more of it, it was read to the
+    /// Determines how far each partition was read. If the server has nothing more of it, it was read to the
     /// stream's end.
     pub async fn look(&mut self, intake: &mut StreamIntake) -> Result<(), ServerAway> {
         let failed = |error: String| self.server.away("its state can't be read", error);
-        // The end comes first, then what is there: messages in between lie behind the end.
+        // The end is read before the messages, so that messages in between are after the end.
         let info = self.link.stream.get_info().await.map_err(|error| failed(error.to_string()))?;
         for lane in self.lanes.iter_mut().filter(|lane| lane.stash.is_none()) {
             let seen = lane.consumer.get_info().await.map_err(|error| failed(error.to_string()))?;
@@ -246,7 +246,7 @@ impl ReaderSession {
         self.lanes.iter().any(|lane| lane.stash.is_some())
     }
 
-    /// Notes that everything that came is durable, apart from waiting states.
+    /// Records that everything that arrived is durable, except waiting states.
     pub fn is_durable(&mut self) {
         for lane in &mut self.lanes {
             let waits = lane.stash.as_ref().map(|(waits, _)| waits.sequence);
@@ -256,8 +256,8 @@ impl ReaderSession {
         }
     }
 
-    /// A stream that was made anew, or that lost its last messages, gives the numbers of messages that were read to
-    /// others that were not.
+    /// Whether the stream is unchanged. A stream that was created again, or that lost its last messages,
+    /// assigns the numbers of read messages to unread ones.
     async fn is_the_same_stream(&self) -> Result<(), ServerAway> {
         let found = self.link.stream.get_info().await;
         let found = found.map_err(|error| self.server.away("its state can't be read", error))?;
@@ -274,7 +274,7 @@ impl ReaderSession {
 
     /// Removes durable messages from the stream.
     pub async fn purge(&mut self, held: &mut [PartitionClaim]) -> Result<(), ServerAway> {
-        // On another connection the numbers may belong to other messages.
+        // On another connection, the numbers may belong to other messages.
         if self.link.client.statistics().connects.load(Ordering::Relaxed) > 1 {
             return Err(self.server.away("its server", "the connection broke"));
         }

@@ -1,11 +1,16 @@
 //! Watches the API server: from lists and watches to durable states and a readable cache. No other crate
 //! knows `kube`.
 //!
-//! `kube` gives transport, TLS and authentication. Lists and watches are raw requests, so that an object that
-//! does not decode is kept all the same. The crate knows neither the journal's store nor plugins: it writes
-//! through `core::ports::StateWitness`. It returns futures, and the controller spawns them.
+//! An informer keeps the newest version of each object and relists after a break, so the versions in between
+//! are lost silently. That was rejected. Here `kube` provides only transport, TLS and authentication. Lists
+//! and watches are raw requests, so an object that does not decode is kept all the same, and a missed version
+//! is read back or recorded as a gap.
 //!
-//! A folder uses only folders that stand above it in this list:
+//! The cache and the checkpoint never show more than the journal has. The crate knows neither the journal's
+//! store nor plugins: it writes through `core::ports::StateWitness`. It returns futures, and the controller
+//! spawns them.
+//!
+//! A folder uses only folders above it in this list:
 //!
 //! | folder | what it does |
 //! |---|---|
@@ -15,7 +20,7 @@
 //! | `judge` | decides what an event means and which states it makes |
 //! | `write` | makes states durable, then shows them in the cache |
 //! | `repair` | finds missed versions and reads them back |
-//! | `read` | lists and watches; `read/next_action.rs` decides what follows a 410 |
+//! | `read` | lists and watches; `read/next_action.rs` decides what happens after a 410 |
 //! | `run` | wires the tasks of a source |
 //! | `cluster` | reads ConfigMaps as configuration, holds the leader's Lease, asks who may see what, and creates Jobs that people submit; uses `connect` alone |
 //!

@@ -1,9 +1,9 @@
-//! Reads versions as numbers. Knows nothing but versions.
+//! Reads versions as numbers.
 
 use kubewitness_core::Version;
 
-/// The number of a version, if versions have an order. Whoever has it may ask for the next one: the greatest number has
-/// none, and counts as no number.
+/// The number of a version, if versions have an order. The caller may need the next number; the greatest
+/// number has none, so it does not count.
 pub(crate) fn number(version: &Version) -> Option<u128> {
     if !version.is_comparable() {
         return None;

@@ -1,4 +1,4 @@
-//! Who and what is behind a change, as the object itself says it. The watch does not tell the user.
+//! Determines who and what caused a change, from the object itself: a watch does not report the user.
 
 use std::collections::BTreeMap;
 
@@ -10,9 +10,9 @@ use sha2::{Digest, Sha256};
 use crate::line::ChangeCause;
 use crate::{ChangeKept, Config, TRAIL};
 
-/// A longer name is no person's, and a record has a bound.
+/// A longer name does not belong to a person, and a record is limited in size.
 const NAME_BYTES: usize = 256;
-/// A longer patch is kept as its digest: a record of the ledger has at most 256 KiB.
+/// A longer patch is stored as its digest: a record of the ledger has at most 256 KiB.
 const PATCH_BYTES: usize = 64 * 1024;
 
 /// What is read of a change: the managers that it touches, and whether it begins a deletion.
@@ -37,7 +37,7 @@ struct ManagedFields {
     time: String,
 }
 
-/// A deletion leaves the object as the last writer wrote it: nothing in it says who deleted it.
+/// A deletion leaves the object as the last writer wrote it, so nothing in it names who deleted it.
 pub fn of(config: &Config, state: &State) -> Result<ChangeCause, Error> {
     if state.change != Change::Present {
         return Ok(ChangeCause::default());
@@ -60,10 +60,11 @@ pub fn of(config: &Config, state: &State) -> Result<ChangeCause, Error> {
     Ok(behind)
 }
 
-/// The manager whose entry is the newest, if the change touches the entries. A change that does not is of somebody whom
-/// nothing names, and so is one that begins a deletion: the server notes no manager of it.
+/// The manager with the newest entry, if the change touches the entries. If it does not, the author is
+/// unknown. The same holds for a change that begins a deletion, because the server records no manager of it.
 ///
-/// Times are of one second: of entries with the same time, the server has written the later one last.
+/// Times have a resolution of one second: among entries with the same time, the server has written the later
+/// entry last.
 fn writer(patch: &str) -> Option<ManagedFields> {
     let Metadata { deletion_timestamp, managed_fields } =
         serde_json::from_str::<TouchedFields>(patch).ok()?.metadata?;
@@ -83,12 +84,12 @@ fn concealed(config: &Config, seq: u64) -> Result<BTreeMap<String, String>, Erro
     Ok(found)
 }
 
-/// Different names that are concealed in one patch, and what stands in the place of one more.
+/// How many different names are concealed in one patch, and the replacement for further ones.
 const NAMES: usize = 8;
 const MORE: &str = "a name (not recorded: the patch has more than 8)";
 
-/// The patch with digests in the place of names. Its own digest is made of that: whoever has the digest of a patch could
-/// try all names that they know.
+/// The patch with digests in place of names. Its own digest is computed from that: with a digest of the
+/// original patch, somebody could try all names that they know.
 fn without_people(config: &Config, patch: String) -> Result<String, Error> {
     let mut value: Value = match serde_json::from_str(&patch) {
         Ok(value) if !config.people.is_empty() => value,
@@ -98,8 +99,8 @@ fn without_people(config: &Config, patch: String) -> Result<String, Error> {
     Ok(if has_names { value.to_string() } else { patch })
 }
 
-/// Templates have annotations too, at any depth. Returns whether there were names. `known` has the digests of those that
-/// came before: each one is a call to the host, and an object may have thousands.
+/// Templates have annotations, too, at any depth. Returns whether it found names. `known` has the digests of
+/// earlier names: each is a call to the host, and an object may have thousands.
 fn conceal_below(
     config: &Config,
     value: &mut Value,
@@ -139,7 +140,8 @@ fn conceal_below(
     Ok(has_names)
 }
 
-/// A document that is no text, too large, or of another shape says nothing. One that can't be had now is waited for.
+/// A document that is not text, too large, or of another shape yields nothing. A document that is unavailable
+/// now is retried.
 fn readable<T>(read: Result<Option<T>, Error>) -> Result<Option<T>, Error> {
     match read {
         Err(Error::Invalid(_) | Error::TooLarge(_)) => Ok(None),

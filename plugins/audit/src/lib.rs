@@ -1,5 +1,7 @@
-//! Keeps evidence: one line for each state in an append-only ledger, with the hash of the line before it.
-//! Changing, removing or moving a line breaks the hash of the next one. It sends nothing, and reads no
+//! Keeps evidence: one line for each state in an append-only ledger, with the hash of the previous line. A
+//! plain log was not enough: anybody with access to the file could edit it unnoticed. Here, changing,
+//! removing or moving a line breaks the hash of the next one. The ledger's grant ensures that a call reads
+//! the last line and appends its own without another call in between. The plugin sends nothing, and reads no
 //! other object.
 //!
 //! It needs the grant `ledger: [{name: trail, …}]`, and with `sign` also `keys: [{name: trail, …}]`.
@@ -14,11 +16,11 @@ use sha2::{Digest, Sha256};
 
 use crate::line::LineChain;
 
-/// The plugin's name for its ledger and its key. The operator says which they are.
+/// The plugin's name for its ledger and its key. The operator assigns the real ones.
 const TRAIL: &str = "trail";
-/// In whose name a job was submitted through the portal, the API or the command line.
+/// The person for whom a job was submitted through the portal, the API or the command line.
 const SUBMITTER: &str = "kubewitness.dev/submitter";
-/// An object has few names of people, and each line holds them all.
+/// An object has few names of people, and each line contains all of them.
 const PEOPLE: usize = 16;
 
 #[derive(Debug, Deserialize)]
@@ -92,7 +94,7 @@ impl Plugin for Audit {
     fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {
         match append(config, states) {
             Ok(verdicts) => verdicts,
-            // A chain goes on in order or not at all.
+            // A chain continues in order or not at all.
             Err(error) => vec![Verdict::retry(error.text()); states.len()],
         }
     }
@@ -101,13 +103,13 @@ impl Plugin for Audit {
 kubewitness_sdk::export!(Audit);
 
 fn append(config: &Config, states: &[State]) -> Result<Vec<Verdict>, Error> {
-    // From here to the end of the batch the host reserves the ledger for this call.
+    // From here until the end of the batch, the host reserves the ledger for this call.
     let last = ledger::last(TRAIL)?;
     let mut chain = LineChain::after(last.as_deref())?;
     let mut verdicts = Vec::with_capacity(states.len());
     let mut lines = Vec::with_capacity(states.len());
     for state in states {
-        // A state of a resync was witnessed before, and the trail has it already.
+        // A state of a resync was witnessed before, so the trail has it already.
         if state.is_resync() {
             verdicts.push(Verdict::Done);
             continue;
@@ -129,8 +131,8 @@ fn append(config: &Config, states: &[State]) -> Result<Vec<Verdict>, Error> {
     Ok(verdicts)
 }
 
-/// The host gives the hash of the bytes where the plugin is granted it. Otherwise it is the hash of the document that
-/// the plugin may read. Returns `None` if there is no document, or if it is no text.
+/// The host's hash of the original bytes, if the plugin is granted it. Otherwise it is the hash of the
+/// document that the plugin may read. Returns `None` if the state has no document, or if it is not text.
 fn document_hash(config: &Config, state: &State) -> Result<Option<String>, Error> {
     if !config.documents || state.change == Change::Gap {
         return Ok(None);

@@ -5,14 +5,15 @@
 //!  "persons":{"kubewitness.dev/submitter":"<digest>"},"patch_sha256":"…","patch":{…},"hash":"…","signature":"…"}
 //! ```
 //!
-//! `persons` has the host's digests of names, which are kept beside the ledger and can be erased there. Lines of older
-//! versions have the names themselves, in `people`.
+//! `persons` has the host's digests of names, which are stored beside the ledger and can be erased there.
+//! Lines of older versions have the names themselves, in `people`.
 //!
-//! What the configuration does not ask for, or an object does not have, is left out from `manager` on.
+//! From `manager` on, fields are left out if the configuration does not request them, or the object does not
+//! have them.
 //!
 //! `hash` is SHA-256, in hex, over `prev` and the line's own text without `hash` and `signature`. It covers
-//! the exact bytes, so that nobody must agree on how JSON is written. The first line has number 1 and
-//! sixty-four zeros as `prev`. `signature` is Ed25519, in hex, over the text of `hash`.
+//! the exact bytes: a hash of the parsed values would require agreement on how JSON is written. The first
+//! line has number 1 and sixty-four zeros as `prev`. `signature` is Ed25519, in hex, over the text of `hash`.
 
 use std::collections::BTreeMap;
 
@@ -46,7 +47,7 @@ struct Body<'a> {
     behind: &'a ChangeCause,
 }
 
-/// Who and what is behind a change.
+/// Who and what caused a change.
 #[derive(Debug, Default, PartialEq, Serialize)]
 pub struct ChangeCause {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -67,7 +68,7 @@ struct LastLine {
     hash: String,
 }
 
-/// The end of the trail. Lines are added to it.
+/// The end of the trail, to which lines are added.
 #[derive(Debug)]
 pub struct LineChain {
     n: u64,

@@ -1,4 +1,4 @@
-//! What a destination's answer means for a message.
+//! Interprets a destination's answer: delivered, refused, or to be retried.
 
 use kubewitness_sdk::http::Response;
 use kubewitness_sdk::{Error, Verdict};

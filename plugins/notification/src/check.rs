@@ -1,4 +1,5 @@
-//! Finds what a configuration can't mean: names that point nowhere, fields of another kind of channel, too much of it.
+//! Finds faults of a configuration: names that point nowhere, fields of another kind of channel, too many
+//! entries.
 
 use kubewitness_sdk::FieldError;
 

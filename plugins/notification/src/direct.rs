@@ -1,5 +1,5 @@
-//! Without `channels`: posts each transition at once to the destination `people`, with the operator's template of JSON.
-//! Each state has its own request and verdict.
+//! Without `channels`: posts each transition at once to the destination `people`, with the operator's JSON
+//! template. Each state has its own request and verdict.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
-//! What is known of a state, by the names that templates use: the fields of the state, and values of its document by
-//! JSON Pointer (`/metadata/labels/team`).
+//! The facts about a state, under the names that templates use: the fields of the state, and values of its
+//! document by JSON Pointer (`/metadata/labels/team`).
 
 use std::collections::BTreeSet;
 

@@ -1,8 +1,11 @@
-//! Tells the people who wait for a job what became of it.
+//! Notifies the people who wait for a job of its outcome.
 //!
-//! With `channels` it tells through Slack, Feishu, DingTalk, WeCom, e-mail, Alertmanager, CloudEvents or any webhook, as
-//! seldom as it can: a call with states notes what is to be told, and a tick tells it ([`telling`]). Without `channels` it
-//! posts JSON to the destination `people` at each transition ([`direct`]).
+//! A message for every state would flood people after an outage, and sending inside a call would delay all
+//! states for one slow channel. So with `channels`, a call only notes the news, and a tick sends it
+//! ([`telling`]): through Slack, Feishu, DingTalk, WeCom, e-mail, Alertmanager, CloudEvents or any webhook,
+//! as rarely as possible. A message is remembered until each recipient got it or it is given up, and the
+//! result is reported. Without `channels` it posts JSON to the destination `people` at each transition
+//! ([`direct`]).
 
 mod answer;
 mod channels;

@@ -1,4 +1,4 @@
-//! Reads the columns of the configuration from documents. A document is asked for only if there are such columns.
+//! Reads the configured columns from documents. A document is read only if such columns exist.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,4 +1,4 @@
-//! The configuration: what a manifest's `spec.config` may say, and what is wrong with it.
+//! The configuration: the valid content of a manifest's `spec.config`, and the faults in it.
 
 use std::collections::BTreeSet;
 

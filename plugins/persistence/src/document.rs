@@ -1,4 +1,4 @@
-//! What object_history keeps of a state's document.
+//! The part of a state's document that object_history stores.
 
 use kubewitness_sdk::log;
 use kubewitness_sdk::sql::Value;

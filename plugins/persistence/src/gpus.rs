@@ -1,5 +1,5 @@
-//! Counts the GPUs of an object from its document: the limits of its containers, times the pods that run at once. It is
-//! asked for where a phase changes alone, because a running object keeps its GPUs.
+//! Counts the GPUs of an object from its document: the limits of its containers, times the pods that run at
+//! once. It is read only if a phase changes, because a running object keeps its GPUs.
 
 use kubewitness_sdk::{Error, State, documents};
 use serde_json::Value as Json;

@@ -1,12 +1,12 @@
-//! Writes every state to a database: `object_status` has the newest state of each object, `object_history` has all of
-//! them, and `object_transitions` has each change of a phase. It creates missing tables. It sends nothing, and writes
-//! to its own tables alone.
+//! Writes every state to a database: `object_status` has the newest state of each object, `object_history`
+//! has all of them, and `object_transitions` has each change of a phase. It creates missing tables. It sends
+//! nothing, and writes only to its own tables.
 //!
 //! With `keep` a tick deletes old rows.
 //!
 //! It needs the grant `sql: [{name: main, …}]`. SQLite, PostgreSQL and MySQL get the same tables, in each
-//! one's own types. The writes of a batch share one transaction with the receipts of its states, so a repeat
-//! changes nothing.
+//! one's own types. A state may be delivered more than once. So the writes of a batch share one transaction
+//! with the receipts of its states, and a repeat changes nothing.
 
 mod columns;
 mod config;

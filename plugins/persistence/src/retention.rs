@@ -1,5 +1,5 @@
-//! Retention of the plugin's own tables: a tick deletes rows that are older than `keep`, a few at a time. What
-//! object_status says of an object that exists stays, and so does the newest transition of such an object.
+//! Retention of the plugin's own tables: a tick deletes rows older than `keep`, a few at a time. The status
+//! of an existing object stays, and so does its newest transition.
 
 use kubewitness_sdk::sql::{self, Value};
 use kubewitness_sdk::{Error, clock, time};

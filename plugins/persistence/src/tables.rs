@@ -1,6 +1,6 @@
-//! Brings a database to the version of the tables that this plugin writes, and adds the columns of the configuration.
-//! Several instances may do so at once, and a crash may come between any two statements: each step is looked for before
-//! it is done, and a step that another instance did meanwhile is no error.
+//! Brings a database to the version of the tables that this plugin writes, and adds the columns of the
+//! configuration. Several instances may do so at once, and a crash may come between any two statements. So
+//! each step is checked before it is done, and a step that another instance did meanwhile is not an error.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
-//! Makes a row of each change of an object's phase, with how long the phase before lasted.
+//! Makes a row for each change of an object's phase, with the duration of the previous phase.
 //!
-//! The row before, which is read back in the same transaction, says what the phase before was and since when. So a row
-//! means the same however often it is made, and it is stored once. Late states and gaps are left out: when a late state
-//! was true is not known.
+//! The previous row, which is read back in the same transaction, has the previous phase and its start. So a
+//! row is the same however often it is made, and it is stored once. Late states and gaps are left out,
+//! because it is unknown when a late state was true.
 
 use std::collections::BTreeMap;
 

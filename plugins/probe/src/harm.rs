@@ -1,5 +1,5 @@
-//! Commands that end the call of the state that has them, and commands that search for what the host does not give. What
-//! a plugin does that means harm is in `tests/guests/hostile`.
+//! Commands that end the call of their state, and commands that try what the host does not allow.
+//! Deliberately harmful plugins are in `tests/guests/hostile`.
 
 use std::hint::black_box;
 use std::net::{TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::number;
 
-/// Memory between calls. A plugin must not rely on it, so the host's tests check it.
+/// Memory that survives between calls. A plugin must not rely on it, and the host's tests check it.
 static CALLS: AtomicU64 = AtomicU64::new(0);
 
 pub fn obey(name: &str, words: &[&str]) -> Option<String> {

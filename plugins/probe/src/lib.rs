@@ -1,7 +1,9 @@
-//! A guest that does what a test asks of it. The `status.message` of each state is a
-//! command. Its result goes to the log as `command` and `answer`.
+//! A guest that executes a test's commands: the `status.message` of each state is a command. Its result goes
+//! to the log as `command` and `answer`. One programmable guest replaces a separate component for each test,
+//! which would have to be compiled.
 //!
-//! It is for tests alone, and ships with nothing. It imports every capability, and its own checks take their faults from the configuration.
+//! It is for tests only, and is not shipped. It imports every capability, and its own checks take their
+//! faults from the configuration.
 
 mod capabilities;
 mod harm;
@@ -61,7 +63,7 @@ impl Plugin for Probe {
 }
 
 impl Ticking for Probe {
-    /// Obeys its commands as if for a state of the moment; `fail WHY` ends it.
+    /// Executes its commands as if for a state of this moment; `fail WHY` ends it.
     fn tick(config: &Config, due_ms: u64) -> Result<(), String> {
         for command in &config.tick {
             if let Some(why) = command.strip_prefix("fail ") {
@@ -75,7 +77,7 @@ impl Ticking for Probe {
 
 kubewitness_sdk::export!(Probe, tick);
 
-/// What stands for a state in a tick.
+/// Stands for a state in a tick.
 fn occasion(due_ms: u64) -> State {
     let object = ObjectRef {
         group: String::new(),

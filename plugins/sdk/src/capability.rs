@@ -28,7 +28,7 @@ pub mod documents {
         raw::documents::get(seq, pointer)
     }
 
-    /// What changed since the version before, as a JSON merge patch.
+    /// The change since the previous version, as a JSON merge patch.
     pub fn patch(seq: u64) -> Result<Option<String>, Error> {
         raw::documents::patch(seq)
     }
@@ -93,7 +93,7 @@ pub mod sql {
         raw::sql::write(database, rows)
     }
 
-    /// Writes the same rows into two tables. Both are written or none.
+    /// Writes the same rows into two tables. Either both are written or none.
     pub fn write_both(database: &str, rows: &TableWrite, copy: &TableCopy) -> Result<u64, Error> {
         raw::sql::write_both(database, rows, copy)
     }
@@ -180,7 +180,7 @@ pub mod mail {
     use crate::Error;
     pub use crate::bindings::kubewitness::plugin::mail::{Message, Refusal};
 
-    /// Hands one message over. Returns the recipients that the server refused; the others have it.
+    /// Sends one message. Returns the recipients that the server refused; the others have it.
     pub fn send(server: &str, message: &Message) -> Result<Vec<Refusal>, Error> {
         raw::mail::send(server, message)
     }
@@ -213,7 +213,7 @@ pub mod ledger {
     use super::raw;
     use crate::Error;
 
-    /// Returns the number of records that the ledger then has.
+    /// Returns the number of records in the ledger afterwards.
     pub fn append(ledger: &str, records: &[Vec<u8>]) -> Result<u64, Error> {
         raw::ledger::append(ledger, records)
     }
@@ -227,12 +227,12 @@ pub mod ledger {
     }
 }
 
-/// Names of people, kept beside a granted ledger, where they can be erased.
+/// Names of people, stored beside a granted ledger, where they can be erased.
 pub mod persons {
     use super::raw;
     use crate::Error;
 
-    /// Returns the digest that stands for the name in records of this ledger.
+    /// Returns the digest that replaces the name in records of this ledger.
     pub fn conceal(ledger: &str, name: &str) -> Result<String, Error> {
         raw::persons::conceal(ledger, name)
     }

@@ -66,7 +66,7 @@ pub mod bindings {
             pub_export_macro: true,
             export_macro_name: "export_ticker",
             default_bindings_module: "kubewitness_sdk::bindings::ticks",
-            // Only what exports it may say that it does.
+            // Only the crate that exports the interface may declare it.
             disable_custom_section_link_helpers: true,
         });
     }
@@ -83,8 +83,8 @@ pub mod glue {
     pub use crate::plugin::{check, describe, handle, tick};
 }
 
-/// Makes a [`Plugin`] the component's handler. Use it once in a crate. With `tick` behind the type, which is then
-/// [`Ticking`] too, the host can also call it on a schedule.
+/// Makes a [`Plugin`] the component's handler. Use it once in a crate. With `tick` after the type, which must
+/// then implement [`Ticking`], the host can also call it on a schedule.
 #[macro_export]
 macro_rules! export {
     ($plugin:ty) => {

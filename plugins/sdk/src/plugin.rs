@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use crate::bindings::exports::kubewitness::plugin::handler::Description;
 use crate::{Error, FieldError, RetryLater, State, Verdict};
 
-/// A plugin. There is no `self`: instances come and go, so data that must outlive a call belongs into
+/// A plugin. There is no `self`: instances come and go, so data that must outlive a call belongs in
 /// [`kv`](crate::kv) or a database.
 pub trait Plugin {
     const NAME: &'static str;
@@ -28,39 +28,41 @@ pub trait Plugin {
 
     /// Returns one verdict for each state, in the same order. States of one object arrive in order.
     ///
-    /// The host keeps what a call wrote only if all of its states are [`Verdict::Done`]. Otherwise it rolls back the
-    /// rows, the records of ledgers and the writes to [`kv`](crate::kv), and hands the states over again in smaller
-    /// calls. A state that is not done keeps nothing. So count tries by [`State::attempt`], and not in `kv`.
+    /// The host commits a call's writes only if all of its states are [`Verdict::Done`]. Otherwise it rolls
+    /// back the rows, the records of ledgers and the writes to [`kv`](crate::kv), and delivers the states
+    /// again in smaller calls. Nothing of a state that is not done is kept. So count tries by
+    /// [`State::attempt`], and not in `kv`.
     fn handle(config: &Self::Config, states: &[State]) -> Vec<Verdict>;
 }
 
 /// A plugin that the host also calls on a schedule, if its manifest says `spec.tick`. `export!(Type, tick)` exports it.
 pub trait Ticking: Plugin {
-    /// Called when a tick is due, though no state has come. No `handle` of the plugin runs meanwhile. After an error
-    /// nothing that it wrote is kept, and the host calls again when the next tick is due.
+    /// Called when a tick is due, without a state. No `handle` of the plugin runs meanwhile. After an error
+    /// all of its writes are rolled back, and the host calls again when the next tick is due.
     ///
-    /// `due_ms` are milliseconds since 1970. The tick before may have been missed: compare times, and don't count.
+    /// `due_ms` are milliseconds since 1970. The previous tick may have been missed: compare times, and don't
+    /// count ticks.
     fn tick(config: &Self::Config, due_ms: u64) -> Result<(), String>;
 }
 
-/// What a plugin says of itself, beside its name.
+/// A plugin's description of itself, beside its name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct About {
     /// The JSON Schema of the configuration.
     pub config_schema: &'static str,
-    /// The grants that it needs to work: `sql:main`, `http:hook`, `kv`, …; and `tick` where it does not work without
-    /// a schedule.
+    /// The grants that it needs to work: `sql:main`, `http:hook`, `kv`, …; and `tick` if it does not work
+    /// without a schedule.
     pub needs: Vec<String>,
-    /// What it needs besides where its configuration has a field, such as `("channels", ["kv", "tick"])`.
+    /// Additional needs if its configuration has a field, such as `("channels", ["kv", "tick"])`.
     pub needs_with: Vec<(&'static str, Vec<String>)>,
-    /// What it needs besides where its configuration lacks a field.
+    /// Additional needs if its configuration lacks a field.
     pub needs_without: Vec<(&'static str, Vec<String>)>,
-    /// What it uses where it is granted. Its code says what is missing where it is not.
+    /// Capabilities that it uses if they are granted. Its code reports what is missing if they are not.
     pub may_need: Vec<String>,
 }
 
 impl About {
-    /// The facts that `description` has no field for, as the host reads them.
+    /// The facts for which `description` has no field, in the form that the host reads.
     fn extra(&self) -> Vec<(String, String)> {
         let of = |word: &str, needs: &[(&str, Vec<String>)]| -> Vec<_> {
             needs.iter().map(|(field, needs)| (format!("{word}:{field}"), needs.join(","))).collect()
@@ -104,7 +106,8 @@ pub fn tick<P: Ticking>(config: &OnceCell<P::Config>, due_ms: u64) -> Result<(),
     P::tick(parsed::<P>(config)?, due_ms)
 }
 
-/// `check` has refused a configuration that can't be read. If one gets here anyway, an operator can still correct it.
+/// `check` has refused an unreadable configuration. If one gets here all the same, an operator can still
+/// correct it.
 fn parsed<P: Plugin>(config: &OnceCell<P::Config>) -> Result<&P::Config, String> {
     if config.get().is_none() {
         let parsed = serde_json::from_str(&crate::capability::config_text());
@@ -121,13 +124,13 @@ impl State {
         self.extra.iter().find(|(key, _)| key == "documentDigest").map(|(_, value)| value.as_str())
     }
 
-    /// Whether the plugin has a subscription to the kind of the owner, so that it is handed the owner's states too. A host
-    /// that does not say otherwise has one.
+    /// Whether the plugin has a subscription to the owner's kind, so that it also receives the owner's
+    /// states. True if the host does not say otherwise.
     pub fn has_subscribed_owner(&self) -> bool {
         !self.extra.iter().any(|(key, value)| key == "ownerSubscribed" && value == "false")
     }
 
-    /// Whether a resync of the source shows this state once more, although nothing happened. Only
+    /// Whether a resync of the source delivers this state again, although nothing happened. Only
     /// subscriptions with `resync: true` get such states.
     pub fn is_resync(&self) -> bool {
         self.extra.iter().any(|(key, value)| key == "resync" && value == "true")

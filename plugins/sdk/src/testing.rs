@@ -72,7 +72,8 @@ pub trait Host {
     fn sql_write(&self, database: &str, rows: &TableWrite) -> Result<u64, Error> {
         denied("sql")
     }
-    /// By default one write for each table that has rows. A test may override it to see the original call.
+    /// By default it writes each table separately if it has rows. A test may override it to see the original
+    /// call.
     fn sql_write_both(&self, database: &str, rows: &TableWrite, copy: &TableCopy) -> Result<u64, Error> {
         let second = copied(rows, copy)?;
         let mut writes = [rows, &second].into_iter().filter(|write| !write.rows.is_empty());
@@ -129,8 +130,8 @@ thread_local! {
     static HOST: RefCell<Rc<dyn Host>> = RefCell::new(Rc::new(Nothing));
 }
 
-/// Runs `test` with `host` behind the capabilities of this thread. The former host returns afterwards, also
-/// after a panic.
+/// Runs `test` with `host` as the implementation of this thread's capabilities. The former host is restored
+/// afterwards, even after a panic.
 pub fn with_host<R>(host: Rc<dyn Host>, test: impl FnOnce() -> R) -> R {
     struct Restore(Option<Rc<dyn Host>>);
     impl Drop for Restore {

@@ -1,5 +1,12 @@
-//! What the benchmarks feed the stages with: Jobs of about 2.2 KB, as a real API server writes
-//! them, whose versions differ as a Job's versions do.
+//! The input and the measuring code that benchmarks share.
+//!
+//! A benchmark with tiny or identical objects would measure a better case than any cluster offers. So the
+//! input is Jobs of about 2.2 KB, in the form in which a real API server writes them, and successive versions
+//! differ as those of a real Job do.
+//!
+//! Times on a shared machine vary. A rate is therefore the best of several rounds, since noise only ever
+//! makes a round slower, and many benchmarks measure a peer in the same run for comparison. Instruction
+//! counts, which do not vary with load, are in `benches/parts/instructions`.
 
 use std::fmt::Write;
 use std::num::ParseIntError;

@@ -1,8 +1,13 @@
-//! The random choices of tests, and the faults that they must find. One seed decides all of them, so a run that failed can be repeated. It knows nothing of
-//! what is tested.
+//! The random choices of tests, and the check that a test finds planted faults.
 //!
-//! Each run has a new seed. A test that needs only some choices takes them from [`seed`]. A test that runs once for each
-//! of many seeds asks [`SeedPlan`] which ones.
+//! A random test is only useful if a failed run can be repeated. So every choice of a run derives from one
+//! seed, which the run prints with the command that repeats it. Each run has a new seed; a fixed one would
+//! test the same paths for ever. Seeds that failed once are kept in `known_failures.txt` and always run
+//! again.
+//!
+//! A test that needs only some choices takes them from [`seed`]. A test that runs once for each of many seeds
+//! asks [`SeedPlan`] which ones. Invariant: this crate knows nothing of what is tested, so that every test
+//! crate can use it.
 
 mod dice;
 mod planted;

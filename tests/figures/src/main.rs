@@ -1,4 +1,8 @@
-//! Keeps figures: `cargo xtask figures` starts benchmarks between `begin` and `take`.
+//! The command line of figures: `cargo xtask figures` calls it before and after benchmarks.
+//!
+//! Benchmarks are separate programs, so they can't hand their results to each other. They append them to a
+//! file instead. `begin` writes the commit and the machine into it, and `take` reads it when all benchmarks
+//! have ended. The decisions are in the library; this file only reads arguments and prints.
 
 use std::path::Path;
 use std::process::ExitCode;

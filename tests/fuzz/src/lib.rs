@@ -1,8 +1,12 @@
-//! What must hold for any bytes that a server may send: the properties that `libfuzzer/` looks
-//! for counterexamples of (`cargo xtask fuzz`), and that `tests/replay.rs` checks without it.
+//! What must hold for any bytes that a server may send.
 //!
-//! A property panics where it does not hold. Each is judged against something that was written
-//! apart from what it judges: a split of the whole stream at once, and `serde_json`.
+//! `libfuzzer/` searches for bytes that break a property (`cargo xtask fuzz`). Such a search has no end, so a
+//! test run can't include it. Instead, the inputs found so far are in `corpus/`, and `tests/replay.rs` checks
+//! the same properties with them in every test run.
+//!
+//! A property panics if it does not hold. Each compares the parser with other code that was written
+//! independently: with a split of the whole stream at once, or with `serde_json`. A property that used the
+//! parser's own helpers would repeat its errors.
 
 pub mod projection;
 pub mod splitter;

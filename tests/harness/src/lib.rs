@@ -1,6 +1,12 @@
-//! What end-to-end tests and benchmarks share: real processes, databases among them, what the
-//! simulated API server knows to be true, and what the persistence plugin wrote. It knows Kubewitness from outside
-//! only: its command line, its HTTP API and its tables.
+//! The parts that end-to-end tests and benchmarks share: real processes and databases, the true history of
+//! the simulated API server, and readers for the rows of the persistence plugin.
+//!
+//! Invariant: it knows Kubewitness only from outside, by its command line, its HTTP API and its tables. It
+//! calls none of the program's functions, so a test sees what an operator would see, and a refactoring inside
+//! the program needs no change here. From the core it takes only the types of the API's answers.
+//!
+//! Servers are real ones on loopback, in temporary folders that are kept if a test fails. If a server is not
+//! installed, the test is skipped; in CI that is a failure.
 
 use std::io::Write;
 

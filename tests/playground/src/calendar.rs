@@ -1,6 +1,6 @@
 //! The Gregorian calendar, for the server and the workload.
 
-/// Year, month and day of a day since 1970.
+/// Year, month and day of a day, counted since 1970.
 pub(crate) fn date(days: i64) -> (i64, i64, i64) {
     let z = days + 719_468;
     let era = z.div_euclid(146_097);

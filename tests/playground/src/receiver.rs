@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 /// The largest body. A notification is a few hundred bytes.
 const BODY_BYTES: usize = 256 * 1024;
 
-/// The keys that are remembered. A sender only repeats recent requests.
+/// How many keys are remembered. A sender repeats only recent requests.
 const KEYS: usize = 65_536;
 
 /// The longest key, so that the memory of keys is also bounded in bytes.
@@ -34,7 +34,7 @@ pub const KEY_HEADER: &str = "idempotency-key";
 pub struct ReceiverProgress {
     /// The lines written.
     pub received: AtomicU64,
-    /// The repeats that were answered and not written.
+    /// Repeats that were answered and not written.
     pub repeated: AtomicU64,
     pub refused: AtomicU64,
 }
@@ -49,7 +49,7 @@ pub enum ReceiverError {
 
 struct WebhookReceiver {
     progress: Arc<ReceiverProgress>,
-    /// One writer at a time: each line is whole, and its key is remembered with it.
+    /// One writer at a time, so that each line is whole, and its key is remembered with it.
     inner: Mutex<ReceiverInner>,
 }
 
@@ -83,8 +83,8 @@ impl SeenKeys {
     }
 }
 
-/// Answers until `stop`; a client that does not end can't delay that. It appends to the file, and the keys in
-/// the file count as seen.
+/// Answers until `stop`, which an open connection can't delay. It appends to the file, and the keys in the
+/// file count as seen.
 pub async fn serve(
     listener: tokio::net::TcpListener,
     file: PathBuf,

@@ -1,1 +1,3 @@
-//! Nothing but tests: see `tests/processes`.
+//! An empty library: this package has only tests, in `tests/processes`.
+//!
+//! `tests/processes/main.rs` says which faults they cover.

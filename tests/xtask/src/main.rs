@@ -1,4 +1,8 @@
-//! The task runner: `cargo xtask COMMAND`. It does all the set-up that a command needs.
+//! The task runner: `cargo xtask COMMAND` does all the set-up that a command needs.
+//!
+//! Tests need plugins compiled to WebAssembly, the program with its simulated cluster, and databases; a plain
+//! `cargo test` can't build or start them. So the commands that do are one Rust program, which needs nothing
+//! but Cargo, and CI calls the same commands as a developer.
 
 mod build;
 mod ci;

@@ -1,9 +1,9 @@
-//! Opens everything that plugins can be granted, once, from the host's settings, and hands it out. It performs no
-//! effect: that is for the capabilities.
+//! Opens everything that plugins can be granted, once, from the host's settings, and grants it. It performs
+//! no effect: the capabilities do.
 //!
-//! What can't be opened holds up nobody but the plugins that are granted it: it stays here as a named failure until
-//! [`OpenCapabilities::reload`] opens it. Settings that can't be meant (a fault of their shape, two owners of one file)
-//! are refused as a whole.
+//! Witnessing must not depend on a database that is down. So an entry that can't be opened affects only the
+//! plugins that are granted it: it stays here as a named failure until [`OpenCapabilities::reload`] opens it.
+//! Settings that can't be intended (a wrong shape, two owners of one file) are refused as a whole.
 
 mod open;
 mod places;
@@ -64,10 +64,10 @@ pub struct OpenCapabilities {
 /// The services that the controller lends to all grants.
 #[derive(Clone, Default)]
 pub struct SharedServices {
-    /// One of several processes that may hand states to the same plugins has a name of its own, at most 32 characters
-    /// long.
+    /// The name of this process among several that may deliver states to the same plugins, at most 32
+    /// characters long.
     pub reader: Option<Arc<str>>,
-    /// Where it is kept how far signed ledgers have come.
+    /// Stores the progress of signed ledgers.
     pub ledgers: Option<Arc<dyn Ledgers>>,
     pub shipping: ShipPauses,
 }
@@ -76,16 +76,16 @@ pub struct SharedServices {
 pub struct PluginServices {
     pub documents: Arc<dyn DocumentReader>,
     pub lister: Arc<dyn ObjectLister>,
-    /// Whose states the plugin is handed.
+    /// The kinds whose states the plugin receives.
     pub subscribed: SubscribedKinds,
     pub clock: Arc<dyn Clock>,
-    /// Counts what the plugin calls.
+    /// Counts the plugin's calls.
     pub uses: Arc<GrantUses>,
     /// The plugin's stored entries, and the journal's notes of its calls.
     pub kv: Vec<(String, Vec<u8>)>,
     /// The value that the controller shows to every plugin with `kv`.
     pub told: SharedValue,
-    /// How much the plugin has reported of objects.
+    /// The budget for the plugin's reports of objects.
     pub reports: ReportRoom,
     /// Where calls are noted before they have an effect.
     pub notes: Arc<dyn NoteStore>,
@@ -102,10 +102,10 @@ pub enum CapabilityError {
     /// Fix the manifest: [`PluginSpec::check`] finds the same.
     #[error("{}: {}", .0.field, .0.message)]
     Manifest(ManifestFault),
-    /// Try again later: what the plugin is granted can't be opened now.
+    /// Temporary: something that the plugin is granted can't be opened now.
     #[error("{}: {}", .0.field, .0.message)]
     Closed(ManifestFault),
-    /// Try again later: a database or a ledger does not answer.
+    /// Temporary: a database or a ledger does not answer.
     #[error("{0}")]
     Store(#[from] GrantError),
 }
@@ -115,8 +115,8 @@ fn fault(field: impl Into<String>, message: impl Into<String>) -> ManifestFault 
 }
 
 impl OpenCapabilities {
-    /// Opens what the host's settings name. Relative paths lie in `data`. What can't be opened is in
-    /// [`Self::closed`].
+    /// Opens everything that the host's settings name. Relative paths are in `data`. Entries that can't be
+    /// opened are in [`Self::closed`].
     pub async fn open(host: &HostSpec, data: &Path) -> Result<Self, Vec<ManifestFault>> {
         Self::open_with(host, data, SharedServices::default()).await
     }
@@ -129,26 +129,26 @@ impl OpenCapabilities {
         Self::build(None, host, data, lent).await
     }
 
-    /// For changed settings: what did not change stays open and is shared with the old ones, so
-    /// that calls in progress are not disturbed. Drop the old ones once their plugins are drained.
+    /// For changed settings: unchanged entries stay open and are shared with the old capabilities, so that
+    /// calls in progress are not disturbed. Drop the old ones once their plugins are drained.
     ///
-    /// A new or changed entry that can't be opened refuses the change: the old settings go on. An entry that was
-    /// closed before may stay closed.
+    /// If a new or changed entry can't be opened, the change is refused and the old settings stay. An entry
+    /// that was closed before may stay closed.
     pub async fn reload(&self, host: &HostSpec, data: &Path) -> Result<Self, Vec<ManifestFault>> {
         Self::build(Some(self), host, data, self.lent.clone()).await
     }
 
-    /// What people are given of documents too.
+    /// The redaction that also applies to documents for people.
     pub fn redaction(&self) -> Arc<SecretRedaction> {
         self.redaction.clone()
     }
 
-    /// Bounds the `kv` of each plugin from now on: what it holds, and what is written to it in a second.
+    /// Limits the `kv` of each plugin from now on: its size, and the bytes written per second.
     pub fn bound_kv(&self, bytes: u64, a_second: u64) {
         self.kv.set(bytes, a_second);
     }
 
-    /// With secrets hidden as somebody else hides them.
+    /// With the redaction of another instance.
     pub fn hiding_as(self, redaction: Arc<SecretRedaction>) -> Self {
         Self { redaction, ..self }
     }
@@ -220,7 +220,7 @@ impl OpenCapabilities {
         })
     }
 
-    /// Grants a plugin what it may reach, and reads the receipts of what it has applied.
+    /// Grants a plugin its capabilities, and reads the receipts of its applied states.
     pub async fn grants(
         &self,
         plugin: &str,
@@ -355,12 +355,12 @@ impl OpenCapabilities {
         }
     }
 
-    /// Whether any ledger is signed or closed.
+    /// Whether any ledger is signed or rotated.
     pub fn seals(&self) -> bool {
         self.ledgers.values().any(|ledger| ledger.spec.schedule().is_any())
     }
 
-    /// Signs and closes ledgers where that is due, also while no call writes to them.
+    /// Signs and closes ledgers when due, even while no call writes to them.
     pub async fn tend(&self) {
         for ledger in self.ledgers.values() {
             if let Err(error) = ledger.tend().await {
@@ -372,18 +372,18 @@ impl OpenCapabilities {
         }
     }
 
-    /// Ships closed files of ledgers. One bucket that is away holds up no other.
+    /// Ships closed files of ledgers. An unreachable bucket delays no other one.
     pub async fn ship(&self) {
         futures::future::join_all(self.ledgers.values().map(|ledger| ledger.ship())).await;
     }
 
-    /// How it stands, by the names of the ledgers that are shipped.
+    /// The progress of shipping, by the names of the ledgers.
     pub fn shipping(&self) -> BTreeMap<String, ShippingStatus> {
         let of = |ledger: &Arc<PluginLedger>| Some((ledger.spec.name.clone(), ledger.shipping()?));
         self.ledgers.values().filter_map(of).collect()
     }
 
-    /// The same once the plugins have ended, so that no record stays without a root.
+    /// The same after the plugins have ended, so that no record stays without a root.
     pub async fn sign_off(&self) {
         for ledger in self.ledgers.values() {
             if let Err(error) = ledger.sign_off().await {
@@ -395,13 +395,13 @@ impl OpenCapabilities {
         }
     }
 
-    /// With which the signatures of a key are checked.
+    /// The key that verifies signatures of this key.
     pub fn public_key(&self, key: &str) -> Option<Vec<u8>> {
         self.keys.get(key).map(|key| key.public())
     }
 }
 
-/// A plugin's own entries, and what was noted of its calls.
+/// A plugin's own entries, and the notes of its calls.
 #[derive(Default)]
 struct PluginEntries {
     entries: Vec<(String, Vec<u8>)>,
@@ -428,7 +428,8 @@ fn found(kept: Vec<(String, Vec<u8>)>) -> Result<PluginEntries, GrantError> {
     Ok(found)
 }
 
-/// Before anything is opened: opening makes files. A place whose disk does not answer is not opened.
+/// Claims come before anything is opened, because opening creates files. A path on a disk that does not
+/// answer is not opened.
 async fn claim_places(
     host: &HostSpec,
     data: &Path,

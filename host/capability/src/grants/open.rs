@@ -1,4 +1,4 @@
-//! Opens the databases, ledgers, destinations and keys of the settings, some at a time. An entry that did not change
+//! Opens the databases, ledgers, destinations and keys of the settings, several at a time. An unchanged entry
 //! stays open.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -19,17 +19,19 @@ use crate::mail::MailRelay;
 use crate::secrets::signing_keys::SigningKey;
 use crate::sql;
 
-/// How many of a list are opened at a time. Opening one takes milliseconds, or as long as its disk is silent.
+/// How many entries of a list are opened at a time. Opening one takes milliseconds, or as long as its disk is
+/// silent.
 const AT_A_TIME: usize = 8;
 
-/// An error comes with the field that it belongs to.
+/// An error, with the field that it belongs to.
 type OpeningResult<'a, T> = BoxFuture<'a, Result<T, (String, String)>>;
 
-/// An entry that can't be opened is kept by its name, with its field of the settings.
+/// Opens the entries of one list. An entry that can't be opened is recorded by its name, with its field in
+/// the settings.
 #[derive(Default)]
 pub struct GrantOpener {
     pub closed: BTreeMap<(&'static str, String), ManifestFault>,
-    /// The entries that are not to be opened, by list and index.
+    /// The entries that must not be opened, by list and index.
     held_up: HashMap<(&'static str, usize), (String, String)>,
 }
 
@@ -38,8 +40,8 @@ impl GrantOpener {
         self.held_up.insert((list, index), (field.to_owned(), message));
     }
 
-    /// Opens each of a list of the settings, some of them at a time: one that its disk holds up holds up few
-    /// others.
+    /// Opens the entries of a list of the settings, several at a time, so that a disk that does not answer
+    /// delays few others.
     pub async fn open_all<'a, T>(
         &mut self,
         list: &'static str,
@@ -72,7 +74,7 @@ impl GrantOpener {
     }
 }
 
-/// A server is not connected here: one that is away holds up nothing but the plugins that need it.
+/// No server is connected here: an unreachable one affects only the plugins that need it.
 pub async fn open_database(
     old: Option<&OpenCapabilities>,
     spec: &DatabaseSpec,
@@ -107,8 +109,8 @@ pub async fn open_database(
     }
 }
 
-/// Removes all receipts of a plugin from a database that has some. For a plugin that is not called any more: the next one of
-/// its name is handed each state anew.
+/// Removes all receipts of a plugin from a database, for a plugin that is not called any more. The next
+/// plugin with its name gets every state again.
 pub async fn forget_receipts(spec: &DatabaseSpec, data: &Path, plugin: &str) -> Result<(), String> {
     let engine = open_database(None, spec, data, None).await.map_err(|(_, message)| message)?;
     engine.forget(plugin, Seq::MAX).await.map_err(|error| error.to_string())
@@ -210,7 +212,8 @@ pub async fn load_keys<'a>(
     keys
 }
 
-/// A plugin that is granted the same secret under another name could sign what the controller says in a ledger.
+/// Refuses the same secret under two names: a plugin that is granted one of them could sign statements of a
+/// ledger.
 fn refuse_twins(keys: &mut HashMap<String, Arc<SigningKey>>, host: &HostSpec, opener: &mut GrantOpener) {
     let signing = host.ledgers.iter().filter_map(|ledger| ledger.signing.as_ref());
     let signing: BTreeSet<_> = signing.map(|signing| signing.key.as_str()).collect();

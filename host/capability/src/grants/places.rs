@@ -1,25 +1,25 @@
-//! Follows links of a store's path before the store is given its place.
+//! Resolves the links of a store's path before the store claims it.
 
 use std::path::{Path, PathBuf};
 
 use kubewitness_core::config::files::{ClaimedPaths, FileStore, plain};
 use kubewitness_core::files;
 
-/// Why a store can't have its place.
+/// Why a store can't have its path.
 #[derive(Debug)]
 pub(crate) enum ClaimFailure {
     /// The settings have to change.
     Taken(String),
-    /// The disk did not say where the path leads: ask again.
+    /// The disk did not answer where the path leads; ask again.
     Unknown(String),
 }
 
-/// The places of a data folder, none of them taken yet.
+/// The paths of a data folder; none is claimed yet.
 pub(crate) async fn places(data: &Path) -> std::io::Result<ClaimedPaths> {
     Ok(ClaimedPaths::new(asked(data.to_path_buf()).await?))
 }
 
-/// Takes the place to which the path of a store leads.
+/// Claims the resolved path of a store.
 pub(crate) async fn claim(
     places: &mut ClaimedPaths,
     data: &Path,
@@ -30,13 +30,13 @@ pub(crate) async fn claim(
     places.claim(store, place).map_err(ClaimFailure::Taken)
 }
 
-/// Links are followed on disks that may not answer.
+/// Links are resolved on disks that may not answer.
 async fn asked(path: PathBuf) -> std::io::Result<PathBuf> {
     files::within(&path.clone(), files::ANSWER, move || Ok(resolved(&path))).await
 }
 
-/// Absolute, without `.` and `..`, and with the links of what is already there followed, so that
-/// two names of one file are one place.
+/// Makes the path absolute, without `.` and `..`, and resolves the links of its existing part, so that two
+/// names of one file become one path.
 fn resolved(path: &Path) -> PathBuf {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
     let plain = plain(&absolute);

@@ -1,8 +1,10 @@
-//! `http`: sends requests to destinations that an operator named. The address, its secrets and its rate
-//! stay here. A plugin names a path below the address, and no answer names the address or a secret.
+//! `http`: sends requests to destinations that an operator configured.
 //!
-//! The client is reqwest beside kube's hyper: without it the controller has 398 crates and not 400 (`cargo tree`), and
-//! pools, timeouts and their errors would have to be written here.
+//! A plugin that could choose a host could send data anywhere. So the address, its secrets and its rate stay
+//! here: a plugin names only a path below the address, and no answer contains the address or a secret.
+//!
+//! The client is reqwest, beside kube's hyper. Using hyper directly was rejected: it would save 2 of 400
+//! crates (`cargo tree`), but pools, timeouts and their errors would have to be written here.
 
 pub mod resolver;
 mod schemes;
@@ -37,10 +39,11 @@ pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
 /// Headers of a response that a plugin sees.
 const SEEN: [&str; 6] = ["content-type", "retry-after", "etag", "last-modified", "date", "x-request-id"];
 const SEEN_PREFIX: &str = "x-ratelimit-";
-/// Bytes of them. They are kept with the notes of requests, and a server chooses names and values.
+/// The most bytes of response headers. They are kept with the notes of requests, and the server chooses names
+/// and values.
 const SEEN_BYTES: usize = 8 * 1024;
 
-/// A request that the destination takes.
+/// A request that the destination accepts.
 pub struct PreparedRequest {
     client: Client,
     method: Method,
@@ -58,17 +61,17 @@ pub struct UnansweredRequest {
 
 pub struct HttpDestination {
     pub spec: DestinationSpec,
-    /// As it was when the destination was opened. One that is a secret is read again for each request.
+    /// The address as of opening. A secret address is read again for each request.
     base: Url,
-    /// The names of the headers that the controller sets: those with secrets, whose values are read for each request,
-    /// and the scheme's.
+    /// The names of the headers that the controller sets: those with secrets, whose values are read for each
+    /// request, and the scheme's.
     own_headers: Vec<HeaderName>,
     clients: DestinationClient,
     rates: Mutex<Vec<TokenBucket>>,
     opened: Instant,
 }
 
-/// A field of the specification, below the destination's own, and what is wrong with it.
+/// A field of the specification, relative to the destination, and its fault.
 pub type SpecFault = (String, String);
 
 impl HttpDestination {
@@ -111,7 +114,7 @@ impl HttpDestination {
         Ok(Self { spec: spec.clone(), base, own_headers, clients, rates, opened: Instant::now() })
     }
 
-    /// `id` is sent as the idempotency key where the plugin sends none.
+    /// `id` is sent as the idempotency key if the plugin sends none.
     pub async fn prepare(
         &self,
         request: HttpRequest,
@@ -150,8 +153,8 @@ impl HttpDestination {
         received.map_err(|error| UnansweredRequest { is_unsent: false, error })
     }
 
-    /// The address now. A secret may be rotated, but it leads to where it led when the destination was opened: that was
-    /// judged.
+    /// The present address. A secret address may be rotated, but it must lead to the same server as when the
+    /// destination was opened, because only that server was checked.
     async fn base(&self) -> Result<Url, GrantError> {
         let Some(reference) = &self.spec.url_from else { return Ok(self.base.clone()) };
         let secret = self.secret(reference, "its address").await?;
@@ -180,7 +183,7 @@ impl HttpDestination {
         })
     }
 
-    /// What the operator lets plugins send.
+    /// Allows only what the operator lets plugins send.
     fn allow(&self, method: HttpMethod, path: &str) -> Result<(), GrantError> {
         if !self.spec.methods.contains(&method) {
             let allowed: Vec<_> = self.spec.methods.iter().map(|method| method.as_str()).collect();
@@ -191,7 +194,7 @@ impl HttpDestination {
             let allowed = self.spec.paths.join(", ");
             return Err(GrantError::Denied(format!("the destination allows paths below {allowed} alone")));
         }
-        // A server that decodes twice would find dots and slashes that nobody sees here.
+        // A server that decodes twice would find dots and slashes that are invisible here.
         if !self.spec.paths.is_empty() && path.split('?').next().is_some_and(|path| path.contains("%25")) {
             let why = "the path has an encoded `%`, which a destination with `paths` does not take";
             return Err(GrantError::Denied(why.into()));
@@ -199,11 +202,11 @@ impl HttpDestination {
         Ok(())
     }
 
-    /// Asks the rates before a request is sent.
+    /// Takes a token from the rate before a request is sent.
     pub fn take(&self) -> Result<(), GrantError> {
         let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
         let taken = TokenBucket::take_all(&mut rates, self.opened.elapsed());
-        // Rounded up: a plugin that waits so long finds a token.
+        // Rounded up, so that a plugin that waits this long finds a token.
         taken.map_err(|wait| GrantError::RateLimited { after_ms: wait.as_millis() as u64 + 1 })
     }
 
@@ -233,7 +236,7 @@ impl HttpDestination {
     }
 }
 
-/// Reads the address, and says what is wrong with it without a word of it.
+/// Parses the address. The error describes the fault without quoting the address.
 fn address(spec: &DestinationSpec, text: &str) -> Result<Url, String> {
     let base = Url::parse(text).map_err(|error| format!("is not an address: {error}"))?;
     if !base.username().is_empty() || base.password().is_some() {
@@ -267,7 +270,7 @@ fn rates(spec: &DestinationSpec) -> Vec<TokenBucket> {
     }
 }
 
-/// Finds what no destination takes, whatever it is.
+/// Refuses requests that are valid for no destination.
 pub fn check(request: &HttpRequest) -> Result<(), GrantError> {
     method_of(request, REQUEST_MOST)?;
     headers_of(&request.headers, is_plugin_header)?;
@@ -287,7 +290,7 @@ fn method_of(request: &HttpRequest, most: u64) -> Result<HttpMethod, GrantError>
     Ok(method)
 }
 
-/// Those that a plugin sends.
+/// The headers that a plugin sends.
 fn headers_of(sent: &[(String, String)], takes: impl Fn(&str) -> bool) -> Result<HeaderMap, GrantError> {
     if sent.len() > HEADERS {
         return Err(GrantError::TooLarge(format!("a request has at most {HEADERS} headers")));
@@ -355,7 +358,7 @@ pub(crate) fn refusal(error: &reqwest::Error) -> GrantError {
     })
 }
 
-/// Where the two do not agree on TLS, without a name.
+/// The reason for a failed TLS handshake, without a name.
 fn tls_refusal(error: &reqwest::Error) -> Option<String> {
     let mut sources = std::iter::successors(error.source(), |error| (*error).source());
     let found = sources.find_map(|error| {

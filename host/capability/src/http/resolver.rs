@@ -1,5 +1,5 @@
-//! Resolves the name of a destination, and gives the client no address that the destination may not be reached at.
-//! The client connects to what this gives and to nothing else, so a name that resolves elsewhere later gains nothing.
+//! Resolves the name of a destination, and returns only addresses that are allowed for it. The client
+//! connects to these addresses and to no others, so a name that resolves elsewhere later gains nothing.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,14 +12,14 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use thiserror::Error;
 use tokio::time::Instant;
 
-/// The client tries one after the other. No sane name has more.
+/// The client tries one after the other. No reasonable name has more.
 const ADDRESSES: usize = 64;
-/// A plugin that tries again and again does not fill the log.
+/// So that a plugin that keeps trying does not fill the log.
 const TELL_EVERY: Duration = Duration::from_secs(60);
 
 type AddressLookup = Arc<dyn Fn(String) -> BoxFuture<'static, std::io::Result<Vec<IpAddr>>> + Send + Sync>;
 
-/// The name has no address that the destination may be reached at.
+/// The name has no address at which the destination may be reached.
 #[derive(Debug, Error)]
 #[error("resolves to {0}")]
 pub struct ForbiddenName(pub AddressKind);
@@ -36,7 +36,7 @@ pub enum ResolveFailure {
 #[derive(Clone)]
 pub struct AddressGuard {
     destination: String,
-    /// Where an operator names addresses that are meant.
+    /// The setting in which an operator names intended addresses.
     setting: &'static str,
     reachable: Arc<[AddressRange]>,
     lookup: AddressLookup,
@@ -48,7 +48,7 @@ impl AddressGuard {
         Self::with(destination, reachable, Arc::new(|name| system(name).boxed()))
     }
 
-    /// For the components of plugins.
+    /// For downloads of plugin components.
     pub fn of_modules(reachable: Vec<AddressRange>) -> Self {
         Self {
             setting: "`spec.modules.addresses` of the host's settings",
@@ -68,7 +68,7 @@ impl AddressGuard {
 }
 
 impl AddressGuard {
-    /// The addresses of a name that may be connected to.
+    /// The addresses of a name to which connections are allowed.
     pub async fn addresses(&self, name: &str) -> Result<Vec<IpAddr>, ResolveFailure> {
         let found = (self.lookup)(name.to_owned()).await?;
         let is_reachable = |address: &IpAddr| self.reachable.iter().any(|range| range.contains(*address));

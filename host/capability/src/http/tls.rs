@@ -1,5 +1,5 @@
-//! Makes the client of a destination, with the certificates that the controller trusts and shows. A client is
-//! made once, and again after a file was rotated.
+//! Makes the client of a destination, with the certificates that the controller trusts and presents. A client
+//! is made once, and again after a file was rotated.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,16 +14,16 @@ use crate::secrets::{self, ResolvedSecret};
 
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// The client of one destination, with the files that it was made of.
+/// The client of one destination, with the files that it was made from.
 pub struct DestinationClient {
     spec: TlsSpec,
     timeout: Duration,
     guard: AddressGuard,
-    /// By the digest of the files.
+    /// With the digest of the files.
     made: Mutex<(Vec<u8>, Client)>,
 }
 
-/// The files, as they are now.
+/// The files as of now.
 #[derive(Default)]
 struct TlsFiles {
     ca: Option<ResolvedSecret>,
@@ -60,12 +60,13 @@ impl TlsFiles {
     fn client(&self, timeout: Duration, guard: &AddressGuard) -> Result<Client, SpecFault> {
         let wrong = |field: &str, message: &str| (field.to_owned(), message.to_owned());
         if rustls::crypto::CryptoProvider::get_default().is_none() {
-            // Another thread may have been first; either way there is one now.
+            // Another thread may have installed it first; either way it is installed now.
             rustls::crypto::ring::default_provider().install_default().ok();
         }
         let mut builder = Client::builder()
             .user_agent(concat!("kubewitness/", env!("CARGO_PKG_VERSION")))
-            // A redirect could lead the secrets elsewhere: the plugin sees it as what it is.
+            // A redirect could leak the secrets to another server, so the plugin gets the redirect itself as
+            // its answer.
             .redirect(redirect::Policy::none())
             // A proxy would resolve the name itself.
             .no_proxy()
@@ -91,7 +92,7 @@ impl TlsFiles {
     }
 }
 
-/// One that trusts what the system trusts, and shows nothing.
+/// A client that trusts the system's certificates, and presents none.
 pub fn plain_client(timeout: Duration, guard: &AddressGuard) -> Result<Client, String> {
     TlsFiles::default().client(timeout, guard).map_err(|(_, message)| message)
 }
@@ -112,7 +113,7 @@ impl DestinationClient {
         Ok(Self { spec, timeout, guard, made })
     }
 
-    /// The client of the files as they are now.
+    /// The client for the files as of now.
     pub async fn client(&self) -> Result<Client, SpecFault> {
         let files = TlsFiles::read(&self.spec).await?;
         let digest = files.digest();

@@ -1,12 +1,13 @@
-//! `kv`: small durable state of one plugin. A call writes into an overlay. A commit applies the overlay and returns
-//! the writes, and the dispatcher stores them with the plugin's progress, in the order of the commits ([`KvWrites`]).
+//! `kv`: small durable state of one plugin. A call writes into an overlay. A commit applies the overlay and
+//! returns the writes, and the dispatcher saves them with the plugin's progress, in the order of the commits
+//! ([`KvWrites`]). Saving each write at once was rejected: a call that fails afterwards must leave nothing.
 //!
-//! Where a receipt commits before that, the writes are noted first: a receipt that is read back says that they count.
+//! If a receipt commits before that save, the writes are noted first: a receipt that is found after a crash
+//! proves that they count.
 //!
-//! Stored keys and values have a bound in size, and writes have one in rate ([`rate`]). Reports on objects
-//! ([`reports`]) are written and not kept here: the journal alone has them, as long as it has the object, and
-//! [`ReportRoom`] bounds them. This module touches
-//! no disk: others store what it returns.
+//! Stored keys and values are limited in size, and writes in rate ([`rate`]). Reports about objects
+//! ([`reports`]) are written but not kept in memory: only the journal has them, as long as it has the object,
+//! and [`ReportRoom`] limits them. This module touches no disk: its callers store what it returns.
 
 mod rate;
 
@@ -23,11 +24,11 @@ use kubewitness_core::ports::{CallPause, GrantError, KvTurn, KvWrite, KvWrites};
 use kubewitness_core::{Seq, mutes, reports};
 use rate::WriteDebt;
 
-/// Whoever rests asks again after so long: the operator may have raised the rate.
+/// A paused plugin checks again after this time, because the operator may have raised the rate.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
-/// Keys are looked up and listed; longer ones are values in the wrong place.
+/// Keys are looked up and listed. A longer key is a value in the wrong place.
 const KEY_BYTES: usize = 512;
-/// Keys that one listing may return.
+/// The most keys that one listing returns.
 const LIST_KEYS: usize = 10_000;
 
 /// The value that the controller shows to every plugin under the key [`mutes::KEY`], which no plugin writes.
@@ -48,8 +49,8 @@ impl SharedValue {
     }
 }
 
-/// The most bytes that each plugin's `kv` holds, keys and values together, and how many each may write in a second. All
-/// plugins share it, and it changes while they run.
+/// The most bytes in each plugin's `kv`, keys and values together, and how many each plugin may write per
+/// second. All plugins share these limits, which may change while they run.
 #[derive(Clone, Debug)]
 pub struct KvLimits(Arc<EntryBounds>);
 
@@ -75,7 +76,7 @@ impl KvLimits {
         self.0.a_second.load(Ordering::Relaxed)
     }
 
-    /// An entry that is over the bound already may shrink.
+    /// An entry that already exceeds the limit may shrink.
     fn holds(&self, bytes: usize, before: usize) -> Result<(), GrantError> {
         let most = self.0.bytes.load(Ordering::Relaxed);
         if bytes as u64 <= most || bytes <= before {
@@ -87,8 +88,8 @@ impl KvLimits {
     }
 }
 
-/// How many bytes of reports a plugin has in the journal. Writes add to it, also where they replace one; the controller sets
-/// it to what it finds whenever the journal has removed some.
+/// The size of a plugin's reports in the journal. Writes add to it, even if they replace a report; the
+/// controller corrects it whenever the journal has removed some.
 #[derive(Clone, Debug, Default)]
 pub struct ReportRoom(Arc<AtomicU64>);
 
@@ -118,9 +119,10 @@ type EntryMap = BTreeMap<String, Vec<u8>>;
 #[derive(Debug, Default)]
 struct StoredEntries {
     entries: EntryMap,
-    /// Of keys and values: a call that writes many keys does not count all of them each time.
+    /// The size of keys and values, tracked so that a call with many keys does not count all of them each
+    /// time.
     bytes: usize,
-    /// Writes of calls whose receipt may have been committed.
+    /// Writes of calls whose receipt may have committed.
     noted: WriteNotes,
     told: SharedValue,
     most: KvLimits,
@@ -152,7 +154,7 @@ impl StoredEntries {
         self.entries.get(key).map_or(0, |value| key.len() + value.len())
     }
 
-    /// The journal is about to write this.
+    /// Counts what the journal is about to write.
     fn spend<'w>(&mut self, writes: impl IntoIterator<Item = &'w KvWrite>, now: Duration) {
         let size = |write: &KvWrite| write.key.len() + write.value.as_ref().map_or(0, Vec::len);
         let bytes = writes.into_iter().map(size).sum();
@@ -164,7 +166,7 @@ impl StoredEntries {
 #[derive(Clone, Debug, Default)]
 pub struct PluginKv {
     stored: Arc<Mutex<StoredEntries>>,
-    /// Of calls that commit writes.
+    /// Orders the calls that commit writes.
     turns: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -187,19 +189,19 @@ impl PluginKv {
         CallOverlay { base: self.clone(), writes: BTreeMap::new(), written: 0, hidden: 0, reported: 0 }
     }
 
-    /// Applies what receipts that were read say is committed.
+    /// Applies the writes that the receipts prove to be committed.
     pub fn settle(&self, is_applied: impl Fn(ReceiptKey) -> bool) {
         let mut base = self.lock();
         let writes = base.noted.settle(is_applied);
         base.apply(&writes);
     }
 
-    /// The notes of these states that the next save must remove, if nothing of their call was committed.
+    /// Returns the removal of these states' notes for the next save, if nothing of their call was committed.
     pub fn finish(&self, seqs: &[Seq]) -> Vec<KvWrite> {
         self.lock().noted.finish(seqs)
     }
 
-    /// How long the next call waits, where the plugin has written ahead of its rate.
+    /// How long the next call waits if the plugin has written ahead of its rate.
     pub fn rest(&self, now: Duration) -> Option<CallPause> {
         let base = self.lock();
         let wait = base.spent.rest(base.most.a_second(), now)?.min(LOOK_AGAIN);
@@ -212,12 +214,13 @@ impl PluginKv {
     }
 
     fn lock(&self) -> MutexGuard<'_, StoredEntries> {
-        // Every change under this lock is whole after any panic, but for writes of a call, which its note has.
+        // Every change under this lock is complete, even after a panic. The exception is the writes of a
+        // call, which its note has.
         self.stored.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Refuses keys that no plugin writes: those of the controller's notes begin with a NUL.
+/// Refuses keys that belong to the controller: its notes begin with a NUL.
 fn expect_own(key: &str) -> Result<(), GrantError> {
     if key.is_empty() || key.len() > KEY_BYTES || key.contains('\0') {
         return Err(GrantError::Invalid(format!("a key has 1 to {KEY_BYTES} bytes and no NUL")));
@@ -228,14 +231,14 @@ fn expect_own(key: &str) -> Result<(), GrantError> {
     Ok(())
 }
 
-/// The view of one call: what is stored, and over it what this call wrote.
+/// One call's view: the stored entries, overlaid with the call's own writes.
 #[derive(Debug)]
 pub struct CallOverlay {
     base: PluginKv,
     writes: BTreeMap<String, Option<Vec<u8>>>,
     /// The bytes of the writes.
     written: usize,
-    /// The bytes that what they replace had when they were written.
+    /// The size of the stored values that this call replaces, as of its writes.
     hidden: usize,
     /// The bytes of reports.
     reported: usize,
@@ -255,11 +258,11 @@ impl CallOverlay {
         self.write(key, Some(value))
     }
 
-    /// A key that nobody has written costs the journal nothing.
+    /// Deleting a key that was never written costs the journal nothing.
     pub fn delete(&mut self, key: &str) -> Result<(), GrantError> {
         expect_own(key)?;
         let is_stored = |key: &str| self.base.lock().entries.contains_key(key);
-        // Whether the journal has a report is not known here.
+        // Whether the journal has a report is unknown here.
         if reports::is_report(key) || self.writes.contains_key(key) || is_stored(key) {
             self.write(key, None)?;
         }
@@ -305,7 +308,7 @@ impl CallOverlay {
         keys
     }
 
-    /// Whether what is stored stays within its bound with these writes.
+    /// Whether the stored size stays within the limit with these writes.
     pub fn fits(&self) -> Result<(), GrantError> {
         let base = self.base.lock();
         let stored = base.entries.iter().filter(|(key, _)| !self.writes.contains_key(*key));
@@ -315,7 +318,7 @@ impl CallOverlay {
         base.most.holds(bytes, base.bytes)
     }
 
-    /// The note that must be kept before the receipt of these states commits, and its number.
+    /// The note to store before the receipt of these states commits, and its number.
     pub fn note(&self, marks: &[ReceiptKey], now: Duration) -> Option<(u64, KvWrite)> {
         let writes =
             self.writes.iter().map(|(key, value)| KvWrite { key: key.clone(), value: value.clone() });
@@ -326,7 +329,7 @@ impl CallOverlay {
         Some((number, note))
     }
 
-    /// The call's turn, if a save will have writes of it: see [`KvWrites`].
+    /// The call's turn, if it has writes for the next save: see [`KvWrites`].
     pub async fn turn(&self) -> KvTurn {
         let needs_turn = !self.writes.is_empty() || self.base.lock().noted.is_owed();
         match needs_turn {
@@ -335,10 +338,10 @@ impl CallOverlay {
         }
     }
 
-    /// Applies the writes for the calls that follow, and answers what the save of these states' verdicts writes.
+    /// Applies the writes for later calls, and returns what the save of these states' verdicts must write.
     pub fn commit(self, seqs: &[Seq], noted: Option<u64>, turn: KvTurn, now: Duration) -> KvWrites {
         let mut base = self.base.lock();
-        // Who has read the receipt meanwhile has applied them.
+        // A call that has read the receipt meanwhile has applied them already.
         let is_applied = noted.is_some_and(|number| !base.noted.is_open(number));
         let mut saved = match &turn {
             Some(_) => base.noted.take_owed(),

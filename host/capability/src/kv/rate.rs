@@ -1,13 +1,13 @@
-//! Limits how much a plugin writes to `kv` in a second, on the average. The journal has one writer, and a plugin that writes
-//! megabytes keeps it busy: other plugins wait. A plugin that exceeds its rate pauses before its next call. Time is a
-//! parameter.
+//! Limits how much a plugin writes to `kv` per second on average. The journal has one writer, and a plugin
+//! that writes megabytes would delay other plugins. A plugin that exceeds its rate pauses before its next
+//! call. Time is a parameter.
 //!
-//! The token bucket of the lanes does not fit: it fixes its rate when it is made, and here an operator may change the rate
-//! while bytes are still to be worked off.
+//! The token bucket of the lanes was rejected: its rate is fixed, and here an operator may change the rate
+//! while a debt remains.
 
 use std::time::Duration;
 
-/// A plugin may be ahead by what it may write in so long. At the default rate it may fill all of its `kv` at once.
+/// How far ahead of its rate a plugin may write. At the default rate it may fill all of its `kv` at once.
 const AHEAD: Duration = Duration::from_secs(4);
 
 /// The bytes that were written and still count against the rate.
@@ -23,7 +23,7 @@ impl WriteDebt {
         self.at = now;
     }
 
-    /// How long the next call waits, at the rate that holds now.
+    /// How long the next call waits, at the present rate.
     pub fn rest(&self, a_second: u64, now: Duration) -> Option<Duration> {
         let wait = self.left(a_second, now) / rate(a_second) - AHEAD.as_secs_f64();
         Duration::try_from_secs_f64(wait).ok().filter(|wait| !wait.is_zero())

@@ -1,7 +1,8 @@
-//! `ledger`: append-only record files that an operator granted. A call's records stay in memory until its commit,
-//! which writes them in one piece; [`book`] has the files. Nothing here changes or removes a record.
+//! `ledger`: append-only record files that an operator granted. A call's records stay in memory until its
+//! commit, which writes them at once; [`book`] has the files. Nothing here changes or removes a record.
 //!
-//! A call holds the ledger from its first look to its commit: two calls can't continue one chain.
+//! A call locks the ledger from its first read to its commit: each record has the hash of the previous one,
+//! so two calls can't continue one chain at the same time.
 
 pub mod book;
 mod persons;
@@ -31,14 +32,14 @@ use crate::receipts::ReceiptMark;
 use crate::secrets::signing_keys::SigningKey;
 use crate::sql;
 
-/// Waiting for other calls that hold the ledger.
+/// How long a call waits for another one that holds the ledger.
 const WAIT: Duration = Duration::from_secs(10);
 /// The database that decides about the last append doesn't answer now.
 const UNDECIDED: io::ErrorKind = io::ErrorKind::NotConnected;
-/// The most that one call may append.
+/// The most bytes that one call appends.
 const CALL_BYTES: usize = 16 * 1024 * 1024;
 
-/// The databases by name: they decide appends of calls that also wrote rows.
+/// The databases by name. They decide about appends of calls that also wrote rows.
 pub type LedgerDatabases = Arc<HashMap<String, sql::SharedEngine>>;
 
 pub struct PluginLedger {
@@ -50,7 +51,7 @@ pub struct PluginLedger {
     shipper: Option<FileShipper>,
 }
 
-/// Closed after any fault; the next call opens it again and repairs it.
+/// Closed after any fault; the next call opens and recovers it.
 #[derive(Default)]
 struct LedgerSlot {
     book: Option<LedgerBook>,
@@ -95,7 +96,7 @@ impl PluginLedger {
         Self::of(spec, sealing, self.path.clone(), self.slot.clone(), self.persons.clone())
     }
 
-    /// How long shipping pauses.
+    /// Sets how long shipping pauses.
     pub fn pausing(self, pauses: ShipPauses) -> Self {
         let shipper = self.shipper.map(|shipper| shipper.pausing(pauses));
         Self { shipper, ..self }
@@ -124,7 +125,7 @@ impl PluginLedger {
         self.sealing.tend(&self.spec.name, &self.path, &mut slot).await.map_err(|error| self.refusal(&error))
     }
 
-    /// The digest that stands for a person's name in records. The name is kept beside them.
+    /// The digest that replaces a person's name in records. The name is stored beside them.
     pub async fn conceal(&self, name: String) -> Result<String, GrantError> {
         if name.is_empty() || name.len() > NAME_BYTES {
             return Err(GrantError::TooLarge(format!("a name has 1 to {NAME_BYTES} bytes")));
@@ -149,7 +150,7 @@ impl PluginLedger {
         self.shipper.as_ref().map(FileShipper::shipping)
     }
 
-    /// Signs what no call will follow any more.
+    /// Signs the remaining records, because no call will follow.
     pub async fn sign_off(&self) -> Result<(), GrantError> {
         let waited = tokio::time::timeout(WAIT, self.slot.clone().lock_owned()).await;
         let mut slot = waited.map_err(|_| GrantError::Unavailable("the ledger is busy".into()))?;
@@ -189,7 +190,7 @@ impl PluginLedger {
                 return Ok(book);
             }
             let cut = book.cut_at(intent.offset);
-            // The lock goes with the book, so that the file can be opened again.
+            // The lock is released together with the book, so that the file can be opened again.
             drop(book);
             LedgerBook::open(&path, Some(cut), BookOpening::Again)
         })
@@ -262,8 +263,8 @@ fn refusal(ledger: &str, path: &Path, error: &io::Error) -> GrantError {
     }
 }
 
-/// A disk that does not answer holds up a call for so long, and no longer. Then the ledger is closed, and
-/// the first call after the disk is back opens it again.
+/// A disk that does not answer delays a call only this long. Then the ledger is closed, and the first call
+/// after the disk is back opens it again.
 async fn asked<T: Send + 'static>(
     path: &Path,
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
@@ -283,7 +284,7 @@ pub struct LedgerHold {
 }
 
 impl LedgerHold {
-    /// The position that the last of them will have once the call is committed; the first has 1.
+    /// The position of the last record once the call is committed; positions begin at 1.
     pub fn append(&mut self, records: Vec<Vec<u8>>) -> Result<u64, GrantError> {
         let bytes: usize = records.iter().map(|record| record.len() + 1).sum();
         if self.data.len() + bytes > CALL_BYTES {
@@ -319,7 +320,7 @@ impl LedgerHold {
         self.records > 0
     }
 
-    /// Puts the records on disk. They count once [`PendingRecords::keep`] is called, or, with a decider,
+    /// Writes the records to disk. They count once [`PendingRecords::keep`] is called, or, with a decider,
     /// once that transaction is committed.
     pub async fn write(
         self,
@@ -328,7 +329,7 @@ impl LedgerHold {
         decider: Option<DecidingTransaction>,
     ) -> Result<PendingRecords, GrantError> {
         let Self { mut slot, name, path, sealing, data, records, last } = self;
-        // Before the records, so that a root never covers some that do not count yet.
+        // Before the records, so that a root never covers records that do not count yet.
         sealing.tend(&name, &path, &mut slot).await.map_err(|error| refusal(&name, &path, &error))?;
         let (Some(mut book), Some(last)) = (slot.book.take(), last) else {
             return Err(GrantError::Other("the ledger was not held, or nothing was appended".into()));
@@ -347,20 +348,20 @@ impl LedgerHold {
         });
         let written = written.await.map_err(|error| refusal(&name, &path, &error))?;
         let (book, intent) = written.map_err(|error| {
-            // Nothing was written: what was put in the place of its file is not for the next call to cut.
+            // Nothing was written: the next call must not cut a file that somebody put in its place.
             slot.cut = None;
             refusal(&name, &path, &error)
         })?;
         if decided {
-            // From here on the database's answer counts, and the next call asks for it.
+            // From here on the database decides, and the next call asks it.
             slot.cut = None;
         }
         Ok(PendingRecords { slot, name, path, book, intent, last })
     }
 }
 
-/// Records on disk that do not count yet. Dropped, the ledger is closed; opening it cuts them off,
-/// unless they have a decider that says otherwise.
+/// Records on disk that do not count yet. If this is dropped, the ledger is closed; opening it cuts the
+/// records off, unless they have a decider whose transaction is committed.
 pub struct PendingRecords {
     slot: OwnedMutexGuard<LedgerSlot>,
     name: String,

@@ -1,8 +1,8 @@
-//! The names of people beside a ledger; the format is at the top of `kubewitness_core::ledger::persons`. A name is on
-//! disk before its digest is in a record.
+//! The names of people beside a ledger; `kubewitness_core::ledger::persons` describes the format. A name is
+//! on disk before its digest is in a record.
 //!
-//! `kubewitness audit erase` writes over a name in its place, also while the controller runs. So the file is read
-//! again once it was changed by somebody else: a name that was erased gets a new salt.
+//! `kubewitness audit erase` overwrites a name in place, even while the controller runs. So the file is read
+//! again after somebody else changed it: an erased name gets a new salt.
 
 use std::collections::HashMap;
 use std::fs::{File, Metadata, OpenOptions};
@@ -16,8 +16,8 @@ use kubewitness_core::files;
 use kubewitness_core::ledger::{PERSON_BYTES, PERSONS, PersonEntry, SALT_BYTES, persons_file};
 use ring::rand::{SecureRandom, SystemRandom};
 
-/// A name that is known is not looked for again within this time. Meanwhile records may get the digest of a name that was
-/// just erased, which is no harm.
+/// A known name is not looked up again within this time. Meanwhile records may get the digest of a name that
+/// was just erased, which does no harm.
 const KNOWN_FOR: Duration = Duration::from_secs(1);
 
 pub struct PersonsFile {
@@ -45,7 +45,7 @@ impl PersonsFile {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The digest of a name that was looked for a moment ago. It waits for nobody.
+    /// The digest of a recently used name. It never waits.
     pub fn recent_digest(&self, name: &str) -> Option<String> {
         let slot = self.open.try_lock().ok()?;
         let open = slot.as_ref().filter(|open| open.looked.elapsed() < KNOWN_FOR)?;
@@ -61,7 +61,7 @@ impl PersonsFile {
             }
             _ => OpenPersons::read(&self.path)?,
         };
-        // Whatever fails below, the file is read anew.
+        // If anything below fails, the file is read again.
         let (open, digest) = open.conceal(name)?;
         *slot = Some(open);
         Ok(digest)
@@ -117,7 +117,8 @@ impl OpenPersons {
         SystemRandom::new().fill(&mut salt).map_err(|_| io::Error::other("the machine has no randomness"))?;
         let person = PersonEntry::named(name, salt);
         let digest = person.digest().to_owned();
-        // Whoever can name people must not hold up the trail: a name too many is not kept.
+        // People who choose names must not be able to block the trail: beyond the limit, names are not
+        // stored.
         if self.lines >= PERSONS {
             if !std::mem::replace(&mut self.is_full_told, true) {
                 tracing::warn!("a ledger has {PERSONS} names of people: more are not kept beside it");
@@ -147,7 +148,7 @@ mod tests {
         std::fs::read_to_string(&persons.path).unwrap().lines().map(str::to_owned).collect()
     }
 
-    /// As the next process of the controller does, or the same one after a while.
+    /// Simulates the next process of the controller, or the same one after a while.
     fn later(persons: &PersonsFile) -> PersonsFile {
         PersonsFile { path: persons.path.clone(), open: Mutex::new(None) }
     }
@@ -179,7 +180,7 @@ mod tests {
         while identity(&std::fs::metadata(&persons.path).unwrap()) == left {
             std::fs::write(&persons.path, &erased).unwrap();
         }
-        // A name that the controller does not know makes it look at once.
+        // An unknown name makes the controller read the file at once.
         persons.conceal("bob").unwrap();
         let after = persons.conceal("ada").unwrap();
         assert_ne!(after, before);

@@ -1,4 +1,4 @@
-//! Signs and closes the files of one ledger while somebody holds it.
+//! Signs and closes the files of one ledger while it is locked.
 
 use std::io;
 use std::path::Path;
@@ -16,7 +16,7 @@ pub struct SealingTask {
     schedule: LedgerSchedule,
     key: Option<Arc<SigningKey>>,
     clock: Arc<dyn Clock>,
-    /// Where it is kept how far a signed ledger has come.
+    /// Stores the progress of a signed ledger.
     journal: Option<Arc<dyn Ledgers>>,
 }
 
@@ -65,14 +65,14 @@ impl SealingTask {
             let written = book.attest(&schedule, key.as_deref())?;
             Ok(Ok((book, written)))
         });
-        // What was put in the place of the file is not for the next call to cut.
+        // The next call must not cut a file that somebody put in its place.
         let (mut book, written) = attested.await?.inspect_err(|_| slot.cut = None)?;
         slot.cut = None;
         let Some(written) = written else {
             slot.book = Some(book);
             return Ok(());
         };
-        // A step of its own: a settled statement that is cut off looks as if somebody had removed records.
+        // A separate step: cutting off a settled statement would look as if somebody had removed records.
         let settled = asked(path, move || {
             let (statement, line) = book.settle_statement(written)?;
             if statement.kind == StatementKind::Seal {
@@ -87,7 +87,7 @@ impl SealingTask {
         Ok(())
     }
 
-    /// A root that the journal does not keep is covered by the next one.
+    /// If the journal does not store a root, the next one covers it.
     async fn remember(&self, name: &str, slot: &mut LedgerSlot) {
         let reached = slot.book.as_ref().and_then(super::LedgerBook::has_reached);
         let (Some(journal), Some(reached)) = (&self.journal, reached) else { return };

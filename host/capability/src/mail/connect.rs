@@ -1,5 +1,5 @@
-//! Connects to a mail server: to an address that was judged, with a bound on what the server answers, and encrypted as
-//! the settings say.
+//! Connects to a mail server: to a checked address, with a limit on the server's answers, and encrypted as
+//! the settings demand.
 
 use std::fmt;
 use std::io;
@@ -19,10 +19,10 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// Bytes that a server may answer to one message, with what encrypts them. An honest one needs a few kilobytes.
+/// How much a server may answer to one message, encryption included. An honest one needs a few kilobytes.
 const ANSWERS: usize = 256 * 1024;
 
-/// A stream that ends once the server has said too much.
+/// A stream that ends once the server has sent too much.
 struct BoundedStream<S> {
     stream: S,
     peer: SocketAddr,

@@ -1,9 +1,11 @@
-//! `mail`: hands messages to mail servers that an operator named. The server, the login, the sender and the rate stay
-//! here. A plugin names recipients and texts, and no answer names the server or the password.
+//! `mail`: passes messages to mail servers that an operator configured. The server, the login, the sender and
+//! the rate stay here. A plugin names recipients and texts, and no answer contains the server or the
+//! password.
 //!
-//! `lettre` writes the message and speaks SMTP: encoded words, folded headers and dot-stuffing are easy to get wrong,
-//! and a wrong one is an injection. It brings four small crates. The controller connects by itself, so that it judges
-//! each address right before, and bounds what a server may answer.
+//! `lettre` writes the message and speaks SMTP. Writing that by hand was rejected: encoded words, folded
+//! headers and dot-stuffing are easy to get wrong, and an error there is an injection. It brings four small
+//! crates. The controller itself opens the connection, so that it checks each address immediately before, and
+//! limits what a server may answer.
 
 mod connect;
 
@@ -27,14 +29,14 @@ use crate::http::resolver::{AddressGuard, ForbiddenName, ResolveFailure};
 use crate::http::{SpecFault, UnansweredRequest};
 use crate::secrets;
 
-/// Certificates of authorities are a few kilobytes each.
+/// A certificate of an authority has a few kilobytes.
 const CA_BYTES: u64 = 1 << 20;
-/// A header line of 998 bytes is the most that every server takes; a subject is for people.
+/// Every server accepts header lines of 998 bytes, and people read subjects.
 const SUBJECT_BYTES: usize = 512;
-/// A server's own words about a recipient or a message.
+/// How many bytes of a server's message about a recipient are kept.
 const WORDS: usize = 256;
 
-/// Finds the fault of a message that no server would take.
+/// Finds the fault of a message that every server would refuse.
 pub fn check(mail: &MailMessage) -> Result<(), GrantError> {
     bounded(mail)?;
     mail.to.iter().try_for_each(|text| address(text).map(drop))?;
@@ -62,7 +64,7 @@ fn one_line(mail: &MailMessage) -> Result<(), GrantError> {
     Ok(())
 }
 
-/// A message that the server may be handed.
+/// A message that was checked and may be sent.
 pub struct PreparedMail {
     to: Vec<Address>,
     bytes: Vec<u8>,
@@ -72,7 +74,7 @@ pub struct MailRelay {
     pub spec: MailSpec,
     guard: AddressGuard,
     from: Mailbox,
-    /// PEM of authorities that are trusted besides.
+    /// PEM of authorities that are trusted in addition.
     ca: Option<Vec<u8>>,
     rate: Mutex<TokenBucket>,
     opened: Instant,
@@ -110,19 +112,19 @@ impl MailRelay {
         Ok(PreparedMail { to, bytes })
     }
 
-    /// Hands the message over once for all recipients. Answers those that the server refused.
+    /// Sends the message once to all recipients. Returns those that the server refused.
     pub async fn send(
         &self,
         PreparedMail { to, bytes }: PreparedMail,
     ) -> Result<Vec<MailRefusal>, UnansweredRequest> {
         let deadline = Instant::now() + self.spec.timeout.0;
         let late = || GrantError::Timeout("the mail server did not answer in time".into());
-        // Before DATA is answered no byte of the message has left, whatever the server does.
+        // Until DATA is answered, no byte of the message has left, whatever the server does.
         let asked = timeout_at(deadline, self.address(&to, &bytes)).await.unwrap_or_else(|_| Err(late()));
         let (mut connection, refusals) =
             asked.map_err(|error| UnansweredRequest { error, is_unsent: true })?;
         if refusals.len() < to.len() {
-            // A server that answers has not taken it; of one that does not, nobody knows.
+            // A server that answered has not accepted it; without an answer it is unknown.
             let in_doubt = |error: &lettre::transport::smtp::Error| UnansweredRequest {
                 is_unsent: error.status().is_some(),
                 error: refused("the message", error),
@@ -131,7 +133,7 @@ impl MailRelay {
             let handed = handed.map_err(|_| UnansweredRequest { error: late(), is_unsent: false })?;
             handed.map_err(|error| in_doubt(&error))?;
         }
-        // The message is the server's by now, whatever it says to a farewell.
+        // The message was accepted, whatever the server answers to QUIT.
         timeout_at(deadline, connection.quit()).await.ok();
         Ok(refusals)
     }
@@ -158,7 +160,7 @@ impl MailRelay {
         if (mail.text.len() + html) as u64 > self.spec.size.0 {
             return Err(too_large());
         }
-        // The same id gives the same header, by which people's programs show a repeat once.
+        // The same id gives the same header, so that mail programs show a repeat once.
         let id = hex::encode(&digest(&SHA256, mail.id.as_bytes()).as_ref()[..16]);
         let mut builder = Message::builder()
             .from(self.from.clone())
@@ -181,10 +183,10 @@ impl MailRelay {
         Ok(bytes)
     }
 
-    /// Asks the rate before a message is handed over.
+    /// Takes a token from the rate before a message is sent.
     pub fn take(&self) -> Result<(), GrantError> {
         let taken = self.rate.lock().unwrap_or_else(PoisonError::into_inner).take(self.opened.elapsed());
-        // Rounded up: a plugin that waits so long finds a token.
+        // Rounded up, so that a plugin that waits this long finds a token.
         taken.map_err(|wait| GrantError::RateLimited { after_ms: wait.as_millis() as u64 + 1 })
     }
 
@@ -256,7 +258,7 @@ impl MailRelay {
             GrantError::Unavailable("the password for the mail server can't be read".into())
         })?;
         let credentials = Credentials::new(login.user.clone(), password.expose().to_owned());
-        // The error may repeat what was sent, so nothing of it is told.
+        // The error may repeat what was sent, so it is not shown.
         connection.auth(&[Mechanism::Plain, Mechanism::Login], &credentials).await.map(drop).map_err(|_| {
             tracing::warn!(mail = self.spec.name, "the mail server refuses the login");
             GrantError::Unavailable("the mail server refuses the login".into())
@@ -278,7 +280,7 @@ fn refused(what: &str, error: &lettre::transport::smtp::Error) -> GrantError {
     }
 }
 
-/// Another party's words: one line, and not long.
+/// A text from the server: cut, and on one line.
 fn words(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(WORDS).collect()
 }

@@ -62,7 +62,7 @@ fn belongs(batch: &CallBatch, seq: Seq) -> Result<(), GrantError> {
     Err(GrantError::Invalid(format!("state {seq} is not one of this call's")))
 }
 
-/// A journal's own message may name files, so a plugin is told only what it can do about it.
+/// A journal's message may contain file names, so a plugin gets only what it can act on.
 pub(super) fn refusal(error: &JournalError) -> GrantError {
     tracing::warn!(%error, "a document could not be read for a plugin");
     match error {

@@ -13,16 +13,16 @@ use tokio::time::timeout;
 use super::documents;
 use crate::secrets::redaction::RedactedDocuments;
 
-/// Objects that one listing may return.
+/// The most objects that one listing returns.
 const LIST_OBJECTS: usize = 10_000;
-/// A state is in the cache a moment after it is durable. At a start the journal is read first: who
-/// can't have it by then asks again later.
+/// A state is in the cache a moment after it is durable. At startup the journal is read first: a plugin whose
+/// sources are not loaded by then has to ask again later.
 const SHOWN_WITHIN: Duration = Duration::from_secs(2);
 
 pub struct GrantedLister {
     lister: Arc<dyn ObjectLister>,
     sources: BTreeSet<String>,
-    /// None for a plugin that may see secrets.
+    /// `None` for a plugin that may see secrets.
     redaction: Option<RedactedDocuments>,
 }
 
@@ -42,8 +42,8 @@ impl GrantedLister {
         Err(crate::denied("source", source, "spec.grants.lister"))
     }
 
-    /// Waits until the cache has the states of the call, so that a plugin finds each state that it is
-    /// handed, or a newer one.
+    /// Waits until the cache has the states of the call, so that a plugin finds each state that it received,
+    /// or a newer one.
     pub async fn shows(&self, batch: &[StateDelivery]) -> Result<(), GrantError> {
         for source in &self.sources {
             let of_source = batch.iter().map(|one| &one.state).filter(|state| *state.source == **source);
@@ -93,7 +93,7 @@ fn refusal(error: SelectError) -> GrantError {
     match error {
         SelectError::Index(error) => GrantError::Invalid(error.to_string()),
         SelectError::Loading(_) => GrantError::Unavailable(error.to_string()),
-        // Granted, so configured: it is on its way, or its kind is not there now.
+        // A granted source is configured, so it is starting, or its kind is missing now.
         SelectError::Source { source_name, .. } => {
             GrantError::Unavailable(format!("the source `{source_name}` does not run now"))
         }
@@ -111,7 +111,7 @@ mod tests {
 
     use super::*;
 
-    /// Keeps how many objects it was last asked for.
+    /// Records the number of objects that it was last asked for.
     #[derive(Default)]
     struct AskedLimit(AtomicUsize);
 

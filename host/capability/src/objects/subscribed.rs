@@ -1,14 +1,14 @@
-//! Whose states a plugin is handed: the kinds of the sources that it subscribes to. A plugin that groups objects by their
-//! owner asks whether it will ever hear of the owner.
+//! The kinds that a plugin is subscribed to. A plugin that groups objects by their owner asks whether it will
+//! ever receive the owner.
 
 use kubewitness_core::ObjectRef;
 
-/// The kinds of a plugin's subscriptions. The default knows none of them, and leaves nobody out.
+/// The kinds of a plugin's subscriptions. The default knows none of them, and excludes nothing.
 #[derive(Clone, Debug, Default)]
 pub struct SubscribedKinds(Option<Vec<(String, String)>>);
 
 impl SubscribedKinds {
-    /// Group and kind of each subscription. One that is not known may be of any kind.
+    /// The group and kind of each subscription. If it is unknown, it may be any kind.
     pub fn of(kinds: impl IntoIterator<Item = Option<(String, String)>>) -> Self {
         let kinds: Option<Vec<_>> = kinds.into_iter().collect();
         Self(kinds.filter(|kinds| !kinds.is_empty()))

@@ -1,5 +1,10 @@
-//! Resolves secrets. The configuration holds references; a value is here only, for the moment of its use. A value is
-//! never logged, never part of an error, and never handed to a plugin.
+//! Resolves secrets at the moment of their use.
+//!
+//! The configuration is stored, shown and logged, so it has only references. A mounted file changes when
+//! somebody rotates the secret. A value that was read at the start would be outdated then, and would lie in
+//! memory in between; so senders resolve the reference each time.
+//!
+//! Invariant: a value is never logged, never part of an error, and never passed to a plugin.
 
 pub(crate) mod redaction;
 pub(crate) mod signing_keys;
@@ -10,10 +15,10 @@ use std::path::PathBuf;
 use kubewitness_core::config::SecretRef;
 use kubewitness_core::files;
 
-/// Keys and tokens are small; a larger file is a mistake.
+/// Keys and tokens are short. A larger file is a mistake.
 const SECRET_BYTES: u64 = 64 * 1024;
 
-/// A resolved secret. It has no `Display`, and its `Debug` says nothing.
+/// A resolved secret. It has no `Display`, and its `Debug` shows nothing.
 pub struct ResolvedSecret(String);
 
 impl ResolvedSecret {
@@ -35,9 +40,9 @@ impl fmt::Debug for ResolvedSecret {
     }
 }
 
-/// Reads the value behind a reference. Mounted files are replaced when a secret is rotated, so
-/// those who send it read it each time, and wait for it no longer than [`files::ANSWER`]. Trailing line
-/// ends belong to the editor, not the secret.
+/// Reads the value of a reference. Mounted files are replaced when a secret is rotated, so senders read it
+/// each time, and wait for it at most [`files::ANSWER`]. Trailing newlines belong to the editor, not to the
+/// secret.
 pub async fn resolve(reference: &SecretRef) -> Result<ResolvedSecret, String> {
     let value = match reference {
         SecretRef::Env(name) => {

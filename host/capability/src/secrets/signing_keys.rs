@@ -1,4 +1,4 @@
-//! Signs with Ed25519 keys that an operator named. A plugin sees signatures and never the key.
+//! Signs with Ed25519 keys that an operator configured. A plugin sees signatures and never the key.
 
 use kubewitness_core::config::KeySpec;
 use kubewitness_core::ledger::key_id;
@@ -9,7 +9,7 @@ use rustls::pki_types::pem::PemObject;
 
 use super::resolve;
 
-/// The signed text is a line of a ledger or a hash, not a file.
+/// A line of a ledger or a hash is signed, not a file.
 const MESSAGE_BYTES: usize = 64 * 1024;
 
 pub struct SigningKey {
@@ -18,7 +18,7 @@ pub struct SigningKey {
 }
 
 impl SigningKey {
-    /// Read once: a rotated key is another key, and gets another name.
+    /// Read once: a rotated key is another key, and needs another name.
     pub async fn load(spec: &KeySpec) -> Result<Self, String> {
         let secret = resolve(&spec.value_from).await?;
         let text = secret.expose().trim();
@@ -28,7 +28,7 @@ impl SigningKey {
         };
         let der = PrivatePkcs8KeyDer::from_pem_slice(pem.as_bytes())
             .map_err(|_| "is neither PEM nor base64 of a PKCS#8 key".to_owned())?;
-        // Keys of other tools often come without their public half; it is derived then.
+        // Keys of other tools often lack their public half; it is derived then.
         let pair = Ed25519KeyPair::from_pkcs8_maybe_unchecked(der.secret_pkcs8_der())
             .map_err(|_| "is not an Ed25519 key".to_owned())?;
         Ok(Self { spec: spec.clone(), pair })
@@ -41,17 +41,17 @@ impl SigningKey {
         Ok(self.pair.sign(message).as_ref().to_vec())
     }
 
-    /// What the controller itself says in a ledger. It is bounded by its shape.
+    /// Signs the controller's own statements in a ledger. Their form limits their size.
     pub fn sign_statement(&self, text: &[u8]) -> Vec<u8> {
         self.pair.sign(text).as_ref().to_vec()
     }
 
-    /// By which statements name the key.
+    /// The id with which statements refer to the key.
     pub fn id(&self) -> String {
         key_id(self.pair.public_key().as_ref())
     }
 
-    /// With which others check the signatures.
+    /// The key with which others verify the signatures.
     pub fn public(&self) -> Vec<u8> {
         self.pair.public_key().as_ref().to_vec()
     }
@@ -59,7 +59,7 @@ impl SigningKey {
 
 #[cfg(test)]
 impl SigningKey {
-    /// The pair is made here and not read from a file, so that nothing else is looked at.
+    /// The pair is generated and not read from a file, so that no file is checked.
     pub fn fresh() -> Self {
         let pkcs8 = Ed25519KeyPair::generate_pkcs8(&ring::rand::SystemRandom::new()).unwrap();
         let pair = Ed25519KeyPair::from_pkcs8(pkcs8.as_ref()).unwrap();

@@ -1,4 +1,4 @@
-//! Keeps the effects of a call together. The module above says in which order they commit.
+//! Commits the effects of a call together. The parent module describes the order.
 
 use kubewitness_core::Seq;
 use kubewitness_core::ports::{GrantError, KvWrites};
@@ -36,8 +36,8 @@ impl CallSession {
         self.sql.as_ref().map_or(Ok(()), |transaction| transaction.intact())
     }
 
-    /// An answer to a request stays noted until the verdict of its state counts: a state that is handed over again does
-    /// not send it twice.
+    /// The answer to a request stays noted until the verdict of its state counts, so that a state that is
+    /// delivered again does not send it twice.
     pub(super) async fn discard(mut self: Box<Self>, settled: &[Seq]) -> Result<KvWrites, GrantError> {
         self.counts().await?;
         if let Some(transaction) = self.sql.take() {
@@ -76,7 +76,8 @@ impl CallSession {
         let seqs = self.seqs();
         let mut writes = KvWrites::default();
         if let Some(kv) = self.kv.take() {
-            // Not earlier: whoever has a turn would wait for what a database holds for the next one.
+            // Not earlier: a holder of the turn would wait for locks that a database releases only for the
+            // next one.
             let turn = kv.turn().await;
             writes = kv.commit(&seqs, noted, turn, granted.clock.elapsed());
         }
@@ -88,7 +89,7 @@ impl CallSession {
         Ok(writes)
     }
 
-    /// What was done, in order of position.
+    /// The receipts of the done states, in order of position.
     pub(super) fn marks(&self, done: &[Seq]) -> Result<Vec<ReceiptMark>, GrantError> {
         let mark = |seq: &Seq| match self.batch.get(seq) {
             Some(mark) => Ok(*mark),
@@ -109,14 +110,14 @@ impl CallSession {
         Ok(StoredReceipt { plugin, marks, token, at_ms: self.granted.clock.now_ms(), claims })
     }
 
-    /// Puts the ledger's records on disk; they count once the database, if there is one, agrees.
+    /// Writes the ledger's records to disk; they count once the database, if any, commits.
     pub(super) async fn write_ledger(
         &mut self,
         receipt: &StoredReceipt,
     ) -> Result<Option<PendingRecords>, GrantError> {
         let Some(held) = self.ledger.take().filter(LedgerHold::has_records) else { return Ok(None) };
         let decider = match (&self.sql, self.granted.sql.values().next()) {
-            // Without a receipt there is nothing that could be asked for.
+            // Without a receipt, nothing could be asked for.
             (Some(_), Some(database)) if !receipt.marks.is_empty() => {
                 Some(DecidingTransaction { database: database.name.clone(), token: receipt.token.clone() })
             }
@@ -126,7 +127,7 @@ impl CallSession {
     }
 }
 
-/// The receipt commits before `kv` is saved: what is written to `kv` is noted before both.
+/// Notes the writes to `kv` before the receipt: the receipt commits before `kv` is saved.
 async fn note_kv(
     granted: &PluginAccess,
     kv: Option<&kv::CallOverlay>,
@@ -140,7 +141,7 @@ async fn note_kv(
     Ok(Some(number))
 }
 
-/// Commits the rows; the ledger follows what becomes of them.
+/// Commits the rows; the ledger follows the result.
 async fn settle(
     transaction: Option<Box<dyn SqlTransaction>>,
     written: Option<PendingRecords>,

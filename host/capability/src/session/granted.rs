@@ -1,4 +1,4 @@
-//! One plugin: what it was granted, and the receipts of the states that it has applied.
+//! One plugin: its grants, and the receipts of the states that it has applied.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -29,10 +29,10 @@ use crate::secrets::signing_keys::SigningKey;
 use crate::sql::guard::RenderedStatements;
 use crate::{log, sql};
 
-/// Receipts that may go are harmless, and deleting them costs a transaction.
+/// Receipts that are not needed any more are harmless, and deleting them costs a transaction.
 const FORGET_EVERY: Seq = 4096;
 
-/// Positions count from 1 in each journal, and a row that is newer there looks newer here too.
+/// Each journal counts positions from 1, so a row with a newer position may come from another journal.
 const ELSEWHERE: &str = "the database has receipts of states that this journal does not have: this journal lost its \
     newest commits, or another journal wrote to the database under this plugin's name. `object_status` may keep that \
     journal's rows. Give each journal its own database; if the other journal is gone, empty `object_status` and the plugin's rows of `kubewitness_receipts`";
@@ -41,36 +41,37 @@ const ELSEWHERE: &str = "the database has receipts of states that this journal d
 #[derive(Default)]
 pub struct ReceiptTracker {
     pub applied: AppliedReceipts,
-    /// How often the receipts were read. It counts from the beginning of each reading.
+    /// The number of readings of the receipts, counted at their beginning.
     readings: AtomicU64,
-    /// The receipts have to be read before the next call: a commit ended in doubt, or a server was
-    /// not asked yet.
+    /// Doubts after which the receipts must be read before the next call: the result of a commit is unknown,
+    /// or a server was not asked yet.
     doubts: AtomicU64,
-    /// So many of them are settled.
+    /// How many doubts are settled.
     settled: AtomicU64,
-    /// One call reads the receipts; calls that come meanwhile wait for its result.
+    /// One call reads the receipts; concurrent calls wait for its result.
     reading: tokio::sync::Mutex<()>,
     cursor: AtomicU64,
-    /// The newest position that the journal had or the plugin was handed: its own receipts go no further.
+    /// The newest position that the journal had or the plugin received. Its own receipts are not beyond it.
     newest: AtomicU64,
-    /// Receipts of another journal were told of.
+    /// Whether receipts of another journal were reported.
     told: AtomicBool,
     forgotten: AtomicU64,
     saved_cursors: Mutex<SavedCursors>,
     stores: Mutex<ReceiptStores>,
 }
 
-/// Where the plugin's receipts are.
+/// The stores of the plugin's receipts.
 #[derive(Clone, Default)]
 pub struct ReceiptStores {
     pub databases: Vec<sql::SharedEngine>,
     pub ledgers: Vec<Arc<PluginLedger>>,
-    /// All of the controller's, for ledgers that ask one of them.
+    /// All databases of the controller, for ledgers whose appends a database decides.
     pub deciders: LedgerDatabases,
 }
 
 impl ReceiptTracker {
-    /// Readings that have begun. What was applied when a call began is not all once there was another one.
+    /// The number of readings that have begun. The receipts that a call knows are incomplete once another
+    /// reading has begun.
     pub fn readings(&self) -> u64 {
         self.readings.load(Ordering::Acquire)
     }
@@ -79,7 +80,7 @@ impl ReceiptTracker {
         self.doubts.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Everything up to here is finished.
+    /// Every state up to here is finished.
     pub fn cursor(&self) -> Seq {
         self.cursor.load(Ordering::Acquire)
     }
@@ -97,8 +98,8 @@ impl ReceiptTracker {
         self.stores.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The cursor goes back when the plugin is handed the past of a source that was added. Receipts of that past may
-    /// not go because an earlier cursor had passed their positions.
+    /// Sets the cursor. It moves back when the plugin receives the backfill of an added source. Receipts of
+    /// that part may not be removed because an earlier cursor had passed their positions.
     fn begin_at(&self, cursor: Seq) {
         if self.cursor.swap(cursor, Ordering::AcqRel) > cursor {
             self.applied.pass(cursor);
@@ -107,7 +108,7 @@ impl ReceiptTracker {
         }
     }
 
-    /// Reads the receipts from everywhere that the plugin may write to.
+    /// Reads the receipts from every store that the plugin may write to.
     pub async fn load(
         &self,
         plugin: &str,
@@ -148,27 +149,27 @@ impl ReceiptTracker {
         doubts == self.settled.load(Ordering::Acquire)
     }
 
-    /// Reads the receipts anew where there is a doubt. Answers which reading it was that counts, and whether it was made
-    /// for this.
+    /// Reads the receipts again if they are in doubt. Returns the number of the valid reading, and whether
+    /// this call made it.
     async fn known(&self, plugin: &str) -> Result<(u64, bool), GrantError> {
         let mut is_new = false;
         loop {
             is_new |= self.refresh(plugin).await?;
             let reading = self.readings();
-            // No reading of this number or an earlier one is still under way.
+            // No reading with this number or an earlier one is in progress.
             if self.is_settled(self.doubts.load(Ordering::Acquire)) {
                 return Ok((reading, is_new));
             }
         }
     }
 
-    /// Whether the receipts were read anew.
+    /// Returns whether the receipts were read again.
     async fn refresh(&self, plugin: &str) -> Result<bool, GrantError> {
         if self.is_settled(self.doubts.load(Ordering::Acquire)) {
             return Ok(false);
         }
         let _reading = self.reading.lock().await;
-        // Doubts that arise while it is read are not settled by what is found.
+        // Doubts that arise during the reading are not settled by its result.
         let doubts = self.doubts.load(Ordering::Acquire);
         if !self.is_settled(doubts) {
             self.read(plugin).await?;
@@ -177,7 +178,7 @@ impl ReceiptTracker {
         Ok(true)
     }
 
-    /// Ledgers first: they may still need a database's receipt until theirs is on disk.
+    /// Ledgers first: they need a database's receipt until their own is on disk.
     pub async fn prune(&self, plugin: &str, cursor: Seq, now: Duration) -> Result<(), GrantError> {
         let cursor = self.cursor.fetch_max(cursor, Ordering::AcqRel).max(cursor);
         self.applied.pass(cursor);
@@ -215,11 +216,11 @@ pub struct PluginAccess {
     pub deciders: LedgerDatabases,
     pub lister: lister::GrantedLister,
     pub documents: Arc<dyn DocumentReader>,
-    /// As the API server sent them, for the digest.
+    /// Documents as the API server sent them, for the digest.
     pub raw: Arc<dyn DocumentReader>,
     pub has_digest: bool,
     pub subscribed: SubscribedKinds,
-    /// None for a plugin that may see secrets.
+    /// `None` for a plugin that may see secrets.
     pub redacted: Option<RedactedDocuments>,
     pub clock: Arc<dyn Clock>,
     pub uses: Arc<GrantUses>,
@@ -235,15 +236,15 @@ pub struct GrantedDatabase {
 }
 
 impl PluginAccess {
-    /// After the receipts were read: what was written to `kv` with one of them counts, also where the call itself
-    /// never got to its end.
+    /// After the receipts were read: writes to `kv` whose call has a receipt count, even if the call itself
+    /// was cut off.
     pub fn settle_kv(&self) {
         if let Some(kv) = &self.kv {
             kv.settle(|mark| self.standing.has(mark));
         }
     }
 
-    /// Who is granted whole documents uses that by reading one.
+    /// For a plugin with whole documents, each read counts as a use of the grant.
     pub fn count_document(&self) {
         if self.redacted.is_none() {
             self.uses.count("documents", "");
@@ -251,7 +252,7 @@ impl PluginAccess {
     }
 }
 
-/// The grants, as the sandbox holds them.
+/// The grants in the form that the sandbox holds.
 pub struct PluginGrants(pub Arc<PluginAccess>);
 
 #[async_trait]
@@ -290,7 +291,7 @@ impl GrantProvider for PluginGrants {
         self.0.lister.shows(batch).await?;
         let marks: HashMap<Seq, ReceiptMark> =
             batch.iter().map(|one| (one.state.seq, ReceiptMark::of(&one.state))).collect();
-        // Up to the cursor, states come only because somebody asks for them again.
+        // States up to the cursor come only because somebody asked for them again.
         let cursor = standing.cursor();
         let is_applied = |state: &State| {
             marks.get(&state.seq).is_some_and(|mark| standing.applied.contains_state(*mark, &state.id))

@@ -1,14 +1,15 @@
-//! The effects of one call, over all capabilities, and how they are kept together. This module opens no database, no
-//! file and no connection: `grants` does.
+//! The effects of one call, over all capabilities, and how they commit together. This module opens no
+//! database, no file and no connection: `grants` does.
 //!
-//! What is committed, in this order: the ledger's records, the rows with their receipt, then the
-//! in-memory view of `kv`. Where a call wrote rows, the database's commit decides for the ledger
-//! too: the ledger's intent names the transaction, and an append whose transaction is not there is
-//! cut off. Where it wrote to a ledger alone, the append that is whole on disk decides. A call that
-//! wrote to neither needs no receipt: it has nothing that a repeat could do twice, except requests,
-//! which carry the id.
+//! A distributed transaction over a file, a database and the journal was rejected: most of them support none.
+//! Instead one store decides, and the others follow it. The order is: the ledger's records, the rows with
+//! their receipt, then the in-memory view of `kv`. If a call wrote rows, the database's commit decides for
+//! the ledger, too: the ledger's intent names the transaction, and an append without its transaction is cut
+//! off. If it wrote only to a ledger, the complete append on disk decides. A call that wrote to neither needs
+//! no receipt: a repeat could do nothing twice, except requests, which carry the id.
 //!
-//! A call whose states are not all done commits nothing: rows without a receipt would come again with the next try.
+//! A call whose states are not all done commits nothing: rows without a receipt would be written again by the
+//! next try.
 
 mod commit;
 pub mod granted;
@@ -43,7 +44,7 @@ use outbound::SentRequests;
 use post::{HttpPost, MailPost};
 use send::patient;
 
-/// The next try knows what was found.
+/// The next try reads the receipts again.
 const READ_SINCE: &str =
     "the plugin's receipts were read again since this call began: the call is made again";
 
@@ -51,21 +52,21 @@ pub struct CallSession {
     granted: Arc<PluginAccess>,
     batch: CallBatch,
     applied: HashSet<Seq>,
-    /// The reading of receipts that told what is applied.
+    /// The reading of receipts that determined what is applied.
     reading: u64,
     /// The id of the only state of the batch, for requests that carry none.
     only: Option<StateId>,
     sql: Option<Box<dyn SqlTransaction>>,
     claims: TransactionClaims,
-    /// The database could not be had. Whatever the plugin makes of that, the call can't count as
-    /// made: its states are to blame for nothing, and use up no tries.
+    /// Set if the database was unreachable. Whatever the plugin answers, the call then does not count as
+    /// made: its states are not at fault, and use up no tries.
     unreachable: Option<GrantError>,
     ledger: Option<LedgerHold>,
     kv: Option<kv::CallOverlay>,
     outbound: SentRequests,
     /// The document that the plugin read last. A plugin often asks several things of one document.
     read: Option<(Seq, Option<Bytes>)>,
-    /// When a tick is cut off.
+    /// When a tick is aborted.
     ends: Option<Instant>,
 }
 
@@ -96,12 +97,12 @@ impl CallSession {
         }
     }
 
-    /// With the reading that told what is applied: another one may have begun since.
+    /// With the reading that determined what is applied: another one may have begun since.
     fn of_reading(self, reading: u64) -> Self {
         Self { reading, ..self }
     }
 
-    /// The session of a tick, which is cut off after `timeout`.
+    /// The session of a tick, which is aborted after `timeout`.
     pub fn of_tick(granted: Arc<PluginAccess>, timeout: Duration) -> Self {
         let ends = Some(Instant::now() + timeout);
         Self { ends, ..Self::new(granted, CallBatch::default(), HashSet::new(), None) }
@@ -111,7 +112,7 @@ impl CallSession {
         self.granted.sql.get(name).ok_or_else(|| denied("database", name, "spec.grants.sql"))
     }
 
-    /// Refuses what the grant does not allow before the database hears of it.
+    /// Refuses what the grant does not allow before it reaches the database.
     fn may(&self, name: &str, needed: SqlAccess) -> Result<(), GrantError> {
         let access = self.database(name)?.access;
         self.granted.uses.needed(name, needed);
@@ -125,7 +126,7 @@ impl CallSession {
         Ok(())
     }
 
-    /// The call's transaction, begun when it is first needed.
+    /// The call's transaction, begun at its first use.
     async fn transaction(&mut self, database: &str) -> Result<&mut Box<dyn SqlTransaction>, GrantError> {
         let GrantedDatabase { engine, access, .. } = self.database(database)?;
         let (engine, mode) = (engine.clone(), TransactionMode::of(*access));
@@ -137,8 +138,8 @@ impl CallSession {
                 // Another process may have committed meanwhile.
                 self.granted.standing.mark_stale();
             });
-            // The database lets in whoever read its receipts last, which may have been another call of this process: it
-            // knows what another process has applied since this one began.
+            // The database accepts the process that read its receipts last. That may have been another call
+            // of this process, which knows states that another process has applied since this call began.
             let is_newest = || self.granted.standing.readings() == self.reading;
             let begun = begun.and_then(|begun| match is_newest() {
                 true => Ok(begun),
@@ -175,7 +176,7 @@ impl CallSession {
 impl EffectSession for CallSession {
     async fn show(&mut self, state: &Arc<State>) -> Result<ShownState, GrantError> {
         let PluginAccess { raw, redacted, has_digest, subscribed, uses, .. } = &*self.granted;
-        // Of whole documents, reading one is the use.
+        // For whole documents, reading one counts as the use.
         if *has_digest && redacted.is_some() {
             uses.count("documents", "");
         }
@@ -233,7 +234,7 @@ impl EffectSession for CallSession {
         let checked = guard::check(&statement, StatementPurpose::Query, dialect)?;
         self.may(database, checked.access())?;
         let rows = self.transaction(database).await?.query(&statement, params).await?;
-        // A WITH may also write.
+        // A WITH clause may also write.
         if !checked.reads_only() {
             self.claims.ran(&checked);
         }
@@ -250,7 +251,7 @@ impl EffectSession for CallSession {
         let granted = granted.ok_or_else(|| denied("destination", destination, "spec.grants.http"))?;
         let key = request.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case(IDEMPOTENCY_KEY));
         let (id, repeat) = (key.map(|(_, id)| id.as_str()), granted.spec.repeat);
-        // What only reads may be sent twice.
+        // A request that only reads may be sent twice.
         let (seqs, digest) = match request.method.as_str() {
             "GET" | "HEAD" => (Vec::new(), String::new()),
             _ => self.known_by(id, repeat, || post::digest_of(&request))?,

@@ -1,5 +1,5 @@
 //! Sends requests that can't be rolled back. Each is noted in the journal before it is sent, and so is its
-//! answer: [`requests`] decides what a repeat of the call makes of that.
+//! answer: [`requests`] decides how a repeated call uses the notes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -12,14 +12,14 @@ use kubewitness_core::ports::{GrantError, JournalError, KvWrite, NoteDurability,
 
 use crate::http::UnansweredRequest;
 
-/// What a receiver lacks that is told nothing of states.
+/// The advice for a receiver that gets no ids of states.
 const SAYS_NO_STATE: &str = "the receiver is `repeat: never`, and what is sent does not say which state it is about: \
     send the state's id as `Idempotency-Key`, or as the id of a message";
 
 /// The notes of one plugin, shared by its calls.
 pub struct RequestOutbox {
     plugin: String,
-    /// Of the plugin, for people.
+    /// The plugin's version, for people.
     version: RwLock<Arc<str>>,
     journal: Arc<dyn NoteStore>,
     requests: Mutex<RequestNotes>,
@@ -30,19 +30,19 @@ pub struct RequestOutbox {
 pub struct SentRequests {
     /// The notes of its requests.
     used: BTreeSet<u64>,
-    /// Those that end with a tick that is kept.
+    /// The notes that are removed with a saved tick.
     ends: BTreeSet<u64>,
     /// Requests by destination and state.
     counts: BTreeMap<(String, Seq), u32>,
     /// States with a request that is not sent again, and why.
     doubts: Vec<(Seq, String)>,
-    /// The call has to come again with fewer states.
+    /// The call must be repeated with fewer states.
     needs_split: Option<GrantError>,
 }
 
-/// The next step with a request.
+/// The next step for a request.
 pub enum NextSend {
-    /// Send it. What comes of it is told under this number.
+    /// Send it. The result is reported under this number.
     Send(PluginRequest, Option<u64>),
     SendAgain(u64),
     Answer(StoredAnswer),
@@ -54,7 +54,7 @@ impl RequestOutbox {
         Self { plugin, version, journal, requests: Mutex::new(requests) }
     }
 
-    /// What is noted from now on is of this version.
+    /// From now on notes belong to this version.
     pub fn begin_version(&self, version: &str) {
         *self.version.write().unwrap_or_else(PoisonError::into_inner) = version.into();
     }
@@ -67,7 +67,7 @@ impl RequestOutbox {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps a note of `kv` before a receipt commits.
+    /// Stores a note of `kv` before a receipt commits.
     pub async fn keep(&self, note: KvWrite) -> Result<(), GrantError> {
         let kept = self.journal.note(&self.plugin, vec![note], NoteDurability::PowerLoss).await;
         kept.map_err(|error| unkept(&error))
@@ -103,7 +103,7 @@ impl RequestOutbox {
         Ok(number)
     }
 
-    /// The outcome of a request. A request that got no answer and may have been sent stays in doubt.
+    /// Records the result of a request. A request that may have been sent and got no answer stays in doubt.
     pub fn ended(&self, number: u64, sent: Result<StoredAnswer, &UnansweredRequest>) {
         let note = match sent {
             Ok(answer) => self.lock().answered(number, answer),
@@ -113,7 +113,8 @@ impl RequestOutbox {
         self.journal.note_later(&self.plugin, vec![note]);
     }
 
-    /// Returns once the answers before are kept. Where that fails a kill leaves more in doubt, and nothing else.
+    /// Returns once the earlier answers are stored. If that fails, the only consequence is that a kill leaves
+    /// more requests in doubt.
     pub async fn flush(&self) {
         if let Err(error) = self.journal.note(&self.plugin, Vec::new(), NoteDurability::ProcessCrash).await {
             tracing::debug!(plugin = self.plugin, %error, "answers could not be noted");
@@ -136,7 +137,7 @@ fn unkept(error: &JournalError) -> GrantError {
 }
 
 impl SentRequests {
-    /// `seqs`: the state that it is about, or all of the call where that is not known.
+    /// `seqs` are the state that it is about, or all states of the call if that is unknown.
     pub fn next(
         &mut self,
         outbox: &RequestOutbox,
@@ -165,7 +166,7 @@ impl SentRequests {
                 Ok(NextSend::Answer(answer))
             }
             RequestDecision::Doubtful(why) => {
-                // No state of a tick could be parked with it.
+                // A tick has no state that could become a dead letter.
                 if asked.seqs == [TICK] {
                     tracing::warn!(
                         plugin = outbox.plugin,
@@ -179,8 +180,8 @@ impl SentRequests {
         }
     }
 
-    /// It is about to be sent. Where nothing is repeated, its note ends only with an answer: without one it may have been
-    /// sent, whatever comes.
+    /// Notes that it is about to be sent. If the destination allows no repeat, only an answer removes its
+    /// note: without one it may have been sent.
     pub fn begin(&mut self, number: u64, repeat: Repeat) {
         if repeat == Repeat::InDoubt {
             self.ends.insert(number);
@@ -191,7 +192,7 @@ impl SentRequests {
         self.ends.insert(number);
     }
 
-    /// What was sent got no answer. Where it may be sent again, the plugin's verdict says whether it is.
+    /// The request got no answer. If it may be repeated, the plugin's verdict decides.
     pub fn unanswered(&mut self, seqs: &[Seq], repeat: Repeat, error: &GrantError) {
         if repeat == Repeat::Never {
             self.doubt(seqs, &format!("{MAY_HAVE_BEEN_SENT}: {error}"));
@@ -202,7 +203,7 @@ impl SentRequests {
         self.doubts.extend(seqs.iter().map(|seq| (*seq, why.to_owned())));
     }
 
-    /// The request counts: the next one of the state is another.
+    /// Counts the request: the next one of the state is another.
     pub fn count(&mut self, to: &str, seqs: &[Seq], number: u64) {
         self.used.insert(number);
         if let [seq] = seqs {

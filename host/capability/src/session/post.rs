@@ -1,4 +1,4 @@
-//! The two kinds of posts of a call, a request over HTTP and a message by e-mail, and the note of an answer.
+//! The two kinds of posts of a call (a request over HTTP and a message by e-mail), and the note of an answer.
 
 use async_trait::async_trait;
 use kubewitness_core::intents::requests::{Repeat, StoredAnswer};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::http::{HttpDestination, PreparedRequest, UnansweredRequest};
 use crate::mail::{MailRelay, PreparedMail};
 
-/// Something that is ready to be sent.
+/// A request or a message that is ready to be sent.
 #[async_trait]
 pub trait OutboundPost: Send {
     type Answer: Send;
@@ -17,7 +17,7 @@ pub trait OutboundPost: Send {
     /// The kind of the receiver and its name.
     fn to(&self) -> String;
     fn repeat(&self) -> Repeat;
-    /// Asks the receiver's rate.
+    /// Takes a token from the receiver's rate.
     fn take(&self) -> Result<(), GrantError>;
     async fn send(self) -> Result<Self::Answer, UnansweredRequest>;
     fn keep(answer: &Self::Answer) -> StoredAnswer;
@@ -34,7 +34,7 @@ pub struct MailPost<'r> {
     pub letter: PreparedMail,
 }
 
-/// An answer over HTTP, but for its body.
+/// An answer over HTTP without its body.
 #[derive(Serialize, Deserialize)]
 struct AnswerHead {
     status: u16,
@@ -72,7 +72,7 @@ impl OutboundPost for HttpPost<'_> {
     }
 }
 
-/// The recipients that were refused: the recipient, whether for good, and why.
+/// The recipients that were refused: the address, whether permanently, and why.
 type RefusedRecipients = Vec<(String, bool, String)>;
 
 #[async_trait]
@@ -116,7 +116,8 @@ fn decode_head<T: for<'d> Deserialize<'d>>(head: &str) -> Result<T, GrantError> 
     serde_json::from_str(head).map_err(unreadable)
 }
 
-/// Of what a plugin sends. The controller's own headers may change meanwhile.
+/// The digest of what a plugin sends. The controller's own headers are left out, because they may change
+/// meanwhile.
 pub fn digest_of(HttpRequest { method, path, headers, body }: &HttpRequest) -> String {
     let headers = headers.iter().flat_map(|(name, value)| [name.as_bytes(), value.as_bytes()]);
     digest([method.as_bytes(), path.as_bytes()].into_iter().chain(headers).chain([&body[..]]))
@@ -128,7 +129,7 @@ pub fn digest_of_mail(MailMessage { to, subject, text, html, id }: &MailMessage)
     digest([id.as_bytes(), subject.as_bytes(), text.as_bytes()].into_iter().chain(to).chain(html))
 }
 
-/// Of what is known by its id, whatever else it says.
+/// The digest of a request that is identified by its id alone.
 pub fn digest_of_id(id: &str) -> String {
     digest(std::iter::once(id.as_bytes()))
 }
@@ -136,7 +137,7 @@ pub fn digest_of_id(id: &str) -> String {
 fn digest<'p>(parts: impl Iterator<Item = &'p [u8]>) -> String {
     let mut context = Context::new(&SHA256);
     for part in parts {
-        // With its length, so that no two have the same bytes.
+        // With its length, so that different parts never give the same bytes.
         context.update(&(part.len() as u64).to_le_bytes());
         context.update(part);
     }

@@ -1,5 +1,5 @@
-//! Sends what a call asks for, once for each state that it is about. It opens no connection: the destination and the mail
-//! server do.
+//! Sends what a call requests, once for each state that it is about. It opens no connection: the destination
+//! and the mail server do.
 
 use kubewitness_core::Seq;
 use kubewitness_core::intents::prints::IdPrint;
@@ -12,15 +12,15 @@ use super::outbound::NextSend;
 use super::post::{self, OutboundPost};
 use crate::http::UnansweredRequest;
 
-/// What a receiver lacks that is told nothing twice.
+/// The advice for a receiver that allows no repeats.
 const SAYS_NO_ID: &str = "the receiver is `repeat: never`: a request in a tick needs an `Idempotency-Key`";
 
-/// States of a call that a note has where it is not known which of them a request is about. Batches after a kill
-/// begin with the same states.
+/// How many states of a call a note has if it is unknown which of them a request is about. Batches after a
+/// kill begin with the same states.
 const ABOUT: usize = 64;
 
 impl CallSession {
-    /// The states that something with this id is about: the one whose id it is, or those of the call.
+    /// The states that this id is about: the one whose id it is, or those of the call.
     fn about(&self, id: Option<&str>) -> Vec<Seq> {
         let print = id.map(IdPrint::of);
         let named = print.and_then(|print| self.batch.values().find(|mark| mark.print == print));
@@ -30,8 +30,8 @@ impl CallSession {
         }
     }
 
-    /// The states that a request is about, and by what it is known again. A tick has no state: what it sends is noted by its
-    /// id. Without one it is sent and not noted, where it may be repeated.
+    /// The states that a request is about, and how it is identified. A tick has no state: its requests are
+    /// noted by their id. A request without an id is sent but not noted, if it may be repeated.
     pub(super) fn known_by(
         &self,
         id: Option<&str>,
@@ -46,7 +46,7 @@ impl CallSession {
         }
     }
 
-    /// Sends what an earlier call of its states has not sent. A failure to note it is nobody's fault.
+    /// Sends what an earlier call with these states has not sent. If noting it fails, no state is at fault.
     pub(super) async fn send_once<P: OutboundPost>(
         &mut self,
         post: P,
@@ -54,7 +54,7 @@ impl CallSession {
         digest: String,
     ) -> Result<P::Answer, GrantError> {
         let granted = self.granted.clone();
-        // Nothing is noted of it.
+        // Nothing of it is noted.
         if seqs.is_empty() {
             post.take()?;
             return post.send().await.map_err(|unanswered| unanswered.error);
@@ -90,8 +90,8 @@ impl CallSession {
     }
 }
 
-/// A tick that is cut off forgets what it has sent, and the next one sends it again. So a request may take half of the time
-/// that is left, and the plugin always lives to note what came of it.
+/// A tick that is cut off forgets what it has sent, and the next one sends it again. So a request may use
+/// only half of the remaining time, which leaves the plugin time to record the result.
 pub(super) async fn patient<T>(
     ends: Option<Instant>,
     sending: impl Future<Output = Result<T, GrantError>>,

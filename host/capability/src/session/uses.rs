@@ -1,16 +1,16 @@
-//! The grants of a plugin, and how often the plugin has called each.
+//! The grants of a plugin, and how often the plugin has used each.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use kubewitness_core::config::{DocumentsGrant, GrantsSpec, SqlAccess};
 
-/// The calls of one plugin to the controller since it was started, by grant. A call that is refused counts, too.
-/// What was not granted is not counted: a plugin chooses those names.
+/// The calls of one plugin to the controller since it was started, by grant. Refused calls count, too. Calls
+/// without a grant are not counted, because a plugin chooses those names.
 #[derive(Debug, Default)]
 pub struct GrantUses {
     calls: BTreeMap<&'static str, BTreeMap<String, AtomicU64>>,
-    /// Of databases: what is granted, and the most that a statement has needed, counted from 1.
+    /// For databases: the granted access, and the most that a statement has needed, counted from 1.
     access: BTreeMap<String, (SqlAccess, AtomicU8)>,
 }
 
@@ -28,7 +28,7 @@ impl GrantUses {
             ("key", keys.iter().map(|grant| grant.name.as_str()).collect()),
             ("kv", kv.then_some("").into_iter().collect()),
             ("lister", lister.iter().map(String::as_str).collect()),
-            // Documents without secrets need no grant.
+            // Redacted documents need no grant.
             ("documents", (*documents != DocumentsGrant::Redacted).then_some("").into_iter().collect()),
         ];
         for (capability, names) in names {
@@ -47,7 +47,7 @@ impl GrantUses {
         }
     }
 
-    /// Each grant as a component names what it needs, such as `sql:main`, with its calls.
+    /// Each grant in the form in which a component names its needs, such as `sql:main`, with its calls.
     pub fn all(&self) -> impl Iterator<Item = (String, u64)> {
         let of = |(capability, names): (&&'static str, &BTreeMap<String, AtomicU64>)| {
             let called = |(name, calls): (&String, &AtomicU64)| {
@@ -60,15 +60,15 @@ impl GrantUses {
         self.calls.iter().flat_map(of)
     }
 
-    /// A statement needs this access to a database, also where it is refused.
+    /// Records that a statement needs this access to a database, even if it is refused.
     pub fn needed(&self, database: &str, access: SqlAccess) {
         if let Some((_, most)) = self.access.get(database) {
             most.fetch_max(1 + access as u8, Ordering::Relaxed);
         }
     }
 
-    /// Of a grant as [`all`](Self::all) names it, where it is a database: the access that is granted, and the least that
-    /// would have been enough so far.
+    /// For a database grant as [`all`](Self::all) names it: the granted access, and the least access that
+    /// would have sufficed so far.
     pub fn access(&self, name: &str) -> Option<(SqlAccess, Option<SqlAccess>)> {
         let (granted, most) = self.access.get(name.strip_prefix("sql:")?)?;
         let enough = usize::from(most.load(Ordering::Relaxed)).checked_sub(1);

@@ -1,4 +1,5 @@
-//! The controller's own tables as files, for a database whose user may not make tables. `cargo xtask docs` writes them.
+//! The controller's own tables as files, for a database whose user may not create tables. `cargo xtask docs`
+//! writes them.
 
 use std::path::Path;
 

@@ -1,9 +1,10 @@
-//! `sql`: databases that an operator granted. One transaction holds everything that one call writes, and the
-//! receipt of its states commits with it.
+//! `sql`: databases that an operator granted. A state may be delivered more than once, and its rows must be
+//! written once. So one transaction has everything that one call writes, and the receipt of its states
+//! commits with it: after a crash, the receipt shows whether the rows exist.
 //!
 //! [`guard`] checks the statements of plugins, and [`write`] builds the controller's own. Each database has a
-//! module behind [`DatabaseEngine`] and [`SqlTransaction`]; servers share [`servers`]. [`receipt`] is stored with the rows, and
-//! [`proof`] compares it with them. Nothing here knows of other capabilities.
+//! module behind [`DatabaseEngine`] and [`SqlTransaction`]; servers share [`servers`]. [`receipt`] is stored
+//! with the rows, and [`proof`] compares it with them. Nothing here knows of other capabilities.
 
 pub mod guard;
 pub mod mysql;

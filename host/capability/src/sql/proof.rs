@@ -1,5 +1,5 @@
-//! Reads the receipts of a database, and looks for the rows that were written with them. It only reads, at one moment,
-//! also beside a running controller.
+//! Reads the receipts of a database, and looks for the rows that were written with them. It only reads, in
+//! one snapshot, and may run beside a running controller.
 
 use std::collections::HashMap;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Bounds of the values that a plugin binds and is given, the same for every database.
+//! Limits of the values that a plugin binds and receives, the same for every database.
 
 use futures::{Stream, TryStreamExt};
 use kubewitness_core::ports::{GrantError, SqlValue};

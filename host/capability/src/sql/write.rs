@@ -1,6 +1,6 @@
-//! Builds the controller's own statements, which write rows into one table and say what happens to a row whose key
-//! exists. Names are checked and quoted, rows of one key are merged, and the rest is cut into statements of few
-//! sizes, so that prepared ones are reused.
+//! Builds the controller's own statements, which write rows into one table and say what happens to a row
+//! whose key exists. Names are checked and quoted, and rows with equal keys are merged. The rest is split
+//! into statements of few sizes, so that prepared ones are reused.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, Hasher};

@@ -200,7 +200,7 @@ impl SourceSpec {
         }
     }
 
-    /// The group of what it witnesses; empty for the core group.
+    /// The API group of the witnessed resource; empty for the core group.
     pub fn group(&self) -> &str {
         self.api_version.rsplit_once('/').map_or("", |(group, _)| group)
     }

@@ -1,6 +1,10 @@
-//! What an operator writes: the host's settings, and one document for each plugin. Deserialization refuses a
-//! wrong shape. [`check`](HostSpec::check) finds names that point nowhere. Reads no file, no variable and no
-//! secret: the controller does.
+//! The manifests that an operator writes: the host's settings, and one document for each plugin.
+//!
+//! A mistake in a manifest should be found when it is written, with its field, and all mistakes at once. So
+//! deserialization refuses a wrong shape or an unknown field, and [`check`](HostSpec::check) finds names that
+//! point nowhere and numbers out of range. Schemas and the reference are generated from the same types. This
+//! module reads no file, no environment variable and no secret: the controller does. A secret in a manifest
+//! is always a reference.
 
 mod check;
 mod components;

@@ -48,8 +48,8 @@ pub struct PluginSpec {
 }
 
 impl PluginSpec {
-    /// A call holds its ledger from its first look to its commit. Others beside it would only wait, each with an instance,
-    /// and be refused in the end.
+    /// A call locks its ledger from its first read to its commit. Concurrent calls would only wait for the
+    /// lock, each holding an instance, and be refused in the end.
     pub fn batches_at_once(&self) -> u32 {
         if self.grants.ledger.is_empty() { self.limits.concurrency } else { 1 }
     }
@@ -176,7 +176,7 @@ pub enum Start {
     Position(u64),
 }
 
-/// A time, or how long ago it is when the subscription begins.
+/// A time, or an age relative to the beginning of the subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum StartTime {
@@ -448,7 +448,7 @@ impl Default for DeliverySpec {
             retries: 8,
             backoff: Duration(std::time::Duration::from_millis(200)),
             max_backoff: Duration(std::time::Duration::from_secs(60)),
-            // The rate that client-go's controllers use.
+            // The rate of client-go's controllers.
             retry_rate: RateSpec { per_second: 10, burst: Some(100) },
             rate: None,
             call_rate: None,

@@ -1,4 +1,4 @@
-//! Which values people and plugins do not see.
+//! Which values are hidden from people and plugins.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,7 @@ use crate::model::fault::{ManifestFault, fault};
 use crate::project::JsonPointer;
 use crate::redact::{self, RedactionRules, SecretField};
 
-/// Names of variables, patterns and fields that are looked for at most: each costs time with every document.
+/// The most names of variables, patterns and fields. Each costs time for every document.
 const RULES_MOST: usize = 256;
 
 /// Values that people and plugins do not see. In the place of each stands a digest, so that a change of the value
@@ -43,7 +43,8 @@ pub struct RedactedField {
     pub pointer: String,
 }
 
-/// Parts of names that people give to secrets. Those after `!` are common and no secrets.
+/// Parts of names that people give to secrets. Those after `!` are common names of values that are not
+/// secret.
 const VARIABLES: [&str; 79] = [
     "*PASSWORD*",
     "*PASSWD*",
@@ -137,7 +138,7 @@ impl Default for RedactionSpec {
             fields: ["/data/*", "/stringData/*"]
                 .map(|pointer| field(Some("Secret"), pointer))
                 .into_iter()
-                // Templates of pods have annotations too.
+                // The templates of pods have annotations, too.
                 .chain(
                     redact::COPIES
                         .map(|name| field(None, &format!("/**/annotations/{}", name.replace('/', "~1")))),
@@ -148,7 +149,7 @@ impl Default for RedactionSpec {
     }
 }
 
-/// Longer than any name of a variable.
+/// No variable has a longer name.
 const PATTERN_BYTES: usize = 256;
 
 impl RedactionSpec {
@@ -188,7 +189,7 @@ impl RedactionSpec {
     }
 }
 
-/// Each `**` costs time at every place of a document, and one at the end would be everything below.
+/// Each `**` costs time at every place of a document, and one at the end would match everything below.
 fn is_ambiguous(path: &JsonPointer) -> bool {
     let tokens = path.tokens();
     let stars = tokens.iter().filter(|token| *token == "**").count();

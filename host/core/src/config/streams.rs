@@ -1,4 +1,5 @@
-//! Streams between controllers: which sources a controller carries to a stream, and which partitions a controller reads.
+//! Streams between controllers: which sources a controller publishes to a stream, and which partitions it
+//! reads.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +8,7 @@ use super::{Bytes, Duration, HostSpec, SecretRef, SourceSpec};
 use crate::limits::PARTITIONS;
 use crate::model::fault::{ManifestFault, fault};
 
-/// A smaller stream would not hold one large object and its other messages.
+/// A smaller stream could not hold one large object beside its other messages.
 const BYTES_LEAST: u64 = 64 << 20;
 /// A NATS server refuses more copies.
 const REPLICAS_MOST: u32 = 5;

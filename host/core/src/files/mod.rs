@@ -1,10 +1,10 @@
-//! Reads files that others provide. It opens them without waiting, takes only regular files, and reads up to
-//! a bound.
+//! Reads files that somebody else provides. It opens them without blocking, accepts only regular files, and
+//! reads up to a bound.
 //!
-//! Opening a pipe without a writer waits for ever, a device may never end, and opening a device may have
-//! effects. So the file is checked before it is opened, opened without waiting, and checked again, because
-//! the name may lead elsewhere meanwhile. A file system that does not answer still blocks the caller. Callers
-//! on which others depend use [`within`].
+//! Opening a pipe without a writer blocks forever, reading a device may never end, and merely opening a
+//! device may have side effects. So the file is checked, opened without blocking, and checked again, because
+//! the name may lead elsewhere by then. A file system that does not answer still blocks the caller. Callers
+//! that must not block use [`within`].
 
 mod own_key;
 mod sockets;
@@ -21,7 +21,7 @@ pub use sockets::send_at_once;
 pub use time_limit::{ANSWER, WORK, within, within_blocking};
 pub use unnamed::unnamed;
 
-/// Opens a regular file. With `create` in the options, it makes the file if there is none.
+/// Opens a regular file. With `create` in the options, it creates a missing file.
 pub fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     match std::fs::metadata(path) {
         Ok(found) => expect_file(&found)?,
@@ -36,7 +36,7 @@ pub fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
 /// Reads a whole regular file of at most `most` bytes.
 pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let file = open(path, OpenOptions::new().read(true))?;
-    // Else a large file is copied while its place in memory grows.
+    // Reserves the size first; growing the buffer would copy a large file several times.
     let size = file.metadata()?.len().min(most);
     read_into(Vec::with_capacity(usize::try_from(size).unwrap_or_default()), file, most)
 }
@@ -45,7 +45,7 @@ pub fn text(path: &Path, most: u64) -> io::Result<String> {
     into_text(read(path, most)?)
 }
 
-/// Reads at most `most` bytes from whatever was opened. A longer input is refused, not cut.
+/// Reads at most `most` bytes from an open input. A longer input is refused, not cut.
 pub fn read_from(input: impl Read, most: u64) -> io::Result<Vec<u8>> {
     read_into(Vec::new(), input, most)
 }
@@ -56,7 +56,7 @@ fn read_into(mut bytes: Vec<u8>, input: impl Read, most: u64) -> io::Result<Vec<
     Ok(bytes)
 }
 
-/// Refuses a file of so many bytes if that is more than is taken.
+/// Refuses a file of this many bytes if that exceeds the limit.
 pub fn fits(bytes: u64, most: u64) -> io::Result<()> {
     if bytes <= most {
         return Ok(());
@@ -69,7 +69,8 @@ pub fn into_text(bytes: Vec<u8>) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8 text"))
 }
 
-/// Writes a file of our own anew: a crash leaves it as it was, or as it is to be. `mode` as for a new file.
+/// Replaces one of our own files atomically: after a crash it has its old or its new content. `mode` applies
+/// to a new file.
 pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
@@ -83,7 +84,7 @@ pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
-/// The metadata of a regular file; `None` if there is nothing at this path.
+/// The metadata of a regular file; `None` if the path does not exist.
 pub fn look(path: &Path) -> io::Result<Option<Metadata>> {
     match std::fs::metadata(path) {
         Ok(found) => expect_file(&found).map(|()| Some(found)),
@@ -92,13 +93,13 @@ pub fn look(path: &Path) -> io::Result<Option<Metadata>> {
     }
 }
 
-/// Whether the path names one of the process's own handles. The caller of the program passed it, for example
-/// with a shell's `<(…)`, so it may be a pipe.
+/// Whether the path names an open file descriptor of this process. The caller of the program passed it, for
+/// example with a shell's `<(…)`, so it may be a pipe.
 pub fn is_handed_over(path: &Path) -> bool {
     path == Path::new("/dev/stdin") || path.starts_with("/dev/fd") || path.starts_with("/proc/self/fd")
 }
 
-/// Opens the input of a command: a regular file, or whatever was handed over.
+/// Opens the input of a command: a regular file, or an input that the caller passed on.
 pub fn named(path: &Path) -> io::Result<File> {
     match is_handed_over(path) {
         true => File::open(path),
@@ -155,7 +156,7 @@ mod tests {
         [read, write, look].map(|error| error.to_string())
     }
 
-    /// An ordinary open would wait for ever on each of these.
+    /// An ordinary open would block forever on each of these.
     #[test]
     fn a_file_is_written_anew_as_a_whole_and_a_pipe_beside_it_is_not_waited_for() {
         let (folder, path) = folder();

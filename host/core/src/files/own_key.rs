@@ -1,4 +1,4 @@
-//! A key that a process makes for itself, once, and keeps in a file that only its own user can read.
+//! A key that a process generates once and keeps in a file that only its own user can read.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -8,23 +8,24 @@ use std::path::Path;
 use super::{look, read};
 
 pub const KEY_BYTES: usize = 32;
-/// Damaged files are longer; nobody looks at more of them.
+/// Only a damaged file is longer, so no more is read.
 const MOST: u64 = 4096;
-/// People who are neither the owner nor of the volume's group, to which Kubernetes gives rights of its own.
+/// The permissions of others. The volume's group is left out because Kubernetes grants it rights of its own.
 const OTHERS: u32 = 0o007;
 
-/// Where a key comes from.
+/// The origin of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyOrigin {
     Kept,
     Made,
-    /// The file had something else, or was open to others.
+    /// The file had other content, or was accessible to others.
     MadeAnew,
 }
 
 pub type OwnKey = ([u8; KEY_BYTES], KeyOrigin);
 
-/// The key in this file. Where there is none, or one that is damaged or open to others, `random` makes one.
+/// Reads the key in this file. If the file is missing, damaged or readable by others, `random` makes a new
+/// key.
 pub fn own_key(path: &Path, random: impl FnOnce(&mut [u8]) -> io::Result<()>) -> io::Result<OwnKey> {
     let was_there = look(path)?.is_some();
     if let Some(key) = kept(path)? {
@@ -38,7 +39,7 @@ pub fn own_key(path: &Path, random: impl FnOnce(&mut [u8]) -> io::Result<()>) ->
             file.sync_all()?;
             Ok((key, if was_there { KeyOrigin::MadeAnew } else { KeyOrigin::Made }))
         }
-        // Another process was quicker; its key is the file's.
+        // Another process was faster; its key is in the file.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             let key = kept(path)?;
             key.map(|key| (key, KeyOrigin::Kept))

@@ -1,16 +1,16 @@
-//! Sends what is written to a database at once.
+//! Disables Nagle's algorithm on database connections.
 //!
-//! sqlx 0.9.0 leaves Nagle's algorithm on (its issue 4335; the mend is merged and not released). The end of a long
-//! statement then waits until the server has acknowledged what came before, and a server may delay that by 40 ms. sqlx
-//! does not give its socket away, so it is found among the open files of this process.
+//! sqlx 0.9.0 leaves Nagle's algorithm on (its issue 4335; the fix is merged but not released). The end of a
+//! long statement then waits until the server has acknowledged what came before, and a server may delay that
+//! by 40 ms. sqlx does not expose its socket, so this module finds it among the open files of the process.
 
 use std::mem::ManuallyDrop;
 use std::net::TcpStream;
 use std::os::fd::{FromRawFd as _, RawFd};
 use std::path::Path;
 
-/// Switches Nagle's algorithm off on each connection of this process with this port of a server. Where it can't be done,
-/// statements are slower and nothing else.
+/// Disables Nagle's algorithm on each connection of this process to this port. If that fails, statements are
+/// slower and nothing else changes.
 pub fn send_at_once(port: u16) {
     let Ok(open) = std::fs::read_dir("/proc/self/fd") else { return };
     let sockets = open.flatten().filter(|file| is_socket(&file.path()));
@@ -28,8 +28,9 @@ fn is_socket(file: &Path) -> bool {
 
 #[allow(unsafe_code)]
 fn borrowed(number: RawFd) -> ManuallyDrop<TcpStream> {
-    // SAFETY: it is never closed here. If its owner closes it meanwhile, the calls above fail, or reach a file that has
-    // the number since: they read its peer, and set an option that only makes a connection send sooner.
+    // SAFETY: the socket is never closed here. If its owner closes it meanwhile, the calls above fail, or
+    // they reach another file that got the same number. Then they read that file's peer, and set an option
+    // that only makes a connection send sooner.
     ManuallyDrop::new(unsafe { TcpStream::from_raw_fd(number) })
 }
 

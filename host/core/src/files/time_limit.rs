@@ -1,9 +1,9 @@
-//! Asks a file system that may not answer. A network mount that hangs blocks its caller for as long as it
-//! likes, and no signal ends that.
+//! Limits how long a caller waits for a file system. A hanging network mount blocks its caller indefinitely,
+//! and no signal ends that.
 //!
-//! So a thread of its own asks. The runtime's threads are not used: the journal works on them, and the
-//! process could not end before such a thread. The caller gives up after a limit. Nobody asks for the same
-//! path again before the blocked thread has returned.
+//! So each request runs on its own thread, and the caller gives up after a limit. The runtime's blocking
+//! threads were rejected: the journal needs them, and the process could not exit while one of them is
+//! blocked. A path is not requested again until its blocked thread has returned.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,12 +17,12 @@ use tokio::sync::{OwnedMutexGuard, oneshot};
 /// The limit for opening and reading a file of a few MiB. A disk takes milliseconds, a network mount that
 /// works at most a second.
 pub const ANSWER: Duration = Duration::from_secs(5);
-/// The limit for longer work, such as a sync or reading a whole ledger. Work that takes longer goes on, and
+/// The limit for longer work, such as a sync or reading a whole ledger. Work that takes longer continues, and
 /// the next caller finds it done.
 pub const WORK: Duration = Duration::from_secs(30);
 
-/// The most threads that file systems may block, over all paths. Each costs half a page of memory and one of
-/// the system's thread numbers. At this number no other file is asked for until one thread returns.
+/// The most threads that file systems may block, over all paths. Each costs half a page of memory and a
+/// thread id. At this number no other file is requested until one thread returns.
 const LEFT_BEHIND: usize = 64;
 /// The number of paths that are remembered before unused ones are dropped.
 const PATHS: usize = 256;
@@ -37,14 +37,14 @@ struct PathLocks {
     left_behind: usize,
 }
 
-/// One path: the turn to ask for it, and since when the current asker works.
+/// One path: the turn to access it, and the time since which the current caller works.
 #[derive(Default)]
 struct PathLock {
     turn: Arc<tokio::sync::Mutex<()>>,
     since: Mutex<Option<Instant>>,
 }
 
-/// The asking thread holds this, also while its work panics.
+/// The caller at work holds this, also while its work panics.
 struct AskingGuard {
     place: Arc<PathLock>,
     _turn: OwnedMutexGuard<()>,
@@ -70,12 +70,12 @@ impl PathLock {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // The data behind the lock is complete even after a panic.
+    // The data in the mutex is consistent even after a panic.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs `work`, which asks the file system for `path`, and waits for it at most `limit`. Only one caller asks
-/// for a path at a time. Nobody asks while the path has been silent for longer than the limit.
+/// Runs `work`, which accesses `path`, and waits for it at most `limit`. Only one caller accesses a path at a
+/// time. While a path has been silent for longer than the limit, other callers fail at once.
 pub async fn within<T: Send + 'static>(
     path: &Path,
     limit: Duration,
@@ -100,10 +100,10 @@ impl PathLocks {
             let asking = AskingGuard::begin(place.clone(), turn);
             let (sender, answer) = oneshot::channel();
             begin(move || {
-                // A caller that has given up takes nothing. What the work made, such as a locked file, goes
-                // before the next caller may ask.
+                // A caller that has given up takes no result. What the work made, such as a locked file, is
+                // dropped before the next caller starts.
                 let done = Some(work()).filter(|_| !sender.is_closed());
-                // Released first, because the caller may ask again as soon as it is told.
+                // Released first, because the caller may try again as soon as it has the answer.
                 drop(asking);
                 drop(done.map(|done| sender.send(done)));
             })?;
@@ -130,7 +130,7 @@ impl PathLocks {
     }
 }
 
-/// Does the same for a command that has nothing else to do meanwhile.
+/// The same for a command, which has nothing else to do meanwhile.
 pub fn within_blocking<T: Send + 'static>(
     limit: Duration,
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
@@ -143,7 +143,7 @@ pub fn within_blocking<T: Send + 'static>(
     })
 }
 
-/// The thread ends with its work or with the process; nobody waits for it.
+/// The thread ends with its work or with the process; nothing waits for it.
 fn begin(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     thread::Builder::new().name("file".into()).spawn(work).map(drop)
 }
@@ -175,8 +175,8 @@ mod tests {
         (folder, path)
     }
 
-    /// Opens a pipe without a writer, as any program would. It hangs in the kernel as a lost mount does, and
-    /// no signal of ours ends it.
+    /// Opens a pipe that has no writer. It blocks in the kernel as a lost mount does, and no signal from us
+    /// ends it.
     fn hangs(path: &Path, tries: &Arc<AtomicUsize>) -> impl FnOnce() -> io::Result<()> + Send + use<> {
         let (path, tries) = (path.to_owned(), tries.clone());
         move || {

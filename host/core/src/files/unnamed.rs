@@ -1,4 +1,4 @@
-//! A file without a name: nobody else can open it, and it is gone with its last handle.
+//! A file without a name: nobody else can open it, and it disappears when its last handle is closed.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -7,10 +7,10 @@ use std::path::Path;
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Names that processes may have left that were killed while they made such a file: one each.
+/// How many leftover names are tolerated. A process that is killed while it makes such a file leaves one.
 const TRIES: u32 = 100;
 
-/// It has a name for a moment, and its owner alone may open it then.
+/// The file has a name for a moment. Meanwhile only its owner may open it.
 pub fn unnamed(folder: &Path) -> io::Result<File> {
     static TURN: AtomicU64 = AtomicU64::new(0);
     let mut tries = 0;

@@ -1,4 +1,4 @@
-//! Reads the parts of an object's document that lists show and searches look at.
+//! Reads the parts of an object's document that lists show and searches match.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use crate::project::{JsonScanner, ProjectError, RawString, ScanFlow};
 pub struct DocumentFacts {
     pub labels: BTreeMap<String, String>,
     pub submitter: Option<String>,
-    /// As the document says it.
+    /// As written in the document.
     pub created: Option<String>,
 }
 
@@ -35,7 +35,7 @@ struct DocumentMetadata<'a> {
 }
 
 impl DocumentFacts {
-    /// A document that is no object, such as that of a gap, says nothing.
+    /// A document that is not an object, such as a gap's, yields no values.
     pub fn read(document: &[u8]) -> Self {
         let Ok(DocumentHead { metadata }) = serde_json::from_slice(document) else { return Self::default() };
         let owned = |(key, value): (Cow<'_, str>, Cow<'_, str>)| (key.into_owned(), value.into_owned());
@@ -47,8 +47,9 @@ impl DocumentFacts {
         }
     }
 
-    /// The document with nothing but what [`Self::read`] looks at. All of it stands where it stood, so redaction hides
-    /// the same of it. The rest may be long and a stranger's: a list does not redact it. None for what is no object.
+    /// Reduces the document to the parts that [`Self::read`] uses, each at its original path, so that
+    /// redaction hides the same values. The rest may be long and untrusted, so lists don't redact it. `None`
+    /// if the document is not an object.
     pub fn cut(document: &[u8]) -> Option<Vec<u8>> {
         let text = std::str::from_utf8(document).ok()?;
         let (mut scanner, mut cut) = (JsonScanner::of_text(text), CutMember { text, out: Vec::new() });
@@ -64,7 +65,7 @@ enum ScanLevel {
     Annotations,
 }
 
-/// The parts of a member that are kept.
+/// Which parts of a member are kept.
 enum MemberFilter {
     Nothing,
     All,
@@ -72,7 +73,8 @@ enum MemberFilter {
 }
 
 impl ScanLevel {
-    /// `first`: the byte that the value begins with. A value of an unexpected type is kept: it makes the whole unreadable.
+    /// `first` is the first byte of the value. A value of an unexpected type is kept, so that the reduced
+    /// document stays unreadable.
     fn kept(self, key: &RawString<'_>, first: u8) -> MemberFilter {
         let is = |names: &[&str]| names.iter().any(|name| key.is(name.as_bytes()));
         match self {
@@ -80,7 +82,7 @@ impl ScanLevel {
             Self::Metadata if is(&["annotations"]) && first == b'{' => {
                 MemberFilter::Members(Self::Annotations)
             }
-            // Some rules are of one kind only.
+            // Some rules apply to one kind only.
             Self::Document if is(&["kind", "metadata"]) => MemberFilter::All,
             Self::Metadata if is(&["labels", "annotations", "creationTimestamp"]) => MemberFilter::All,
             Self::Annotations if is(&[SUBMITTER]) || first != b'"' => MemberFilter::All,

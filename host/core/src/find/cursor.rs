@@ -1,5 +1,5 @@
-//! Where the next part of a list begins: a text that a client takes from one answer and gives back with the next
-//! question. A list of one number has that number.
+//! The cursor of a list: a text that a client takes from one answer and sends with its next request. A list
+//! with a single position uses that number as the text.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,20 +8,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::state::Seq;
 
-/// A cursor of a story: the states before one position, and the states of owned objects before another. 0 is
-/// before all.
+/// A cursor of a story: states before one position, and states of owned objects before another. 0 stands for
+/// the beginning of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct StoryCursor {
     pub states: Seq,
     pub related: Seq,
-    /// An answer is about so many of the objects that it owns, the newest first: those whose number in the journal is
-    /// below this one.
+    /// The next page has the owned objects whose journal position is less than this; the newest come first.
     pub owned: u64,
 }
 
 impl StoryCursor {
-    /// Before no position.
+    /// The beginning of the list.
     pub const NEWEST: Self = Self { states: Seq::MAX, related: Seq::MAX, owned: u64::MAX };
 }
 
@@ -33,7 +32,7 @@ pub struct LetterCursor {
     pub seq: Seq,
 }
 
-/// It is no cursor of this list.
+/// The text is not a cursor of this list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrongCursor;
 

@@ -1,6 +1,8 @@
-//! Finds objects by indexes over their documents, by label selectors and by a part of what names them.
+//! Finds objects by indexes over their documents, by label selectors, and by parts of their names.
 //!
-//! Works on bytes and texts alone, and stores no objects.
+//! A person must not learn a hidden value from which objects match, or from how fast the answer comes. So an
+//! [`index`] over hidden values refuses queries, and a text that may be secret rules out no document. The
+//! module works on bytes and texts alone, and stores no objects: the cache does.
 
 mod about;
 pub mod cursor;

@@ -1,7 +1,7 @@
-//! How the objects of a list follow each other, over all of its pages.
+//! The order of the objects in a list, across all of its pages.
 //!
-//! Each object has a place in an order, and the next page begins behind the place of the last object. A place is a
-//! value and a uid, so it stays what it is while other objects come and go.
+//! A page number would shift whenever objects come and go. So the next page begins after the position of the
+//! last object, which is its value in the order and its uid.
 
 use thiserror::Error;
 
@@ -15,14 +15,14 @@ pub enum OrderKey {
     Changed,
     Created,
     Name,
-    /// And within a namespace the name.
+    /// Within a namespace, ordered by name.
     Namespace,
     Phase,
     /// The attempt of the status.
     Restarts,
 }
 
-/// The words of the orders. A `-` before one turns it around.
+/// The words for the orders. A `-` before a word reverses its order.
 pub const ORDERS: [&str; 12] = [
     "changed",
     "created",
@@ -41,27 +41,27 @@ pub const ORDERS: [&str; 12] = [
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ObjectOrder {
     pub by: OrderKey,
-    /// The oldest change, the oldest object, `z`, or the fewest restarts first.
+    /// Reversed: the oldest change, the oldest object, `z`, or the fewest restarts first.
     pub turned: bool,
 }
 
-/// Where an object stands in an order.
+/// The position of an object in an order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OrderPosition {
-    /// Of names and phases. Of a namespace: it, a space, which no name has and which comes before all that names have,
-    /// and the name.
+    /// The key for names and phases. For a namespace it is the namespace, a space, and the name: no name
+    /// contains a space, and a space sorts before all characters of names.
     pub text: String,
     /// The second key of a phase: a newer change has a lower number.
     pub number: u64,
-    /// Empty where the number alone says which object it is.
+    /// Empty if the number alone identifies the object.
     pub uid: String,
 }
 
-/// The fields of an object that decide its place.
+/// The fields of an object that determine its position.
 #[derive(Clone, Copy, Debug)]
 pub struct OrderFields<'a> {
     pub seq: Seq,
-    /// In seconds; 0 where it is not known.
+    /// In seconds; 0 if unknown.
     pub created_s: u32,
     pub namespace: &'a str,
     pub name: &'a str,
@@ -99,7 +99,8 @@ impl ObjectOrder {
         ORDERS[by + if self.turned { ORDERS.len() / 2 } else { 0 }]
     }
 
-    /// Whether the greater place comes first. Names and phases ascend; of all else, people want the most first.
+    /// Whether greater values come first. Names and phases ascend; every other order begins with the
+    /// greatest.
     pub fn descends(self) -> bool {
         matches!(self.by, OrderKey::Changed | OrderKey::Created | OrderKey::Restarts) != self.turned
     }
@@ -129,7 +130,7 @@ impl ObjectOrder {
         }
     }
 
-    /// Whether a place comes before another one.
+    /// Whether one position precedes another.
     pub fn is_before(self, place: &OrderPosition, other: &OrderPosition) -> bool {
         if self.descends() { place > other } else { place < other }
     }
@@ -141,7 +142,7 @@ impl OrderPosition {
         Self { number: seq, ..Self::default() }
     }
 
-    /// As the cursor of a page: a number, a uid, and a text, in which anything may stand.
+    /// The position as the cursor of a page: a number, a uid, and a text with arbitrary characters.
     pub fn cursor(&self) -> String {
         match (&*self.text, &*self.uid) {
             ("", "") => self.number.to_string(),

@@ -1,4 +1,4 @@
-//! Finds objects by a part of what people know them by: name, uid, submitter, or the value of a label.
+//! Finds objects by a part of their name, uid, submitter, or a label's value.
 
 use std::sync::Arc;
 
@@ -10,21 +10,21 @@ pub use crate::find::index::SUBMITTER;
 use crate::find::search_filter::{SearchGrams, SearchSignature};
 use crate::redact::{RedactionRules, may_hold_secret};
 
-/// The longest text that is looked for. Names and uids are no longer, and neither are the values of labels.
+/// The longest text that is searched for: the maximum length of names, uids and label values.
 pub const TEXT_BYTES: usize = 253;
 
 /// The searched text, in lower-case letters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SearchText {
     text: String,
-    /// The search skips the values that the rules hide.
+    /// The rules whose hidden values the search skips.
     rules: Option<Arc<RedactionRules>>,
 }
 
 impl SearchSignature {
-    /// Adds what a search looks at among the keys of the object's document. A text that may hold a secret rules out
-    /// nothing: whether its object is looked at must not depend on it. What is within the name or the uid, as labels of
-    /// Jobs are, is found by them.
+    /// Adds a searchable text of the document. If the text may hold a secret, its object is always read, so
+    /// that the speed of a search reveals nothing. Texts that occur in the name or uid, as labels of Jobs do,
+    /// need no entry.
     pub fn add_key(&mut self, key: IndexKey<'_>, name: &str, uid: &str) {
         let (place, text) = match key {
             IndexKey::Label(label, value) => (label, value),
@@ -43,19 +43,20 @@ impl SearchSignature {
 }
 
 impl SearchText {
-    /// `None` for an empty text, which everything fits.
+    /// `None` for an empty text, which matches everything.
     pub fn new(text: &str) -> Option<Self> {
         let text = text.trim().to_lowercase();
         (!text.is_empty()).then_some(Self { text, rules: None })
     }
 
-    /// Looks at no value that the rules hide, whole or in part: by its answers, somebody could guess it letter by letter.
+    /// Ignores values that the rules hide, in whole or in part: otherwise somebody could guess them letter by
+    /// letter from the results.
     pub fn beside(self, rules: Arc<RedactionRules>) -> Self {
         Self { rules: Some(rules), ..self }
     }
 
-    /// What rules objects out by their signatures. None where the rules may hide a text of a signature: how far a page
-    /// comes would tell of it.
+    /// The pairs and triples with which signatures rule out objects. `None` if the rules may hide a text of a
+    /// signature: the length of a page would then reveal it.
     pub fn grams(&self) -> Option<SearchGrams> {
         let may_hide = |rules: &Arc<RedactionRules>| {
             rules.hides_any(&["metadata", "labels"])
@@ -69,20 +70,20 @@ impl SearchText {
         is_part(text, &self.text)
     }
 
-    /// Whether a value of the document may fit. What is not in its bytes is in none of its values, as long as JSON writes
-    /// the text in one way only. To look costs a tenth of reading it.
+    /// Whether a value of the document may match. A text that JSON writes in one way only is in no value if
+    /// it is not in the bytes. This check costs a tenth of parsing the document.
     fn may_be_in(&self, document: &[u8]) -> bool {
         let is_plain = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\' | b'/');
         let has_one_form = self.text.bytes().all(is_plain) && document.is_ascii();
         !has_one_form || is_within(document, self.text.as_bytes()) || memmem::find(document, br"\u").is_some()
     }
 
-    /// By what is known without the document.
+    /// Matches against name and uid, without the document.
     pub fn fits_name(&self, name: &str, uid: &str) -> bool {
         self.is_in(name) || self.is_in(uid)
     }
 
-    /// By what the document says.
+    /// Matches against values in the document.
     pub fn fits_document(&self, document: &[u8]) -> bool {
         if !self.may_be_in(document) {
             return false;
@@ -100,7 +101,7 @@ impl SearchText {
                 (about.submitter.is_some() && about.submitter == shown.submitter)
                     || about.labels.iter().any(|(label, it)| shown.labels.get(label) == Some(it))
             }
-            // It is shown to nobody.
+            // An unreadable document matches nothing.
             Err(_) => false,
         }
     }
@@ -113,7 +114,7 @@ impl SearchText {
     }
 }
 
-/// Whether a part in lower-case letters is within a text, whatever the case of that is.
+/// Whether `part`, which is in lower case, occurs in a text of any case.
 fn is_part(text: &str, part: &str) -> bool {
     match part.is_ascii() && text.is_ascii() {
         true => is_within(text.as_bytes(), part.as_bytes()),
@@ -121,7 +122,7 @@ fn is_part(text: &str, part: &str) -> bool {
     }
 }
 
-/// The same of bytes. Takes steps in the sum of their lengths.
+/// The same for bytes. The number of steps grows with the sum of their lengths.
 fn is_within(text: &[u8], part: &[u8]) -> bool {
     memmem::find(&text.to_ascii_lowercase(), part).is_some()
 }
@@ -187,7 +188,7 @@ mod tests {
         let search = SearchText::new(&format!("{}b", "a".repeat(TEXT_BYTES - 1))).unwrap();
         let begun = std::time::Instant::now();
         assert!((0..4).all(|_| !search.fits_document(document.as_bytes())));
-        // A search that begins anew at each place takes four thousand million steps.
+        // A search that starts over at each position would take four thousand million steps.
         assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{:?}", begun.elapsed());
     }
 

@@ -1,14 +1,16 @@
-//! Rules objects out of a search without a look at their documents.
+//! Rules objects out of a search without reading their documents.
 //!
-//! A set has the pairs and triples of bytes in some texts, each as one bit of a few. A text whose pairs and triples are
-//! not all in the set is in none of these texts. The other way around, nothing is said: bits are shared, so what passes
-//! is looked at. An object has one set for its name and uid, which are at hand, and one for what its document says.
+//! A signature is a small Bloom filter over the pairs and triples of bytes in some texts. If one pair or
+//! triple of the searched text is missing from it, none of these texts contains the searched text. Bits are
+//! shared, so a match proves nothing and the document is read. An object has one signature for its name and
+//! uid, and one for the texts in its document.
 
-/// 32 bytes a set, and two sets an object. What a Job is known by sets about a third of the bits of each.
+/// 32 bytes for each signature, and two signatures for each object. The texts of a Job set about a third of
+/// the bits in each.
 const WORDS: usize = 4;
 const BITS: u32 = (WORDS * 64) as u32;
 
-/// More of them rule out hardly more.
+/// More grams would hardly rule out more objects.
 const GRAMS: usize = 32;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,7 +22,7 @@ pub struct SearchSignature {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct BitSet([u64; WORDS]);
 
-/// The pairs and triples of what is looked for.
+/// The pairs and triples of the searched text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SearchGrams(Vec<u16>);
 
@@ -38,17 +40,17 @@ impl SearchSignature {
         self.said.add(text);
     }
 
-    /// Whatever the document says, it is looked at.
+    /// Makes every search read the document.
     pub fn open(&mut self) {
         self.said = BitSet([u64::MAX; WORDS]);
     }
 
-    /// Whether the name or the uid may have these pairs and triples.
+    /// Whether the name or the uid may contain the searched text.
     pub fn may_be_named(&self, grams: &SearchGrams) -> bool {
         self.named.may_hold(grams)
     }
 
-    /// Whether a text of the document may have them.
+    /// Whether the document may contain the searched text.
     pub fn may_say(&self, grams: &SearchGrams) -> bool {
         self.said.may_hold(grams)
     }
@@ -65,7 +67,7 @@ impl BitSet {
 }
 
 impl SearchGrams {
-    /// A text of one byte has none.
+    /// A text of one byte has no pairs.
     pub fn of(text: &str) -> Self {
         let mut bits = Vec::new();
         grams(text, |bit| {
@@ -76,7 +78,7 @@ impl SearchGrams {
         Self(bits)
     }
 
-    /// Whether every object may hold them.
+    /// Whether no object can be ruled out.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -100,7 +102,7 @@ fn grams(text: &str, mut found: impl FnMut(u16)) {
     }
 }
 
-/// The highest bits of a product depend on all of its factor's bits.
+/// The highest bits of a product depend on all bits of its factor.
 fn bit([first, second, third]: [u8; 3]) -> u16 {
     let gram = u32::from_le_bytes([first, second, third, 0]);
     (gram.wrapping_mul(0x9E37_79B1) >> (32 - BITS.ilog2())) as u16

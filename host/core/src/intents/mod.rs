@@ -1,8 +1,10 @@
-//! What the controller notes of a plugin's call before the call has an effect that no transaction undoes, and what a
-//! repeat of the call makes of it. Pure: the controller keeps the notes beside the journal and does the rest.
+//! Notes about effects that no transaction can undo, and what a repeated call makes of them. Pure: the
+//! controller stores the notes beside the journal.
 //!
-//! [`prints`] stand for the ids of states. [`requests`] decides whether a request is sent, answered with what is kept, or in doubt. [`writes`] decides which
-//! writes to `kv` count whose transaction may have been committed.
+//! A process can be killed between an effect and the record of it. So the controller notes each effect before
+//! it happens, and a repeated call consults the notes. [`requests`] decides whether a request is sent,
+//! answered from its note, or in doubt. [`writes`] decides which writes to `kv` count if their transaction
+//! may have committed. [`prints`] are short digests of state ids.
 
 pub mod prints;
 mod record;
@@ -11,7 +13,7 @@ pub mod writes;
 
 use crate::ports::{KvWrite, NOTE};
 
-/// Numbers have a fixed width, so that the order of keys is that of numbers.
+/// Numbers have a fixed width, so keys sort as their numbers do.
 fn key(kind: &str, number: u64) -> String {
     format!("{NOTE}{kind}/{number:020}")
 }

@@ -1,5 +1,6 @@
-//! What stands for a state's id in a receipt and in a note: 128 bits of its digest. A position is no part of it. A
-//! journal on a database server can lose its newest commits, and then the same state comes again at another position.
+//! The short form of a state's id in receipts and notes: 128 bits of its digest. The position is not part of
+//! it. A journal on a database server can lose its newest commits, and then the same state gets another
+//! position.
 
 use std::fmt;
 
@@ -9,8 +10,8 @@ use sha2::{Digest, Sha256};
 
 const BYTES: usize = 16;
 
-/// It is stored, so it may never change. Older receipts have 32 bits, which mean something only together with the
-/// position: zeros follow them here.
+/// It is stored, so it may never change. Older receipts have 32 bits, followed by zeros here. Those identify
+/// a state only together with its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct IdPrint([u8; BYTES]);
 
@@ -21,7 +22,7 @@ impl IdPrint {
         Self(bytes)
     }
 
-    /// As older versions made it: FNV-1a, folded to 32 bits.
+    /// The print of older versions: FNV-1a, folded to 32 bits.
     pub fn short_of(id: &str) -> Self {
         let hash = id.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -43,18 +44,18 @@ impl IdPrint {
         &self.0
     }
 
-    /// Whether it means something only together with the position.
+    /// Whether it identifies a state only together with the position.
     pub fn is_short(&self) -> bool {
         self.0[4..].iter().all(|byte| *byte == 0)
     }
 
-    /// Whether this stands for the id. The caller compares the positions of a short one.
+    /// Whether this is the print of the id. For a short print, the caller also compares positions.
     pub fn is_of(&self, id: &str) -> bool {
         *self == if self.is_short() { Self::short_of(id) } else { Self::of(id) }
     }
 }
 
-/// A short one is a number, as it was.
+/// A short print is serialized as a number, as in older versions.
 impl Serialize for IdPrint {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let [a, b, c, d, ..] = self.0;

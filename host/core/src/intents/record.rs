@@ -1,4 +1,4 @@
-//! The bytes of a note: a line of JSON, and behind it the bytes that the line counts.
+//! The encoding of a note: a line of JSON, then the bytes whose lengths the line has.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -10,7 +10,7 @@ pub(super) fn encode(head: &impl Serialize, tails: &[&[u8]]) -> Vec<u8> {
     bytes
 }
 
-/// `None` where the bytes were not written by [`encode`].
+/// `None` if the bytes were not written by [`encode`].
 pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Option<(T, &[u8])> {
     let (head, tails) = bytes.split_at_checked(bytes.iter().position(|byte| *byte == b'\n')?)?;
     Some((serde_json::from_slice(head).ok()?, tails.get(1..)?))

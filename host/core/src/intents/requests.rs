@@ -1,15 +1,17 @@
-//! Requests of a plugin's calls. A request is noted before it is sent, and so is its answer. After a kill the call
-//! comes again: a request that has its answer gets it again without being sent, one that was not noted was not sent,
-//! and only one that is noted without an answer is in doubt.
+//! Decides what a repeated call does with its requests to destinations.
 //!
-//! A request of one state is known again by its destination, the state and its number among the state's requests to
-//! that destination. Where several states come in one call and the request names none of them, it is known by its
-//! digest alone.
+//! A request is noted before it is sent, and so is its answer. If the call is repeated after a kill, three
+//! cases exist. A request with a noted answer gets that answer and is not sent again. A request without a
+//! note was never sent. Only a request that is noted without an answer is in doubt.
 //!
-//! The notes of a state end with a verdict on it. A verdict that asks for a retry asks for another request.
+//! A request of one state is identified by its destination, the state, and its number among the state's
+//! requests to that destination. If a call has several states and the request names none of them, its digest
+//! alone identifies it.
 //!
-//! What a tick sends is known again by its digest alone, which is that of its id. What has no id is not noted. The notes
-//! end with a tick that is kept. Where nothing is repeated, one without an answer stays.
+//! A verdict on a state removes its notes, because a retry makes a new request.
+//!
+//! A request of a tick is identified by the digest of its id alone; without an id it is not noted. Its notes
+//! are removed once the tick is saved. If the destination allows no repeat, a note without an answer stays.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,20 +25,20 @@ use crate::state::Seq;
 
 const KIND: &str = "request";
 
-/// The error of a state whose request is not sent again begins so.
+/// The prefix of the error of a state whose request is not sent again.
 pub const MAY_HAVE_BEEN_SENT: &str = "may have been sent";
 
-/// Stands for the state of what a tick sends. Positions begin at 1.
+/// Stands for the state in notes of a tick. Positions begin at 1.
 pub const TICK: Seq = 0;
 
 /// A request that a plugin makes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PluginRequest {
-    /// The state that it is about, or all of the call.
+    /// The state that the request is about, or all states of the call.
     pub seqs: Vec<Seq>,
     /// The kind of the receiver and its name.
     pub to: String,
-    /// Its number among those of this state to this destination, from 0.
+    /// Its number among the requests of this state to this destination, from 0.
     pub nth: u32,
     /// The digest of the whole request, in hexadecimal digits.
     pub digest: String,
@@ -46,15 +48,15 @@ pub struct PluginRequest {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredAnswer {
-    /// Everything but the body, as the controller reads it back.
+    /// The answer without the body, as the controller reads it back.
     pub head: String,
-    /// `None`: it was too large to be kept.
+    /// `None` if it was too large to keep.
     pub body: Option<Vec<u8>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum RequestFate {
-    /// It was surely not sent.
+    /// The request was certainly not sent.
     Unsent,
     Sent,
     Answered(StoredAnswer),
@@ -68,17 +70,17 @@ struct RequestNote {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RequestDecision {
-    /// Note it, under the number of its last note if there is one, and send it.
+    /// Note the request, under the number of its last note if it has one, and send it.
     Send(Option<u64>),
-    /// It is noted under this number already, and may be sent again.
+    /// It is already noted under this number, and may be sent again.
     SendAgain(u64),
-    /// It was sent, and this is its answer.
+    /// It was sent and got this answer.
     Answer(u64, StoredAnswer),
-    /// It may have been sent, and is not sent again. Says why.
+    /// It may have been sent and is not sent again. Has the reason.
     Doubtful(String),
 }
 
-/// The plugin has as many notes as it may have, none of them old.
+/// The plugin has the maximum number of notes, and none of them is old.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotesFull;
 
@@ -88,7 +90,7 @@ pub struct RequestNotes {
     notes: BTreeMap<u64, RequestNote>,
     by_seq: BTreeMap<Seq, BTreeSet<u64>>,
     last: u64,
-    /// The bytes of the answers' bodies that are kept.
+    /// The total size of the answers' bodies that are kept.
     bytes: usize,
 }
 
@@ -111,7 +113,8 @@ enum RequestState {
 }
 
 impl RequestNotes {
-    /// Takes a note that was read back. `None`: the key is another's. `Some(false)`: it can't be read.
+    /// Loads a stored note. Returns `None` if the key is not that of such a note, and `Some(false)` if it
+    /// can't be read.
     pub fn read(&mut self, key: &str, value: &[u8]) -> Option<bool> {
         let number = super::number(KIND, key)?;
         let Some(note) = RequestNote::decode(value) else { return Some(false) };
@@ -119,7 +122,7 @@ impl RequestNotes {
         Some(true)
     }
 
-    /// `used`: the notes of requests that this call has made already.
+    /// `used` are the notes of requests that this call has already made.
     pub fn decide(&self, asked: &PluginRequest, repeat: Repeat, used: &BTreeSet<u64>) -> RequestDecision {
         let Some((number, note)) = self.find(asked, used) else { return RequestDecision::Send(None) };
         let is_same = note.asked.digest == asked.digest;
@@ -149,7 +152,7 @@ impl RequestNotes {
         }
     }
 
-    /// Notes that a request is about to be sent: its number, and what has to be kept before it is.
+    /// Notes a request before it is sent. Returns its number, and what must be stored first.
     pub fn intend(&mut self, asked: PluginRequest, number: Option<u64>) -> Result<(u64, KvWrite), NotesFull> {
         if number.is_none() && self.notes.len() >= limits::INTENTS {
             return Err(NotesFull);
@@ -159,7 +162,7 @@ impl RequestNotes {
         Ok((number, self.write(number)))
     }
 
-    /// The request got its answer, or it is known that it was not sent: what is kept of that.
+    /// Records the answer of a request, or that it was certainly not sent. Returns what to store.
     pub fn answered(&mut self, number: u64, answer: StoredAnswer) -> KvWrite {
         self.settle(number, RequestFate::Answered(answer))
     }
@@ -188,7 +191,7 @@ impl RequestNotes {
         }
     }
 
-    /// A verdict on these states is given: what removes their notes, in the save that has the verdict.
+    /// Removes the notes of states that got a verdict, in the save that has the verdict.
     pub fn finish(&mut self, seqs: &[Seq]) -> Vec<KvWrite> {
         let numbers: BTreeSet<u64> =
             seqs.iter().filter_map(|seq| self.by_seq.get(seq)).flatten().copied().collect();
@@ -204,7 +207,8 @@ impl RequestNotes {
         removals
     }
 
-    /// Removes the notes that only states up to the cursor have: what is left of states that never came again.
+    /// Removes notes whose states are all at or before the cursor. They are left over from states that never
+    /// came again.
     pub fn make_room(&mut self, cursor: Seq) -> Vec<KvWrite> {
         let is_old = |note: &RequestNote| note.asked.seqs.iter().all(|seq| *seq <= cursor);
         let old: Vec<u64> =
@@ -212,7 +216,7 @@ impl RequestNotes {
         self.remove(old)
     }
 
-    /// A tick with these notes is kept.
+    /// Removes the notes of a tick that was saved.
     pub fn end_tick(&mut self, numbers: &BTreeSet<u64>) -> Vec<KvWrite> {
         self.remove(numbers.iter().copied().collect())
     }
@@ -235,7 +239,7 @@ impl RequestNotes {
         let notes = numbers.filter_map(|number| Some((*number, self.notes.get(number)?)));
         let notes = notes.filter(|(number, note)| note.asked.to == asked.to && !used.contains(number));
         let twins = notes.clone().filter(|(_, note)| note.asked.digest == asked.digest);
-        // The notes of a try before may still be there: their removal is saved after the next try has begun.
+        // The notes of the previous try may still exist: their removal is saved after the next try has begun.
         match asked.seqs[..] {
             [seq] if seq != TICK => notes
                 .filter(|(_, note)| note.asked.seqs == asked.seqs && note.asked.nth == asked.nth)

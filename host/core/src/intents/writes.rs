@@ -1,9 +1,10 @@
-//! Writes to `kv` of calls that also write rows or ledger records. A receipt commits with the rows, and `kv` with the
-//! plugin's progress, later. So the writes are noted before the receipt commits: after a kill in between, the receipt
-//! says that they count.
+//! Writes to `kv` of calls that also write rows or ledger records.
 //!
-//! A note counts if all of its states have a receipt, and if no later note has one of them: a call that was rolled
-//! back leaves its note, and the next call with one of its states writes another.
+//! A receipt commits with the rows; the `kv` writes commit later, with the plugin's progress. So the writes
+//! are noted before the receipt commits. After a kill in between, the receipt proves that they count.
+//!
+//! A note counts if all of its states have a receipt and no later note has any of them. A call that was
+//! rolled back leaves its note behind, but the next call with one of its states writes a newer one.
 
 use std::collections::BTreeMap;
 
@@ -16,12 +17,12 @@ use crate::state::Seq;
 
 const KIND: &str = "kv";
 
-/// A state, as receipts have it.
+/// A state, as receipts identify it.
 pub type ReceiptKey = (Seq, IdPrint);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct WriteNote {
-    /// Those that no later call has finished.
+    /// The states that were not finished by a later call.
     marks: Vec<ReceiptKey>,
     writes: Vec<KvWrite>,
 }
@@ -38,12 +39,13 @@ pub struct WriteNotes {
 #[derive(Serialize, Deserialize)]
 struct WriteHead {
     marks: Vec<ReceiptKey>,
-    /// Keys, with the number of bytes of the value behind the head. `None` deletes the key.
+    /// Keys, each with the length of its value in the bytes after the head. `None` deletes the key.
     writes: Vec<(String, Option<usize>)>,
 }
 
 impl WriteNotes {
-    /// Takes a note that was read back. `None`: the key is another's. `Some(false)`: it can't be read.
+    /// Loads a stored note. Returns `None` if the key is not that of such a note, and `Some(false)` if it
+    /// can't be read.
     pub fn read(&mut self, key: &str, value: &[u8]) -> Option<bool> {
         let number = super::number(KIND, key)?;
         let Some(note) = WriteNote::decode(value) else { return Some(false) };
@@ -52,11 +54,11 @@ impl WriteNotes {
         Some(true)
     }
 
-    /// The note that must be kept before the receipt of these states commits, and its number; `None` if a
-    /// kill would lose nothing.
+    /// The note to store before the receipt of these states commits, with its number. `None` if a kill would
+    /// lose nothing.
     pub fn note(&mut self, marks: &[ReceiptKey], writes: &[KvWrite]) -> Option<(u64, KvWrite)> {
         let is_repeat = self.notes.values().any(|note| note.has_one_of(marks));
-        // Without a receipt a repeat does everything again.
+        // Without a receipt, a repeat does everything again.
         if marks.is_empty() || (writes.is_empty() && !is_repeat) {
             return None;
         }
@@ -67,7 +69,8 @@ impl WriteNotes {
         Some((self.last, KvWrite { key: super::key(KIND, self.last), value }))
     }
 
-    /// Whether the call of a note still has to apply its writes: somebody else may have read its receipt first.
+    /// Whether the call of a note still has to apply its writes. Another call may have read its receipt
+    /// first.
     pub fn is_open(&self, number: u64) -> bool {
         self.notes.contains_key(&number)
     }
@@ -81,7 +84,7 @@ impl WriteNotes {
         done.map(|(number, _)| super::removal(KIND, number)).collect()
     }
 
-    /// Once the receipts were read: answers the writes that count now, in their order. The next save owes them.
+    /// Returns the writes that count, in order, once the receipts are known. The next save must contain them.
     pub fn settle(&mut self, is_applied: impl Fn(ReceiptKey) -> bool) -> Vec<KvWrite> {
         let counts = |number: &u64, note: &WriteNote| {
             note.marks.iter().all(|mark| is_applied(*mark))
@@ -106,7 +109,7 @@ impl WriteNotes {
         !self.owed.is_empty()
     }
 
-    /// For a save. What is owed comes before what calls write from now on.
+    /// Takes the pending writes for a save. They precede writes of later calls.
     pub fn take_owed(&mut self) -> Vec<KvWrite> {
         std::mem::take(&mut self.owed)
     }

@@ -1,6 +1,9 @@
 //! Orders the states of one plugin: each object's states one after the other, different objects in parallel.
 //! A pure machine with no I/O and no clock: the caller passes the time.
 //!
+//! One queue would keep the order, but a single failing object would block all others. Parallel calls without
+//! lanes would mix up the states of an object. So each object has a lane, and a plugin's lanes take turns.
+//!
 //! **A batch has one state of a lane.** A call's writes are committed together, before the lanes see its
 //! verdicts. Suppose a batch held two states of one object, and only the second were done. Its effect would
 //! be committed before the effect of the first, and nothing could take it back. So a batch takes the heads of

@@ -1,13 +1,14 @@
-//! The Merkle tree of RFC 6962. It keeps the roots of its perfect subtrees, so a root costs a few hashes.
+//! The Merkle tree of RFC 6962. It keeps only the roots of its perfect subtrees, so a new root costs a few
+//! hashes.
 //!
-//! SHA-256 is that of `sha2` here and that of `ring` in `kubewitness audit verify`: a proof shares no code with what it
-//! judges. No crate makes the tree: of it, only adding a leaf and reading the root are needed.
+//! SHA-256 comes from `sha2` here and from `ring` in `kubewitness audit verify`, so that a verifier shares no
+//! code with what it judges. The tree is written by hand: only adding a leaf and reading the root are needed.
 
 use sha2::{Digest, Sha256};
 
 pub type MerkleHash = [u8; 32];
 
-/// Leaves and nodes begin with different bytes, so that no leaf passes for a node.
+/// Leaves and nodes begin with different bytes, so that no leaf can pass for a node.
 const LEAF: [u8; 1] = [0];
 const NODE: [u8; 1] = [1];
 
@@ -22,7 +23,7 @@ fn node(left: &MerkleHash, right: &MerkleHash) -> MerkleHash {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MerkleTree {
     leaves: u64,
-    /// The roots of perfect subtrees, the largest first: one for each bit that is set in `leaves`.
+    /// The roots of perfect subtrees, the largest first: one for each set bit of `leaves`.
     subtrees: Vec<MerkleHash>,
 }
 
@@ -57,7 +58,7 @@ mod tests {
 
     use super::*;
 
-    /// As RFC 6962 writes it down, in section 2.1.
+    /// The definition in section 2.1 of RFC 6962.
     fn defined(leaves: &[Vec<u8>]) -> MerkleHash {
         match leaves {
             [] => sha256(b""),

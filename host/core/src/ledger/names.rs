@@ -2,17 +2,17 @@
 
 use std::path::{Path, PathBuf};
 
-/// Digits of a number in a name, so that names sort as their files follow each other.
+/// The digits of a number in a name, so that names sort in the order of the files.
 const DIGITS: usize = 6;
 
-/// The name that a file gets when it is closed: `trail.jsonl` becomes `trail-000001.jsonl`.
+/// The name of a file after it is closed: `trail.jsonl` becomes `trail-000001.jsonl`.
 pub fn closed_file(open: &Path, file: u64) -> PathBuf {
     let stem = open.file_stem().unwrap_or_default().to_string_lossy();
     let ending = open.extension().map(|ending| format!(".{}", ending.to_string_lossy())).unwrap_or_default();
     open.with_file_name(format!("{stem}-{file:0DIGITS$}{ending}"))
 }
 
-/// The open file of the ledger to which this closed file belongs by its name.
+/// The open file of the ledger to which this closed file belongs, by its name.
 pub fn open_file(closed: &Path) -> Option<PathBuf> {
     let stem = closed.file_stem()?.to_str()?;
     let (stem, number) = stem.rsplit_once('-')?;
@@ -29,7 +29,7 @@ pub fn closed_number(open: &Path, name: &Path) -> Option<u64> {
     (closed_file(open, number) == name).then_some(number)
 }
 
-/// Whether this is the name of a closed file of a ledger with this open file.
+/// Whether this names a closed file of the ledger with this open file.
 pub fn is_closed_file(open: &Path, name: &Path) -> bool {
     closed_number(open, name).is_some()
 }

@@ -1,13 +1,13 @@
-//! Names of people beside a ledger. Its records hold digests of them, so that a name can be erased and the chain still
-//! holds. `trail.jsonl` has its names in `trail.persons`, one line each:
+//! Names of people, stored beside a ledger. The ledger's records contain digests instead, so a name can be
+//! erased without breaking the chain. `trail.jsonl` has its names in `trail.persons`, one line each:
 //!
 //! ```text
 //! {"digest":"<64 hex>","salt":"<32 hex>","name":"ada"}
-//! {"digest":"<64 hex>","erased":"2026-11-26T10:00:00.000Z"}       (with blanks up to the length that the line had)
+//! {"digest":"<64 hex>","erased":"2026-11-26T10:00:00.000Z"}       (padded with blanks to the length of the old line)
 //! ```
 //!
-//! `digest` is SHA-256 over the 16 bytes of the salt and the name. Each name has a salt of its own, which goes with the
-//! name. Without it nobody can tell whether a digest is of a name, whichever names they try.
+//! `digest` is SHA-256 over the 16 bytes of the salt and the name. Each name has its own salt, which is
+//! erased with the name. Without the salt nobody can find the name by trying candidates.
 
 use std::path::{Path, PathBuf};
 
@@ -16,11 +16,11 @@ use serde::{Deserialize, Serialize};
 use super::{names, sha256};
 
 pub const SALT_BYTES: usize = 16;
-/// A longer name is no person's.
+/// No person has a longer name.
 pub const NAME_BYTES: usize = 256;
-/// Names of one ledger. Some megabytes, which the controller holds.
+/// The most names of one ledger: some megabytes, which the controller holds.
 pub const PERSONS: usize = 20_000;
-/// Each byte of a name has at most six in JSON.
+/// JSON takes at most six bytes for each byte of a name.
 pub const PERSON_BYTES: usize = 6 * NAME_BYTES + 256;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,8 +41,8 @@ impl PersonEntry {
         Self::Named { digest, salt: hex::encode(salt), name: name.to_owned() }
     }
 
-    /// `None` for a line that says nothing, whose name is not that of its digest, or that holds more than its erasure: a
-    /// crash in the middle of one can leave the name behind it.
+    /// `None` for a line that is not an entry: its name does not match its digest, or an erased line has
+    /// other content. A crash during an erasure can leave part of the name behind.
     pub fn parse(line: &[u8]) -> Option<Self> {
         let person: Self = serde_json::from_slice(line).ok()?;
         let holds = match &person {
@@ -61,14 +61,14 @@ impl PersonEntry {
         }
     }
 
-    /// With its end.
+    /// Encodes the line, with its newline.
     pub fn line(&self) -> Result<Vec<u8>, serde_json::Error> {
         let mut line = serde_json::to_vec(self)?;
         line.push(b'\n');
         Ok(line)
     }
 
-    /// The line that replaces a line of so many bytes, its end included. It says when the name was erased.
+    /// The line that replaces a line of `bytes` bytes, newline included. It has the time of the erasure.
     pub fn erased(&self, at: &str, bytes: usize) -> Result<Vec<u8>, serde_json::Error> {
         let erased = Self::Erased { digest: self.digest().to_owned(), erased: at.to_owned() };
         let mut line = serde_json::to_vec(&erased)?;

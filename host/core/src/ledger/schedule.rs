@@ -10,7 +10,7 @@ pub struct FileRotation {
     pub every_ms: Option<u64>,
 }
 
-/// How long records may wait for a root over them.
+/// How long records may wait for the root that covers them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SigningInterval {
     pub records: u64,
@@ -32,12 +32,12 @@ pub enum DueWrite {
 }
 
 impl LedgerSchedule {
-    /// Whether the controller writes statements at all.
+    /// Whether the controller writes any statements.
     pub fn is_any(&self) -> bool {
         *self != Self::default()
     }
 
-    /// When nothing more is to come: what waits for a root gets one.
+    /// The schedule at shutdown: records that wait for a root get one now.
     pub fn at_the_end(&self) -> Self {
         let signing = self.signing.map(|_| SigningInterval { records: 1, every_ms: 0 });
         Self { signing, ..*self }
@@ -64,7 +64,7 @@ impl LedgerSchedule {
     }
 }
 
-/// A clock that was set back makes it due: a root too many does no harm, and one that never comes does.
+/// If the clock was set back, it counts as due: an extra root is harmless, a missing one is not.
 fn has_passed(since_ms: u64, every_ms: u64, now_ms: u64) -> bool {
     now_ms.checked_sub(since_ms).is_none_or(|age| age >= every_ms)
 }

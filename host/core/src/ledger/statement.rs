@@ -1,12 +1,12 @@
-//! A line that the controller writes into a ledger: what it says, and which bytes are signed.
+//! A statement: a line that the controller writes into a ledger, and the bytes that are signed.
 
 use serde::{Deserialize, Serialize};
 
 use super::sha256;
 
-/// The text before each signed text, so that no signature of something else passes for one of a ledger.
+/// The prefix of each signed text. A signature for another purpose can't pass for one of a ledger.
 pub const CONTEXT: &str = "kubewitness ledger statement, version 1\n";
-/// How every statement begins, and no record.
+/// The prefix of every statement. No record begins with it.
 const START: &[u8] = b"{\"kubewitness.dev/ledger\":\"";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,11 +25,11 @@ pub struct LedgerStatement {
     pub ledger: String,
     pub file: u64,
     pub previous: String,
-    /// A head has none, nor a root.
+    /// Absent in a head, as `root` is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lines: Option<u64>,
     pub records: u64,
-    /// Lines of this file that the controller took over: it did not see how they came.
+    /// Lines of this file that the controller took over. It did not see who wrote them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub adopted: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -39,12 +39,12 @@ pub struct LedgerStatement {
     pub key: Option<String>,
 }
 
-/// Whether the controller wrote this line. A plugin may write none that looks like it.
+/// Whether the controller wrote this line. A plugin's record may not look like this.
 pub fn is_statement(line: &[u8]) -> bool {
     line.starts_with(START)
 }
 
-/// The name by which statements tell which key signed them.
+/// The id by which statements refer to the key that signed them.
 pub fn key_id(public: &[u8]) -> String {
     hex::encode(&sha256(public)[..8])
 }
@@ -53,12 +53,12 @@ pub fn key_id(public: &[u8]) -> String {
 pub type StatementSigner<'a> = dyn Fn(&[u8]) -> Vec<u8> + 'a;
 
 impl LedgerStatement {
-    /// `None` if the line is a record, or no statement that this version knows.
+    /// `None` if the line is a record, or a statement that this version does not know.
     pub fn parse(line: &[u8]) -> Option<Self> {
         is_statement(line).then(|| serde_json::from_slice(line).ok()).flatten()
     }
 
-    /// The line without its end. `sign` gets the bytes to sign.
+    /// The line without its end. `sign` gets the bytes that are signed.
     pub fn line(&self, sign: Option<&StatementSigner<'_>>) -> Result<Vec<u8>, serde_json::Error> {
         let mut text = serde_json::to_vec(self)?;
         if let Some(sign) = sign {

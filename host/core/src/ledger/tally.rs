@@ -7,28 +7,29 @@ use crate::model::calendar;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LedgerTally {
-    /// Known once the controller has written a statement.
+    /// Known after the controller's first statement.
     ledger: Option<String>,
     file: u64,
     previous: String,
     tree: MerkleTree,
-    /// Of this file.
+    /// In this file.
     records: u64,
-    /// Of the files before.
+    /// In the files before.
     records_before: u64,
     began_ms: u64,
-    /// Records after the newest root, and when the first of them came.
+    /// The number of records after the newest root, and when the first of them came.
     waiting: Option<(u64, u64)>,
-    /// Lines that were there before, for which nothing vouches. The next statement tells it.
+    /// Lines that existed before the controller took over, unverified. The next statement reports their
+    /// number.
     adopted: Option<u64>,
 }
 
-/// How far a signed ledger has come: the journal keeps it, so that files that were rewritten are not signed.
+/// The progress of a signed ledger. The journal stores it, so that a rewritten file is not signed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LedgerProgress {
     pub ledger: String,
     pub file: u64,
-    /// Of this file, and the root over them.
+    /// The lines of this file, and the root over them.
     pub lines: u64,
     pub root: String,
 }
@@ -49,7 +50,7 @@ impl LedgerTally {
         }
     }
 
-    /// Counts the next line of a file. Gives what is wrong with it.
+    /// Counts the next line of a file, and reports a fault in it.
     pub fn line(&mut self, line: &[u8], now_ms: u64) -> Result<(), &'static str> {
         if !super::is_statement(line) {
             self.record(line, now_ms);
@@ -94,7 +95,7 @@ impl LedgerTally {
         (self.waiting, self.adopted) = (None, None);
     }
 
-    /// Lines that are there already are taken over, but for those that the journal knows.
+    /// Adopts existing lines, except those that the journal already knows.
     pub fn adopt(&mut self, reached: Option<&LedgerProgress>) {
         let known = reached.filter(|reached| reached.file == self.file).map_or(0, |reached| reached.lines);
         self.adopted = self.tree.leaves().checked_sub(known).filter(|lines| *lines > 0);
@@ -143,7 +144,7 @@ impl LedgerTally {
 }
 
 impl LedgerStatement {
-    /// The head of the file after the one that this seal ends; `line` is the seal as it stands in the file.
+    /// The head of the file after this seal; `line` is the seal as written.
     pub fn head_after(&self, line: &[u8]) -> Self {
         Self {
             kind: StatementKind::Head,

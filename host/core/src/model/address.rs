@@ -1,4 +1,4 @@
-//! Reads what the address of a database server says, without a connection.
+//! Reads the parts of a database server's address, without connecting.
 
 use std::path::PathBuf;
 
@@ -8,8 +8,8 @@ use crate::files;
 const FILES: [&str; 8] =
     ["sslrootcert", "ssl-root-cert", "ssl-ca", "sslca", "sslcert", "ssl-cert", "sslkey", "ssl-key"];
 
-/// Checks the files that an address names before a client opens them. A file that hangs would block one of
-/// the runtime's threads with each try. The error tells nothing else of the address.
+/// Checks the files that an address names before a client opens them. A file that hangs would block a runtime
+/// thread on each try. The error quotes nothing else of the address.
 pub async fn expect_files(url: &str) -> Result<(), String> {
     for (field, path) in named_files(url) {
         let asked = path.clone();
@@ -28,8 +28,8 @@ fn named_files(url: &str) -> Vec<(&'static str, PathBuf)> {
     named.collect()
 }
 
-/// Whether a `@` or `/` within the password cut the address. Then the name of the database is a part of the
-/// password and must not be shown.
+/// Whether a `@` or `/` in the password split the address in the wrong place. Then the database's name is
+/// part of the password and must not be shown.
 pub fn is_cut(database: &str) -> bool {
     database.contains(['@', ':', '/'])
 }

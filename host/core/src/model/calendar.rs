@@ -1,4 +1,4 @@
-//! Formats and parses times as people read them, in UTC. `jiff` does the arithmetic.
+//! Formats and parses times for people, in UTC. `jiff` does the arithmetic.
 
 use jiff::Timestamp;
 
@@ -7,7 +7,7 @@ pub fn rfc3339(ms: u64) -> String {
     format!("{:.3}", at(ms))
 }
 
-/// Parses what [`rfc3339`] writes; `None` for a text in any other form.
+/// Parses the output of [`rfc3339`]; `None` for any other form.
 pub fn parse(text: &str) -> Option<u64> {
     let ms = moment(text)?;
     // Other offsets, precisions and signs name a moment as well, but [`rfc3339`] never writes them.
@@ -25,7 +25,7 @@ pub fn parts(ms: u64) -> (String, String) {
     (at.strftime("%Y-%m-%d").to_string(), at.strftime("%H:%M:%S").to_string())
 }
 
-/// A time beyond the calendar becomes the calendar's last moment.
+/// A time beyond the calendar becomes its last moment.
 fn at(ms: u64) -> Timestamp {
     i64::try_from(ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok()).unwrap_or(Timestamp::MAX)
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 pub trait Clock: Send + Sync {
     /// Milliseconds since 1970, as the machine reports them.
     fn now_ms(&self) -> u64;
-    /// The time since a fixed moment. It never goes back.
+    /// The time since a fixed moment. It never decreases.
     fn elapsed(&self) -> Duration;
 }
 

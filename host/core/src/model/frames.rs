@@ -1,13 +1,12 @@
-//! Splits the bytes of a watch into frames, one for each line. Knows nothing about what is in them.
+//! Splits the bytes of a watch into frames, one for each line. It does not look inside a frame.
 //!
-//! A frame within one chunk is a slice of the chunk; only a frame that the chunk's end cuts is copied. A
-//! frame over the limit is given out once, cut short, and the rest up to its newline is skipped. A frame that
-//! is incomplete when the stream ends was cut by the server or the network. It is dropped, and the resumed
-//! watch brings it again.
+//! A frame within one chunk is a slice of the chunk; only a frame across chunks is copied. A frame over the
+//! limit is returned once, truncated, and the rest of its line is skipped. An incomplete frame at the end of
+//! the stream was cut by the server or the network. It is dropped, and the resumed watch delivers it again.
 
 use bytes::{Bytes, BytesMut};
 
-/// The bytes that are kept of a frame over the limit. They are enough to see its object.
+/// How many bytes of an oversized frame are kept. They suffice to identify its object.
 pub const OVERSIZED_KEPT: usize = 64 * 1024;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,14 +64,14 @@ impl FrameSplitter {
         }
     }
 
-    /// Keeps the same number of bytes however the stream was cut into chunks, so that the same frame is
-    /// always the same poison message.
+    /// Keeps the same number of bytes however the stream was chunked, so the same frame always becomes the
+    /// same poison message.
     fn oversized(&mut self, more: &[u8], out: &mut Vec<FrameLine>) {
         let most = OVERSIZED_KEPT.min(self.limit);
         let mut kept = std::mem::take(&mut self.carry);
         kept.truncate(most);
         kept.extend_from_slice(&more[..more.len().min(most - kept.len())]);
-        // This is a copy, so that the ten megabytes behind it are freed.
+        // Copied, so that the ten megabytes of the frame are freed.
         out.push(FrameLine::Oversized(Bytes::copy_from_slice(&kept)));
     }
 

@@ -1,7 +1,8 @@
-//! Matches kinds as people write them: `Job`, `job`, `jobs`, `jobs.batch`, `po`. Tells what a name may be.
+//! Matches kinds as people write them: `Job`, `job`, `jobs`, `jobs.batch`, `po`. Also decides which names are
+//! valid.
 
-/// The short names of kubectl and of the kinds' own definitions. It lists only those that people type; every
-/// other kind is found by its full name.
+/// Short names as in kubectl and in the kinds' definitions. Only common ones are listed; every other kind is
+/// found by its full name.
 const SHORT: [(&str, &str); 37] = [
     ("cj", "CronJob"),
     ("cm", "ConfigMap"),
@@ -47,7 +48,7 @@ pub fn is_event(group: &str, kind: &str) -> bool {
     kind == "Event" && matches!(group, "" | "events.k8s.io")
 }
 
-/// Whether `wanted` means this kind. `all` means every kind but Events, as for kubectl.
+/// Whether `wanted` means this kind. As in kubectl, `all` means every kind except Events.
 pub fn is_kind(group: &str, kind: &str, wanted: &str) -> bool {
     let wanted = wanted.to_ascii_lowercase();
     if wanted == "all" {
@@ -65,12 +66,12 @@ fn in_group(group: &str, wanted: &str) -> bool {
 }
 
 fn is_short(group: &str, kind: &str, name: &str) -> bool {
-    // Volcano's Job has short names of its own, and the built-in one has none.
+    // Volcano's Job has its own short names; the built-in one has none.
     let of_group = !matches!(name, "vcjob" | "vj") || group == "batch.volcano.sh";
     of_group && SHORT.iter().any(|(short, of)| *short == name && of.eq_ignore_ascii_case(kind))
 }
 
-/// The usual plural of a kind in lower case, which most resources have as their name.
+/// The usual plural of a kind in lower case. Most resources have it as their name.
 pub fn plural(kind: &str) -> String {
     let before = |end: &str| kind.strip_suffix(end);
     match before("y") {

@@ -1,4 +1,4 @@
-//! Defines a state: one version of one object as it was witnessed.
+//! Defines a state: one witnessed version of one object.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -83,8 +83,8 @@ impl StateId {
         Self(text.into())
     }
 
-    /// The version names a `present` or `left` state. `gone` carries no version, because a uid ends once, and
-    /// a deletion that a comparison found has no version. A gap is named by its bounds.
+    /// A version identifies a `present` or `left` state. `gone` has no version: a uid ends only once, and a
+    /// deletion that a relist found has no version. A gap is identified by its bounds.
     pub fn of(
         source: &str,
         epoch: u32,
@@ -100,7 +100,7 @@ impl StateId {
         };
         let (group, kind, uid) = (&object.group, &object.kind, &object.uid);
         let [a, b, c, d] = which;
-        // This runs for each state, so it joins the parts at once and does not format them.
+        // This runs for each state, so it joins the parts and avoids the formatter.
         let parts = [source, "/", &epoch.to_string(), "/", group, "/", kind, "/", uid, "/", a, b, c, d];
         Self(parts.concat().into())
     }
@@ -164,8 +164,8 @@ pub mod gap_reason {
     }
 }
 
-/// Identifies the rules that say what a secret is, together with the version of the search. What was found under one print
-/// says nothing under another.
+/// Identifies the redaction rules together with the version of the search. A result under one print is
+/// invalid under another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RulesPrint(NonZeroU32);
 
@@ -175,7 +175,7 @@ impl RulesPrint {
         Self(NonZeroU32::new(u32::from_le_bytes(digest)).unwrap_or(NonZeroU32::MIN))
     }
 
-    /// None for 0, which stands for "not searched" where prints are kept.
+    /// `None` for 0, which means "not searched" in stored prints.
     pub fn from_bits(bits: u32) -> Option<Self> {
         NonZeroU32::new(bits).map(Self)
     }
@@ -211,9 +211,9 @@ pub struct State {
     pub quotes_none_under: Option<RulesPrint>,
 }
 
-/// The key of an object's lane. A new uid under an old name shares the lane of the old one, so the key is
-/// made from the name and not from the uid. Two names with the same hash share a lane, which costs only
-/// parallelism. The key is stable within a process and never stored.
+/// The key of an object's lane. It is made from the name and not from the uid, so a recreated object shares
+/// the lane of the old one. Two names with the same hash share a lane, which costs only parallelism. The key
+/// is stable within a process and never stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LaneKey {
     /// The hash of the lane's namespace, for fair shares. Two namespaces with the same hash get one share.
@@ -238,8 +238,8 @@ impl State {
         LaneKey::of(&self.source, &self.object)
     }
 
-    /// Whether the status changed as a person would tell it. The message is left out: some controllers put a
-    /// clock into it.
+    /// Whether the status changed in a way that people care about. Messages don't count, because some
+    /// controllers put a clock into them.
     pub fn is_transition(&self) -> bool {
         let Some(previous) = &self.previous else { return true };
         let now = &self.status;

@@ -1,4 +1,4 @@
-//! Compares resource versions as Kubernetes 1.35 and later define it.
+//! Compares resource versions as Kubernetes defines it since 1.35.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -22,7 +22,7 @@ impl Version {
         &self.0
     }
 
-    /// Whether it is decimal without sign and leading zero, and so comparable within one resource.
+    /// Whether it is a decimal without sign or leading zero, and so comparable within one resource.
     pub fn is_comparable(&self) -> bool {
         let bytes = self.0.as_bytes();
         !bytes.is_empty() && bytes[0] != b'0' && bytes.iter().all(u8::is_ascii_digit)
@@ -51,7 +51,7 @@ impl Version {
         self.compare(other) == Some(Ordering::Greater)
     }
 
-    /// The version before everything, in a history that has this version. It is empty if versions have no
+    /// The version before all others in a history that has this version. It is empty if versions have no
     /// order.
     pub fn beginning(&self) -> Self {
         Self::new(if self.is_comparable() { "1" } else { "" })
@@ -62,7 +62,7 @@ impl Version {
         if !self.is_comparable() || &*self.0 == "1" {
             return None;
         }
-        // Every version today takes this branch, and each event asks.
+        // Every version takes this branch today, and it runs for each event.
         if let Ok(number) = self.0.parse::<u64>() {
             let mut text = [0; 20];
             let (mut rest, mut at) = (number - 1, text.len());

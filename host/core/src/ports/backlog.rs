@@ -1,4 +1,4 @@
-//! Journal → dispatch: the states to hand over, and how far each plugin is.
+//! Journal → dispatch: the states to deliver, and the progress of each plugin.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ pub struct DeadLetter {
     pub tries: Vec<Try>,
 }
 
-/// A pause that an operator has ordered and that is not over.
+/// A pause that an operator has ordered and that is still in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PluginPause {
     pub who: String,
@@ -62,7 +62,7 @@ pub struct KvWrite {
     pub value: Option<Vec<u8>>,
 }
 
-/// The changes of one save of a plugin's progress. One transaction writes all of them.
+/// The changes of one save of a plugin's progress. They are written in one transaction.
 #[derive(Clone, Debug, Default)]
 pub struct ProgressSave {
     pub progress: PluginProgress,
@@ -84,12 +84,12 @@ pub struct PresentPage {
 #[derive(Clone, Debug, Default)]
 pub struct OtherNamespaces {
     pub states: Vec<Arc<State>>,
-    /// Up to this position there are no others.
+    /// No other such state exists up to this position.
     pub looked: Seq,
 }
 
 impl OtherNamespaces {
-    /// Filters states that were read from all namespaces. `limit` is the number that was asked for.
+    /// Filters states that were read from all namespaces. `limit` is the requested number.
     pub fn of(mut states: Vec<Arc<State>>, through: Seq, limit: usize, namespaces: &[String]) -> Self {
         let is_all = states.len() < limit;
         let looked = states.last().filter(|_| !is_all).map_or(through, |state| state.seq.min(through));
@@ -106,8 +106,8 @@ pub trait Backlog: Send + Sync {
     /// Reads at most `limit` states of any source after `after`, in order.
     async fn read(&self, after: Seq, limit: usize) -> Result<Vec<Arc<State>>, JournalError>;
     /// Reads at most `limit` states in `(after, through]`, in order, whose objects are in none of these
-    /// namespaces. A store that can skip the other states without reading them should do so. It may answer
-    /// before it has looked at all of them.
+    /// namespaces. A store that can skip the other states without reading them should do so. It may return
+    /// before it has looked at the whole range.
     async fn read_outside(
         &self,
         after: Seq,
@@ -117,9 +117,9 @@ pub trait Backlog: Send + Sync {
     ) -> Result<OtherNamespaces, JournalError> {
         Ok(OtherNamespaces::of(self.read(after, limit).await?, through, limit, namespaces))
     }
-    /// Reads single states by position, for replays. It leaves out unknown positions.
+    /// Reads single states by position, for replays. Unknown positions are left out.
     async fn read_at(&self, seqs: &[Seq]) -> Result<Vec<Arc<State>>, JournalError>;
-    /// Reads at most `limit` present objects of a source, from the end of the part before (0: from the
+    /// Reads at most `limit` present objects of a source, from the end of the previous part (0: from the
     /// first). The answer contains everything that is durable when the call begins.
     async fn present(&self, source: &str, from: u64, limit: usize) -> Result<PresentPage, JournalError>;
     /// Counts the states of these sources in `(after, through]`.
@@ -135,7 +135,7 @@ pub trait Backlog: Send + Sync {
         who: &str,
         why: &str,
     ) -> Result<(), JournalError>;
-    /// Marks dead letters as dropped, durably, before their lanes go on.
+    /// Marks dead letters as dropped, durably, before their lanes continue.
     async fn mark_dropped(
         &self,
         plugin: &str,
@@ -143,60 +143,62 @@ pub trait Backlog: Send + Sync {
         who: &str,
         why: &str,
     ) -> Result<(), JournalError>;
-    /// The plugin's pause, if there is one. It belongs to the plugin's name, and not to a version of it.
+    /// The plugin's pause, if it is paused. A pause belongs to the plugin's name and applies to every version
+    /// of it.
     async fn paused(&self, plugin: &str) -> Result<Option<PluginPause>, JournalError>;
     /// Records, durably, that an operator pauses the plugin or resumes it.
     async fn mark_paused(&self, plugin: &str, pauses: bool, who: &str, why: &str)
     -> Result<(), JournalError>;
     async fn kv(&self, plugin: &str) -> Result<Vec<(String, Vec<u8>)>, JournalError>;
-    /// Returns once every write that began before is done, or can never be done, even if its caller has given
-    /// up. A dispatcher that takes over from another calls it first: a later save of the other would undo
-    /// what both rely on.
+    /// Returns once every earlier write is done or can never happen, even if its caller has given up. A
+    /// dispatcher that takes over from another calls it first: a late save by the old one would undo what
+    /// both rely on.
     async fn settle(&self) -> Result<(), JournalError>;
 }
 
-/// Keeps what a plugin's calls are about to do, beside its `kv` and fenced as its progress is. The keys begin with
-/// [`NOTE`], so that they are none of the plugin's own. [`Backlog::kv`] reads them back, and the writes of a
-/// [`ProgressSave`] remove them.
+/// Stores what a plugin's calls are about to do, beside its `kv` and fenced as its progress is. The keys
+/// begin with [`NOTE`], so none collides with a key of the plugin. [`Backlog::kv`] reads them back, and the
+/// writes of a [`ProgressSave`] remove them.
 #[async_trait]
 pub trait NoteStore: Send + Sync {
-    /// Returns once the notes are kept.
+    /// Returns once the notes are durable to this degree.
     async fn note(&self, plugin: &str, notes: Vec<KvWrite>, kept: NoteDurability)
     -> Result<(), JournalError>;
-    /// Keeps them with the next transaction of the journal, behind all that was noted before. They may be lost:
-    /// nothing may rely on them but a repeat that does less.
+    /// Stores the notes with the journal's next transaction, after all earlier notes. They may be lost, so
+    /// only a repeat that skips work may rely on them.
     fn note_later(&self, plugin: &str, notes: Vec<KvWrite>);
 }
 
-/// Keeps how far each signed ledger has come, fenced as notes are.
+/// Stores the progress of each signed ledger, fenced as notes are.
 #[async_trait]
 pub trait Ledgers: Send + Sync {
     async fn reached(&self, ledger: &str) -> Result<Option<LedgerProgress>, JournalError>;
-    /// A loss of power may take the newest.
+    /// A power failure may lose the newest.
     async fn reach(&self, ledger: &str, reached: &LedgerProgress) -> Result<(), JournalError>;
 }
 
-/// No key of a plugin has a NUL.
+/// No key of a plugin contains a NUL.
 pub const NOTE: char = '\0';
 
 /// The failure that a note survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoteDurability {
-    /// The process. A loss of power may take it, as long as nothing else was written to the journal since.
+    /// Survives a crash of the process. A power failure may lose it, unless something else was written to the
+    /// journal since.
     ProcessCrash,
-    /// A loss of power as well.
+    /// Survives a power failure as well.
     PowerLoss,
 }
 
 /// Reads documents back, byte for byte.
 #[async_trait]
 pub trait DocumentReader: Send + Sync {
-    /// None where the journal has no document: of a position that nobody has, and of a deletion that a comparison found.
+    /// `None` if the journal has no document: the position is unknown, or a relist found the deletion.
     async fn document(&self, seq: Seq) -> Result<Option<Bytes>, JournalError>;
     /// The version of the same object that was journaled before this one.
     async fn document_before(&self, seq: Seq) -> Result<Option<Bytes>, JournalError>;
-    /// The newest states of the object with this uid in this namespace, at most three. None where no such object was ever
-    /// journaled.
+    /// The newest states of the object with this uid in this namespace, at most three. `None` if no such
+    /// object was ever journaled.
     async fn newest_of(&self, object: &ObjectRef) -> Result<Vec<Seq>, JournalError>;
 }
 

@@ -14,7 +14,7 @@ use crate::search::SearchText;
 use crate::selector::LabelSelector;
 use crate::state::Seq;
 
-/// Selects objects of one source. An object must fit every condition that is given.
+/// Selects objects of one source. An object must match every given condition.
 #[derive(Clone, Debug, Default)]
 pub struct ObjectSelection {
     pub namespace: Option<String>,
@@ -24,29 +24,32 @@ pub struct ObjectSelection {
     /// The name of an index ([`crate::index`]) and a key in it.
     pub index: Option<(String, String)>,
     pub limit: usize,
-    /// A part of what the object is known by.
+    /// A part of the object's name, uid, submitter or labels.
     pub search: Option<SearchText>,
-    /// For somebody who may not see secrets: what hides them. An index over a hidden place is refused.
+    /// The rules that hide secrets, for a person who may not see them. An index over a hidden path is
+    /// refused.
     pub rules: Option<Arc<RedactionRules>>,
-    /// Only objects that were created at this moment or later, and whose document says so.
+    /// Only objects that were created at this time or later. An object without a creation time does not
+    /// match.
     pub created_since_ms: Option<u64>,
-    /// Return the first objects of this order, in order, without a continuation. Otherwise they have none.
+    /// Returns the first objects of this order, in order, without a continuation. Without it, objects have no
+    /// order.
     pub order: Option<ObjectOrder>,
-    /// With `order`: only objects behind this place.
+    /// With `order`: only objects after this position.
     pub beyond: Option<OrderPosition>,
-    /// The [`next`](SelectedObjects::next) of the page before.
+    /// The [`next`](SelectedObjects::next) of the previous page.
     pub after: Option<u32>,
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct SelectedObjects {
     pub objects: Vec<CurrentObject>,
-    /// Where the next page begins, if there may be more.
+    /// The start of the next page, if more may follow.
     pub next: Option<u32>,
-    /// With `order`: the place of each object.
+    /// With `order`: the position of each object.
     pub places: Vec<OrderPosition>,
-    /// With `order`: the search ended early, and has looked at no object behind this place. The object there is one
-    /// that fits, but for what only its document tells.
+    /// With `order`: set if the search ended early. No object after this position was examined. The object at
+    /// the position matches as far as that can be known without its document.
     pub looked: Option<OrderPosition>,
 }
 
@@ -69,7 +72,7 @@ fn list(names: &[String]) -> String {
 pub trait ObjectLister: Send + Sync {
     fn get(&self, source: &str, namespace: &str, name: &str) -> Result<Option<CurrentObject>, SelectError>;
     fn select(&self, source: &str, selection: &ObjectSelection) -> Result<SelectedObjects, SelectError>;
-    /// Adds what is selected to the counts, whatever the selection's limit is.
+    /// Adds the selected objects to the counts, ignoring the selection's limit.
     fn tally(
         &self,
         source: &str,
@@ -77,7 +80,7 @@ pub trait ObjectLister: Send + Sync {
         counts: &mut ObjectCounts,
     ) -> Result<(), SelectError>;
     fn count(&self, source: &str) -> usize;
-    /// Returns once the source is loaded and shows its state at this position or a later one. Returns at once
-    /// if the source does not run.
+    /// Returns once the source is loaded and shows its state at this position or later. Returns at once if
+    /// the source does not run.
     async fn shows(&self, source: &str, seq: Seq);
 }

@@ -14,7 +14,7 @@ pub struct StateDelivery {
     pub state: Arc<State>,
     /// 1 for the first try.
     pub attempt: u32,
-    /// Whether a resync of its source hands the state over once more.
+    /// Whether the state is delivered again by a resync of its source.
     pub resync: bool,
 }
 
@@ -25,7 +25,7 @@ pub enum Verdict {
         after_ms: Option<u64>,
         reason: String,
     },
-    /// The state can never succeed: park it.
+    /// The state can never succeed: it becomes a dead letter.
     Reject(String),
 }
 
@@ -44,23 +44,24 @@ impl Verdict {
 pub struct CallOutcome {
     pub verdicts: Vec<Verdict>,
     pub kv: KvWrites,
-    /// [`WritesFate::Apart`]: the verdicts do not count, and only say how to take the states apart.
+    /// [`WritesFate::Apart`]: the verdicts do not count, and only determine how the states are split.
     pub is_apart: bool,
 }
 
-/// What becomes of a call's writes. A call has one transaction, so nobody can tell which of its writes belong to which
-/// state. They are kept only if all of its states are done.
+/// What happens to the writes of a call. A call has one transaction, so its writes can't be assigned to
+/// single states. They are committed only if all of its states are done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WritesFate {
     Commit,
-    /// Nothing is kept, and the verdicts count: no other state loses anything by it.
+    /// Nothing is committed, and the verdicts count: no other state loses anything.
     RollBack,
-    /// Nothing is kept, and the states are handed over again in smaller calls ([`apart`]).
+    /// Nothing is committed, and the states are delivered again in smaller calls ([`apart`]).
     Apart,
 }
 
 impl WritesFate {
-    /// A state that is rejected among others may have been rejected for what another one wrote.
+    /// A state that is rejected together with others may have been rejected because of what another one
+    /// wrote.
     pub fn of(verdicts: &[Verdict]) -> Self {
         if verdicts.iter().all(Verdict::is_done) {
             Self::Commit
@@ -72,8 +73,8 @@ impl WritesFate {
     }
 }
 
-/// The calls that take a mixed batch apart: the states that were done together, those to retry together, and each
-/// rejected state alone. Most batches are settled by these calls. Each is smaller than the batch.
+/// The calls into which a mixed batch is split: the states that were done together, those to retry together,
+/// and each rejected state alone. They settle most batches, and each is smaller than the batch.
 pub fn apart<T>(batch: Vec<T>, verdicts: &[Verdict]) -> Vec<Vec<T>> {
     let (mut done, mut later, mut alone) = (Vec::new(), Vec::new(), Vec::new());
     for (one, verdict) in batch.into_iter().zip(verdicts) {
@@ -100,10 +101,10 @@ pub enum CallError {
     /// The store refused the call's writes because of their content.
     #[error("{0}")]
     Refused(String),
-    /// The plugin says that its tick failed.
+    /// The plugin reports that its tick failed.
     #[error("the plugin says: {0}")]
     Failed(String),
-    /// Not the plugin's fault: a database, a ledger or the controller itself failed.
+    /// The plugin is not at fault: a database, a ledger or the controller itself failed.
     #[error("{0}")]
     Unavailable(String),
 }
@@ -136,32 +137,32 @@ impl CallError {
             Self::Timeout { .. } => CallEnd::TimedOut,
             Self::Memory { .. } => CallEnd::OutOfMemory,
             Self::Protocol(_) => CallEnd::Invalid,
-            // A tick that failed by its own word is counted with the ticks.
+            // A tick that the plugin reports as failed is counted with the ticks.
             Self::Refused(_) | Self::Failed(_) => CallEnd::Refused,
             Self::Unavailable(_) => CallEnd::Unavailable,
         }
     }
 
-    /// Whether splitting the batch can find the state that causes it.
+    /// Whether splitting the batch can isolate the state that causes it.
     pub fn is_plugins_fault(&self) -> bool {
         !matches!(self, Self::Unavailable(_))
     }
 }
 
-/// One call on the schedule of a plugin's manifest.
+/// One call that the schedule of a plugin's manifest demands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScheduledCall {
     /// When it was due, in milliseconds since 1970. The call may begin later.
     pub due_ms: u64,
-    /// How long it may take, the controller's work included, and without waiting for turns of the processor.
+    /// Its deadline, including the controller's work but not the time spent waiting for a CPU ticket.
     pub timeout: Duration,
 }
 
-/// No call begins for so long: the plugin has taken ahead of what it may.
+/// How long no call may begin, because the plugin has exceeded its share in advance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallPause {
     pub wait: Duration,
-    /// For people.
+    /// The reason, for people.
     pub why: Arc<str>,
 }
 
@@ -170,7 +171,7 @@ pub struct CallPause {
 pub trait PluginHandler: Send + Sync {
     async fn handle(&self, batch: &[StateDelivery]) -> Result<CallOutcome, CallError>;
 
-    /// Calls the plugin without a state. It answers the writes to `kv`. A plugin without a schedule refuses.
+    /// Calls the plugin without a state. Returns its writes to `kv`. A plugin without a schedule refuses.
     async fn tick(&self, _tick: ScheduledCall) -> Result<Vec<KvWrite>, CallError> {
         Err(CallError::Protocol("it exports no `ticker`".into()))
     }

@@ -1,4 +1,4 @@
-//! Capability → dispatch: what a committed call has written to `kv`, on its way to the plugin's next save.
+//! Capability → dispatch: the committed `kv` writes of a call, on their way to the plugin's next save.
 
 use std::ops::Deref;
 
@@ -6,11 +6,12 @@ use tokio::sync::OwnedMutexGuard;
 
 use super::KvWrite;
 
-/// The turn of a call among those of its plugin that write to `kv`. `None`: it has written nothing.
+/// A call's turn among the calls of its plugin that write to `kv`. `None` if it wrote nothing.
 pub type KvTurn = Option<OwnedMutexGuard<()>>;
 
-/// The writes of one call. It holds the call's turn: the next call commits its own writes once the dispatcher has taken
-/// these. So what is saved last is what was committed last, also where calls end on several threads at once.
+/// The `kv` writes of one call. It holds the call's turn, so the next call commits its own writes only after
+/// the dispatcher has taken these. So saves happen in the order of commits, even if calls end on several
+/// threads at once.
 #[derive(Debug, Default)]
 pub struct KvWrites {
     writes: Vec<KvWrite>,
@@ -22,7 +23,7 @@ impl KvWrites {
         Self { writes, _turn: turn }
     }
 
-    /// More of the same call.
+    /// Adds more writes of the same call.
     pub fn extend(&mut self, more: Vec<KvWrite>) {
         self.writes.extend(more);
     }

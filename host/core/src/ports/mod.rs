@@ -1,5 +1,8 @@
-//! Defines the traits through which the stages meet. A state goes down through them; what comes back is a
-//! return value. Knows no store, no client and no sandbox.
+//! The traits through which the stages meet.
+//!
+//! No stage may depend on another stage's implementation. So each trait here belongs to one boundary: a state
+//! goes down through it, and whatever comes back is a return value. The module knows no store, no client and
+//! no sandbox.
 
 mod access;
 mod backlog;

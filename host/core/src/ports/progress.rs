@@ -1,10 +1,11 @@
-//! How far a plugin is with the states of its sources.
+//! The progress of a plugin through the states of its sources.
 //!
-//! A plugin has one cursor for all of its sources. A source that is added later may begin before that cursor. Then the
-//! cursor goes back to the beginning of the new source, and [`FormerCursor`] remembers what was finished until then. So
-//! a state that lies between the two positions is handed over if it is of the new source or was not finished before,
-//! and the order within an object stays the order of positions. A second cursor for the new source was rejected:
-//! receipts, retention and `verify` rely on one position up to which everything is finished.
+//! A plugin has one cursor for all of its sources. A source that is added later may begin before that cursor.
+//! Then the cursor moves back to the start of the new source, and [`FormerCursor`] records what was finished
+//! by then. A state between the two positions is delivered if it belongs to the new source or was not
+//! finished before. The order within an object stays the order of positions. A second cursor for the new
+//! source was rejected: receipts, retention and `verify` rely on one position up to which everything is
+//! finished.
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::state::{Seq, State};
 
-/// How far a plugin is. One transaction writes all of it.
+/// The progress of a plugin. It is written in one transaction.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PluginProgress {
     /// Everything after this position belongs to the subscription.
@@ -29,19 +30,18 @@ pub struct PluginProgress {
     pub superseded: u64,
     /// Dead letters that are parked now, and those that an operator dropped.
     pub dead: u64,
-    /// Where each source of the subscription begins. It is saved, so that `now` means the same moment after a
-    /// restart.
+    /// The start of each subscribed source. It is saved, so that `now` means the same moment after a restart.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<SourceStart>,
-    /// The last position of each source's past, which is handed over at its own rate. It is saved, so that it
-    /// means the same moment after a restart.
+    /// The last position of each source's backfill, which is delivered at its own rate. It is saved, so that
+    /// it means the same moment after a restart.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pasts: Vec<(Arc<str>, Seq)>,
-    /// The positions of the plugin each time that a source with an earlier beginning was added. Each stays
-    /// until the cursor reaches it again.
+    /// Earlier positions of the plugin, one for each time that a source with an earlier start was added. Each
+    /// stays until the cursor reaches it again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub former_cursors: Vec<FormerCursor>,
-    /// When the plugin was found to be removed. The next start of the plugin first takes that back.
+    /// When the plugin was found to be removed. The next start of the plugin first clears this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retired_ms: Option<u64>,
 }
@@ -53,7 +53,7 @@ impl PluginProgress {
             || self.former_cursors.iter().any(|former| former.has_finished(source, seq))
     }
 
-    /// The last position that was read since the cursor last went back.
+    /// The last position that was read since the cursor last moved back.
     pub fn read_through(&self) -> Seq {
         last_of(self.cursor, &self.above)
     }
@@ -63,13 +63,13 @@ impl PluginProgress {
         self.former_cursors.iter().map(FormerCursor::last).fold(self.read_through(), Seq::max)
     }
 
-    /// Whether states of this source that come from now on belong to the subscription.
+    /// Whether new states of this source belong to the subscription.
     pub fn is_subscribed(&self, source: &str) -> bool {
         self.sources.iter().any(|start| &*start.source == source && start.until.is_none())
     }
 
-    /// Ends the subscription to sources that are not `kept`, each at the last of its positions that was read. A source
-    /// of which nothing was read leaves nothing.
+    /// Ends the subscription to sources for which `kept` is false, each at its last position that was read. A
+    /// source of which nothing was read leaves no entry.
     pub fn end_sources(&mut self, kept: impl Fn(&str) -> bool) {
         let read_through = self.read_through();
         let former_cursors = &self.former_cursors;
@@ -81,14 +81,15 @@ impl PluginProgress {
         self.sources.retain(|start| start.until.is_none_or(|until| until > start.after));
     }
 
-    /// Where a source may begin that is subscribed now: what an earlier subscription to it has read is not read again.
+    /// The earliest possible start of a source: what an earlier subscription to it has read is not read
+    /// again.
     pub fn first_beginning(&self, source: &str) -> Seq {
         let ended = self.sources.iter().filter(|start| &*start.source == source);
         ended.filter_map(|start| start.until).max().unwrap_or(0)
     }
 
-    /// Subscribes to more sources, each after a position. If one of them begins before what was read, the cursor goes
-    /// back to there.
+    /// Subscribes to more sources, each after a position. If one of them begins before the positions that
+    /// were read, the cursor moves back to it.
     pub fn add_sources(&mut self, added: Vec<(Arc<str>, Seq)>) {
         self.sources.extend(added.iter().map(|(source, after)| SourceStart {
             source: Arc::clone(source),
@@ -108,8 +109,8 @@ impl PluginProgress {
     }
 }
 
-/// States of this source after this position belong to the subscription. An unsubscribed source keeps its
-/// end, so that its delivered states stay in the accounts. If it is subscribed again, it gets a second entry.
+/// A subscription to a source: its states after this position belong to it. An unsubscribed source keeps its
+/// end, so that its delivered states stay accounted for. If it is subscribed again, it gets a second entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceStart {
     pub source: Arc<str>,
@@ -127,7 +128,7 @@ impl SourceStart {
     }
 }
 
-/// How far a plugin was when its cursor went back for sources that were added.
+/// The progress of a plugin when its cursor moved back for added sources.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FormerCursor {
     pub cursor: Seq,
@@ -143,7 +144,7 @@ impl FormerCursor {
         last_of(self.cursor, &self.above)
     }
 
-    /// Whether this source was subscribed at this position when the cursor went back.
+    /// Whether this source was subscribed at this position when the cursor moved back.
     fn concerns(&self, source: &str, seq: Seq) -> bool {
         !self.added.iter().any(|(added, after)| **added == *source && seq > *after)
     }
@@ -152,7 +153,8 @@ impl FormerCursor {
         seq <= self.last() && is_within(self.cursor, &self.above, seq) && self.concerns(source, seq)
     }
 
-    /// The parts of `(after, through]` in which states of this source were not finished, as such ranges.
+    /// The parts of `(after, through]` in which states of this source were not finished, as ranges of the
+    /// same form.
     pub fn unfinished(&self, source: &str, (after, through): (Seq, Seq)) -> Vec<(Seq, Seq)> {
         if after >= self.last() {
             return vec![(after, through)];
@@ -235,7 +237,7 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum ProgressStep {
-        /// Finishes everything up to so far, and a range above it.
+        /// Finishes everything up to this position, and a range above it.
         Read(Seq, Seq, Seq),
         Add(usize, Seq),
         End(usize),
@@ -250,7 +252,7 @@ mod tests {
     }
 
     proptest! {
-        /// The model is a set of finished states, one of each source at each position.
+        /// The model is a set of finished states, identified by source and position.
         #[test]
         fn no_state_is_finished_before_it_was_passed_and_none_twice(
             steps in proptest::collection::vec(step(), 1..40),

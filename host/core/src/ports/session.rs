@@ -1,4 +1,4 @@
-//! Sandbox → capability: the effects of one call, which are committed together.
+//! Sandbox → capability: the effects of one call, which commit together.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -10,7 +10,8 @@ use thiserror::Error;
 use super::{CallPause, KvWrite, KvWrites, StateDelivery};
 use crate::state::{ObjectRef, Seq, State};
 
-/// The refusal or fault of one capability call, as a plugin may see it. It contains no addresses or secrets.
+/// A refusal or failure of one capability call, as the plugin sees it. It contains no addresses and no
+/// secrets.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum GrantError {
     #[error("denied: {0}")]
@@ -66,7 +67,7 @@ pub struct TableWrite {
     pub rows: Vec<Vec<SqlValue>>,
 }
 
-/// Writes the rows of a [`TableWrite`] to a second table, too.
+/// Writes the rows of a [`TableWrite`] to a second table as well.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TableCopy {
     pub table: String,
@@ -79,7 +80,7 @@ pub struct TableCopy {
 }
 
 impl TableCopy {
-    /// The rows that this table gets, too, in order.
+    /// The rows that this table also gets, in order.
     pub fn rows<'w>(&self, write: &'w TableWrite) -> impl Iterator<Item = &'w Vec<SqlValue>> {
         let without: HashSet<usize> = self.without.iter().copied().collect();
         write.rows.iter().enumerate().filter(move |(place, _)| !without.contains(place)).map(|(_, row)| row)
@@ -104,7 +105,7 @@ impl TableCopy {
         self.columns.iter().map(place).collect()
     }
 
-    /// The copy as a write of its own, for a database without a shorter way.
+    /// The copy as a separate write, for a database without a shorter way.
     pub fn into_write(self, write: &TableWrite) -> Result<TableWrite, GrantError> {
         let places = self.places(write)?;
         let of = |row: &Vec<SqlValue>| places.iter().filter_map(|place| row.get(*place).cloned()).collect();
@@ -136,7 +137,7 @@ pub struct MailMessage {
     pub subject: String,
     pub text: String,
     pub html: Option<String>,
-    /// The same for each repeat of the same message.
+    /// Equal for each repeat of the same message.
     pub id: String,
 }
 
@@ -144,7 +145,7 @@ pub struct MailMessage {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MailRefusal {
     pub recipient: String,
-    /// Whether a later try is of no use.
+    /// Whether a retry is pointless.
     pub is_permanent: bool,
     pub reason: String,
 }
@@ -164,9 +165,9 @@ pub trait GrantProvider: Send + Sync {
     /// The plugin's own configuration, as JSON.
     fn config(&self) -> &str;
     async fn open(&self, batch: &[StateDelivery]) -> Result<Box<dyn EffectSession>, GrantError>;
-    /// Calls from now on are of this version of the plugin, by its digest. What it is granted stays.
+    /// From now on calls are made by this version of the plugin, identified by its digest. The grants stay.
     fn begin_version(&self, _version: &str) {}
-    /// Whether the plugin has to rest before its next call.
+    /// Whether the plugin must pause before its next call.
     fn rest(&self) -> Option<CallPause> {
         None
     }
@@ -176,9 +177,9 @@ pub trait GrantProvider: Send + Sync {
 #[derive(Clone, Debug)]
 pub struct ShownState {
     pub state: Arc<State>,
-    /// The SHA-256 of its document as the API server sent it, for a plugin that is granted it.
+    /// The SHA-256 of its document as the API server sent it, for a plugin that is granted this digest.
     pub document_digest: Option<String>,
-    /// False where the plugin is known to have no subscription to the kind of the owner.
+    /// False if the plugin is known to have no subscription to the owner's kind.
     pub has_subscribed_owner: bool,
 }
 
@@ -188,7 +189,7 @@ pub trait EffectSession: Send {
     /// A state of this call as the plugin may see it.
     async fn show(&mut self, state: &Arc<State>) -> Result<ShownState, GrantError>;
 
-    /// States of this batch that already have a receipt. They are done and are not handed over again.
+    /// States of this batch that already have a receipt. They are done and are not delivered again.
     fn applied(&self) -> &HashSet<Seq>;
 
     fn sql_dialect(&self, database: &str) -> Result<SqlDialect, GrantError>;
@@ -218,7 +219,7 @@ pub trait EffectSession: Send {
         request: HttpRequest,
     ) -> Result<HttpResponse, GrantError>;
 
-    /// Hands the message over for all recipients but those that it answers.
+    /// Sends the message to all recipients except those that it returns.
     async fn mail_send(&mut self, server: &str, message: MailMessage)
     -> Result<Vec<MailRefusal>, GrantError>;
 
@@ -230,7 +231,7 @@ pub trait EffectSession: Send {
     async fn ledger_append(&mut self, ledger: &str, records: Vec<Vec<u8>>) -> Result<u64, GrantError>;
     async fn ledger_last(&mut self, ledger: &str) -> Result<Option<Vec<u8>>, GrantError>;
     fn ledger_sign(&self, key: &str, message: &[u8]) -> Result<Vec<u8>, GrantError>;
-    /// Keeps a person's name beside the ledger, and gives the digest that stands for it in records.
+    /// Stores a person's name beside the ledger. Returns the digest that replaces it in records.
     async fn conceal(&mut self, ledger: &str, name: String) -> Result<String, GrantError>;
 
     /// The document of a state of this call. Other states are refused.
@@ -254,8 +255,8 @@ pub trait EffectSession: Send {
     fn log(&self, level: LogLevel, message: &str, fields: &[(String, String)]);
     fn now_ms(&self) -> u64;
 
-    /// States of this call with a request that may have been sent and is not sent again, each with the reason. They
-    /// are parked, whatever the plugin says of them.
+    /// States of this call whose request may have been sent and is not sent again, each with the reason. They
+    /// become dead letters, whatever the plugin's verdict.
     fn in_doubt(&self) -> Vec<(Seq, String)> {
         Vec::new()
     }
@@ -267,8 +268,9 @@ pub trait EffectSession: Send {
 
     /// Commits the writes, with a receipt for the states in `done`. The call's states are all done.
     async fn commit(self: Box<Self>, done: &[Seq]) -> Result<KvWrites, GrantError>;
-    /// Keeps nothing of the call, whose states are not all done. `settled` are those whose verdict counts. It fails where
-    /// a commit would have failed before it began, so that nobody is blamed for a database that is away.
+    /// Rolls the call back, because not all of its states are done. `settled` are the states whose verdict
+    /// counts. It fails if a commit would have failed before it began, so that no state is blamed for a
+    /// database that is down.
     async fn undo(self: Box<Self>, settled: &[Seq]) -> Result<KvWrites, GrantError>;
     async fn rollback(self: Box<Self>);
 }

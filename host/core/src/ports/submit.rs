@@ -1,4 +1,4 @@
-//! The portal → the API server: Jobs that people submit, in their own name.
+//! The portal → the API server: Jobs that people submit under their own identity.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,51 +12,51 @@ use super::Person;
 use crate::config::templates::{Credentials, ParameterSpec, TemplateSpec};
 use crate::redact::RedactionRules;
 
-/// In whose name the API server is asked.
+/// The identity with which the API server is called.
 #[derive(Clone, Copy, Debug)]
 pub enum ActingIdentity<'a> {
-    /// With this token of the person.
+    /// The person's own token.
     Token(&'a str),
-    /// With the controller's credentials, as this person.
+    /// The controller's credentials, impersonating this person.
     Person(&'a Person),
-    /// With the controller's credentials, as the controller.
+    /// The controller's credentials, as the controller.
     Controller,
 }
 
 /// A fault of one field of a Job, in the API server's words.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FieldCause {
-    /// Such as `spec.template.spec.containers[0].image`.
+    /// A path such as `spec.template.spec.containers[0].image`.
     pub field: String,
     pub message: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SubmitError {
-    /// The API server has answered, and has done nothing.
+    /// The API server answered and did nothing.
     #[error("{message}")]
     Refused { status: u16, message: String, causes: Vec<FieldCause> },
-    /// The API server has not answered. Whether it has done what it was asked for is not known.
+    /// The API server did not answer. Whether it executed the request is unknown.
     #[error("{0}")]
     Unanswered(String),
 }
 
-/// The templates of this controller, and how Jobs are made of them.
+/// The templates of this controller, and how Jobs are made from them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TemplateOffer {
     pub credentials: Credentials,
     pub templates: BTreeMap<String, TemplateSpec>,
-    /// Which values of a template people do not see.
+    /// Determines which values of a template people do not see.
     pub rules: Arc<RedactionRules>,
 }
 
-/// Creates Jobs. Every call is one request, with a bound in time.
+/// Creates Jobs. Every call is one request with a time limit.
 #[async_trait]
 pub trait JobSubmitter: Send + Sync {
-    /// `None`: nobody submits here.
+    /// `None` if submission is disabled.
     fn offer(&self) -> Option<Arc<TemplateOffer>>;
 
-    /// The Job as the API server has created it; with `dry_run`, as it would.
+    /// The Job as the API server created it, or, with `dry_run`, would create it.
     async fn create(
         &self,
         acting: ActingIdentity<'_>,
@@ -65,7 +65,7 @@ pub trait JobSubmitter: Send + Sync {
         dry_run: bool,
     ) -> Result<Value, SubmitError>;
 
-    /// The Job of this name; `None` if there is none.
+    /// The Job with this name; `None` if it does not exist.
     async fn job(
         &self,
         acting: ActingIdentity<'_>,

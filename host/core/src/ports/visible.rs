@@ -1,4 +1,5 @@
-//! Which objects of an answer may be shown. The caller has asked the API server and decides.
+//! Decides which objects of an answer may be shown. The caller has asked the API server for the person's
+//! rights.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -7,7 +8,7 @@ use std::sync::Arc;
 use crate::cursor::StoryCursor;
 use crate::{Change, ObjectRef, Seq, State, calendar, project};
 
-/// By the name of the source. What is not here is not shown.
+/// By the name of the source. A source without an entry is not shown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VisibleObjects {
     pub sources: BTreeMap<String, SourceVisibility>,
@@ -17,13 +18,13 @@ pub struct VisibleObjects {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SourceVisibility {
     Everything,
-    /// These namespaces, and of each the objects that were created at this moment or later: an older
-    /// object belongs to a namespace that had the name before.
+    /// These namespaces, and in each the objects that were created at this time or later. An older object
+    /// belongs to a former namespace with the same name.
     Namespaces(BTreeMap<String, u64>),
 }
 
 impl SourceVisibility {
-    /// Whether anything of the source could be shown. Nothing is looked up for those to whom it can't.
+    /// Whether anything of the source could be shown. If not, nothing is looked up for the person.
     pub fn is_something(&self) -> bool {
         !matches!(self, Self::Namespaces(none) if none.is_empty())
     }
@@ -35,12 +36,13 @@ pub struct WatchedResource {
     pub source: String,
     pub group: String,
     pub kind: String,
-    /// The plural: as the source's settings say, or else as kinds usually form it.
+    /// The plural: as set for the source, otherwise the usual plural of the kind.
     pub resource: String,
 }
 
-/// A state before it is known whether somebody may see it. Whose it is may be asked; what it says may quote secrets, and
-/// only the views take them out. That takes time that grows with the document: it is not spent for those who may not see it.
+/// A state before the check whether the person may see it. Only its identity is accessible, because its texts
+/// may quote secrets that the views remove. Redaction takes time in proportion to the document, so it runs
+/// only after the check.
 #[derive(Clone, Debug)]
 pub struct RawState(Arc<State>);
 
@@ -49,7 +51,7 @@ impl RawState {
         self.0.seq
     }
 
-    /// Its id, and when it was observed. An id quotes nothing of a document.
+    /// Its id, and when it was observed. An id contains nothing from a document.
     pub fn identity(&self) -> (&str, u64) {
         (self.0.id.as_str(), self.0.observed_ms)
     }
@@ -62,7 +64,7 @@ impl RawState {
         self.0.change
     }
 
-    /// When its object was seen to have ended; `None` if this state says that it is there.
+    /// The time at which its object was seen to have ended; `None` if the object exists in this state.
     pub fn ended_ms(&self) -> Option<u64> {
         (self.0.change != Change::Present).then_some(self.0.observed_ms)
     }
@@ -75,7 +77,7 @@ impl RawState {
         Self(Arc::new(State { owner: None, ..State::clone(&self.0) }))
     }
 
-    /// With its secrets: for the views alone.
+    /// The state with its secrets, for the views only.
     pub fn unredacted(self) -> Arc<State> {
         self.0
     }
@@ -87,28 +89,29 @@ impl From<Arc<State>> for RawState {
     }
 }
 
-/// A story before it is known what of it somebody may see. Each list has the oldest first.
+/// A story before the check of what the person may see. Each list is in order, oldest first.
 #[derive(Clone, Debug, Default)]
 pub struct RawStory {
     pub states: Vec<RawState>,
     pub related: Vec<RawState>,
     /// The newest state of each Event about these objects.
     pub events: Vec<RawState>,
-    /// Whether reports are read as well.
+    /// Whether reports are read too.
     pub reports: bool,
-    /// Where the part with older states begins.
+    /// The start of the part with older states.
     pub next: Option<StoryCursor>,
-    /// It owns more objects than `related` is about.
+    /// The object owns more objects than `related` covers.
     pub owns_more: bool,
 }
 
-/// Ends are seen within this time, clocks of two machines included.
+/// Ends are seen within this time, including the difference between the clocks of two machines.
 const SEEN_WITHIN_MS: u64 = 10_000;
 const SECOND_MS: u64 = 1_000;
 
-/// Whether an object lies in the namespace that was made at `since_ms`, and not in one that had the name before. Kubernetes
-/// tells both moments in whole seconds. In the same second all objects of the earlier namespace had ended before the
-/// later one was made: so one that lived on is of the later one.
+/// Whether an object is in the namespace that was created at `since_ms`, and not in an earlier namespace with
+/// the same name. Kubernetes reports both times in whole seconds. Within that second, all objects of the
+/// earlier namespace ended before the later one was created. So an object that lived on belongs to the later
+/// one.
 pub fn is_of_namespace(created_ms: u64, since_ms: u64, ended_ms: Option<u64>) -> bool {
     match created_ms.cmp(&since_ms) {
         Ordering::Less => false,
@@ -119,8 +122,8 @@ pub fn is_of_namespace(created_ms: u64, since_ms: u64, ended_ms: Option<u64>) ->
     }
 }
 
-/// When an object was created, by its document. The API server sets it, and nobody can change it.
-/// `None` for a document that does not say so, such as that of a gap.
+/// The creation time in an object's document. The API server sets it, and nobody can change it. `None` if the
+/// document has none, such as that of a gap.
 pub fn created_ms(document: &[u8]) -> Option<u64> {
     calendar::moment(&project::created(document)?)
 }

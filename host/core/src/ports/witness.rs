@@ -1,4 +1,4 @@
-//! Watch → journal: what the watch saw, and what the journal made of it.
+//! Watch → journal: what the watch observed, and how the journal stored it.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -13,26 +13,27 @@ use crate::state::{Change, Gap, ObjectRef, RulesPrint, Seq, State, StateId, Stat
 use crate::version::Version;
 use crate::views::DiscrepancyView;
 
-/// One state as the watch saw it. It has no position yet.
+/// One state as the watch observed it. It has no position yet.
 #[derive(Clone, Debug)]
 pub struct WitnessedState {
     pub id: StateId,
     pub change: Change,
     pub object: Arc<ObjectRef>,
     pub owner: Option<Arc<ObjectRef>>,
-    /// The direct owner, if it is not the outermost one. For example, a Job within a JobSet owns the pods.
+    /// The direct owner, if it is not the outermost one. For example, the pods of a JobSet are owned by a
+    /// Job.
     pub controller: Option<Arc<ObjectRef>>,
     pub resource_version: Version,
     pub status: Arc<Status>,
     pub previous: Option<Arc<Status>>,
     pub observed_ms: u64,
-    /// The exact bytes of the object from the server. For `Gone` it is the last content (empty if a
-    /// comparison found the deletion). For `Gap` it is the JSON of [`Gap`].
+    /// The exact bytes of the object from the server. For `Gone` it is the last content (empty if a relist
+    /// found the deletion). For `Gap` it is the JSON of [`Gap`].
     pub document: Bytes,
-    /// The document of the version before, if the watch has it: a hint for the delta. The journal compares it
+    /// The previous version's document, if the watch has it: a hint for the delta. The journal compares it
     /// with its own checksum before it uses it.
     pub base: Option<Bytes>,
-    /// The rules under which its texts quote no secret of `document` and `base`, if the watch has looked.
+    /// The rules under which its texts quote no secret of `document` and `base`, if the watch has searched.
     pub quotes_none_under: Option<RulesPrint>,
 }
 
@@ -56,7 +57,7 @@ impl WitnessedState {
     }
 }
 
-/// Bytes that were not an object of their kind.
+/// Bytes that are not an object of their source's kind.
 #[derive(Clone, Debug)]
 pub struct PoisonMessage {
     pub raw: Bytes,
@@ -73,15 +74,15 @@ pub struct AppendBatch {
     pub poison: Vec<PoisonMessage>,
     /// Gaps of the whole source. Gaps of one object are states.
     pub gaps: Vec<Gap>,
-    /// Differences that an audit found. The journal counts all of them and keeps the newest.
+    /// Differences that an audit found. The journal counts all of them and stores the newest.
     pub discrepancies: Vec<DiscrepancyView>,
     /// The version from which a watch can be resumed without loss once this is on disk.
     pub checkpoint: Option<Version>,
-    /// The checkpoint from which these states were read back, while that goes on. If another witness has
-    /// moved the checkpoint meanwhile, that witness knows what is a gap.
+    /// The checkpoint that these states follow, while older versions are still being read back. If another
+    /// witness has moved the checkpoint meanwhile, that witness decides what counts as a gap.
     pub since: Option<Version>,
-    /// Whether the checkpoint moves back on purpose. A checkpoint that is only behind another witness's does
-    /// not move it.
+    /// Whether the checkpoint moves back on purpose. Without this, an older checkpoint than another witness's
+    /// changes nothing.
     pub rewinds: bool,
 }
 
@@ -112,7 +113,7 @@ pub struct CurrentObject {
 pub struct WarmStart {
     pub epoch: u32,
     pub checkpoint: Option<Version>,
-    /// Only objects that exist. Deleted objects, and those that left the selector, are history.
+    /// Existing objects only. Deleted objects, and those that left the selector, are history.
     pub objects: Vec<CurrentObject>,
     /// It contains all states of the source up to this position. Later states have greater positions.
     pub through: Seq,
@@ -131,22 +132,22 @@ pub enum JournalError {
     /// Retry after a pause: the disk is full, or the store is busy.
     #[error("the journal can't be written now: {0}")]
     Unavailable(String),
-    /// Stop: the data on disk is damaged, missing or another's, or the fate of a write is unknown. The
-    /// message says which.
+    /// Stop: the data on disk is damaged, missing or belongs to another journal, or the result of a write is
+    /// unknown. The message says which.
     #[error("this process can't go on with the journal: {0}")]
     Fatal(String),
-    /// The caller made a mistake, which must be fixed.
+    /// The caller passed something invalid. This is a bug.
     #[error("{0}")]
     Invalid(String),
-    /// Another witness of the same source is ahead. Read from the journal again where it stands.
+    /// Another witness of the same source is ahead. Read the source's position from the journal again.
     #[error("{0}")]
     Overtaken(String),
 }
 
-/// How the known history of an object ends, when the object no longer exists.
+/// How the known history of a former object ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FormerEnd {
-    /// Nothing was witnessed of the object, or its last version was not.
+    /// No version of the object was witnessed, or not its last one.
     Unknown,
     /// The object left the selector at this version.
     Left(Version),
@@ -155,8 +156,8 @@ pub enum FormerEnd {
 }
 
 impl FormerEnd {
-    /// Finds the fate from the object's states, in any order. A state that came late says nothing about the
-    /// end.
+    /// Computes the end from the object's states, in any order. A state that arrived late says nothing about
+    /// the end.
     pub fn of<'a>(states: impl Iterator<Item = (Change, &'a Version)>) -> Self {
         states.fold(Self::Unknown, |fate, (change, version)| match (fate, change) {
             (Self::Ended, _) | (_, Change::Gone) => Self::Ended,
@@ -173,7 +174,7 @@ pub struct FormerVersion {
     pub object: ObjectRef,
     pub version: Version,
     pub document: Bytes,
-    /// The content that was witnessed before it.
+    /// The previous witnessed content.
     pub before: Option<Bytes>,
 }
 
@@ -183,12 +184,12 @@ pub trait StateWitness: Send + Sync {
     /// Returns when the append is durable. Repeats are harmless, because every state has an id.
     async fn append(&self, append: AppendBatch) -> Result<AppendResult, JournalError>;
     async fn warm(&self, source: &str) -> Result<WarmStart, JournalError>;
-    /// The differences that were found before; none if the store does not keep them.
+    /// The differences that were found so far; none if the store does not keep them.
     async fn discrepancies(&self, _source: &str) -> Result<AuditDifferences, JournalError> {
         Ok(AuditDifferences::default())
     }
-    /// Does the work of [`warm`](Self::warm) and passes the objects on part by part, so that the caller can place
-    /// one part while the next is read. The answer holds the objects that were not passed on.
+    /// The same as [`warm`](Self::warm), but passes the objects on in parts. The caller can load one part
+    /// into the cache while the next is read. The result has the objects that were not passed on.
     async fn warm_by_parts(
         &self,
         source: &str,
@@ -200,8 +201,8 @@ pub trait StateWitness: Send + Sync {
         }
         Ok(warm)
     }
-    /// Where the source stands in a journal that other witnesses write to, too: its epoch and its checkpoint.
-    /// `None` if there are no others.
+    /// The source's epoch and checkpoint in a journal that other witnesses also write to. `None` if no other
+    /// witness exists.
     async fn standing(&self, _source: &str) -> Result<Option<(u32, Option<Version>)>, JournalError> {
         Ok(None)
     }
@@ -209,10 +210,10 @@ pub trait StateWitness: Send + Sync {
     fn is_shared(&self) -> bool {
         false
     }
-    /// Announces from which version of which epoch this witness watches a source without a break; `None` if
-    /// it does not. The other witnesses learn of it within seconds.
+    /// Announces since which version of which epoch this witness has watched a source without a break; `None`
+    /// if it does not watch it. The other witnesses see it within seconds.
     fn watches(&self, _source: &str, _since: Option<(u32, Version)>) {}
-    /// Another witness whose watch of the source began before this version and goes on without a break.
+    /// The name of another witness that has watched the source without a break since before this version.
     async fn watched_elsewhere(
         &self,
         _source: &str,
@@ -221,12 +222,12 @@ pub trait StateWitness: Send + Sync {
     ) -> Result<Option<String>, JournalError> {
         Ok(None)
     }
-    /// The fate of an object that does not exist, from the witnessed states. A store that can't tell returns
-    /// `Unknown`: the history is then sent again, with the same ids.
+    /// How the witnessed history of a former object ends. A store that can't tell returns `Unknown`: the
+    /// history is then sent again, with the same ids.
     async fn fate(&self, _source: &str, _epoch: u32, _uid: &str) -> Result<FormerEnd, JournalError> {
         Ok(FormerEnd::Unknown)
     }
-    /// The newest version within these numbers that was witnessed in an epoch.
+    /// The newest version between these numbers that was witnessed in an epoch.
     async fn former(
         &self,
         _source: &str,

@@ -1,4 +1,4 @@
-//! Reads the texts of an Event, which may quote a secret of the object that it is about.
+//! Redacts the texts of an Event, which may quote a secret of the object that it is about.
 
 use std::ops::Range;
 
@@ -8,11 +8,11 @@ use crate::events;
 use crate::project::{JsonScanner, ProjectError, ScanFlow};
 use crate::state::ObjectRef;
 
-/// The members of an Event in which its writer tells something, in both forms of an Event.
+/// The free-text members of an Event, in both forms of an Event.
 const TEXTS: [&[u8]; 4] = [b"message", b"note", b"reason", b"action"];
 
-/// The object that an Event is about, with an empty uid where the Event names none. None for what is no Event. An object
-/// with a namespace has that of the Event, as the API server sees to.
+/// The object that an Event is about, with an empty uid if the Event has none. `None` if the document is not
+/// an Event. The API server ensures that a namespaced object is in the Event's namespace.
 pub fn about(document: &[u8]) -> Option<ObjectRef> {
     let may_be = [&b"involvedObject"[..], b"regarding"]
         .iter()
@@ -25,8 +25,7 @@ pub fn about(document: &[u8]) -> Option<ObjectRef> {
 }
 
 impl RedactionRules {
-    /// An Event as [`Self::redact`] gives it, with a digest also in the place of each secret of the object that it is
-    /// about.
+    /// [`Self::redact`] for an Event. It also replaces each secret of the object that the Event is about.
     pub fn redact_event(
         &self,
         event: &[u8],
@@ -62,7 +61,7 @@ fn parts(event: &str) -> Result<EventParts, ProjectError> {
         }
         let value = scanner.value()?;
         parts.is_event |= key.is(b"involvedObject") || key.is(b"regarding");
-        // The lists of the API server leave it out.
+        // Lists of the API server omit it.
         is_another |= key.is(b"kind") && value != b"\"Event\"";
         if TEXTS.iter().any(|name| key.is(name)) {
             parts.texts.push(start..scanner.position());

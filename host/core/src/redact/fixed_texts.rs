@@ -1,7 +1,7 @@
-//! Lists texts that controllers of Kubernetes write of every object alike. They say nothing of the object that has them,
-//! so they are no quotes, whatever its secrets are.
+//! Texts that Kubernetes' controllers write for every object alike. They contain nothing of an object, so
+//! they never quote a secret, whatever the secrets are.
 
-/// Whether a reason or a message is one of these, as a whole.
+/// Whether the whole of a reason or message is one of these texts.
 pub(super) fn is_fixed_text(text: &str) -> bool {
     matches!(
         text,

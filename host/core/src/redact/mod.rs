@@ -1,9 +1,12 @@
-//! Takes secrets out of documents before a person or a plugin is given them.
+//! Removes secrets from documents before a person or a plugin gets them.
 //!
-//! A [`RedactionRules`] finds the values that its rules name and puts `"redacted:DIGEST"` in the place of each. Where only a
-//! part of a text is a secret, such as the password of an address, only that part is replaced. The digest is keyed by
-//! the caller, so equal values are still seen to be equal, and nobody can look a value up. All other bytes stay as they
-//! are. It changes nothing in the journal and does no I/O.
+//! [`RedactionRules`] finds the values that its rules name and replaces each by `"redacted:DIGEST"`. If only
+//! a part of a text is a secret, such as the password of an address, only that part is replaced. A fixed
+//! placeholder would hide whether a secret changed; a plain hash could be looked up in a table. So the caller
+//! keys the digest: equal values stay equal, and no value can be looked up. All other bytes stay unchanged.
+//!
+//! If a document can't be searched, it is withheld: an error never shows more than the rules allow. The
+//! journal keeps the originals; this module does no I/O.
 
 mod events;
 mod fixed_texts;
@@ -33,7 +36,7 @@ pub use text::digest::DIGEST_CHARS;
 use text::digest::MARK;
 use walk::SecretSearch;
 
-/// Annotations in which tools keep all of what they were given, variables included.
+/// Annotations in which tools keep a full copy of their input, variables included.
 pub(crate) const COPIES: [&str; 5] = [
     "kubectl.kubernetes.io/last-applied-configuration",
     "kapp.k14s.io/original",
@@ -42,7 +45,7 @@ pub(crate) const COPIES: [&str; 5] = [
     "banzaicloud.com/last-applied",
 ];
 
-/// A document that can't be read can't be redacted either. It is withheld.
+/// A document that can't be parsed can't be redacted, so it is withheld.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("the document can't be searched for secrets ({0}), so it is withheld")]
 pub struct WithheldDocument(String);
@@ -63,9 +66,9 @@ impl From<ProjectError> for WithheldDocument {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct FoundSecret {
     range: Range<usize>,
-    /// Whether it is a part of a text, and not a whole value.
+    /// Whether it is part of a text and not a whole value.
     is_part: bool,
-    /// Whether it is a text in which a tool keeps what it was given: the document once more.
+    /// Whether it is a text in which a tool keeps a copy of the document.
     is_copy: bool,
 }
 
@@ -74,26 +77,27 @@ impl FoundSecret {
         Self { range, is_part: true, is_copy: false }
     }
 
-    /// The secret without the quotes of a text, so that it has the same digest wherever it stands.
+    /// The secret without its JSON quotes, so that it has the same digest everywhere.
     fn secret<'d>(&self, document: &'d [u8]) -> &'d [u8] {
         &document[self.within(document)]
     }
 
-    /// Where the secret stands without the quotes of a text.
+    /// The range of the secret without its JSON quotes.
     fn within(&self, document: &[u8]) -> Range<usize> {
         let Range { start, end } = self.range;
         let is_quoted = end - start > 1 && document[start] == b'"' && document[end - 1] == b'"';
         if is_quoted && !self.is_part { start + 1..end - 1 } else { start..end }
     }
 
-    /// Whether it is an object or a list, which is hidden as a whole.
+    /// Whether it is an object or a list, which is hidden whole.
     fn is_container(&self, document: &[u8]) -> bool {
         !self.is_part && matches!(document[self.range.start], b'{' | b'[')
     }
 }
 
 impl RedactionRules {
-    /// The document without secrets; none where it holds none. `digest` makes a short text of a value's bytes.
+    /// The document without secrets; `None` if it contains none. `digest` makes a short text from a value's
+    /// bytes.
     pub fn redact(
         &self,
         document: &[u8],
@@ -102,7 +106,7 @@ impl RedactionRules {
         Ok(replaced(document, self.find(document)?, digest))
     }
 
-    /// The same for settings, in which a secret may stand under its name at any depth.
+    /// The same for settings, in which a secret's name counts at any depth.
     pub fn redact_settings(
         &self,
         settings: &[u8],
@@ -113,7 +117,7 @@ impl RedactionRules {
         Ok(replaced(settings, found, digest))
     }
 
-    /// Where the secrets lie, in order, none within another.
+    /// The ranges of the secrets, in order; none contains another.
     fn find(&self, document: &[u8]) -> Result<Vec<FoundSecret>, WithheldDocument> {
         let text = std::str::from_utf8(document).map_err(WithheldDocument::because)?;
         let (mut found, status) = self.search(text)?;
@@ -133,7 +137,7 @@ impl RedactionRules {
     }
 }
 
-/// A document with a digest in the place of each secret; none where it holds none.
+/// The document with each secret replaced by its digest; `None` if it contains none.
 fn replaced(document: &[u8], found: Vec<FoundSecret>, digest: impl Fn(&[u8]) -> String) -> Option<Vec<u8>> {
     if found.is_empty() {
         return None;
@@ -153,10 +157,10 @@ fn replaced(document: &[u8], found: Vec<FoundSecret>, digest: impl Fn(&[u8]) -> 
     Some(out)
 }
 
-/// The facts about a document before it is searched.
+/// What is known of a document before it is searched.
 #[derive(Default)]
 struct DocumentTop {
-    /// Rules of one kind apply to every document that does not say its kind.
+    /// Rules for one kind apply to every document without a kind.
     kind: Option<String>,
     status: Option<Range<usize>>,
 }

@@ -1,4 +1,5 @@
-//! Secrets of a document that its status quotes, or an Event: a controller may write into a message what it was given.
+//! Finds secrets of a document that its status, or an Event, quotes: a controller may copy its input into a
+//! message.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -15,9 +16,9 @@ use super::{FoundSecret, RedactionRules, WithheldDocument};
 use crate::project::JsonScanner;
 use crate::state::Status;
 
-/// A text of a status that is longer may have been cut, so that it ends within a secret.
+/// A longer text of a status may have been cut, so that it ends within a secret.
 const MAY_BE_CUT: usize = 250;
-/// Secrets of one document that are looked for. Where there are more, reason and message are hidden as a whole.
+/// The most secrets of one document that are searched for. With more, reason and message are hidden entirely.
 pub(super) const SECRETS: usize = 256;
 
 /// The secrets of some documents, each with its digest, the longest first.
@@ -40,7 +41,7 @@ impl RedactionRules {
         self.add_words_of(document, &found, |word| shown.has(word), digest, secrets)
     }
 
-    /// `is_shown`: of a word that stands elsewhere in the document, too.
+    /// `is_shown` is true for a word that also occurs in the visible part of the document.
     fn add_words_of<E: From<WithheldDocument>>(
         &self,
         document: &[u8],
@@ -58,7 +59,7 @@ impl RedactionRules {
                 if is_shown(&text) {
                     continue;
                 }
-                // The same digest as in the document, where it is the same text.
+                // The digest is the one in the document if the text is the same.
                 let is_whole = place == 0 && !one.is_container(document);
                 let digest = if is_whole { digest(secret)? } else { digest(text.as_bytes())? };
                 secrets.found.push((text, digest));
@@ -68,9 +69,10 @@ impl RedactionRules {
         Ok(())
     }
 
-    /// Adds the secrets of a document of a known kind, to be looked for and never to be replaced: they have no digests.
-    /// It reads a document without secrets once, where [`Self::add_secrets`] reads it twice. Words that the document also
-    /// shows are among them: they cost a second look later, and no search for each word now.
+    /// Adds the secrets of a document of a known kind. They are only searched for and never replaced, so they
+    /// have no digests. A document without secrets is read once, while [`Self::add_secrets`] reads it twice.
+    /// Words that the document also shows are included: they may cause a second look later, but save a search
+    /// for each word now.
     pub fn add_secret_words(
         &self,
         document: &[u8],
@@ -83,7 +85,7 @@ impl RedactionRules {
         scanner.end()?;
         match found.is_empty() {
             true => Ok(()),
-            // What its status quotes may be a part of a secret, and has parts of its own.
+            // The status may quote a part of a secret, so its own secrets count too.
             false => {
                 let found = self.find(document)?;
                 self.add_words_of(
@@ -98,8 +100,8 @@ impl RedactionRules {
     }
 }
 
-/// Adds what `quotes` finds in each text of a value of the document. The keys of objects are no texts. `spares`: the keys
-/// whose values stay as they are.
+/// Adds what `quotes` finds in each text value of the document. Keys of objects are not searched. The values
+/// under the keys for which `spares` is true stay unchanged.
 pub(super) fn add_places(
     document: &str,
     value: Range<usize>,
@@ -137,7 +139,7 @@ pub(super) fn add_places(
     }
 }
 
-/// A quote may lie within what is hidden, or across its end.
+/// A quote may be inside a hidden range or overlap its end.
 pub(super) fn merge(found: &mut Vec<FoundSecret>) {
     found.sort_by_key(|one| one.range.start);
     found.dedup_by(|next, last| {
@@ -149,8 +151,8 @@ pub(super) fn merge(found: &mut Vec<FoundSecret>) {
     });
 }
 
-/// Words that are looked for in one text after another. To prepare the search for a word takes as long as the word is,
-/// so that is done once.
+/// Words that are searched for in one text after another. Preparing the search for a word takes time in
+/// proportion to its length, so it is done once.
 pub(super) struct SoughtWord<'w>(Vec<Finder<'w>>);
 
 impl<'w> SoughtWord<'w> {
@@ -158,7 +160,8 @@ impl<'w> SoughtWord<'w> {
         Self(words.take(SECRETS + 1).map(Finder::new).collect())
     }
 
-    /// Where a text quotes one of these. With too many of them it is taken for a quote as a whole.
+    /// The ranges in which a text quotes one of these words. With too many words, the whole text counts as a
+    /// quote.
     pub(super) fn places(&self, text: &str) -> Vec<Range<usize>> {
         match self.0.len() > SECRETS {
             true if text.is_empty() => Vec::new(),
@@ -180,7 +183,7 @@ impl SecretDigests {
         Self { found: vec![Default::default(); SECRETS + 1] }
     }
 
-    /// The bytes that a search for them reads besides the text.
+    /// How many bytes a search for them reads beside the text.
     pub fn bytes(&self) -> usize {
         self.found.iter().map(|(word, _)| word.len()).sum()
     }
@@ -189,7 +192,7 @@ impl SecretDigests {
         self.found.is_empty()
     }
 
-    /// Whether the status says anything in which a secret could stand.
+    /// Whether the status has any text that could quote a secret.
     pub fn may_stand_in(status: &Status) -> bool {
         let may_quote = |text: &str| text.len() >= SECRET_CHARS && !is_fixed_text(text);
         may_quote(&status.reason) || may_quote(&status.message)
@@ -199,7 +202,8 @@ impl SecretDigests {
         SoughtWord::of(self.found.iter().map(|(word, _)| word.as_str()))
     }
 
-    /// Where a text quotes one of them, or ends within one. `sought`: the same.
+    /// The ranges in which a text quotes one of the words, or ends with the beginning of one. `sought` are
+    /// the same words.
     pub(super) fn places(&self, sought: &SoughtWord<'_>, text: &str) -> Vec<Range<usize>> {
         let mut places = sought.places(text);
         if text.len() >= MAY_BE_CUT {
@@ -208,7 +212,7 @@ impl SecretDigests {
         places
     }
 
-    /// The status with a digest in the place of each secret; none where it quotes none.
+    /// The status with each secret replaced by its digest; `None` if it quotes none.
     pub fn hidden_in(&self, status: &Status) -> Option<Status> {
         let (reason, message) = (self.without(&status.reason), self.without(&status.message));
         let changed = matches!(reason, Cow::Owned(_)) || matches!(message, Cow::Owned(_));
@@ -243,7 +247,7 @@ impl SecretDigests {
         }
     }
 
-    /// The beginning of a secret with which a text ends, and the digest of the whole secret.
+    /// The beginning of a secret at the end of a text, and the digest of the whole secret.
     fn cut_end(&self, text: &str) -> Option<(Range<usize>, &str)> {
         let whole = text.trim_end_matches(['…', '.']);
         self.found.iter().find_map(|(secret, digest)| {
@@ -253,11 +257,11 @@ impl SecretDigests {
     }
 }
 
-/// The longest beginning of a secret with which a text ends. Takes steps in the length of the secret, as Knuth, Morris
-/// and Pratt search.
+/// The longest prefix of a secret with which the text ends. The number of steps grows with the length of the
+/// secret (the algorithm of Knuth, Morris and Pratt).
 fn overlap(secret: &[u8], text: &[u8]) -> usize {
     let secret = &secret[..secret.len().min(text.len())];
-    // Of each beginning: how long a shorter one is with which it ends.
+    // For each prefix: the length of the longest shorter prefix that it ends with.
     let mut shorter = vec![0; secret.len()];
     let next = |shorter: &[usize], mut met: usize, byte: u8| {
         while met > 0 && secret.get(met) != Some(&byte) {
@@ -392,7 +396,7 @@ mod tests {
         let told = |copy: &str, message: &str| hidden(&applied(copy), message);
         assert_eq!(told(r#"{"queue":"train-queue""#, "in train-queue").as_deref(), Some("in redacted:11"));
         assert_eq!(told("H4sIAAAA//packed", "got H4sIAAAA//packed").as_deref(), Some("got redacted:16"));
-        // Each copy is within the one before. What lies deeper is not read as a document.
+        // Each copy is within the one before. Deeper copies are not parsed as documents.
         let mut copy = r#"{"queue":"train-queue"}"#.to_owned();
         for depth in 1..=3 {
             assert_eq!(told(&copy, "in train-queue").is_some(), depth > 2, "{depth}");

@@ -1,9 +1,9 @@
-//! Other places of a document at which stands what was hidden at one: its status, which quotes it, and for a long secret
-//! any text.
+//! Finds the places where a document repeats a hidden value: its status, which may quote it, and for a long
+//! secret any text.
 //!
-//! A weak secret, such as the password `postgres`, is also the name of an image. Hiding that name would tell the secret and
-//! make the object unreadable. So a word that the document shows elsewhere is not hidden, and fields that say what an
-//! object is stay as they are.
+//! A weak secret, such as the password `postgres`, may also be the name of an image. Hiding that name would
+//! reveal the secret and make the object unreadable. So a word that the document shows elsewhere is not
+//! hidden, and fields that identify the object stay as they are.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -14,13 +14,13 @@ use super::quoted::{SECRETS, SoughtWord, add_places, merge};
 use super::{DocumentTop, FoundSecret, RedactionRules};
 use crate::project::{JsonScanner, ProjectError};
 
-/// A shorter secret may stand elsewhere by chance, and mean something else there.
+/// A shorter secret may occur elsewhere by chance, with another meaning.
 const LONG_CHARS: usize = 16;
 /// The most bytes that the searches for all words of a document read: 64 MiB take some hundredths of a
 /// second. Beyond it, only the status is searched.
 const SEARCHED_BYTES: usize = 64 << 20;
 
-/// Whether the value under a key says what the object is, refers to another one, or selects it.
+/// Whether the value under a key identifies the object, refers to another object, or selects one.
 fn is_structural(key: &str) -> bool {
     matches!(
         key,
@@ -50,7 +50,8 @@ fn is_structural(key: &str) -> bool {
     )
 }
 
-/// Whether a secret is unlike a word, a name, a path and an address. Only such a one is looked for everywhere.
+/// Whether a secret is unlike a word, a name, a path or an address. Only such secrets are searched for
+/// everywhere.
 fn is_long(word: &str) -> bool {
     let has = |is: fn(&u8) -> bool| word.bytes().any(|byte| is(&byte));
     word.len() >= LONG_CHARS
@@ -62,7 +63,7 @@ fn is_long(word: &str) -> bool {
 }
 
 impl RedactionRules {
-    /// Adds the places at which a document repeats what was found.
+    /// Adds the places where a document repeats the values that were found.
     pub(super) fn add_repeats(
         &self,
         document: &str,
@@ -110,7 +111,7 @@ fn ranges(found: &[FoundSecret]) -> Vec<Range<usize>> {
 pub(super) struct VisibleText<'d> {
     document: &'d str,
     status: Option<Range<usize>>,
-    /// In order, none within another.
+    /// In order; none contains another.
     hidden: Vec<Range<usize>>,
 }
 
@@ -121,7 +122,7 @@ impl<'d> VisibleText<'d> {
         Ok(Self { document, status, hidden: ranges(found) })
     }
 
-    /// Whether a word stands there by itself, as `postgres` does in `postgres:16`.
+    /// Whether the word occurs by itself, as `postgres` does in `postgres:16`.
     pub fn has(&self, word: &str) -> bool {
         self.places(word).any(|place| {
             let (before, after) = (&self.document[..place.start], &self.document[place.end..]);
@@ -130,7 +131,7 @@ impl<'d> VisibleText<'d> {
         })
     }
 
-    /// Whether it stands there, by itself or within more.
+    /// Whether the word occurs at all, by itself or inside another word.
     fn has_part(&self, word: &str) -> bool {
         self.places(word).next().is_some()
     }

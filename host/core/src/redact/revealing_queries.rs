@@ -1,5 +1,5 @@
-//! Finds questions whose answer would reveal a secret. An answer to "which objects have this value here" reveals it to
-//! somebody who guesses.
+//! Finds queries whose answer would reveal a secret. Listing the objects that have a given value reveals the
+//! value to anybody who guesses it.
 
 use super::RedactionRules;
 use super::rules::PathToken;
@@ -7,7 +7,8 @@ use super::text::addresses::in_addresses;
 use super::walk::{ParentKey, under};
 
 impl RedactionRules {
-    /// Whether the value at this place of an object is hidden, or may be. `kind`: none where it may be any.
+    /// Whether the value at this path is hidden, or may be. `kind` is `None` if the object may be of any
+    /// kind.
     pub fn hides(&self, kind: Option<&str>, path: &[&str]) -> bool {
         let mut here = self.matches(kind);
         let (mut above, mut depth) = (ParentKey::Other, 0);
@@ -16,7 +17,7 @@ impl RedactionRules {
             if here.is_met() || (above != ParentKey::Other && self.is_secret_name(token)) {
                 return true;
             }
-            // Of a list of variables or arguments, nobody knows which place has the secret.
+            // In a list of variables or arguments, any index may have the secret.
             if above != ParentKey::Other && (token.parse::<usize>().is_ok() || *token == "*") {
                 return true;
             }
@@ -27,7 +28,7 @@ impl RedactionRules {
         above == ParentKey::Command || here.step(PathToken::Element).is_met()
     }
 
-    /// Whether a field's rule hides the object at this place of a document, or may hide a value of it.
+    /// Whether a field's rule hides the object at this path, or may hide a value inside of it.
     pub fn hides_any(&self, path: &[&str]) -> bool {
         let mut here = self.matches(None);
         let is_hidden = path.iter().any(|token| {
@@ -38,12 +39,12 @@ impl RedactionRules {
     }
 }
 
-/// Whether somebody who looks for this text looks for an address with a password.
+/// Whether a search for this text is a search for an address with a password.
 pub(crate) fn names_an_address(text: &str) -> bool {
     !in_addresses(text).is_empty()
 }
 
-/// Whether a label or an annotation may hold a secret, whatever the names and the fields of the rules are.
+/// Whether a label or an annotation may hold a secret, whatever the rules' names and fields are.
 pub(crate) fn may_hold_secret(key: &str, value: &str) -> bool {
     under(None, key, 2) != ParentKey::Other || names_an_address(value)
 }

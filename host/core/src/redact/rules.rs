@@ -1,4 +1,4 @@
-//! The rules for secrets: names of environment variables, and places in documents.
+//! The rules for secrets: patterns for names of environment variables, and paths in documents.
 
 use std::rc::Rc;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -8,15 +8,15 @@ use sha2::{Digest, Sha256};
 use crate::project::JsonPointer;
 use crate::state::RulesPrint;
 
-/// The version of the search. Count it up when the search finds more than before: what was found to quote nothing under
-/// the former version is then searched again.
+/// The version of the search. Increase it whenever the search finds more than before: documents without
+/// findings under the former version are then searched again.
 const SEARCH_VERSION: u32 = 2;
 
-/// Rules that can be asked, made of the host's settings.
+/// Compiled rules, made from the host's settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedactionRules {
     names: Vec<NamePattern>,
-    /// Names that are no secret's, whatever else they look like.
+    /// Patterns of names that are not secret, even if another pattern matches.
     plain: Vec<NamePattern>,
     fields: Vec<SecretField>,
     print: RulesPrint,
@@ -31,27 +31,27 @@ impl RulesInForce {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(rules);
     }
 
-    /// None until the settings were read.
+    /// `None` until the settings were read.
     pub fn get(&self) -> Option<Arc<RedactionRules>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// Longer than any name that people give. What has a longer one is a secret.
+/// Longer than any name that people choose. A value with a longer name is treated as a secret.
 const NAME_BYTES: usize = 1024;
 
-/// A place whose value is a secret. The token `*` stands for every key or place, and `**` for any number of them.
+/// A path whose value is a secret. The token `*` matches any key or index, and `**` any number of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SecretField {
-    /// None: of every kind.
+    /// `None` for every kind.
     pub kind: Option<String>,
     pub path: JsonPointer,
 }
 
 impl RedactionRules {
-    /// `names` are patterns: `*` stands for any characters. The case of letters does not matter, and neither does how
-    /// words are joined: `apiKey`, `api-key`, `api.key` and `API_KEY` are the same. A pattern after `!` is of names that
-    /// are no secret's.
+    /// `names` are patterns: `*` stands for any characters. Case does not matter, and neither does the
+    /// separator of words: `apiKey`, `api-key`, `api.key` and `API_KEY` are the same. A pattern after `!`
+    /// names what is not secret.
     pub fn new(names: &[String], fields: Vec<SecretField>) -> Self {
         let print = print_of(names, &fields);
         let (plain, names): (Vec<_>, Vec<_>) = names.iter().partition(|pattern| pattern.starts_with('!'));
@@ -82,7 +82,7 @@ impl RedactionRules {
         is_any(&self.names) && !is_any(&self.plain)
     }
 
-    /// Where a search begins. A document without a kind is searched for the fields of every kind.
+    /// The start of a search. A document without a kind is searched for the fields of every kind.
     pub(super) fn matches(&self, kind: Option<&str>) -> FieldMatches<'_> {
         let is_asked =
             |field: &SecretField| field.kind.as_deref().is_none_or(|of| kind.is_none_or(|kind| kind == of));
@@ -112,7 +112,7 @@ fn print_of(names: &[String], fields: &[SecretField]) -> RulesPrint {
     RulesPrint::of([digest[0], digest[1], digest[2], digest[3]])
 }
 
-/// A name in capitals with `_` between its words, as it is written and with the words of camel case apart.
+/// A name in capitals with `_` between its words: as written, and with its camel case split.
 fn spellings(name: &str) -> Vec<String> {
     let bytes = name.as_bytes();
     let (mut whole, mut apart) = (String::with_capacity(bytes.len()), String::with_capacity(bytes.len()));
@@ -168,7 +168,7 @@ impl NamePattern {
     }
 }
 
-/// `*` stands for any number of characters. Takes steps in the product of the lengths, at most.
+/// `*` matches any number of characters. Takes at most as many steps as the product of the lengths.
 fn fits(pattern: &[u8], name: &[u8]) -> bool {
     let (mut at, mut from, mut star) = (0, 0, None);
     while from < name.len() {
@@ -197,22 +197,23 @@ pub(super) enum PathToken<'a> {
     AnyKey,
 }
 
-/// The fields that may still lie below one place of a document.
+/// The fields that can still match below one place of a document.
 #[derive(Clone)]
 pub(super) struct FieldMatches<'r> {
     fields: &'r [SecretField],
-    /// Each with how much of its path was met. Most places of a document have the same as the place above.
+    /// Each field, with how much of its path was matched. Most places of a document have the same ones as
+    /// their parent.
     open: Rc<[(usize, usize)]>,
     keys: KeyShapes,
-    /// Whether a key that fits none of them has the same below it.
+    /// Whether a key that matches none of them leads to the same set of fields.
     is_repeated: bool,
     is_met: bool,
 }
 
-/// Which keys may fit, told without a look at each token: most keys fit none.
+/// A quick test whether a key can match, without comparing each token: most keys match none.
 #[derive(Clone, Copy, Default)]
 struct KeyShapes {
-    /// A bit for each length of a token, those from 63 bytes on together.
+    /// A bit for each length of a token; one bit covers 63 bytes and more.
     lengths: u64,
     is_any: bool,
     has_index: bool,
@@ -276,23 +277,23 @@ impl<'r> FieldMatches<'r> {
     }
 }
 
-/// [`FieldMatches`] in the making.
+/// [`FieldMatches`] under construction.
 struct OpenFields<'r> {
     fields: &'r [SecretField],
     places: Vec<(usize, usize)>,
 }
 
 impl<'r> OpenFields<'r> {
-    /// `**` stands for no key too, so what follows it may come at once.
+    /// `**` also matches no key, so the token after it may match at once.
     fn go_on(&mut self, place: usize, met: usize) {
         let tokens = self.fields[place].path.tokens();
         let stars = tokens[met..].iter().take_while(|token| *token == "**").count();
         (met..=met + stars).filter(|next| *next < tokens.len()).for_each(|next| self.open_at(place, next));
     }
 
-    /// Two `**` come to the same place in many ways: with each level there would be more of them.
+    /// Two `**` reach the same place in many ways, which would multiply with each level.
     fn open_at(&mut self, place: usize, met: usize) {
-        // Those of one field come one after the other.
+        // The places of one field are consecutive.
         let mut of_field = self.places.iter().rev().take_while(|(field, _)| *field == place);
         if !of_field.any(|(_, known)| *known == met) {
             self.places.push((place, met));
@@ -300,7 +301,7 @@ impl<'r> OpenFields<'r> {
     }
 
     fn into_matches(self, is_met: bool) -> FieldMatches<'r> {
-        // What follows a `**` is opened by it again below each key.
+        // The token after a `**` is opened again below each key.
         let is_again = |(place, met): &(usize, usize)| {
             let path = self.fields[*place].path.tokens();
             path[*met] == "**" || met.checked_sub(1).is_some_and(|before| path[before] == "**")

@@ -27,7 +27,7 @@ pub(super) struct SecretSearch<'r> {
     redactor: &'r RedactionRules,
     document: &'r [u8],
     kind: Option<&'r str>,
-    /// Every name counts, wherever it stands.
+    /// Every name counts, at any depth.
     is_settings: bool,
     /// The texts of JSON around this one that are being read, and the levels of brackets around it.
     within: u32,
@@ -35,8 +35,8 @@ pub(super) struct SecretSearch<'r> {
     found: Vec<FoundSecret>,
 }
 
-/// Keys of Kubernetes under which a secret is named, and has no value. Texts of JSON have them where a variable holds a
-/// template of a pod.
+/// Keys of Kubernetes under which a secret is named but has no value. A JSON text contains them if a variable
+/// holds a pod template.
 const REFERENCES: [&str; 6] = [
     "secretKeyRef",
     "secretRef",
@@ -46,8 +46,8 @@ const REFERENCES: [&str; 6] = [
     "automountServiceAccountToken",
 ];
 
-/// JSON may be a text within JSON, written so that each level adds a few bytes. It is read this deep, since each level
-/// is decoded and searched anew.
+/// JSON may contain JSON as a text, and each level adds only a few bytes. It is read to this depth, because
+/// each level is decoded and searched again.
 pub(super) const TEXTS_WITHIN: u32 = 4;
 
 impl<'r> SecretSearch<'r> {
@@ -77,13 +77,13 @@ impl<'r> SecretSearch<'r> {
         self.is_settings && self.is_secret_name_in_text(name)
     }
 
-    /// Tells whether a name within a text is one of a secret. In the operator's settings all names count.
+    /// Whether a name in a text is the name of a secret. In the operator's settings all names count.
     fn is_secret_name_in_text(&self, name: &str) -> bool {
         let is_reference = REFERENCES.contains(&name) && (self.within > 0 || !self.is_settings);
         !is_reference && self.redactor.is_secret_name(name)
     }
 
-    /// The meaning of a value whose key says nothing.
+    /// The meaning of a value under an ordinary key.
     fn otherwise(&self) -> ParentKey {
         if self.is_settings { ParentKey::Variables } else { ParentKey::Other }
     }
@@ -99,13 +99,13 @@ impl<'r> SecretSearch<'r> {
             return Err(ProjectError::TooDeep { at: scanner.position() });
         }
         match scanner.peek() {
-            // It may be one named value.
+            // The object may be one named value.
             b'{' if self.is_settings => self.variable(scanner, here, false, under, depth),
             b'{' => self.object(scanner, here, under, depth),
             b'[' => self.list(scanner, here, under, depth),
             b'"' if under == ParentKey::Command => self.text(scanner, Some(&mut NextElement::Script), depth),
             b'"' if under == ParentKey::Environment => self.variable_text(scanner, depth),
-            // It may be a command line, whatever the program calls it that reads this JSON.
+            // The text may be a command line, whatever the program that reads this JSON calls its key.
             b'"' if self.within > 0 => self.text(scanner, Some(&mut NextElement::Argument), depth),
             b'"' => self.text(scanner, None, depth),
             _ => scanner.skip(),
@@ -129,7 +129,7 @@ impl<'r> SecretSearch<'r> {
                     self.variable(scanner, &within, false, under, depth + 1)
                 }
                 (ParentKey::Command, b'[') => self.value(scanner, &within, ParentKey::Command, depth + 1),
-                // Variables and headers may stand there as `NAME=value` and `Name: value`.
+                // Variables and headers may occur there as `NAME=value` and `Name: value`.
                 (ParentKey::Command | ParentKey::Variables | ParentKey::Environment, b'"') => {
                     self.text(scanner, Some(&mut next), depth + 1)
                 }
@@ -156,7 +156,7 @@ impl<'r> SecretSearch<'r> {
                         last.is_copy = last.range.end == scanner.position();
                     }
                 }
-                // An object has the value, or says where it comes from.
+                // An object contains the value, or refers to its source.
                 b'{' if is_secret && !self.is_settings => {
                     self.variable(scanner, &within, true, under, depth + 1)?;
                 }
@@ -168,8 +168,9 @@ impl<'r> SecretSearch<'r> {
         })
     }
 
-    /// One named value: `{"name": …, "value": …}`, in any order. A name that occurs twice is a secret's where either
-    /// is. `is_secret`: the key before the object is a secret's name. `under`: what the key of the list says.
+    /// One named value: `{"name": …, "value": …}`, in any order. If the name occurs twice, it is secret if
+    /// either is. `is_secret` is true if the key of the object is the name of a secret. `under` is the
+    /// meaning of the list's key.
     fn variable(
         &mut self,
         scanner: &mut JsonScanner<'_>,
@@ -195,7 +196,7 @@ impl<'r> SecretSearch<'r> {
                 _ if self.is_secret_setting(&name) => self.take(scanner)?,
                 "value" | "Value" | "VALUE" => {
                     let start = scanner.start();
-                    // What is hidden as a whole has no parts to look for.
+                    // A value that is hidden whole is not searched for parts.
                     let is_read = under == ParentKey::Environment && !is_secret;
                     let read = if is_read { under } else { ParentKey::Other };
                     self.value(scanner, &within, read, depth + 1)?;
@@ -207,7 +208,7 @@ impl<'r> SecretSearch<'r> {
         })?;
         if is_secret {
             let within = self.found.split_off(begun);
-            // They are in order, as they came.
+            // They are in the order of the document.
             let is_outside = |found: &FoundSecret| {
                 let next = values.partition_point(|value| value.end <= found.range.start);
                 values.get(next).is_none_or(|value| found.range.start < value.start)
@@ -218,7 +219,8 @@ impl<'r> SecretSearch<'r> {
         Ok(())
     }
 
-    /// A text may hold secrets among other words. `command`: what the text before says of this one.
+    /// A text may contain secrets among other words. `command` is what the previous text implies for this
+    /// one.
     fn text(
         &mut self,
         scanner: &mut JsonScanner<'_>,
@@ -231,8 +233,8 @@ impl<'r> SecretSearch<'r> {
         Ok(())
     }
 
-    /// The value of a variable, as a command line or as JSON. One without a blank, a sign or an escape is neither, as most
-    /// are.
+    /// The value of a variable, searched as a command line and as JSON. Most values have no blank, sign or
+    /// escape, so they are neither.
     fn variable_text(&mut self, scanner: &mut JsonScanner<'_>, depth: u32) -> Result<(), ProjectError> {
         let start = scanner.start();
         let text = scanner.text()?;
@@ -258,17 +260,18 @@ impl<'r> SecretSearch<'r> {
             return;
         }
         let Ok(decoded) = text.decode() else {
-            // It means no characters, so nobody can look through it.
+            // The text does not decode to characters, so it can't be searched.
             return self.add(whole, false);
         };
         let mut this = command.as_deref().copied();
         let json = this.and_then(|_| self.in_json(&decoded, depth));
-        // A whole template of a pod is JSON and nothing else. An argument may be both to the shell that reads it.
+        // A pod template is JSON and nothing else. An argument may be both JSON and a command line to the
+        // shell that reads it.
         let is_json = json.is_some() && this == Some(NextElement::Arguments);
         let mut secrets = self.in_words(&decoded, command.filter(|_| !is_json));
         match json {
             Some(within) => secrets.extend(within),
-            // A program that reads JSON among other words reads its escapes.
+            // A program that finds JSON among other words decodes its escapes.
             None => {
                 if let Some(copy) = UnescapedText::of(&decoded) {
                     secrets.extend(copy.places(self.in_words(&copy.text, this.as_mut())));
@@ -294,7 +297,7 @@ impl<'r> SecretSearch<'r> {
         secrets
     }
 
-    /// Named values in an argument that is JSON as a whole; none where it is not. One that is too deep to be read is
+    /// Named values in an argument that is JSON as a whole; `None` if it is not. JSON that is too deep is
     /// hidden whole.
     fn in_json(&self, text: &str, depth: u32) -> Option<Vec<Range<usize>>> {
         if !text.trim_start().starts_with(['[', '{']) {
@@ -304,7 +307,7 @@ impl<'r> SecretSearch<'r> {
         if self.within == TEXTS_WITHIN {
             return whole;
         }
-        // The brackets around the text count too: all of them lie on the stack at once.
+        // The brackets around the text count too, because all of them are on the stack at once.
         let search = SecretSearch {
             within: self.within + 1,
             depth,

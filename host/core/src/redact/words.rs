@@ -8,15 +8,15 @@ use super::walk::TEXTS_WITHIN;
 use super::{FoundSecret, RedactionRules};
 use crate::project::JsonScanner;
 
-/// A shorter secret is not looked for: it would be found in ordinary words.
+/// Shorter secrets are not searched for, because ordinary words would contain them.
 pub(super) const SECRET_CHARS: usize = 6;
-/// Copies of the document within each other that are read as documents. `kubectl` makes one.
+/// How many nested copies are read as documents. `kubectl` makes one.
 const COPIES_WITHIN: u32 = 2;
 
 impl RedactionRules {
-    /// The whole, and the parts that a program uses for themselves. Those are the password of an address, what follows
-    /// `Bearer` or its like, and each line. What is too short is not looked for. Of a copy of the document, it is what
-    /// the rules would hide in the document.
+    /// The whole secret, and the parts that a program uses on their own: the password of an address, the
+    /// credentials after `Bearer` and the like, and each line. Very short parts are not searched for. For a
+    /// copy of the document, the parts are what the rules would hide in it.
     pub(super) fn quotable(&self, one: &FoundSecret, document: &[u8]) -> Vec<String> {
         let mut words = SecretWords::default();
         self.add_words(one, document, COPIES_WITHIN, &mut words);
@@ -40,7 +40,8 @@ impl RedactionRules {
         }
     }
 
-    /// None where it is no document. What its status quotes is left out: the document has its own.
+    /// `None` if the copy is not a document. Quotes in its status are left out, because the document has its
+    /// own.
     fn found_in(&self, copy: &str) -> Option<Vec<FoundSecret>> {
         copy.trim_start().starts_with('{').then(|| self.search(copy).ok()).flatten().map(|(found, _)| found)
     }
@@ -53,7 +54,7 @@ fn decoded(raw: &[u8]) -> Option<String> {
     text.decode().ok().map(|text| text.into_owned())
 }
 
-/// Each once, the whole first.
+/// Each once, the whole secret first.
 #[derive(Default)]
 struct SecretWords(Vec<String>);
 
@@ -65,7 +66,7 @@ impl SecretWords {
         }
     }
 
-    /// `within`: the texts around this one. One that lies too deep is looked for as a whole.
+    /// `within` counts the texts around this one. A text that is too deep is searched for as a whole.
     fn add_decoded(&mut self, text: &str, within: u32) {
         let whole = text.trim();
         self.add(whole);
@@ -80,11 +81,11 @@ impl SecretWords {
         {
             self.add(value);
         }
-        // A shell and JSON take the quotes away.
+        // A shell and JSON remove the quotes.
         if whole.contains(['"', '\'']) {
             whole.split(['"', '\'', '\\']).map(str::trim).for_each(|part| self.add(part));
         }
-        // The first and the last line of a key say only that it is one.
+        // The first and the last line of a key only mark it as a key.
         whole
             .lines()
             .map(str::trim)

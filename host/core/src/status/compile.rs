@@ -1,4 +1,4 @@
-//! Compiles a written rule into one that can be evaluated. It reports every fault with its field.
+//! Compiles a written rule. It reports every fault with its field.
 
 use super::PHASES;
 use super::path::{MemberSlots, RulePath, text_of};

@@ -1,5 +1,5 @@
-//! Explains an object's status: which case decided, which tests held, and which test ruled out each earlier
-//! case. People read this. The path of a state only calls `StatusRule::status`.
+//! Explains an object's status for people: which case decided, which tests held, and which test ruled out
+//! each earlier case. The path of a state does not pay for it: that calls only `StatusRule::status`.
 
 use serde::Serialize;
 
@@ -12,7 +12,7 @@ use crate::model::fault::shortened;
 use crate::project::ObjectOutline;
 use crate::state::Status;
 
-/// The values of one test that are shown, and the bytes of each. A person reads them.
+/// How many values of one test are shown, and how many bytes of each. A person reads them.
 const VALUES: usize = 4;
 const VALUE_BYTES: usize = 80;
 
@@ -24,9 +24,9 @@ pub struct RuleExplanation<'r> {
     pub rule: &'r RuleSpec,
     /// The number of the deciding case, from 0.
     pub case: usize,
-    /// The tests of the deciding case. All of them held.
+    /// The tests of the deciding case. All of them passed.
     pub held: Vec<TestedCase>,
-    /// For each case before it, the first test that did not hold.
+    /// For each earlier case, the first test that failed.
     pub before: Vec<TestedCase>,
     /// The item of the case's `reason` that gave the reason. The message has the same field.
     pub reason_from: Option<String>,

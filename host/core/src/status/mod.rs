@@ -1,9 +1,10 @@
-//! Derives the status of any object by rules that are data. `status/rules` has one small file for each kind,
-//! and a generic ladder for every other kind. An operator's rules replace these.
+//! Derives the status of any object from rules that are data. A rule in Rust for each kind would force an
+//! operator with a kind of their own to rebuild the controller. So `status/rules` has one small file for each
+//! kind and a generic ladder for all others, and an operator's rules replace these.
 //!
-//! A status is a pure function of the object: no clock, no history, no other object. Some questions need
-//! history, such as whether a suspended Job has run. There the rules use what the object says of its own
-//! past.
+//! A status is a pure function of the object: no clock, no history, no other object. So the same state always
+//! has the same status, after a replay too. Some questions need history, such as whether a suspended Job has
+//! run. For these, the rules use what the object records of its own past.
 
 mod compile;
 mod explain;
@@ -61,7 +62,7 @@ files!(
     "workload",
 );
 
-/// Where a rule comes from: the program, or the operator's list.
+/// The origin of a rule: built in, or from the operator's list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RuleOrigin {
@@ -103,8 +104,8 @@ impl StatusRules {
         BUILTIN.clone()
     }
 
-    /// The built-in rules, except where an operator's replace them. A fault names its field as
-    /// `[2].cases[0].phase`.
+    /// The built-in rules, with those of the operator in place of built-in ones for the same kinds. A fault
+    /// names its field as `[2].cases[0].phase`.
     pub fn with(specs: &[RuleSpec]) -> Result<Self, Vec<ManifestFault>> {
         let (mut rules, mut faults) = (Self::builtin(), Vec::new());
         let mut seen = std::collections::HashMap::new();
@@ -153,7 +154,7 @@ impl StatusRules {
         self.position(group, kind).map_or(&self.generic, |at| &self.kinds[at].rule)
     }
 
-    /// The status of an object. Bytes that are no object are `Unknown`.
+    /// The status of an object. Bytes that are not an object are `Unknown`.
     pub fn status(&self, group: &str, kind: &str, object: &[u8]) -> Status {
         self.outlined(group, kind, object, ObjectOutline::of(object).ok().as_ref())
     }
@@ -174,7 +175,7 @@ impl StatusRules {
         })
     }
 
-    /// The rule for a kind, as it is written.
+    /// The rule for a kind, in its written form.
     pub fn rule(&self, group: &str, kind: &str) -> &RuleSpec {
         &self.find(group, kind).1.spec
     }
@@ -202,10 +203,10 @@ impl StatusRules {
         FILES.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
     }
 
-    /// The status of an object that was deleted. The phase is `Deleted`, so that no list of present objects
-    /// shows it as running. The reason is the phase before the deletion. It distinguishes a Job that was
-    /// cleaned up after `Succeeded` from one that was deleted while `Running`. Attempt, total and exit code
-    /// stay; the ready count becomes 0. A message stays only if it is about an outcome.
+    /// The status of a deleted object. The phase is `Deleted`, so that no list of existing objects shows it
+    /// as running. The reason is the phase before the deletion. It distinguishes a Job that was cleaned up
+    /// after `Succeeded` from one that was deleted while `Running`. Attempt, total and exit code stay; the
+    /// ready count becomes 0. A message stays only if it is about an outcome.
     pub fn deleted(last: &Status) -> Status {
         if last.phase == phase::DELETED {
             return last.clone();

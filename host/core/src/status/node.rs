@@ -1,5 +1,5 @@
-//! A part of an object as the rules read it. It is like `serde_json`'s value, but its texts stay in the
-//! document. A status is derived for each state, and most of it is read once.
+//! A part of an object as the rules read it. It resembles `serde_json`'s value, but its texts stay in the
+//! document: a status is derived for each state, and most values are read only once.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,7 +8,7 @@ use serde_json::Number;
 
 use crate::project::{JsonScanner, MEMBERS, ProjectError, ScanFlow};
 
-/// A number with at most this many digits always fits 64 bits.
+/// A number with at most this many digits always fits into 64 bits.
 const SAFE_DIGITS: usize = 18;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -112,8 +112,8 @@ impl<'a> StatusNode<'a> {
         }
     }
 
-    /// Visits the elements of a list, or the values of a map in the order of their keys, until `visit`
-    /// returns `true`. Returns whether it did.
+    /// Visits the elements of a list, or the values of a map in key order, until `visit` returns `true`.
+    /// Returns whether it did.
     pub fn any(&self, mut visit: impl FnMut(&Self) -> bool) -> bool {
         match self {
             Self::List(list) => list.iter().any(visit),

@@ -10,7 +10,7 @@
 //! - `[=x]`: the elements that are x themselves.
 //! - `["a.b/c"]`: the member of this name, which has dots.
 //!
-//! Only second-level members with which some path of a rule begins are cut out of an object. Each is parsed
+//! Only the second-level members that a rule's paths begin with are cut out of an object, and each is parsed
 //! at its first use.
 
 use std::borrow::Cow;
@@ -36,7 +36,7 @@ struct TopMembers {
 }
 
 impl MemberSlots {
-    /// The slot of a member. It makes a new one if no path began with this member yet.
+    /// The slot of a member. It is created if no path began with this member yet.
     fn place(&mut self, top: &str, second: &str) -> usize {
         let known = self.tops.iter().position(|known| known.key == top);
         let known = known.unwrap_or_else(|| {
@@ -75,7 +75,7 @@ enum ElementTest {
 }
 
 impl RulePath {
-    /// Parses a path, and notes in `slots` the member with which it begins.
+    /// Parses a path, and adds its first member to `slots`.
     pub(super) fn parse(text: &str, slots: &mut MemberSlots) -> Result<Self, String> {
         let wrong = |what: &str| format!("`{text}` is not a path: {what}");
         let mut segments = Vec::new();

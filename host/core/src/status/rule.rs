@@ -1,4 +1,4 @@
-//! A compiled rule, which derives the status of an object. `spec` holds the written form.
+//! A compiled rule, which derives the status of an object. `spec` has the written form.
 
 use super::node::StatusNode;
 use super::path::{MemberCut, MemberSlots, RulePath};
@@ -6,7 +6,7 @@ use super::spec::RuleSpec;
 use crate::project::ObjectOutline;
 use crate::state::Status;
 
-/// The end of a cut text. It counts among its bytes.
+/// Marks the end of a cut text. It counts towards the length.
 const CUT: char = '…';
 /// Reasons are words for programs. A longer one is cut.
 const REASON_BYTES: usize = 256;
@@ -172,7 +172,7 @@ pub(super) fn first_text(texts: &[RuleText], cut: &MemberCut<'_>, most: usize) -
     (found, None)
 }
 
-/// At most so many bytes of a text, with the mark of a cut.
+/// Appends at most `most` bytes of a text, with the mark if it was cut.
 fn push(found: &mut String, text: &str, most: usize) {
     if text.len() <= most {
         return found.push_str(text);

@@ -120,7 +120,7 @@ fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
-/// Writes the test in words, for people who ask why.
+/// Writes the test in words, for people.
 impl fmt::Display for TestSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let paths = &self.at.0;
@@ -153,7 +153,7 @@ impl TestSpec {
     }
 }
 
-/// One text, or a list of them.
+/// One text, or a list of texts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OneOrMany(pub Vec<String>);
 

@@ -1,5 +1,6 @@
-//! Judges a carried state before anything else is made of it. Whoever may publish on the subjects of a stream can send
-//! any bytes; what is no state of this partition is poison, and the states behind it go on.
+//! Checks a carried state before it is used. Anybody who may publish on the subjects of a stream can send any
+//! bytes. A message that is not a state of this partition becomes a poison message, and the states after it
+//! continue.
 
 use super::{GarbledMessage, JournalPosition, partition, state_check};
 use crate::limits::SEQ_MOST;
@@ -31,14 +32,14 @@ impl PartitionStates<'_> {
         if partition(&state.object, self.partitions) != self.partition {
             return Err(format!("its object does not belong to partition {}", self.partition));
         }
-        // All true states behind it would be repeats.
+        // Accepting it would make all true states after it look like repeats.
         if stood.position != state.seq || stood.position > SEQ_MOST {
             return Err("its position is not that of its state, or is beyond what a journal has".into());
         }
         state_check::identity(state)?;
         match state.change {
             Change::Gap => state_check::gap(state, document).map(drop),
-            // The carrier's journal may lack a document, and sends none.
+            // The carrier's journal may lack a document, and then sends none.
             _ if document.is_empty() => Ok(()),
             _ => state_check::document(state, document),
         }

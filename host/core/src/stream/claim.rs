@@ -1,9 +1,11 @@
-//! Decides who may carry to a stream and who may read a partition of it, from the claim that the server keeps.
+//! Decides who may carry to a stream and who may read one of its partitions, from the claim that the server
+//! stores.
 //!
-//! A copy of a data folder is the same journal under the same name, so names alone do not tell two copies apart. Each
-//! process therefore draws an instance, which no data folder holds, and renews its claim. Another process is refused
-//! while it does. A claim also says that its instance may send, before it sends: unless it stopped cleanly, nobody knows
-//! how far it came, and the next process begins a new line.
+//! A copy of a data folder has the same journal under the same name, so a name can't distinguish two copies.
+//! Therefore each process draws a random instance id, which is never stored in a data folder, and renews its
+//! claim. While it does so, every other process is refused. An instance also records in its claim that it may
+//! send, before it sends. If it does not stop cleanly, nobody knows how far it came, and the next process
+//! begins a new line.
 
 use std::sync::Arc;
 
@@ -14,7 +16,7 @@ use crate::state::Seq;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CarrierClaim {
     pub line: Arc<str>,
-    /// The lines before it. A journal that was put back to one of them is the same journal.
+    /// The earlier lines. A journal that was put back to one of them is the same journal.
     pub former: Vec<Arc<str>>,
     pub sources: Vec<String>,
     /// The carrier's cursor when it stopped.
@@ -31,15 +33,16 @@ pub struct CarrierCandidate<'a> {
     pub is_new: bool,
     pub cursor: Seq,
     pub instance: &'a str,
-    /// The line that the settings let it replace.
+    /// The line that it may replace, by the settings.
     pub take_over: Option<&'a str>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CarrierStart {
-    /// Go on in the present line: what was sent is known.
+    /// Continue the current line: everything that was sent is known.
     Continue,
-    /// Begin a line: positions above the cursor may have been sent, of states that the journal no longer has.
+    /// Begin a new line: positions above the cursor may have been sent for states that the journal no longer
+    /// has.
     BeginLine,
     /// Another process carries this journal, or a copy of it.
     HeldByInstance,
@@ -48,10 +51,10 @@ pub enum CarrierStart {
 }
 
 impl CarrierCandidate<'_> {
-    /// `has_lapsed`: the claim was not renewed for so long that its instance may be taken for dead.
+    /// `has_lapsed` is set if the claim was not renewed for so long that its instance counts as dead.
     pub fn start(&self, found: Option<&CarrierClaim>, has_lapsed: bool) -> CarrierStart {
         let Some(found) = found else {
-            // A server that lost the claim can't say how far anybody came.
+            // A server that lost the claim can't say how far anybody had come.
             return if self.is_new { CarrierStart::Continue } else { CarrierStart::BeginLine };
         };
         let is_told = self.take_over == Some(&*found.line);
@@ -84,7 +87,7 @@ pub struct ReaderClaim {
 pub struct ReaderCandidate<'a> {
     pub reader: &'a str,
     pub instance: &'a str,
-    /// The reader that the settings let it replace.
+    /// The reader that it may replace, by the settings.
     pub take_over: Option<&'a str>,
 }
 

@@ -1,6 +1,6 @@
-//! Carriers, copies of their journal and a reader against a model of the stream: kills, standbys that lack commits, claims
-//! that lapse, messages that are forgotten, removed or forged. Each state that the last carrier's journal holds arrives,
-//! or a gap says that it may be missing.
+//! Carriers, copies of their journal and a reader, compared with a model of the stream under faults: kills,
+//! standbys that lack commits, expired claims, messages that are forgotten, removed or forged. Each state in
+//! the last carrier's journal arrives, or a gap says that it may be missing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,11 +20,11 @@ enum PlantedFault {
     None,
     /// A carrier keeps its line whatever its journal may have lost.
     KeepsLine,
-    /// A claim counts as lapsed at once.
+    /// Every claim counts as lapsed at once.
     IgnoresInstance,
     /// A message is taken whoever signed it.
     IgnoresKey,
-    /// The reader does not notice what is missing before a message.
+    /// The reader does not notice missing states before a message.
     IgnoresHoles,
 }
 
@@ -57,7 +57,7 @@ impl JournalModel {
         earlier.map(|other| other.position).filter(|position| *position < entry.position).max().unwrap_or(0)
     }
 
-    /// Goes back to what the stream still has of what it acknowledged.
+    /// Forgets the newest messages, also those that were acknowledged.
     fn go_back(&mut self, made: u64, last: u64) {
         let lost = |mark: &(u64, u64, Seq)| mark.0 != made || mark.1 > last;
         if self.marks.iter().any(lost) {
@@ -92,11 +92,11 @@ impl StreamModel {
 struct CarrierProcess {
     instance: Arc<str>,
     claim: CarrierClaim,
-    /// How far it has sent; its journal learns it later.
+    /// The last position that was sent; its journal learns it later.
     sent: Seq,
     /// The stream's last number, as far as it knows.
     last: u64,
-    /// Whether it is cut off, and renews nothing.
+    /// Whether it has no connection and renews nothing.
     is_cut: bool,
 }
 
@@ -231,7 +231,7 @@ struct FaultWorld {
     reader: ReaderModel,
     /// The journal that was carried last.
     holder: usize,
-    /// Whether something happened for which a gap is right.
+    /// Whether a fault occurred that justifies a gap.
     may_have_gaps: bool,
 }
 
@@ -371,7 +371,7 @@ impl FaultWorld {
         }
         self.may_have_gaps = true;
         self.reader.crash();
-        // Whoever is connected looks at the stream again.
+        // Every connected process looks at the stream again.
         for process in self.processes.iter_mut().flatten() {
             process.last = u64::MAX;
         }
@@ -427,7 +427,7 @@ impl FaultWorld {
             28 => self.forge(partition),
             29 if count == 7 => {
                 self.epoch += 1;
-                // A state of an ended epoch can't be taken again, so a gap is told for it.
+                // A state of an ended epoch can't be taken any more, so a gap is reported for it.
                 self.may_have_gaps = true;
             }
             30 => self.reader.crash(),
@@ -464,7 +464,7 @@ impl FaultWorld {
         }
         let ReaderModel { taken, gaps, is_stuck, .. } = &self.reader;
         if *is_stuck {
-            // A person is told to empty the reader's data folder.
+            // At this point the reader asks a person to empty its data folder.
             return if self.may_have_gaps { Ok(()) } else { Err("the reader waits for a person".into()) };
         }
         for JournalEntry { id, position, partition, .. } in &self.journals[place].entries {

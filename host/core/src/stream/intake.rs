@@ -1,5 +1,5 @@
-//! Decides what a reader of a stream does with each message: take it, skip a repeat, report a gap, or wait
-//! for another partition. A pure machine: the reader carries the decision out.
+//! Decides what a reader of a stream does with each message: accept it, skip a repeat, report a gap, or wait
+//! for another partition. A pure machine: the reader executes the decision.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,11 +7,11 @@ use std::sync::Arc;
 use super::{JournalPosition, PartitionPosition, ReaderPositions};
 use crate::state::{Gap, Seq, State, gap_reason};
 
-/// One state as it arrived.
+/// One state on arrival.
 #[derive(Clone, Debug)]
 pub struct StateArrival {
     pub partition: u32,
-    /// The message's number in the stream. A greater number was carried later, in whatever partition.
+    /// The message's number in the stream. A greater number was carried later, in any partition.
     pub sequence: u64,
     pub stood: JournalPosition,
     pub state: State,
@@ -20,19 +20,20 @@ pub struct StateArrival {
 /// The action for an arrival.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ArrivalAction {
-    /// The state is new and next. A gap in front of it is told first.
+    /// The state is new and next. A gap before it is reported first.
     New(Option<Box<Gap>>),
     /// The carrier sent it again after its epoch had ended here. It is reported as a gap.
     Over(Box<Gap>),
-    /// It comes from another journal, in an epoch that is over here. Nothing of it can be taken.
+    /// It comes from another journal, in an epoch that has ended here. None of it can be accepted.
     Foreign,
-    /// It is a repeat of a state that was taken before.
+    /// It repeats a state that was accepted before.
     Repeat,
-    /// A state in front of it is missing. It may have come under a number that the reader already passed. So
-    /// the reader reads the partition again from its first message; what is still missing then is lost.
+    /// A state before it is missing. That state may have a sequence number that the reader has already
+    /// passed. So the reader reads the partition again from its first message; if the state is still missing
+    /// then, it is lost.
     Hole,
     /// It begins an epoch. The reader offers it again once it has read every other partition up to this
-    /// sequence, because those may still hold states of the older epoch.
+    /// sequence number, because those may still have states of the older epoch.
     Waits,
 }
 
@@ -42,16 +43,16 @@ pub struct StreamIntake {
     stream: String,
     epoch: Option<u32>,
     places: ReaderPositions,
-    /// How far the reader has read each partition, in the stream's numbers. The numbers hold for one
-    /// connection only: a server that forgot its last messages gives their numbers to others.
+    /// The last sequence number read in each partition. The numbers are valid for one connection only: a
+    /// server that forgot its last messages assigns their numbers again.
     read: BTreeMap<u32, u64>,
-    /// Partitions that are read from their first message and have not yet brought anything new. A state that
-    /// is missing there is lost.
+    /// Partitions that are read again from their first message and have not yet delivered anything new. A
+    /// state that is missing there is lost.
     fresh: BTreeSet<u32>,
 }
 
 impl StreamIntake {
-    /// Begins with every partition at its first message.
+    /// Begins each partition at its first message.
     pub fn new(
         source: Arc<str>,
         stream: String,
@@ -63,7 +64,7 @@ impl StreamIntake {
         Self { source, stream, epoch, places, read, fresh: partitions.iter().copied().collect() }
     }
 
-    /// A copy that keeps only the places: every partition is read again from its first message.
+    /// A copy that keeps only the positions: every partition is read again from its first message.
     pub fn anew(&self) -> Self {
         let partitions: Vec<_> = self.read.keys().copied().collect();
         let (source, stream) = (self.source.clone(), self.stream.clone());
@@ -74,7 +75,7 @@ impl StreamIntake {
         &self.places
     }
 
-    /// The epoch of what is taken next; 0 if nothing was taken yet.
+    /// The epoch of what is accepted next; 0 if nothing was accepted yet.
     pub fn epoch(&self) -> u32 {
         self.epoch.unwrap_or_default()
     }
@@ -85,7 +86,7 @@ impl StreamIntake {
         *read = sequence.max(*read);
     }
 
-    /// Notes that the reader reads this partition again from its first message.
+    /// Records that the reader reads this partition again from its first message.
     pub fn reads_again(&mut self, partition: u32) {
         self.read.insert(partition, 0);
         self.fresh.insert(partition);
@@ -119,7 +120,7 @@ impl StreamIntake {
             Some(before) => Some(self.gap(arrival, begun_anew(before, stood), now_ms)),
             None => {
                 let through = if is_over { stood.position } else { stood.before };
-                // A new line may carry positions again that were read in the one before.
+                // A new line may carry positions again that were read in the line before.
                 let after = if held < through { held } else { stood.before };
                 let missing = || self.gap(arrival, self.missing(arrival, after, through), now_ms);
                 (is_hole || is_over).then(missing)
@@ -172,7 +173,8 @@ impl StreamIntake {
     }
 }
 
-/// The text of a gap before a new journal: nobody knows what the former journal still had to say.
+/// The text of a gap before a new journal: nobody knows which states the former journal would still have
+/// sent.
 fn begun_anew(before: &PartitionPosition, stood: &JournalPosition) -> String {
     format!(
         "the stream now comes from the journal `{}` and no longer from `{}`: states that the former journal \

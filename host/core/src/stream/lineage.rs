@@ -1,9 +1,9 @@
 //! The lines of a journal: the names under which its states are carried, one after another.
 //!
-//! A position names a state only as long as the journal keeps what it committed. A standby that takes over without the
-//! newest commits, or a copy that is put back, gives the same positions to other states. So the carrier begins a new
-//! line wherever it can't rule that out. Each earlier line agrees with the journal through a known position. From that a
-//! reader knows that a new line continues what it has read, and reports no gap.
+//! A position names a state only as long as the journal keeps what it committed. A standby that takes over
+//! without the newest commits, or a restored copy, gives the same positions to other states. So the carrier
+//! begins a new line unless it can rule that out. Each earlier line agrees with the journal through a known
+//! position. So a reader knows that a new line continues what it has read, and reports no gap.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use std::sync::Arc;
 use super::{GarbledMessage, JournalPosition};
 use crate::state::Seq;
 
-/// Earlier lines that are remembered. A reader that stopped before all of them reports a gap.
+/// How many earlier lines are remembered. A reader that stopped before all of them reports a gap.
 const FORMER_LINES: usize = 64;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct FormerLine {
     line: Arc<str>,
-    /// The states up to this position are those of the journal as it is now.
+    /// Up to this position, the states are those of the present journal.
     through: Seq,
 }
 
@@ -46,7 +46,8 @@ impl JournalLineage {
         *self.line == *line || self.former().any(|former| **former == *line)
     }
 
-    /// Begins a line. What was sent under the present one is certain only through the carrier's cursor.
+    /// Begins a line. Positions that were sent under the current line are certain only up to the carrier's
+    /// cursor.
     #[must_use]
     pub fn begin(&self, line: Arc<str>, cursor: Seq) -> Self {
         let present = FormerLine { line: self.line.clone(), through: cursor };
@@ -58,7 +59,7 @@ impl JournalLineage {
         Self { line, former }
     }
 
-    /// Where a state stands, from its position and the one before it in its partition.
+    /// The journal position of a state, from its position and the previous one in its partition.
     pub fn journal_position(&self, position: Seq, before: Seq) -> JournalPosition {
         let former = self.former.iter().find(|former| before <= former.through);
         let before_line = former.map(|former| former.line.clone());

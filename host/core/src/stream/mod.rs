@@ -1,9 +1,10 @@
-//! Carries states from the controller that witnesses them to the controllers that hand them out: the format of a
-//! message, and what a reader does with it. Knows nothing about message servers.
+//! Carries states from the controller that witnesses them to the controllers that deliver them: the format of
+//! a message, and how a reader treats it. It knows nothing about message servers.
 //!
-//! The states of a source lie in partitions. Within a partition they keep the order of the journal that they
-//! come from. Each state names its position there and the position of the state before it in its partition.
-//! From that a reader finds states that were lost on the way, and it skips repeats, however late they come.
+//! The states of a source are spread over partitions. Within a partition they keep the order of their
+//! journal. A server's own numbers can't prove completeness: a server that lost messages assigns their
+//! numbers again. So each state has its position in the journal and the position of its predecessor in the
+//! partition. From these a reader detects lost states, and it skips repeats, however late they arrive.
 
 mod check;
 mod claim;
@@ -37,19 +38,19 @@ pub fn partition(object: &ObjectRef, partitions: u32) -> u32 {
     checksum(&name) % partitions.max(1)
 }
 
-/// Where a state stood in the journal that it comes from.
+/// The position of a state in its original journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournalPosition {
-    /// The line of that journal. A journal that begins anew counts from 1 again and has another line.
+    /// The line of that journal. A journal that starts over counts from 1 again and has another line.
     pub line: Arc<str>,
     pub position: Seq,
-    /// The position of the state before it in this partition; 0 if it is the first.
+    /// The position of its predecessor in this partition; 0 if it is the first.
     pub before: Seq,
-    /// The line in which that state was sent, if it was another.
+    /// The line in which the predecessor was sent, if it was another.
     pub before_line: Option<Arc<str>>,
 }
 
-/// A message can't be read.
+/// A message can't be decoded.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0}")]
 pub struct GarbledMessage(pub String);
@@ -81,7 +82,7 @@ pub fn unpack(packed: &[u8]) -> Result<(State, Bytes), GarbledMessage> {
     Ok((state, whole.slice_ref(document)))
 }
 
-/// Why nothing can be read now, and what to do. The source retries.
+/// Why nothing can be read now, and what to do about it. The source retries.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0}")]
 pub struct FeedError(pub String);
@@ -90,27 +91,27 @@ pub struct FeedError(pub String);
 #[derive(Debug, Default)]
 pub struct FeedItem {
     pub append: AppendBatch,
-    /// For each state, whether it came to the other host late.
+    /// For each state, whether it reached the other host late.
     pub late: Vec<bool>,
     /// The number of states that came a second time.
     pub repeats: u64,
-    /// The number of poison messages that were passed and are not kept: too many came.
+    /// The number of poison messages that were skipped without keeping them, because too many arrived.
     pub passed: u64,
-    /// Whether everything that is on its way has arrived.
+    /// Whether everything in transit has arrived.
     pub level: bool,
 }
 
 /// A source that another controller witnesses. Its states arrive over a stream.
 #[async_trait]
 pub trait StateFeed: Send {
-    /// Sets the place from which the feed goes on. The source calls this first.
+    /// Sets the position from which the feed continues. The source calls this first.
     fn resume(&mut self, epoch: Option<u32>, checkpoint: Option<&Version>);
-    /// Returns what arrives next, with its checkpoint. After an error, everything that is not yet
+    /// Returns the next arrivals, with their checkpoint. After an error, everything that is not yet
     /// [durable](Self::durable) arrives again.
     async fn next(&mut self) -> Result<FeedItem, FeedError>;
     /// Confirms that everything received is on disk, so the stream need not keep it.
     async fn durable(&mut self) -> Result<(), FeedError>;
-    /// Gives up what the feed holds, so that another process need not wait for it. Comes last.
+    /// Releases what the feed holds, so that another process need not wait for it. Called last.
     async fn close(&mut self);
 }
 

@@ -1,4 +1,4 @@
-//! How far a reader is in each partition, as text. The journal keeps it as the source's checkpoint, in the
+//! A reader's position in each partition, as text. The journal stores it as the source's checkpoint, in the
 //! transaction that stores the states.
 
 use std::collections::BTreeMap;
@@ -8,19 +8,19 @@ use std::sync::Arc;
 use super::{GarbledMessage, JournalPosition};
 use crate::state::Seq;
 
-/// The last state that was taken of a partition.
+/// The last state that was accepted in a partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartitionPosition {
     pub line: Arc<str>,
     pub position: Seq,
     /// The version of its object.
     pub version: Arc<str>,
-    /// The journal before this one, and how far it was read.
+    /// The previous journal, and how far it was read.
     pub former: Option<(Arc<str>, Seq)>,
 }
 
 impl PartitionPosition {
-    /// Whether this state was taken before.
+    /// Whether this state was accepted before.
     pub fn has(&self, stood: &JournalPosition) -> bool {
         let is_former =
             |(line, position): &(Arc<str>, Seq)| *line == stood.line && stood.position <= *position;
@@ -28,8 +28,8 @@ impl PartitionPosition {
             || self.former.as_ref().is_some_and(is_former)
     }
 
-    /// How far the history that leads to this state was read; `None` if it is the history of another journal. A line that
-    /// continues an earlier one names it.
+    /// The last read position of the history that leads to this state; `None` if that is the history of
+    /// another journal. A line that continues an earlier one names it.
     pub fn read_through(&self, stood: &JournalPosition) -> Option<Seq> {
         let line = if self.line == stood.line { &stood.line } else { stood.before_line.as_ref()? };
         if self.line == *line {
@@ -89,7 +89,8 @@ impl fmt::Display for ReaderPositions {
     }
 }
 
-/// A version is the API server's text. A blank in it would end the place, and a `~` would make it a former one.
+/// A version is a text from the API server. A blank in it would end the entry, and a `~` would mark it as a
+/// former one.
 fn escaped(version: &str) -> String {
     version.replace('%', "%25").replace(' ', "%20").replace('~', "%7E")
 }

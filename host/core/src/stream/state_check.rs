@@ -1,17 +1,19 @@
-//! Judges a single state that another host wrote, before a journal takes it: whether its id, its document and its bounds
-//! are those of the state. `journal verify`, an import and the reader of a stream share these rules.
+//! Checks a single state that another host wrote, before a journal accepts it: whether its id, its document
+//! and its bounds fit the state. `journal verify`, an import and the reader of a stream share these rules.
 //!
-//! What the rules refuse, no honest writer writes. The journal would refuse it for ever, or could not read it back.
+//! No honest writer violates these rules. The journal would refuse such a state forever, or could not read it
+//! back.
 
 use crate::limits::{EPOCH_MOST, SOURCE_BYTES, VERSION_BYTES};
 use crate::project;
 use crate::state::{Change, Gap, State, StateId};
 use crate::version::Version;
 
-/// The most bytes of a gap's reason. A newer program may write words that this one does not know.
+/// The most bytes of a gap's reason. A newer program may use words that this one does not know.
 const REASON_BYTES: usize = 64;
 
-/// Whether a journal takes a state like this, and whether its id names it. It says nothing about its document.
+/// Whether a journal accepts a state with this identity, and whether its id matches. Its document is not
+/// checked.
 pub fn identity(state: &State) -> Result<(), String> {
     let State { id, source, epoch, change, object, resource_version: version, .. } = state;
     if source.is_empty() || source.len() > SOURCE_BYTES {
@@ -63,21 +65,21 @@ pub fn gap(state: &State, document: &[u8]) -> Result<Gap, String> {
     }
 }
 
-/// As all words of `gap_reason`, and those that newer programs may add.
+/// The form of all words of `gap_reason`, and of those that newer programs may add.
 fn is_word(reason: &str) -> bool {
     let begins = reason.bytes().next().is_some_and(|first| first.is_ascii_uppercase());
     begins && reason.len() <= REASON_BYTES && reason.bytes().all(|byte| byte.is_ascii_alphanumeric())
 }
 
-/// Whether something can lie within a gap's bounds, as far as versions tell.
+/// Whether anything can be between a gap's bounds, as far as versions show.
 fn runs_forward(gap: &Gap) -> bool {
     let (after, before) = (Version::new(&gap.after), Version::new(&gap.before));
     let has_order = after.is_comparable() && before.is_comparable();
     !has_order || before.is_newer_than(&after)
 }
 
-/// Whether the document of a state that is no gap is of that very version. The end of an object that
-/// nobody saw has none.
+/// Whether the document of a state, unless it is a gap, has exactly its version. A deletion that nobody saw
+/// has no document.
 pub fn document(state: &State, document: &[u8]) -> Result<(), String> {
     if state.change == Change::Gone && document.is_empty() {
         return Ok(());

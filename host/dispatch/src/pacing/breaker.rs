@@ -1,18 +1,20 @@
 //! A circuit breaker: it pauses calls to a plugin that keeps failing. The caller passes the time.
 //!
-//! Four things open it.
+//! A fixed number of failures was not enough as a rule, because failures have different causes. Four things
+//! open it:
 //!
 //! - A call that was `unavailable` opens it at once. No state is to blame, and the next call would fail as
 //!   well.
-//! - A state that fails alone is evidence. One poison state says nothing about the plugin, but several in a
-//!   row without a success do. From then on only probes use up tries, so a broken plugin does not turn its
-//!   whole backlog into dead letters.
-//! - A call in which every answer was `retry` is evidence, too: the plugin found its sink down. A plugin
-//!   may also have a good reason to wait for each object, so the pauses stay short and the probes are whole
+//! - A state that fails alone in its call is evidence. One poison state says nothing about the plugin, but
+//!   several in a row without a success do. From then on only probes use up tries, so a broken plugin does
+//!   not turn its whole backlog into dead letters.
+//! - A call in which every answer was `retry` is evidence, too: the plugin found its sink down. A plugin may
+//!   also have a good reason to wait for each object, so the pauses stay short and the probes are whole
 //!   batches.
-//! - A state that is rejected is parked at its first try. Several in a row without a success mean that the plugin
-//!   rejects everything, as when a table has a constraint that no row satisfies. From then on a rejected state
-//!   waits instead, and each probe has another state. The reasons are not compared: they name keys and values.
+//! - A rejected state becomes a dead letter at its first try. Several in a row without a success mean that
+//!   the plugin rejects everything, for example because a table has a constraint that no row satisfies. From
+//!   then on a rejected state waits instead, and each probe has another state. The reasons are not compared:
+//!   they name keys and values.
 
 use std::time::Duration;
 

@@ -1,7 +1,10 @@
-//! The schedule of a plugin's ticks: when the next one is due, and what came of the last. The caller passes the time.
+//! The schedule of a plugin's ticks: when the next one is due, and the result of the last. The caller passes
+//! the time.
 //!
-//! The moments are multiples of `every` since 1970. So they are the same after a restart, in another replica and for the
-//! next version, and nothing has to be kept. A moment that passes while the plugin is paused, away or busy is left out.
+//! Counting from the start of the process was rejected: every restart would move the schedule. The moments
+//! are multiples of `every` since 1970. So they are the same after a restart, in another replica and for the
+//! next version, and nothing has to be stored. A moment that passes while the plugin is paused, away or busy
+//! is skipped.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,11 @@
-//! Tests of dispatch against a journal in memory and scripted plugins, in simulated time.
+//! Tests of dispatch from outside: a dispatcher with a journal in memory and scripted plugins, in simulated
+//! time.
+//!
+//! Dispatch is mostly about waiting: retries, breakers, pauses, ticks. With real time such tests would be
+//! slow, or depend on the machine's load. Tokio's clock is paused here, so hours pass in milliseconds.
+//!
+//! `simulation` checks the invariants over random runs of a seed, and `interleavings` lets shuttle choose the
+//! order of tasks. The real journal with real dispatch is tested in `tests/simulation` and end to end.
 
 // Helpers of tests are test code too.
 #![allow(clippy::unwrap_used)]

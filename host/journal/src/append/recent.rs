@@ -8,7 +8,7 @@ use kubewitness_core::{ObjectRef, Seq, State, Status};
 /// The bytes of a state in memory, without its texts.
 const STATE: usize = 300;
 
-/// The last states, without a hole between them: so many at most, and of so many bytes.
+/// The newest states without a hole between them, limited in number and in bytes.
 pub(crate) struct RecentStates {
     states: VecDeque<Arc<State>>,
     bytes: usize,
@@ -16,7 +16,7 @@ pub(crate) struct RecentStates {
     most_bytes: usize,
 }
 
-/// As if it shared nothing with others: an object may have a message of any length.
+/// Counted as if it shared nothing with others, because an object may have a message of any length.
 fn weight(state: &State) -> usize {
     let of = |object: &ObjectRef| {
         let ObjectRef { group, version, kind, namespace, name, uid } = object;
@@ -33,10 +33,11 @@ impl RecentStates {
         Self { states: VecDeque::new(), bytes: 0, most, most_bytes }
     }
 
-    /// Takes in what was committed, which follows what is here; `newest` is the end of the journal.
+    /// Adds what was committed after the present content; `newest` is the end of the journal.
     pub fn extend(&mut self, states: Vec<Arc<State>>, newest: Seq) {
         for state in states {
-            // After a lost batch (committed, but its caller was gone) the new ones begin elsewhere.
+            // After a lost batch (committed, but its caller was gone) the new states begin at a later
+            // position.
             if self.states.back().is_some_and(|last| last.seq + 1 != state.seq) {
                 self.states.clear();
                 self.bytes = 0;
@@ -47,8 +48,8 @@ impl RecentStates {
                 self.drop_first();
             }
         }
-        // Of a lost batch that was found to be there when it was tried again, the states are not given:
-        // who reads on from here would take them for positions that nobody has.
+        // The states of a lost batch that a retry found are not in memory. A reader would consider the
+        // missing ones positions without a state.
         if self.states.back().is_some_and(|last| last.seq != newest) {
             self.states.clear();
             self.bytes = 0;
@@ -71,13 +72,13 @@ impl RecentStates {
         }
     }
 
-    /// States after a position, or `None` where some of them aren't here.
+    /// States after a position; `None` if some of them are not in memory.
     pub fn after(&self, after: Seq, limit: usize) -> Option<Vec<Arc<State>>> {
         let start = self.index(after)?;
         Some(self.states.iter().skip(start).take(limit).cloned().collect())
     }
 
-    /// States of these sources in `(after, through]`, likewise.
+    /// The same for the number of states of these sources in `(after, through]`.
     pub fn count(&self, sources: &[Arc<str>], after: Seq, through: Seq) -> Option<u64> {
         let start = self.index(after)?;
         let range = self.states.iter().skip(start).take_while(|state| state.seq <= through);
@@ -144,7 +145,7 @@ mod tests {
         assert_eq!(recent.after(56, 100), None);
         recent.forget(60);
         assert_eq!((recent.bytes, recent.states.len()), (0, 0));
-        // One that is larger than all is allowed is read from the disk.
+        // A state larger than the limit is read from the disk.
         let status = Arc::new(Status { message: "x".repeat(50_000), ..Status::default() });
         recent.extend(vec![Arc::new(State { status, ..State::clone(&state(61)) })], 61);
         assert_eq!(seqs(recent.after(60, 100)), None);

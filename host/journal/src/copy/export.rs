@@ -1,4 +1,4 @@
-//! Writes a journal as lines of JSON; [`format`](super::format) describes them. Reads one snapshot, and
+//! Exports a journal as lines of JSON; [`format`](super::format) describes them. It reads one snapshot, and
 //! may run beside the process that writes the journal.
 
 use std::collections::{BTreeMap, HashMap};
@@ -21,25 +21,25 @@ use crate::report::OpenError;
 use crate::store::place::JournalLocation;
 use crate::store::{OpenedJournal, StoreConnection, StoreReader};
 
-/// States of one reading.
+/// States of one read.
 const PAGE: i64 = 256;
 
-/// Which states. Everything that is given must hold.
+/// The conditions for states. A state must meet all that are given.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExportQuery {
     pub source: Option<String>,
     pub namespace: Option<String>,
-    /// As people write it.
+    /// As people type it.
     pub kind: Option<String>,
     pub name: Option<String>,
     pub uid: Option<String>,
-    /// Observed at this moment or later; before this one.
+    /// Observed at this time or later, and before the other one.
     pub since_ms: Option<u64>,
     pub until_ms: Option<u64>,
-    /// Positions after the first and up to the second.
+    /// Positions after the first one, up to and including the second.
     pub after: Option<Seq>,
     pub through: Option<Seq>,
-    /// Whether the documents are wanted too.
+    /// Whether to include the documents.
     #[serde(default)]
     pub documents: bool,
 }
@@ -72,7 +72,7 @@ pub enum ExportError {
     Journal(#[from] JournalError),
     #[error("writing")]
     Write(#[from] std::io::Error),
-    /// An import of what was written would look whole.
+    /// An import of this file would look complete.
     #[error(
         "{source_name} has {written} states in epoch {epoch}, and the journal counted {counted}: states are missing, so \
          this export is not whole; `kubewitness journal verify` says which"
@@ -84,8 +84,7 @@ fn text<T: Serialize>(value: &T) -> String {
     serde_json::to_string(value).expect("strings and numbers always serialize")
 }
 
-/// Writes a journal as lines of JSON, one snapshot of it.
-/// May run beside the process that writes.
+/// Exports one snapshot of a journal as lines of JSON. It may run beside the process that writes.
 pub async fn export(
     place: &JournalLocation,
     query: &ExportQuery,
@@ -94,7 +93,7 @@ pub async fn export(
     export_with(place, query, out, &OpeningProgress::default()).await
 }
 
-/// The same, and tells how far it is.
+/// The same, with reports of its progress.
 pub async fn export_with(
     place: &JournalLocation,
     query: &ExportQuery,
@@ -102,15 +101,15 @@ pub async fn export_with(
     progress: &OpeningProgress,
 ) -> Result<CopyCounts, ExportError> {
     let OpenedJournal { mut connection, unfinished, .. } = place.open_to_read().await?;
-    // Its end would say that it is all.
+    // The last line would claim that the export is complete.
     if unfinished {
         return Err(OpenError::Unfinished { place: place.to_string() }.into());
     }
     write(&mut *connection, query, out, progress).await
 }
 
-/// Hands over the states that a question asks for, oldest first and of one snapshot, until there are no more or `take`
-/// says that it has enough. May run beside the process that writes.
+/// Passes the states of a query to `take`, oldest first and from one snapshot, until none is left or `take`
+/// has enough. It may run beside the process that writes.
 pub async fn read_states(
     place: &JournalLocation,
     query: &ExportQuery,
@@ -123,7 +122,7 @@ pub async fn read_states(
     Ok(connection.end().await?)
 }
 
-/// One snapshot, a page at a time.
+/// Writes one snapshot, a page at a time.
 async fn write(
     connection: &mut dyn StoreConnection,
     query: &ExportQuery,
@@ -146,7 +145,7 @@ async fn write(
     let mut sources = Vec::new();
     if query.is_everything() {
         expect_all(rows, &found).await?;
-        // By source and epoch: the last of a source is what it is at.
+        // Ordered by source and epoch, so the last entry of a source is its present one.
         let streams: BTreeMap<_, _> =
             rows.streams().await?.into_iter().map(|stream| (stream.source.clone(), stream)).collect();
         for stream in streams.into_values() {
@@ -164,7 +163,7 @@ async fn write(
 type TakeStates<'t> =
     dyn FnMut(&Arc<State>, Option<Bytes>) -> Result<ControlFlow<()>, ExportError> + Send + 't;
 
-/// A page at a time. Counts what was read of each stream, whether it was asked for or not.
+/// Reads a page at a time. It counts the states of each stream, whether they match or not.
 async fn walk(
     rows: &mut dyn StoreReader,
     query: &ExportQuery,
@@ -202,8 +201,8 @@ async fn walk(
     }
 }
 
-/// Compares what was read with the journal's own counters. An import counts anew, so a state that is missing here
-/// would not be missed there.
+/// Compares the number of states with the journal's own counters. An import counts from zero, so it would not
+/// notice that a state is missing here.
 async fn expect_all(rows: &mut dyn StoreReader, found: &HashMap<i64, u64>) -> Result<(), ExportError> {
     let taken = rows.retention_reader().taken_of_streams().await?;
     for stream in rows.streams().await? {
@@ -225,7 +224,7 @@ fn line(state: &State, document: Option<&[u8]>) -> String {
     format!("\"state\":{}{}}}", text(state), document.unwrap_or_default())
 }
 
-/// Writes lines, and counts the checksum of all that it wrote.
+/// Writes lines, and computes the checksum of everything written.
 struct ExportLines<'a> {
     out: &'a mut (dyn Write + Send),
     before: u32,

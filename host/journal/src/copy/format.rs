@@ -6,16 +6,16 @@
 //! | each state, in order | `{"sum": …, "after": …, "state": {…}, "document": "…"}` |
 //! | last | `{"sum": …, "after": …, "end": {"states": …, "sources": [{"source", "epoch", "checkpoint"}]}}` |
 //!
-//! `sum` is the CRC-32 of everything behind its comma, as it stands there, so that a changed byte is
-//! found at its line. `after` is the CRC-32 of all lines before, the first included, each with its line
-//! break: a line that was moved, repeated, left out, or taken from another export is found where it
-//! stands. An export of a program that knew no `after` has no `chained` in its first line, and none is
-//! asked for. Both find accidents and careless hands, not a forger who makes the checksums anew.
+//! `sum` is the CRC-32 of everything after its comma, as written, so a changed byte is found at its line.
+//! `after` is the CRC-32 of all earlier lines, the first included, each with its newline. So a line that was
+//! moved, repeated, left out, or taken from another export is found at its place. Exports of older programs
+//! lack `chained` in their first line, and have no `after`. Both checksums detect accidents and careless
+//! edits, not a forger who computes them again.
 //!
-//! The document is a text, byte for byte what was witnessed; one that is no text
-//! comes as `document_hex`. A gap's document tells its bounds and is always there. Checkpoints are
-//! told where nothing was left out by a selection: only then does a watch go on from them. Fields
-//! may be added; a reader passes over those that it does not know.
+//! The document is a text, byte for byte as witnessed; bytes that are not UTF-8 are in `document_hex`
+//! instead. A gap's document has its bounds and is always included. Checkpoints are included only if no
+//! selection left anything out: only then can a watch resume from them. Fields may be added; readers ignore
+//! unknown ones.
 
 use serde::{Deserialize, Serialize};
 
@@ -32,7 +32,7 @@ pub(crate) struct ExportHeader {
     pub format: String,
     pub documents: bool,
     pub selected: bool,
-    /// Each line says what it stands after.
+    /// Each line has the checksum of the lines before it.
     #[serde(default)]
     pub chained: bool,
 }
@@ -44,7 +44,7 @@ pub(crate) struct ExportEnd {
     pub sources: Vec<ResumePoint>,
 }
 
-/// From where a source's watch would go on.
+/// The version from which a source's watch would resume.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct ResumePoint {
     pub source: String,

@@ -1,5 +1,8 @@
-//! A journal as lines of JSON: `export` writes one, `import` reads one into an empty journal. Uses the
-//! journal as every other caller does, and knows no SQL.
+//! A journal as lines of JSON: `export` writes them, `import` reads them into an empty journal.
+//!
+//! Copying a store's files would tie a copy to one store and one format. So both go through the interface
+//! that every other caller uses, and know no SQL: an export of SQLite can be imported into PostgreSQL, and
+//! every line is checked.
 
 mod export;
 mod format;

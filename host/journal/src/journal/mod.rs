@@ -1,5 +1,10 @@
-//! The handle of an open journal, which the rest of the program holds: it opens a store and joins
-//! appending and reading. Decides nothing about states or rows.
+//! The handle of an open journal, which the rest of the program holds: it opens a store and joins appending
+//! and reading.
+//!
+//! Callers must not know which store they use, whether others share it, or how commits are grouped. So they
+//! get one cheap handle with the operations of the domain. Writes go through the group commit. Reads take a
+//! connection of their own, so that no reader delays the writer. After a write whose result is unknown, the
+//! handle refuses further work. It decides nothing about states or rows.
 
 mod ports;
 
@@ -31,13 +36,13 @@ pub struct JournalOptions {
     pub clock: Arc<dyn Clock>,
     /// Connections that read, beside the one that writes.
     pub readers: u32,
-    /// States kept in memory, so that dispatchers at the head don't touch the disk: so many, and so
-    /// many bytes of them.
+    /// The most states kept in memory, so that dispatchers at the end don't read the disk; limited by number
+    /// and by bytes.
     pub recent: usize,
     pub recent_bytes: usize,
-    /// With other processes that witness the same cluster; only a server's journal can be shared.
+    /// Set if other processes witness the same cluster. Only a server's journal can be shared.
     pub sharing: Option<ReplicaSharing>,
-    /// Also where an import has not come to its end, to go on with it.
+    /// Whether to open a journal with an unfinished import, in order to continue it.
     pub continues_import: bool,
 }
 
@@ -68,17 +73,18 @@ struct JournalInner {
     clock: Arc<dyn Clock>,
     place: JournalLocation,
     is_shared: bool,
-    /// An import has not come to its end.
+    /// Whether the import is unfinished.
     is_unfinished: AtomicBool,
 }
 
 impl Journal {
-    /// Creates the embedded journal if it does not exist. One process at a time may have it open.
+    /// Opens the embedded journal, and creates it if it does not exist. Only one process at a time may have
+    /// it open.
     pub async fn open(path: &Path, options: JournalOptions) -> Result<Self, OpenError> {
         Self::open_at(&JournalLocation::file(path), options).await
     }
 
-    /// The same, wherever it is.
+    /// The same for any location.
     pub async fn open_at(place: &JournalLocation, options: JournalOptions) -> Result<Self, OpenError> {
         let JournalOptions { clock, sharing, readers, continues_import, .. } = options;
         let is_shared = sharing.is_some();
@@ -101,28 +107,29 @@ impl Journal {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Finishes what is under way and lets go of the store; later calls on any clone are refused.
-    /// Not needed for durability.
+    /// Finishes the work in progress and releases the store; later calls on any clone are refused. Durability
+    /// does not depend on it.
     pub async fn close(&self) -> Result<(), JournalError> {
         let closed = self.inner.group.close().await;
         let let_go = self.inner.store.close().await;
         closed.and(let_go)
     }
 
-    /// Makes this process the leader, or ends that: only the leader writes what plugins save. The leader before
-    /// writes nothing of it once this returns. A process that shares the journal with nobody always leads.
+    /// Makes this process the leader, or ends its leadership. Only the leader writes what plugins save. Once
+    /// this returns, the former leader can write none of it any more. A process that shares the journal with
+    /// nobody always leads.
     pub async fn lead(&self, leads: bool) -> Result<(), JournalError> {
         self.inner.group.submit(|answer| GroupWork::Lead(leads, answer)).await
     }
 
-    /// Names the Lease by which the replicas elect their leader, after it was made anew. A replica that comes
-    /// later has to use this one.
+    /// Names the Lease of the replicas' election, after it was created again. A replica that joins later must
+    /// use the same one.
     pub async fn elect_by(&self, lease: String) -> Result<(), JournalError> {
         self.inner.group.submit(|answer| GroupWork::ElectBy(lease, answer)).await
     }
 
-    /// The meaning of a name for all processes that share the journal: the first text that one of them gives
-    /// is returned to all. A process that has the journal for itself decides alone.
+    /// Agrees on the meaning of a name among all processes that share the journal: the first text that one of
+    /// them passes is returned to all. A process that has the journal for itself decides alone.
     pub async fn agree(&self, name: &str, text: &str) -> Result<String, JournalError> {
         match self.inner.is_shared {
             true => self.inner.store.agree(name, text).await,
@@ -130,7 +137,7 @@ impl Journal {
         }
     }
 
-    /// Whether a server keeps it, and not a file.
+    /// Whether it is on a server instead of in a file.
     pub fn is_on_a_server(&self) -> bool {
         self.inner.place.is_server()
     }
@@ -144,7 +151,8 @@ impl Journal {
         }
     }
 
-    /// Changes a text that the processes share. False: another process has changed it since it was `before`.
+    /// Changes a text that the processes share. Returns false if another process has changed it since it was
+    /// `before`.
     pub async fn change_shared_text(
         &self,
         name: &str,
@@ -157,13 +165,13 @@ impl Journal {
         }
     }
 
-    /// The processes that share it; none where one alone has it.
+    /// The processes that share the journal; empty if it is not shared.
     pub async fn replicas(&self) -> Result<Vec<JournalReplica>, JournalError> {
         self.inner.store.replicas().await
     }
 
-    /// Forgets the newest states in memory if the journal still ends at this position: no reader at the end
-    /// needs them, and other readers read the disk.
+    /// Drops the newest states in memory if the journal still ends at this position: no reader at the end
+    /// needs them, and other readers use the disk.
     pub fn let_go_of_recent(&self, newest: Seq) {
         self.inner.group.let_go_of_recent(newest);
     }
@@ -172,7 +180,7 @@ impl Journal {
         JournalReader::new(&*self.inner.store, &self.inner.names).await
     }
 
-    /// Whether it holds an import that has not come to its end.
+    /// Whether it holds an unfinished import.
     pub(crate) fn is_unfinished(&self) -> bool {
         self.inner.is_unfinished.load(Ordering::Relaxed)
     }
@@ -206,7 +214,8 @@ impl Journal {
         self.inner.group.submit(|answer| GroupWork::Remove(Box::new(removal), still_so, answer)).await
     }
 
-    /// Rows that nothing refers to; `false` where too much came since that was known.
+    /// Removes rows that nothing refers to. Returns `false` if too many states came since that was
+    /// determined.
     pub(crate) async fn sweep(&self, sweep: UnusedRows) -> Result<bool, JournalError> {
         self.inner.group.submit(|answer| GroupWork::Sweep(Box::new(sweep), answer)).await
     }
@@ -233,7 +242,7 @@ impl Journal {
         Ok(all.map(|(plugin, progress)| (plugin.clone(), (progress, finished(&plugin)))).collect())
     }
 
-    /// Remembers when plugins that left something here were found to be taken out: all but these.
+    /// Records when plugins that saved something here were found to be removed: all except `kept`.
     pub async fn retire_all_but(&self, kept: &BTreeSet<String>) -> Result<(), JournalError> {
         let plugins = self.reader().await?.retention_reader().progress_of_all().await?;
         for (name, progress) in plugins {
@@ -245,14 +254,15 @@ impl Journal {
         Ok(())
     }
 
-    /// Takes away what a plugin left: its progress, dead letters and keys. A plugin of this name begins anew. For a
-    /// plugin that is [taken out](Self::retire_all_but), while no controller has the journal open.
+    /// Removes everything that a plugin saved: its progress, dead letters and keys. A plugin with this name
+    /// starts over. It is meant for a plugin that is [taken out](Self::retire_all_but), while no controller
+    /// has the journal open.
     pub async fn forget_plugin(&self, plugin: &str) -> Result<(), JournalError> {
         let plugin = plugin.to_owned();
         self.inner.group.submit(|answer| GroupWork::Forget(plugin, answer)).await
     }
 
-    /// One object's states, those of the objects that it owns, and the Events about them.
+    /// The states of one object and of the objects that it owns, and the Events about them.
     pub async fn timeline(&self, query: &TimelineQuery) -> Result<ObjectStory, JournalError> {
         self.reader().await?.timeline(query).await
     }
@@ -261,7 +271,7 @@ impl Journal {
     pub async fn reports(&self, uids: &HashSet<String>) -> Result<Vec<ReportView>, JournalError> {
         let mut reader = self.reader().await?;
         let mut found = Vec::new();
-        // Those of one moment have an order, too.
+        // States observed at the same time are ordered, too.
         let mut uids: Vec<_> = uids.iter().collect();
         uids.sort();
         for plugin in reader.reporters().await? {
@@ -273,13 +283,13 @@ impl Journal {
         Ok(reports::newest(found))
     }
 
-    /// How many bytes the reports of a plugin have.
+    /// The total size of a plugin's reports.
     pub async fn report_bytes(&self, plugin: &str) -> Result<u64, JournalError> {
         let bytes = self.reader().await?.report_bytes(plugin).await?;
         Ok(u64::try_from(bytes).unwrap_or_default())
     }
 
-    /// Objects that have ended, the newest end first.
+    /// Ended objects, the newest end first.
     pub async fn ended(&self, query: &EndedQuery<'_>) -> Result<EndedPage, JournalError> {
         self.reader().await?.ended(query).await
     }
@@ -289,7 +299,7 @@ impl Journal {
         self.reader().await?.moment(at_ms).await
     }
 
-    /// When the newest version of a source up to this one was observed.
+    /// When a source's newest version up to this one was observed.
     pub async fn seen_at(
         &self,
         source: &str,
@@ -304,7 +314,7 @@ impl Journal {
         self.reader().await?.objects_at(query).await
     }
 
-    /// The history of the objects of these states, up to each state: at most so many states of each object,
+    /// The history of the objects of these states, up to each state: at most so many states for each object,
     /// oldest first.
     pub async fn stories(
         &self,
@@ -314,7 +324,7 @@ impl Journal {
         self.reader().await?.stories(heads, most).await
     }
 
-    /// The states among these that are dead letters of a plugin; `true` for one that is being replayed.
+    /// Those of these states that are dead letters of a plugin; `true` for one that is being replayed.
     pub async fn letters_at(&self, plugin: &str, seqs: &[Seq]) -> Result<HashMap<Seq, bool>, JournalError> {
         let found = self.reader().await?.letters_at(plugin, seqs).await?;
         Ok(found.into_iter().map(|(seq, mark)| (seq, OperatorAct::of_mark(mark).0)).collect())
@@ -328,7 +338,7 @@ impl Journal {
         Ok(JournalView { store, place, ..view })
     }
 
-    /// The gaps of sources and of single objects, in the order in which they were recorded.
+    /// The gaps of sources and of single objects, in the order of their records.
     pub async fn gaps(&self) -> Result<Vec<Gap>, JournalError> {
         self.reader().await?.gaps().await
     }
@@ -347,7 +357,7 @@ impl Journal {
         self.reader().await?.poison_raw(number).await
     }
 
-    /// Each source's histories, oldest first.
+    /// The histories of each source, oldest first.
     pub async fn epochs(&self) -> Result<Vec<(String, EpochView)>, JournalError> {
         self.reader().await?.epochs().await
     }
@@ -398,7 +408,8 @@ impl Journal {
         Ok(records.into_iter().map(|record| (record.plugin.clone(), record.paused())).collect())
     }
 
-    /// Who took dead letters back or dropped them, and who paused and resumed plugins: the newest before a number.
+    /// The records of replayed and dropped dead letters and of paused and resumed plugins: the newest before
+    /// a number.
     pub async fn replays(
         &self,
         plugin: Option<&str>,

@@ -1,4 +1,4 @@
-//! The journal as the watch, the dispatcher and the portal see it: the traits of `core::ports`.
+//! The journal as the watch, the dispatcher and the portal see it: it implements the traits of `core::ports`.
 
 use std::ops::RangeInclusive;
 use std::sync::{Arc, PoisonError};
@@ -45,7 +45,7 @@ impl StateWitness for Journal {
         source: &str,
         parts: mpsc::Sender<Vec<CurrentObject>>,
     ) -> Result<WarmStart, JournalError> {
-        // Another witness of a shared journal may write of it meanwhile.
+        // Another witness of a shared journal may write states of it meanwhile.
         let through = self.inner.group.newest_now();
         let warm = self.reader().await?.warm(source, parts).await?;
         Ok(WarmStart { through, ..warm })

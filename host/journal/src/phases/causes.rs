@@ -1,9 +1,10 @@
-//! The causes of outcomes, beside the times in phases: which objects ended badly, which of them are still to be
-//! explained, and the word that the explanation came to. What a cause is, `core::story` decides.
+//! The causes of outcomes, stored beside the times in phases: which objects ended badly, which of them still
+//! need an explanation, and the resulting word. `core::story` decides what a cause is.
 //!
-//! A row has the position of the state that was the end. `due` is set while the object is to be explained, or to be
-//! explained again; its old word stays until then. `tries` counts the times that its explanation failed since. `owner` is the
-//! outermost owner, by which a pod that comes late finds what lies between them. The row goes with its object.
+//! A row has the position of the end state. `due` is set while the object needs an explanation, or another
+//! one; its old word stays until then. `tries` counts the failed explanations since. `owner` is the outermost
+//! owner, by which a late pod finds the objects between itself and that owner. The row is removed with its
+//! object.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,21 +28,21 @@ CREATE INDEX causes_due ON causes (due, seq) WHERE due IS NOT NULL;
 CREATE INDEX causes_without_word ON causes (source, due) WHERE kind IS NULL AND due IS NOT NULL;
 ";
 
-/// An explanation that fails is tried so often. Each time it waits twice as long as before.
+/// How often a failing explanation is retried. Each time it waits twice as long as before.
 const TRIES: u32 = 6;
-/// So many ends under one owner are explained again for a pod that comes late: the newest.
+/// How many ended objects under one owner are explained again for a late pod: the newest ones.
 const REOPENED: i64 = 16;
 
-/// Which outcomes are asked for.
+/// A query for outcomes.
 #[derive(Clone, Debug, Default)]
 pub struct CauseQuery {
     pub sources: Vec<String>,
     pub kind: CauseKind,
-    /// They ended after this position,
+    /// They ended after this position
     pub after: Seq,
     /// and before this one.
     pub before: Seq,
-    /// The [`next`](PhasePage::next) of the page before.
+    /// The [`next`](PhasePage::next) of the previous page.
     pub cursor: Option<u64>,
     pub limit: usize,
 }
@@ -49,26 +50,26 @@ pub struct CauseQuery {
 /// An outcome that is to be explained.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenOutcome {
-    /// As the index numbers it.
+    /// Its number in the index.
     pub(super) object: i64,
     pub source: String,
     pub uid: String,
     /// The state with which it ended.
     pub seq: Seq,
-    /// It has no word yet.
+    /// Whether it has no word yet.
     pub is_new: bool,
-    /// Its explanation failed so often.
+    /// How often its explanation has failed.
     tries: u32,
 }
 
 impl OpenOutcome {
-    /// Whether its explanation may fail once more. After that it gets the word that says so.
+    /// Whether its explanation may fail once more. After that, it gets the word for an unknown cause.
     pub fn may_wait(&self) -> bool {
         self.tries < TRIES
     }
 }
 
-/// Writes down what a state says of its object's outcome. `open` is the phase that the object was in before.
+/// Records what a state says about its object's outcome. `open` is the phase that the object was in before.
 pub(super) fn take(
     rows: &Transaction<'_>,
     state: &State,
@@ -86,14 +87,15 @@ pub(super) fn take(
         let owner = state.owner.as_ref().map(|owner| owner.uid.as_str());
         statement.execute(params![object, &*state.source, signed(state.seq), owner, due])?;
     } else if state.change == Change::Present && open.is_some_and(outcomes::is_bad_phase) {
-        // It runs on.
+        // It is running again.
         rows.prepare_cached("DELETE FROM causes WHERE object = ?1")?.execute([object])?;
     }
     Ok(())
 }
 
-/// Has the outermost owner of a pod explained again, if it has ended, and what ended badly between the two. A state does
-/// not say which of those the pod belongs to, so it is the newest ones. They do not wait for the pods of each other.
+/// Marks the outermost owner of a pod for another explanation, if it has ended, and the badly ended objects
+/// between the two. A state does not say which of those the pod belongs to, so the newest ones are taken.
+/// They do not wait for each other's pods.
 pub(super) fn reopen(rows: &Transaction<'_>, owner: &str, now_ms: u64) -> rusqlite::Result<()> {
     let mut statement = rows.prepare_cached(
         "UPDATE causes SET due = ?2, tries = 0 WHERE object IN (SELECT id FROM objects WHERE uid = ?1)",
@@ -108,17 +110,17 @@ pub(super) fn reopen(rows: &Transaction<'_>, owner: &str, now_ms: u64) -> rusqli
     Ok(())
 }
 
-/// Those that are due: what became due last comes first, and of that the newest outcome.
+/// Outcomes that are due: the latest due time first, and for equal times the newest outcome.
 pub(super) fn due(connection: &Connection, now_ms: u64, limit: usize) -> rusqlite::Result<Vec<OpenOutcome>> {
     let mut found = due_between(connection, 0, now_ms, limit)?;
-    // A clock that was set back would leave what it had dated far ahead.
+    // If the clock was set back, entries from before it would be due far in the future.
     let ahead = now_ms.saturating_add(wait_ms(TRIES)).saturating_add(1);
     let rest = limit.saturating_sub(found.len());
     found.extend(due_between(connection, ahead, u64::MAX, rest)?);
     Ok(found)
 }
 
-/// How long an outcome waits whose explanation failed so often.
+/// How long an outcome waits after so many failed explanations.
 fn wait_ms(tries: u32) -> u64 {
     SETTLE_MS << tries.min(TRIES)
 }
@@ -149,7 +151,7 @@ fn due_between(
     found.collect()
 }
 
-/// When the next outcome is to be explained. `None`: there is none.
+/// When the next outcome is due; `None` if none is.
 pub(super) fn next_due_ms(connection: &Connection) -> rusqlite::Result<Option<u64>> {
     let mut statement =
         connection.prepare_cached("SELECT due FROM causes WHERE due IS NOT NULL ORDER BY due LIMIT 1")?;
@@ -157,7 +159,8 @@ pub(super) fn next_due_ms(connection: &Connection) -> rusqlite::Result<Option<u6
     Ok(due.map(|due| due as u64))
 }
 
-/// Whether an outcome of these sources has no word though it was due before this moment, or its explanation failed.
+/// Whether an outcome of these sources has no word although it was due before this moment, or its explanation
+/// failed.
 pub(super) fn lacks_words(
     connection: &Connection,
     sources: &[String],
@@ -175,7 +178,7 @@ pub(super) fn lacks_words(
     Ok(false)
 }
 
-/// Has an outcome explained later, because its explanation failed.
+/// Postpones an explanation that failed.
 pub(super) fn put_off(connection: &Connection, outcome: &OpenOutcome, now_ms: u64) -> rusqlite::Result<()> {
     let tries = outcome.tries.saturating_add(1);
     let due = signed(now_ms.saturating_add(wait_ms(tries)));
@@ -185,7 +188,7 @@ pub(super) fn put_off(connection: &Connection, outcome: &OpenOutcome, now_ms: u6
     Ok(())
 }
 
-/// Keeps the words for these outcomes. `None`: there is nothing to say of it any more.
+/// Stores the words of these outcomes. `None` removes an outcome that has no cause any more.
 pub(super) fn keep(
     connection: &mut Connection,
     explained: &[(OpenOutcome, Option<CauseKind>)],
@@ -204,7 +207,7 @@ pub(super) fn keep(
     transaction.commit()
 }
 
-/// The causes of these objects, by their places in the list. Those that have none are left out.
+/// The causes of these objects, by their indexes in the list. Objects without a cause are left out.
 pub(super) fn of(
     connection: &Connection,
     objects: &[(String, String)],

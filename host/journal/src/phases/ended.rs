@@ -1,4 +1,4 @@
-//! Finds the objects that have ended by their names.
+//! Finds ended objects by their names.
 
 use std::sync::Arc;
 
@@ -6,42 +6,42 @@ use kubewitness_core::Seq;
 use rusqlite::Connection;
 use rusqlite::types::Value;
 
-/// Which of the objects that have ended are asked for. Events are not among them.
+/// A query for ended objects by name. Events are excluded.
 #[derive(Clone, Debug, Default)]
 pub struct NamedEndQuery {
-    /// Sources, each in one of its namespaces or in all of them.
+    /// Sources, each with one of its namespaces or with all of them.
     pub within: Vec<(String, Option<String>)>,
-    /// In the order of namespaces, and within one of names. Otherwise of names alone.
+    /// Whether to order by namespace and then by name, or by name alone.
     pub by_namespace: bool,
-    /// The last name first.
+    /// Whether the last name comes first.
     pub descends: bool,
-    /// Those behind this one. What is not ordered by namespaces needs none here.
+    /// Only those after this position. Its namespace is empty unless the order is by namespace.
     pub beyond: Option<NamePlace>,
     pub limit: usize,
 }
 
-/// Where an object stands among the names.
+/// The position of an object in the order of names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NamePlace {
-    /// Empty where namespaces order nothing.
+    /// Empty unless the order is by namespace.
     pub namespace: String,
     pub name: String,
     pub uid: String,
 }
 
-/// An object that has ended.
+/// An ended object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedEnd {
     pub source: Arc<str>,
     pub namespace: String,
     pub name: String,
     pub uid: String,
-    /// The state that is its end.
+    /// The position of its end state.
     pub ended: Seq,
 }
 
 impl NamedEndQuery {
-    /// The place of an object in the order that is asked for.
+    /// The position of an object in the requested order.
     pub fn place(&self, end: &NamedEnd) -> NamePlace {
         let namespace = if self.by_namespace { end.namespace.clone() } else { String::new() };
         NamePlace { namespace, name: end.name.clone(), uid: end.uid.clone() }
@@ -66,7 +66,7 @@ impl NamedEndQuery {
     }
 }
 
-/// Reads as many from each part, so that the first of all parts are among them.
+/// Reads as many from each part, so that they contain the first ones of all parts.
 pub(super) fn find(connection: &Connection, query: &NamedEndQuery) -> rusqlite::Result<Vec<NamedEnd>> {
     let mut found = Vec::new();
     for (source, of) in &query.within {

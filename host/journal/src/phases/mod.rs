@@ -1,10 +1,12 @@
-//! The index of phases: finds the objects that were in a phase within a range of positions, and those that have ended by
-//! their names.
+//! The index of phases: finds the objects that were in a phase within a range of positions, and ended objects
+//! by name.
 //!
-//! It is a file of its own beside the journal, made from the journal's states alone: the journal's format knows
-//! nothing of it, and it can be deleted at any time. A follower reads the journal in order and writes down when each
-//! object came into a phase and left it, and which objects ended badly. What the journal no longer has is taken out. This
-//! module touches no document: whoever explains an outcome hands the word for its cause in.
+//! The journal answers such a query only by reading every state. Indexes in the journal itself were rejected:
+//! they would cost every append and become part of its format. So the index is a separate file, made from the
+//! journal's states alone, and may be deleted at any time. A follower reads the journal in order and records
+//! when each object entered and left a phase, and which objects ended badly. States that retention removed
+//! are removed here as well. This module touches no document: its caller explains outcomes and passes the
+//! words in.
 
 mod causes;
 mod ended;
@@ -26,33 +28,33 @@ pub use causes::{CauseQuery, OpenOutcome};
 pub use ended::{NamePlace, NamedEnd, NamedEndQuery};
 use table::{PhaseTable, is_broken};
 
-/// States that are read and written down at once: some 10 ms, in which no question is answered.
+/// States that are read and stored at once: some 10 ms in which no query is answered.
 const PART: usize = 1_024;
-/// Times whose states are looked for in the journal at once.
+/// How many ended times are checked against the journal at once.
 const SWEPT: usize = 512;
 
-/// Which times in a phase are asked for.
+/// A query for times in a phase.
 #[derive(Clone, Debug, Default)]
 pub struct PhaseQuery {
     pub sources: Vec<String>,
-    /// As `status::PHASES` writes it.
+    /// In the spelling of `status::PHASES`.
     pub phase: String,
     /// They ended after this position, or have not ended,
     pub after: Seq,
     /// and began before this one.
     pub before: Seq,
-    /// The [`next`](PhasePage::next) of the page before.
+    /// The [`next`](PhasePage::next) of the previous page.
     pub cursor: Option<u64>,
-    /// Times that are looked at.
+    /// How many times are examined.
     pub looked: usize,
 }
 
-/// An object that was in a phase, and when.
+/// An object that was in a phase, with the time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TimeInPhase {
-    /// By which pages are ordered: those that are in the phase still come first, and then the newest end.
+    /// The sort key of pages: objects that are still in the phase come first, then those with the newest end.
     pub rank: u64,
-    /// The state with which it came into the phase.
+    /// The state with which it entered the phase.
     pub entered: Seq,
     /// The state with which it left the phase.
     pub left: Option<Seq>,
@@ -60,7 +62,7 @@ pub struct TimeInPhase {
     pub namespace: String,
     pub name: String,
     pub uid: String,
-    /// The state that is its end, where it has ended.
+    /// Its end state, if it has ended.
     pub ended: Option<Seq>,
 }
 
@@ -68,7 +70,7 @@ pub struct TimeInPhase {
 #[derive(Clone, Debug, Default)]
 pub struct PhasePage {
     pub times: Vec<TimeInPhase>,
-    /// Behind which the next page begins; `None` where there is no more.
+    /// The rank after which the next page begins; `None` after the last page.
     pub next: Option<u64>,
 }
 
@@ -80,11 +82,11 @@ pub struct PhaseIndex {
 
 struct PhasesInner {
     path: PathBuf,
-    /// `None` until it was opened, or after it could not be used.
+    /// `None` before it was opened, or after it became unusable.
     table: Mutex<Option<PhaseTable>>,
-    /// How far the journal was read.
+    /// The position up to which the journal was read.
     through: watch::Sender<Seq>,
-    /// Somebody waits for it to be read further.
+    /// Signals that somebody waits for the follower to read further.
     wanted: Notify,
     /// Why it can't be used.
     trouble: Mutex<Option<String>>,
@@ -96,13 +98,13 @@ pub type OutcomeCounts = BTreeMap<(String, CauseKind), u64>;
 
 #[derive(Default)]
 struct CountedOutcomes {
-    /// Those up to here ended before this process looked, and are not counted.
+    /// Outcomes up to here ended before this process looked, and are not counted.
     counted_after: Option<Seq>,
     counts: OutcomeCounts,
 }
 
 impl PhaseIndex {
-    /// Opens nothing yet: the follower does.
+    /// Opens nothing: the follower does that.
     pub fn new(path: PathBuf) -> Self {
         let (table, trouble, outcomes) = (Mutex::new(None), Mutex::new(None), Mutex::default());
         let (through, wanted) = (watch::Sender::new(0), Notify::new());
@@ -114,12 +116,12 @@ impl PhaseIndex {
         self.inner.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Remembers for questions why the follower got no further.
+    /// Records why the follower can't continue, for queries.
     pub fn set_trouble(&self, trouble: Option<String>) {
         *self.inner.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
     }
 
-    /// Waits until the journal was read to this position, but no longer than so. False: it was not.
+    /// Waits until the index has reached this position, at most for this long. Returns whether it has.
     pub async fn reaches(&self, seq: Seq, most: Duration) -> bool {
         let mut through = self.inner.through.subscribe();
         if *through.borrow() < seq {
@@ -129,12 +131,12 @@ impl PhaseIndex {
         reached.is_ok_and(|reached| reached.is_ok())
     }
 
-    /// Returns once somebody waits for what the journal has more.
+    /// Returns once somebody waits for newer states.
     pub async fn wanted(&self) {
         self.inner.wanted.notified().await;
     }
 
-    /// Reads one part of what the journal has more. False: there was no more.
+    /// Reads the next part of the journal. Returns `false` if nothing was left.
     pub async fn advance(&self, journal: &Journal, now_ms: u64) -> StoreResult<bool> {
         self.open(journal).await?;
         let after = *self.inner.through.borrow();
@@ -145,8 +147,8 @@ impl PhaseIndex {
         Ok(true)
     }
 
-    /// Takes a part of what the journal no longer has out of it: times that ended with a state that retention took. The
-    /// next part begins behind the answer; `None`: that was the last.
+    /// Removes one part of what the journal no longer has: times that ended with a state that retention
+    /// removed. Returns where the next part begins; `None` after the last part.
     pub async fn sweep(
         &self,
         journal: &Journal,
@@ -165,7 +167,7 @@ impl PhaseIndex {
         Ok(next)
     }
 
-    /// The newest first. Refused where the index can't be used.
+    /// The newest first. Fails if the index can't be used.
     pub async fn find(&self, query: PhaseQuery) -> StoreResult<PhasePage> {
         if let Some(trouble) = self.trouble() {
             return Err(JournalError::Unavailable(trouble));
@@ -173,7 +175,7 @@ impl PhaseIndex {
         self.with(move |table| table.find(&query)).await
     }
 
-    /// Objects that have ended, by their names. Refused where the index can't be used.
+    /// Ended objects by name. Fails if the index can't be used.
     pub async fn ended(&self, query: NamedEndQuery) -> StoreResult<Vec<NamedEnd>> {
         if let Some(trouble) = self.trouble() {
             return Err(JournalError::Unavailable(trouble));
@@ -181,27 +183,29 @@ impl PhaseIndex {
         self.with(move |table| table.ended(&query)).await
     }
 
-    /// Outcomes that are to be explained now: what became due last comes first, and of that the newest.
+    /// Outcomes that are due now: the latest due time first, and for equal times the newest.
     pub async fn due_outcomes(&self, now_ms: u64, limit: usize) -> StoreResult<Vec<OpenOutcome>> {
         self.with(move |table| table.due_outcomes(now_ms, limit)).await
     }
 
-    /// When the next outcome is to be explained, in milliseconds since 1970. `None`: none is.
+    /// When the next outcome is due, in milliseconds since 1970; `None` if none is.
     pub async fn next_due_ms(&self) -> StoreResult<Option<u64>> {
         self.with(|table| table.next_due_ms()).await
     }
 
-    /// Whether an outcome of these sources has no word though it was due before this moment, or its explanation failed.
+    /// Whether an outcome of these sources has no word although it was due before this moment, or its
+    /// explanation failed.
     pub async fn lacks_words(&self, sources: Vec<String>, before_ms: u64) -> StoreResult<bool> {
         self.with(move |table| table.lacks_words(&sources, before_ms)).await
     }
 
-    /// Has an outcome explained later, because its explanation failed.
+    /// Postpones an explanation that failed.
     pub async fn put_off(&self, outcome: OpenOutcome, now_ms: u64) -> StoreResult<()> {
         self.with(move |table| table.put_off(&outcome, now_ms)).await
     }
 
-    /// Keeps the words for outcomes, and counts those that are new. `None`: the object has not ended badly after all.
+    /// Stores the words of outcomes, and counts the new ones. `None` means that the object has not ended
+    /// badly after all.
     pub async fn keep_causes(&self, explained: Vec<(OpenOutcome, Option<CauseKind>)>) -> StoreResult<()> {
         let kept = explained.clone();
         self.with(move |table| table.keep_causes(&explained)).await?;
@@ -220,8 +224,8 @@ impl PhaseIndex {
         self.inner.outcomes.lock().unwrap_or_else(PoisonError::into_inner).counts.clone()
     }
 
-    /// The causes of these objects (source and uid), by their places in the list. One look for all of them. Where the
-    /// index can't be used, none is known.
+    /// The causes of these objects (source and uid), by their indexes in the list, with one lookup for all.
+    /// Empty if the index can't be used.
     pub async fn causes(&self, objects: Vec<(String, String)>) -> StoreResult<HashMap<usize, CauseKind>> {
         if objects.is_empty() || self.lock().is_none() {
             return Ok(HashMap::new());
@@ -229,7 +233,7 @@ impl PhaseIndex {
         self.with(move |table| table.causes(&objects)).await
     }
 
-    /// Outcomes with a cause, the newest first. Refused where the index can't be used.
+    /// Outcomes with a cause, the newest first. Fails if the index can't be used.
     pub async fn find_by_cause(&self, query: CauseQuery) -> StoreResult<PhasePage> {
         if let Some(trouble) = self.trouble() {
             return Err(JournalError::Unavailable(trouble));
@@ -237,7 +241,7 @@ impl PhaseIndex {
         self.with(move |table| table.find_by_cause(&query)).await
     }
 
-    /// Opens it, and begins it anew where it was not made from this journal.
+    /// Opens the index, and rebuilds it if it was not made from this journal.
     async fn open(&self, journal: &Journal) -> StoreResult<()> {
         if self.lock().is_some() {
             return Ok(());
@@ -249,19 +253,19 @@ impl PhaseIndex {
         let through = self.compared(journal).await;
         match through {
             Ok(through) => drop(self.inner.through.send_replace(through)),
-            // What may be of another journal is not gone on with.
+            // An index that may belong to another journal is not continued.
             Err(_) => *self.lock() = None,
         }
         through.map(drop)
     }
 
-    /// Outcomes up to here, the first time, are not counted.
+    /// Sets, once, the position up to which outcomes are not counted.
     fn count_after(&self, newest: Seq) {
         let mut outcomes = self.inner.outcomes.lock().unwrap_or_else(PoisonError::into_inner);
         outcomes.counted_after.get_or_insert(newest);
     }
 
-    /// How far this journal was read. What was made from another one is taken out.
+    /// The position up to which this journal was indexed. The content from another journal is discarded.
     async fn compared(&self, journal: &Journal) -> StoreResult<Seq> {
         let (through, id) = self.with(|table| table.through()).await?;
         if through == 0 || is_there(journal, through, &id).await? {
@@ -275,7 +279,7 @@ impl PhaseIndex {
         self.inner.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A file that turns out to be broken is made anew by the next opening.
+    /// A file that turns out to be damaged is rebuilt when it is opened next.
     async fn with<T: Send + 'static>(
         &self,
         ask: impl FnOnce(&mut PhaseTable) -> rusqlite::Result<T> + Send + 'static,
@@ -297,7 +301,8 @@ impl PhaseIndex {
     }
 }
 
-/// Whether the journal has the state that was read last. Another journal, or an older copy of it, has another one.
+/// Whether the journal has the state that was read last. Another journal, or an older copy of this one, has
+/// another state there.
 async fn is_there(journal: &Journal, seq: Seq, id: &str) -> StoreResult<bool> {
     let found = journal.read_at(&[seq]).await?;
     Ok(found.first().is_some_and(|state| state.id == StateId::parse(id)))

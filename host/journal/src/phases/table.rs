@@ -7,12 +7,13 @@
 //! | `times` | a time of an object in a phase |
 //! | `causes` | why an object ended badly (see `causes.rs`) |
 //!
-//! A time has a `rank`, by which it is found and ordered. The rank of a time that has ended is the position of the
-//! state that ended it. The rank of one that goes on is [`OPEN`] and the position of the state that began it. So a
-//! range of ranks has the times that reach into a range of positions, and no two times of a phase have the same rank.
-//! A state that is read back late is a time of its own: how long the object was in that phase is not known.
+//! A time has a `rank`, by which it is found and ordered. The rank of an ended time is the position of the
+//! state that ended it. The rank of an open time is [`OPEN`] plus the position of the state that began it. So
+//! a range of ranks has the times that overlap a range of positions, and no two times of a phase have the
+//! same rank. A state that is read back late is a separate time, because it is unknown how long the object
+//! was in that phase.
 //!
-//! A crash may lose what was written last. It is read again, and written as before.
+//! A crash may lose the newest rows. They are then read from the journal again.
 
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
@@ -32,10 +33,9 @@ use crate::store::rows::StoreResult;
 
 /// "KWP1".
 const APPLICATION_ID: i64 = 0x4B57_5031;
-/// Up to version 1 no index had the names of what has ended, and up to version 2 none had causes. Up to version 3 those had
-/// no owners.
+/// Version 2 added the names of ended objects, version 3 causes, and version 4 the owners of causes.
 const VERSION: i64 = 4;
-/// The rank of a time that goes on is beyond all positions.
+/// The rank of an open time is beyond all positions.
 pub(super) const OPEN: u64 = 1 << 62;
 /// Only a tool that somebody runs on the file can hold its lock.
 const BUSY: Duration = Duration::from_secs(5);
@@ -77,8 +77,8 @@ pub(super) fn signed(number: u64) -> i64 {
 }
 
 impl PhaseTable {
-    /// Makes the file if it does not exist. One that is broken or of another version is made anew: the
-    /// journal has all that it tells.
+    /// Opens the file, and creates it if it does not exist. A damaged file, or one of another version, is
+    /// rebuilt: everything in it comes from the journal.
     pub fn open(path: &Path) -> StoreResult<Self> {
         let folder = path.parent().map_or(Ok(()), std::fs::create_dir_all);
         folder.map_err(|error| {
@@ -92,7 +92,7 @@ impl PhaseTable {
         }
     }
 
-    /// `None`: of another version, or not whole.
+    /// `None` if it has another version or is incomplete.
     fn connect(path: &Path) -> rusqlite::Result<Option<Self>> {
         let mut connection = Connection::open(path)?;
         connection.busy_timeout(BUSY)?;
@@ -121,7 +121,7 @@ impl PhaseTable {
         made.ok_or_else(|| JournalError::Unavailable(format!("{} is no index of phases", path.display())))
     }
 
-    /// Takes everything out of it.
+    /// Removes its whole content.
     pub fn empty(&mut self) -> rusqlite::Result<()> {
         let transaction = self.connection.transaction()?;
         for table in ["reached", "objects", "times", "causes"] {
@@ -130,7 +130,7 @@ impl PhaseTable {
         transaction.commit()
     }
 
-    /// How far the journal was read, and the id of the state there.
+    /// The position up to which the journal was read, and the id of the state there.
     pub fn through(&self) -> rusqlite::Result<(Seq, String)> {
         let row = self.connection.query_row("SELECT seq, id FROM reached", [], |row| {
             Ok((row.get::<_, i64>(0)? as Seq, row.get(1)?))
@@ -173,12 +173,12 @@ impl PhaseTable {
         Ok(page)
     }
 
-    /// Objects that have ended, by their names.
+    /// Ended objects by name.
     pub fn ended(&self, query: &NamedEndQuery) -> rusqlite::Result<Vec<NamedEnd>> {
         ended::find(&self.connection, query)
     }
 
-    /// Outcomes that are to be explained now: what became due last comes first, and of that the newest.
+    /// Outcomes that are due now: the latest due time first, and for equal times the newest.
     pub fn due_outcomes(&self, now_ms: u64, limit: usize) -> rusqlite::Result<Vec<OpenOutcome>> {
         causes::due(&self.connection, now_ms, limit)
     }
@@ -207,7 +207,7 @@ impl PhaseTable {
         causes::find(&self.connection, query)
     }
 
-    /// Whether the object has a later time in this phase that is asked for, and so was told.
+    /// Whether the object has a later matching time in this phase, so that it was already returned.
     fn has_later(
         &self,
         object: i64,
@@ -222,7 +222,7 @@ impl PhaseTable {
         statement.exists(bounds)
     }
 
-    /// Times that have ended, in the order of objects.
+    /// Ended times, in the order of objects.
     pub fn closed_times(&self, after: Option<(i64, u64)>, limit: usize) -> rusqlite::Result<Vec<ClosedTime>> {
         let (object, rank) = after.unwrap_or((0, 0));
         let mut statement = self.connection.prepare_cached(
@@ -236,7 +236,7 @@ impl PhaseTable {
         closed.collect()
     }
 
-    /// With the objects that have no other time.
+    /// Also removes objects without any other time.
     pub fn remove(&mut self, times: &[ClosedTime]) -> rusqlite::Result<()> {
         let transaction = self.connection.transaction()?;
         for ClosedTime { object, rank } in times {
@@ -255,13 +255,13 @@ impl PhaseTable {
     }
 }
 
-/// Whether the file holds no index, or a damaged one.
+/// Whether the error means that the file is damaged, or not an index.
 pub(super) fn is_broken(error: &rusqlite::Error) -> bool {
     use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
     matches!(error.sqlite_error_code(), Some(DatabaseCorrupt | NotADatabase))
 }
 
-/// Removes the file, with those that SQLite has beside it.
+/// Removes the file, with SQLite's companion files.
 pub(super) fn remove(path: &Path) -> StoreResult<()> {
     for end in ["", "-wal", "-shm"] {
         let file = format!("{}{end}", path.display());
@@ -275,7 +275,7 @@ pub(super) fn remove(path: &Path) -> StoreResult<()> {
     Ok(())
 }
 
-/// The times of one source that are read and not taken yet.
+/// The times of one source that were read and not yet used.
 struct PhaseReadahead {
     source: Arc<str>,
     below: u64,
@@ -320,9 +320,9 @@ impl PhaseReadahead {
     }
 }
 
-/// Writes down what a state says of its object's phase.
+/// Records what a state says about its object's phase.
 fn take(rows: &Transaction<'_>, state: &State, now_ms: u64) -> rusqlite::Result<()> {
-    // What is told of other objects is in no phase.
+    // Objects that report about others, such as Events, are in no phase.
     let is_event = kinds::is_event(&state.object.group, &state.object.kind);
     if state.change == Change::Gap || is_event {
         return Ok(());
@@ -348,7 +348,7 @@ fn take(rows: &Transaction<'_>, state: &State, now_ms: u64) -> rusqlite::Result<
     }
     match state.change {
         Change::Present => insert(rows, &state.source, phase, OPEN + state.seq, state.seq, object)?,
-        // That it was deleted is told at the moment, and not for ever.
+        // `Deleted` is recorded for the moment only, not as a lasting phase.
         Change::Gone => insert(rows, &state.source, phase, state.seq, state.seq, object)?,
         Change::Left | Change::Gap => {}
     }
@@ -369,7 +369,7 @@ fn add(rows: &Transaction<'_>, state: &State) -> rusqlite::Result<i64> {
     statement.insert(params![&*state.source, object.uid, object.namespace, object.name])
 }
 
-/// The time of an object that goes on: its phase and its rank.
+/// The open time of an object: its phase and its rank.
 fn open_time(rows: &Transaction<'_>, object: i64) -> rusqlite::Result<Option<(String, u64)>> {
     let mut statement =
         rows.prepare_cached("SELECT phase, rank FROM times WHERE object = ?1 AND rank >= ?2 LIMIT 1")?;

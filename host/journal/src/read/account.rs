@@ -11,14 +11,14 @@ use crate::report::OpenError;
 use crate::store::StoreConnection;
 use crate::store::place::JournalLocation;
 
-/// In the place of a plugin's name, and no name of one.
+/// Used in place of a plugin's name; no plugin can have this name.
 pub(crate) const LEDGERS: &str = ".ledgers";
 
-/// How far a plugin is, and which states it was not handed in the end.
+/// The progress of a plugin, and the states that were finally not delivered to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PluginAccount {
     pub progress: PluginProgress,
-    /// Positions of its dead letters, parked or dropped, and those that an operator took back.
+    /// The positions of its dead letters (parked or dropped), and of those that an operator replays.
     pub letters: BTreeSet<Seq>,
 }
 
@@ -31,7 +31,7 @@ pub struct PluginAccounts {
     pub reached: Option<LedgerProgress>,
 }
 
-/// How far this plugin is, and how far this ledger has come.
+/// The progress of this plugin and of this ledger.
 pub async fn account_at(
     place: &JournalLocation,
     plugin: Option<&str>,
@@ -63,7 +63,7 @@ async fn read(
     Ok(accounts)
 }
 
-/// The key under which it is kept how far this ledger has come.
+/// The key for the progress of this ledger.
 pub(crate) fn ledger_key(ledger: &str) -> String {
     format!("{NOTE}{ledger}")
 }

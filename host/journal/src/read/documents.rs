@@ -10,7 +10,7 @@ use super::shared_rows::SharedNames;
 use crate::store::StoreReader;
 use crate::store::rows::{DocumentEncoding, DocumentStorage, StoreResult, both, damaged};
 
-/// Steps that [`before`] goes back over states without a document of their own.
+/// How many steps [`before`] goes back over states without a document of their own.
 const STEPS_BACK: u32 = 4096;
 
 pub(super) async fn anchor(
@@ -23,7 +23,7 @@ pub(super) async fn anchor(
     anchor.ok_or_else(|| damaged(seq, "the anchor of its document is missing or damaged"))
 }
 
-/// One document from what it is stored against.
+/// Decodes one document from its stored form.
 pub(crate) async fn decode(
     rows: &mut dyn StoreReader,
     names: &SharedNames,
@@ -38,7 +38,7 @@ pub(crate) async fn decode(
     put_together(kept, stored, base, anchor.as_ref())
 }
 
-/// [`decode`], with the anchor at hand.
+/// [`decode`] for a caller that has the anchor already.
 pub(crate) fn put_together(
     kept: DocumentStorage,
     stored: &[u8],
@@ -80,8 +80,7 @@ pub(crate) async fn document(
     Ok(base)
 }
 
-/// The version of the same object that was journaled before. Holes, and deletions whose content
-/// nobody saw, are no versions.
+/// The previous version of the same object. Holes, and deletions whose content nobody saw, don't count.
 pub(super) async fn before(
     rows: &mut dyn StoreReader,
     names: &SharedNames,

@@ -1,4 +1,4 @@
-//! Finds the objects that have ended, by the index over their ends.
+//! Finds ended objects by the index over their ends.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -11,42 +11,42 @@ use crate::store::rows::{ObjectEnds, PlacedObject, StoreResult};
 
 /// Ends of one stream that are read at once.
 const PART: i64 = 512;
-/// Ends that one page looks at: some 50 ms of a reader. A page that finds too few of them ends early.
+/// How many ends one page examines: some 50 ms of a reader. A page that finds too few matches ends early.
 pub(super) const LOOKED: usize = 20_000;
 
-/// States that came late, or gaps, behind an object's end.
+/// The most late states or gaps after an object's end.
 const LATE: i64 = 512;
 
-/// Whether an object of a stream is asked for, by its namespace and its name.
+/// Whether an object of a stream matches, by its namespace and its name.
 pub type ObjectFilter<'a> = &'a (dyn Fn(&str, &str, &str) -> bool + Send + Sync);
 
-/// Which objects that have ended are asked for.
+/// A query for ended objects.
 pub struct EndedQuery<'a> {
     pub sources: &'a [String],
-    /// They ended after this position,
+    /// They ended after this position
     pub after: Seq,
     /// and before this one.
     pub before: Seq,
     pub oldest_first: bool,
     pub limit: usize,
-    /// By the names of the source, the namespace and the object.
+    /// Called with the names of the source, the namespace and the object.
     pub fits: ObjectFilter<'a>,
 }
 
-/// An object that has ended.
+/// An ended object.
 #[derive(Clone, Debug)]
 pub struct EndedObject {
-    /// Its last state, by which pages are ordered.
+    /// The position of its last state, by which pages are ordered.
     pub position: Seq,
-    /// The state that is its end. Versions that were read back late lie after it.
+    /// Its end state. Versions that were read back late come after it.
     pub state: Arc<State>,
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct EndedPage {
-    /// In the order that is asked for.
+    /// In the requested order.
     pub objects: Vec<EndedObject>,
-    /// Behind which the next page begins; `None` where there is no more.
+    /// The position after which the next page begins; `None` after the last page.
     pub next: Option<Seq>,
 }
 
@@ -108,7 +108,7 @@ impl EndMerge {
         let Some(chosen) = chosen else { return Ok(None) };
         let source = Arc::clone(&chosen.source);
         let Some(placed) = chosen.placed.pop_front() else { return Ok(None) };
-        // A stream that is read again goes on from here: of all streams, this is how far it was taken.
+        // The next read of the stream continues here, because everything before it was taken.
         match newest_first {
             true => self.before = placed.tail,
             false => self.after = placed.tail,
@@ -141,7 +141,7 @@ pub(super) async fn ended(
     Ok(EndedPage { objects: found.into_iter().filter_map(end).collect(), next })
 }
 
-/// By the ends of chains, the ends of their objects: what came late lies behind them.
+/// Finds the end states from the ends of chains. Late states come after an end state.
 async fn ends(
     rows: &mut dyn StoreReader,
     names: &SharedNames,
@@ -149,7 +149,7 @@ async fn ends(
 ) -> StoreResult<HashMap<Seq, Arc<State>>> {
     let mut of_tail: HashMap<Seq, Seq> = HashMap::new();
     for part in tails.chunks(PART as usize) {
-        // No position is beyond this one, so the walk ends at the first state in its turn.
+        // No position is greater, so the walk ends at the first state that is not late.
         for step in rows.walk(part, i64::MAX as u64, LATE).await? {
             if step.is_in_turn() {
                 let end = of_tail.entry(step.head).or_default();

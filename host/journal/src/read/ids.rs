@@ -1,4 +1,4 @@
-//! The ids of the states at given positions. Receipts in granted databases keep such positions.
+//! The ids of the states at given positions. Receipts in granted databases have such positions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,20 +9,20 @@ use super::shared_rows::{SharedNames, at};
 use crate::report::OpenError;
 use crate::store::place::JournalLocation;
 
-/// The ids that a journal has at some positions.
+/// The ids of the states at some positions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KnownIds {
     pub newest: Seq,
-    /// Retention took some of it: a position that is not there may be one of those.
+    /// Retention removed some states: a missing position may be one of those.
     pub retained: bool,
     pub ids: BTreeMap<Seq, StateId>,
-    /// Damaged, and told by [`verify_at`]: nobody knows which states they are of.
+    /// Damaged, and reported by [`verify_at`]: it is unknown which states they belong to.
     pub unreadable: BTreeSet<Seq>,
     /// The plugins that have a progress; `None` if it can't be read, which [`verify_at`] reports.
     pub plugins: Option<BTreeSet<String>>,
 }
 
-/// States that can't be read before no more are asked for, one by one.
+/// After this many unreadable states, no more are requested individually.
 const UNREADABLE: usize = 256;
 
 /// The ids of the states at these positions.
@@ -38,7 +38,7 @@ pub async fn ids_at(place: &JournalLocation, seqs: &[Seq]) -> Result<KnownIds, O
             Err(error) => return Err(error),
         };
         let mut known = KnownIds { newest, retained, plugins, ..KnownIds::default() };
-        // What can't be read is looked for by halves, so that it hides nothing else.
+        // An unreadable range is split in halves, so that it hides nothing else.
         let mut parts = vec![seqs];
         while let Some(part) = parts.pop() {
             match (at(rows, &SharedNames::default(), part).await, part) {

@@ -1,5 +1,8 @@
-//! Makes states, documents and timelines of rows. Writes nothing, and knows no SQL: it reads through
-//! the traits of `store`.
+//! Makes states, documents and timelines from rows.
+//!
+//! A row is read in many ways (in order, by object, by time), and a damaged one must never be returned as a
+//! state. So rows become states in this one place, which compares checksums and restores documents from
+//! deltas. It writes nothing, and knows no SQL: it reads through the traits of `store`.
 
 pub(crate) mod account;
 pub(crate) mod documents;

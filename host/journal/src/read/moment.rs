@@ -1,12 +1,12 @@
-//! Tells what was there at a moment: the position of a time, and the state of each object at a position.
+//! Reconstructs a past moment: the position of a time, and the state of each object at a position.
 //!
-//! Positions ascend with the time at which states were observed, as long as the controller's clock is not set back. So
-//! the position of a time is found by halving. Where the clock was set back, a time has several positions: the last
-//! of those that lie near each other counts.
+//! Positions ascend with the observation times of states, unless the controller's clock was set back. So the
+//! position of a time is found by binary search. If the clock was set back, a time has several positions: the
+//! last of the nearby ones counts.
 //!
-//! An object's state is found along its chain, from its end backwards. States that were read back late and gaps lie
-//! in the chain where they were found, and not where they belong. Both make it doubtful which version the object
-//! had at the moment, and the answer says so.
+//! An object's state is found along its chain, from its end backwards. Gaps and states that were read back
+//! late are in the chain where they were found, not where they belong. Both make it uncertain which version
+//! the object had at the moment, and the answer says so.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -20,25 +20,25 @@ use super::shared_rows::{self, SharedNames};
 use crate::store::StoreReader;
 use crate::store::rows::{ChainStep, PlacedObject, StoreResult};
 
-/// States after a crossing that are looked at for a clock that was set back.
+/// How many states after a crossing are searched for a clock that was set back.
 const NEAR: i64 = 1024;
-/// So often the clock may be set back near a time.
+/// How often the clock may have been set back near a time.
 const CROSSINGS: usize = 16;
 /// Objects whose chains are walked together.
 const PART: usize = 128;
-/// Steps of one question to the store, for each chain.
+/// How many steps of each chain one query to the store takes.
 const STEPS: i64 = 512;
-/// States that one page walks over, about a second of a reader. What takes more is asked for in a narrower way.
+/// The most states that one page walks over, about a second of a reader. A larger query must be narrowed.
 pub const WALKED: usize = 200_000;
-/// Irregular states of one object that are read.
+/// How many irregular states of one object are read.
 const IRREGULAR: usize = 64;
 
-/// Where a time lies.
+/// The position of a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimePosition {
-    /// The last state that was observed by then; 0 where there is none.
+    /// The last state that was observed by then; 0 if there was none.
     pub seq: Seq,
-    /// When the oldest state that the journal has was observed.
+    /// When the oldest state in the journal was observed.
     pub oldest_ms: Option<u64>,
 }
 
@@ -48,7 +48,7 @@ pub(super) async fn moment(rows: &mut dyn StoreReader, at_ms: u64) -> StoreResul
     };
     let at_ms = at_ms.min(i64::MAX as u64) as i64;
     let newest = rows.stats(0).await?.newest_seq as i64;
-    // All up to `low` is taken for observed by then, and `high` is after it.
+    // States up to `low` count as observed by then, and `high` comes after it.
     let (mut low, mut high) = (oldest - 1, newest + 1);
     while high - low > 1 {
         let middle = low + (high - low) / 2;
@@ -68,21 +68,21 @@ pub(super) async fn moment(rows: &mut dyn StoreReader, at_ms: u64) -> StoreResul
     Ok(TimePosition { seq, oldest_ms: Some(oldest_ms as u64) })
 }
 
-/// Which objects are asked for.
+/// A query for objects at a moment.
 pub struct AtQuery<'a> {
     pub sources: &'a [String],
     pub seq: Seq,
-    /// The moment that `seq` is the position of.
+    /// The time that belongs to `seq`.
     pub at_ms: u64,
     pub after: Option<ThenCursor>,
     pub limit: usize,
-    /// States that the page walks over, [`WALKED`] for people.
+    /// The most states that the page walks over: [`WALKED`] for people.
     pub walked: usize,
     pub fits: ObjectFilter<'a>,
 }
 
-/// How far the objects were looked at: first those that have ended since, by their ends, and then those that are
-/// still there, by their numbers.
+/// The progress through the objects: first those that have ended since, by their ends, and then the living
+/// ones, by their numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ThenCursor {
     Ended(Seq),
@@ -91,22 +91,22 @@ pub enum ThenCursor {
 
 #[derive(Clone, Debug)]
 pub struct ObjectAt {
-    /// The object's state at the moment; of what retention took, the first that is left.
+    /// The object's state at the moment. If retention removed it, the first remaining one.
     pub state: Arc<State>,
-    /// The next version that was witnessed.
+    /// The next witnessed version.
     pub next: Option<Arc<State>>,
     pub known: MomentKnowledge,
 }
 
-/// How well a state at a moment is known.
+/// How certain a state at a moment is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MomentKnowledge {
     Exact,
-    /// Versions between the two are missing.
+    /// Versions in between are missing.
     Missing,
-    /// Versions between the two were read back later; when each came is not known.
+    /// Versions in between were read back later, so it is unknown when each came.
     ReadBack,
-    /// The object was there, and the journal has no state of it from then.
+    /// The object existed, and the journal has no state of that time.
     Taken,
 }
 
@@ -139,7 +139,7 @@ pub(super) async fn objects_at(
     Ok(page)
 }
 
-/// The objects that may have been there.
+/// The objects that may have existed.
 struct MomentCandidates {
     ended: Option<EndMerge>,
     streams: Vec<i64>,
@@ -164,7 +164,7 @@ impl MomentCandidates {
         Ok(Self { ended, streams: sources.keys().copied().collect(), sources, living_after })
     }
 
-    /// The next of them, at most so many, and where the part after them begins.
+    /// At most `limit` of them, and the start of the next part.
     async fn part(
         &mut self,
         rows: &mut dyn StoreReader,
@@ -204,8 +204,8 @@ impl MomentCandidates {
     }
 }
 
-/// The ends of the chains of these objects, from their ends back to the first state in its turn by then. The
-/// newest first.
+/// The chains of these objects, from their ends back to the first regular state by then. The newest comes
+/// first.
 async fn chains(
     rows: &mut dyn StoreReader,
     part: Vec<PlacedObject>,
@@ -241,7 +241,7 @@ async fn chains(
     Ok(chains)
 }
 
-/// The statements about an object, by position.
+/// The journal's statements about an object, by position.
 struct MomentFindings {
     state: Seq,
     next: Option<Seq>,
@@ -252,7 +252,7 @@ struct MomentFindings {
 fn find(chain: &[ChainStep], through: Seq) -> Option<MomentFindings> {
     let then = chain.iter().position(|step| step.seq <= through && step.is_in_turn());
     let Some(at) = then else {
-        // It was not there yet, or its states from then were taken.
+        // It did not exist yet, or its states of that time were removed.
         let first = chain.iter().rfind(|step| step.is_in_turn())?;
         return Some(MomentFindings { state: first.seq, next: None, irregular: Vec::new(), is_taken: true });
     };
@@ -292,7 +292,7 @@ async fn judge(
     Ok(told)
 }
 
-/// Whether an object was there before the first state that is left of it.
+/// Whether an object existed before the first of its states that remains.
 async fn was_there(
     rows: &mut dyn StoreReader,
     names: &SharedNames,
@@ -321,7 +321,8 @@ fn knowledge(state: &State, next: Option<&State>, irregular: &[&Arc<State>]) -> 
     }
 }
 
-/// The newest states of the objects that these states are of, at most so many of each; by the state, oldest first.
+/// The newest states of the objects of these states, at most so many for each object; by the state, oldest
+/// first.
 pub(super) async fn stories(
     rows: &mut dyn StoreReader,
     names: &SharedNames,

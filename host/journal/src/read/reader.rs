@@ -1,4 +1,4 @@
-//! One connection that reads, and every question that callers may ask it.
+//! One connection that reads, and every query that callers may send to it.
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -25,17 +25,17 @@ use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
 use crate::store::rows::{ObjectChoice, SourceEpoch, StoreResult, bounded, discrepancies, uid};
 use crate::store::{OpenStore, RetentionReader, StoreConnection, StoreReader};
 
-/// Positions that one question for what is of no such namespace looks at: some 10 ms of a reader.
+/// How many positions one query for other namespaces covers: some 10 ms of a reader.
 const OUTSIDE: u64 = 32 * 1024;
 
-/// Letters that are read together behind those whose states are gone.
+/// Letters that are read at once, after those whose states are gone.
 const LETTERS: usize = 256;
 
-/// Reports of one object that are read. Retention trims an object's to [`reports::SHOWN`].
+/// How many reports of one object are read. Retention reduces an object's reports to [`reports::SHOWN`].
 const REPORTS_READ: i64 = 4 * reports::SHOWN as i64;
 
-/// Retention never takes the newest state: where that is not seen, less is read than was committed, and
-/// what is missing must not be passed over.
+/// Checks that the reader sees the newest position. Retention never removes the newest state. A reader that
+/// does not see it reads from a lagging copy, so its missing states must not be skipped.
 fn sees(seen: Option<Seq>, newest: Seq) -> StoreResult<()> {
     if seen.unwrap_or_default() >= newest {
         return Ok(());
@@ -60,7 +60,7 @@ impl<'a> JournalReader<'a> {
         self.connection.rows()
     }
 
-    /// For retention.
+    /// Access for retention.
     pub fn retention_reader(&mut self) -> &mut dyn RetentionReader {
         self.rows().retention_reader()
     }
@@ -69,7 +69,7 @@ impl<'a> JournalReader<'a> {
         documents::document(self.connection.rows(), self.names, seq).await
     }
 
-    /// `newest`: what was committed before this was asked.
+    /// `newest` was committed before this call.
     pub async fn after(mut self, after: Seq, limit: usize, newest: Seq) -> StoreResult<Vec<Arc<State>>> {
         let states = shared_rows::after(&mut *self.connection, self.names, after, limit).await?;
         if states.len() < limit {
@@ -86,10 +86,10 @@ impl<'a> JournalReader<'a> {
         Ok(states.into_iter().zip(envelopes.iter().map(|envelope| envelope.checksum)).collect())
     }
 
-    /// Begins a snapshot that has all that was committed.
+    /// Begins a snapshot that contains everything committed so far.
     async fn begin_at(&mut self, newest: Seq) -> StoreResult<()> {
         self.connection.begin().await?;
-        // A newer one by now, perhaps, of which the same is true.
+        // By now it may be a newer state, for which the same holds.
         let seen = self.rows().after(newest as i64 - 1, 1).await?;
         sees(seen.first().map(|envelope| envelope.seq), newest)
     }
@@ -126,7 +126,7 @@ impl<'a> JournalReader<'a> {
         if found.is_some() {
             return Ok(found);
         }
-        // Not there any more, or not seen yet.
+        // The state was removed since, or is not visible yet.
         self.begin_at(newest).await?;
         let found = documents::document(self.connection.rows(), self.names, seq).await?;
         self.connection.end().await?;
@@ -155,7 +155,7 @@ impl<'a> JournalReader<'a> {
         story::fate(self.connection.rows(), source, epoch, uid).await
     }
 
-    /// Finds nothing for a text that is no number of this format.
+    /// Finds nothing for a text that is not a number of this format.
     pub async fn former(
         mut self,
         source: &str,
@@ -203,8 +203,8 @@ impl<'a> JournalReader<'a> {
         watch_start::warm(&mut *self.connection, self.names, source, parts).await
     }
 
-    /// By the objects' own numbers, so that a part goes on where the one before ended, whatever
-    /// was written in between.
+    /// Ordered by the objects' own numbers, so a part continues where the previous one ended, whatever was
+    /// written in between.
     pub async fn present(
         mut self,
         source: &str,
@@ -319,7 +319,8 @@ impl<'a> JournalReader<'a> {
                 Some((letter, states[index].clone()))
             };
             found.extend(letters.into_iter().filter_map(pair));
-            // Retention takes the states of dropped letters: a part of them may be shorter than it was asked for.
+            // Retention removes the states of dropped letters, so a part of them may be shorter than
+            // requested.
             found.truncate(limit);
             if is_last || found.len() == limit {
                 return Ok(found);
@@ -332,7 +333,7 @@ impl<'a> JournalReader<'a> {
         self.rows().pauses().await
     }
 
-    /// The plugins that report of objects.
+    /// The plugins that write reports about objects.
     pub async fn reporters(&mut self) -> StoreResult<Vec<String>> {
         let mut reporters = Vec::new();
         for (plugin, _) in self.retention_reader().progress_of_all().await? {
@@ -353,7 +354,7 @@ impl<'a> JournalReader<'a> {
         self.rows().reports(plugin, (&from, &below), REPORTS_READ).await
     }
 
-    /// The keys of a plugin's reports behind this one, in order, and no more than so many.
+    /// At most so many keys of a plugin's reports after this one, in order.
     pub async fn report_keys(
         &mut self,
         plugin: &str,
@@ -365,7 +366,7 @@ impl<'a> JournalReader<'a> {
         Ok(found.into_iter().map(|(key, _)| key).collect())
     }
 
-    /// Whether the journal has anything of an object.
+    /// Whether the journal has anything about an object.
     pub async fn knows(&mut self, uid: &str) -> StoreResult<bool> {
         let found = self.rows().objects(ObjectChoice::Uid(uid::key(uid))).await?;
         Ok(found.iter().any(|(_, named)| named.object.uid == uid))

@@ -1,5 +1,5 @@
-//! Makes states of rows. Reads what many states share (objects, statuses, streams, anchors) once, and
-//! keeps it.
+//! Makes states from rows. Values that many states share (objects, statuses, streams, anchors) are read once
+//! and cached.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -14,14 +14,14 @@ use crate::store::rows::{
 };
 use crate::store::{StoreConnection, StoreReader};
 
-/// Objects and statuses that readers keep, at about 400 bytes each; beyond it they start over. Some
-/// reads' worth: a backlog over more objects than this looks each of them up, in one query a read.
+/// How many objects and statuses readers cache, at about 400 bytes each; beyond that the cache is cleared. It
+/// covers several reads: a backlog over more objects looks each of them up, with one query for each read.
 const OBJECTS: usize = 8 * 1024;
 const STATUSES: usize = 16 * 1024;
-/// Anchors are few, and up to 64 KiB each.
+/// Anchors are few, with up to 64 KiB each.
 const ANCHORS: usize = 64;
 
-/// States of one question to the store; longer answers take several.
+/// How many states one query to the store reads; longer answers take several.
 const PAGE: usize = 1024;
 
 #[derive(Default)]
@@ -32,7 +32,7 @@ struct SharedRowCache {
     anchors: HashMap<i64, Bytes>,
 }
 
-/// The values that rows share. They are append-only on disk, so this cache stays true.
+/// Values that rows share. They are append-only on disk, so this cache stays valid.
 #[derive(Default)]
 pub(crate) struct SharedNames {
     shared: Mutex<SharedRowCache>,
@@ -40,7 +40,7 @@ pub(crate) struct SharedNames {
 
 impl SharedNames {
     fn lock(&self) -> std::sync::MutexGuard<'_, SharedRowCache> {
-        // Only whole entries are inserted: a panic in between leaves nothing half done.
+        // Only complete entries are inserted, so a panic in between leaves nothing inconsistent.
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -89,7 +89,7 @@ impl SharedNames {
         Ok(())
     }
 
-    /// Objects, their owners and streams, and statuses of these envelopes.
+    /// Loads the objects of these envelopes with their owners and streams, and the statuses.
     async fn load(&self, rows: &mut dyn StoreReader, envelopes: &[StateEnvelope]) -> StoreResult<()> {
         {
             let mut shared = self.lock();
@@ -133,8 +133,8 @@ impl SharedNames {
         rows: &mut dyn StoreReader,
         envelopes: &[StateEnvelope],
     ) -> StoreResult<Vec<Arc<State>>> {
-        // A load may start the maps over only before it fills them, so chunks below their bounds
-        // are always whole.
+        // A load may clear the maps only before it fills them, so chunks within their bounds are always
+        // complete.
         let mut states = Vec::with_capacity(envelopes.len());
         for chunk in envelopes.chunks(4096) {
             self.load(rows, chunk).await?;
@@ -148,7 +148,7 @@ impl SharedNames {
         Ok(states)
     }
 
-    /// The document that states of this anchor are stored against.
+    /// The document of this anchor, on which the documents of states are based.
     pub async fn anchor(&self, rows: &mut dyn StoreReader, id: i64) -> StoreResult<Option<Bytes>> {
         if let Some(document) = self.lock().anchors.get(&id) {
             return Ok(Some(document.clone()));

@@ -14,23 +14,24 @@ use super::shared_rows::{self, SharedNames};
 use crate::store::rows::{ObjectChoice, StoreResult, bounded, uid};
 use crate::store::{OwnedKind as Parts, StoreReader};
 
-/// States of one answer where the question names no limit. An object with more is read in parts
-/// by position.
+/// The limit of a query without one. An object with more states is read in parts, by position.
 const TIMELINE: usize = 1000;
-/// As many as an answer of the API has, and one that tells that there are more.
+/// As many as an answer of the API may have, and one that shows that more exist.
 const TIMELINE_MOST: usize = 10_001;
 
-/// A Job's pods, a workflow's jobs' pods; deeper owners are not followed.
+/// Covers a Job's pods, or the pods of a workflow's jobs. Deeper owners are not followed.
 const OWNER_STEPS: usize = 4;
 
-/// Objects that one answer is about: of a Job with more pods the newest, and the others in the next parts.
+/// How many objects one answer covers. Of a Job with more pods, the first part has the newest, and the next
+/// parts the others.
 const RELATED_OBJECTS: usize = 2000;
 
-/// Events of one answer, and states of theirs that are read: each repetition of an event is one.
+/// How many Events one answer has, and how many of their states are read: each repetition of an Event is a
+/// state.
 const EVENTS: usize = events::SHOWN * 2;
 const EVENT_STATES: usize = EVENTS * 5;
 
-/// Steps behind the end of one chain: below those of one statement that a server's session allows.
+/// The most steps along one chain. A server's session allows more in one statement.
 const WALKED: i64 = 90_000;
 
 /// The newest states of an object: an end, which may have no document, and the two versions before it.
@@ -41,15 +42,15 @@ const NEWEST_STATES: i64 = 3;
 pub struct ObjectStory {
     pub states: Vec<Arc<State>>,
     pub related: Vec<Arc<State>>,
-    /// The newest state of each Event about the object or about what it owns.
+    /// The newest state of each Event about the object or the objects that it owns.
     pub events: Vec<Arc<State>>,
-    /// It owns more objects than `related` is about.
+    /// The object owns more objects than `related` covers.
     pub owns_more: bool,
-    /// The owned objects below this number are on no page yet.
+    /// Owned objects below this number are on no page yet.
     pub owned_below: Option<u64>,
 }
 
-/// Some of what an object owns.
+/// Some of the objects that an object owns.
 #[derive(Default)]
 struct OwnedPage {
     objects: Vec<i64>,
@@ -65,7 +66,7 @@ pub(super) async fn timeline(
     let limit = query.limit.unwrap_or(TIMELINE).min(TIMELINE_MOST);
     let cursor = query.cursor.unwrap_or(StoryCursor::NEWEST);
     let mine = named(rows, query).await?;
-    // Where none of it is left to tell, it is not looked for.
+    // If nothing of them is left to return, they are not looked up.
     let owned = match cursor.related {
         0 => OwnedPage::default(),
         _ => owned(rows, &mine, bounded(cursor.owned)).await?,
@@ -85,8 +86,8 @@ pub(super) async fn timeline(
     Ok(ObjectStory { states, related, events, owns_more: owned.more, owned_below })
 }
 
-/// The newest state of each Event that tells what happened. The one of its deletion tells nothing more, and may have
-/// no document.
+/// The newest state of each Event that reports something. The state of its deletion reports nothing more, and
+/// may have no document.
 fn newest(states: Vec<Arc<State>>) -> Vec<Arc<State>> {
     let mut seen = HashSet::new();
     let present = states.into_iter().rev().filter(|state| state.change == Change::Present);
@@ -95,7 +96,8 @@ fn newest(states: Vec<Arc<State>>) -> Vec<Arc<State>> {
     newest
 }
 
-/// The newest states of the object with this uid, in this namespace alone: anybody may write a foreign uid.
+/// The newest states of the object with this uid, in this namespace only: anybody may write a uid that is not
+/// theirs.
 pub(super) async fn newest_of(rows: &mut dyn StoreReader, object: &ObjectRef) -> StoreResult<Vec<Seq>> {
     let found = rows.objects(ObjectChoice::Uid(uid::key(&object.uid))).await?.into_iter();
     let is_it = |named: &ObjectRef| named.uid == object.uid && named.namespace == object.namespace;
@@ -107,8 +109,8 @@ pub(super) async fn newest_of(rows: &mut dyn StoreReader, object: &ObjectRef) ->
     Ok(newest.into_iter().map(|seq| seq as Seq).collect())
 }
 
-/// How an object of one epoch ended: a repeated deletion asks for no more than that. An end and a departure are found
-/// by index, however long the object's story is.
+/// How an object of one epoch ended; a repeated deletion needs no more than that. Ends and departures are
+/// found by index, however long the object's story is.
 pub(super) async fn fate(
     rows: &mut dyn StoreReader,
     source: &str,
@@ -126,7 +128,7 @@ pub(super) async fn fate(
         if rows.end_of(object).await?.is_some() {
             return Ok(FormerEnd::Ended);
         }
-        // The newest state of what is no longer there. An object that has left has such a state, too.
+        // The newest state of an object that no longer exists. An object that left the selector has one, too.
         let left = rows.ends(object - 1, 1).await?.pop().and_then(|end| end.newest);
         let newest = match left {
             Some(seq) => rows.at(&[seq]).await?.pop(),
@@ -139,7 +141,7 @@ pub(super) async fn fate(
     Ok(fate)
 }
 
-/// The objects that a question names, over all epochs and sources.
+/// The objects that a query names, over all epochs and sources.
 async fn named(rows: &mut dyn StoreReader, query: &TimelineQuery) -> StoreResult<Vec<i64>> {
     let which = match (&query.uid, &query.name) {
         (Some(uid), _) => ObjectChoice::Uid(uid::key(uid)),
@@ -167,17 +169,17 @@ async fn named(rows: &mut dyn StoreReader, query: &TimelineQuery) -> StoreResult
     Ok(ids)
 }
 
-/// Objects that have one of these in the chain of their owners: of those that they own themselves, the newest below a
-/// number, each with all that it owns.
+/// The objects that have one of these in their chain of owners: the newest directly owned ones below a
+/// number, each with everything that it owns.
 async fn owned(rows: &mut dyn StoreReader, mine: &[i64], below: i64) -> StoreResult<OwnedPage> {
-    // One more tells whether there are more, also where an object says that it owns itself.
+    // One more shows whether more exist, even if an object claims to own itself.
     let most = RELATED_OBJECTS + 1 + mine.len();
     let mut first = rows.owned(mine, Parts::Others, below, most as i64).await?;
     first.retain(|id| !mine.contains(id));
     let mut taken = first.len().min(RELATED_OBJECTS);
     loop {
         let (objects, is_whole) = with_deeper(rows, mine, &first[..taken]).await?;
-        // Fewer of them, with all that they own, rather than more with some of it.
+        // Fewer objects with everything that they own are better than more with a part of it.
         if !is_whole && taken > 1 {
             taken /= 2;
             continue;
@@ -187,7 +189,7 @@ async fn owned(rows: &mut dyn StoreReader, mine: &[i64], below: i64) -> StoreRes
     }
 }
 
-/// These and what they own, and whether that is all of it.
+/// These objects and those that they own, and whether that is all of them.
 async fn with_deeper(
     rows: &mut dyn StoreReader,
     mine: &[i64],
@@ -199,7 +201,7 @@ async fn with_deeper(
         if level.is_empty() {
             break;
         }
-        // Those that are known may come again.
+        // Known objects may be returned again.
         let most = RELATED_OBJECTS + 1 + seen.len();
         let found = rows.owned(&level, Parts::Others, i64::MAX, most as i64).await?;
         level = found.into_iter().filter(|id| seen.insert(*id)).collect();

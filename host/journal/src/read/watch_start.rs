@@ -1,8 +1,9 @@
-//! Reads what the watch of a source starts from: the live objects with their documents, and the checkpoint.
+//! Reads what the watch of a source needs at startup: the live objects with their documents, and the
+//! checkpoint.
 //!
-//! An object's document is that of its newest state. It is its snapshot, or what the few deltas
-//! since its snapshot, or since the beginning of its chain, make of it. Objects are taken part by
-//! part, and the chains of a part step by step together, so that a step is one query.
+//! An object's document is that of its newest state: its snapshot, with the few deltas since then applied.
+//! Without a snapshot, the chain is read from its beginning. Objects are read in parts, and all chains of a
+//! part advance one step at a time, so that a step is one query.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -24,14 +25,14 @@ use crate::store::{StoreConnection, StoreReader};
 /// Objects of one part. Up to 32 deltas of each are in memory at once, some megabytes.
 const PART: i64 = 1024;
 
-/// The objects go to `parts`, as long as somebody takes them.
+/// Sends the objects to `parts` as long as somebody receives them.
 pub(super) async fn warm(
     connection: &mut dyn StoreConnection,
     names: &SharedNames,
     source: &str,
     parts: mpsc::Sender<Vec<CurrentObject>>,
 ) -> StoreResult<WarmStart> {
-    // One snapshot: objects and checkpoint must belong together.
+    // In one snapshot, because objects and checkpoint must belong together.
     connection.begin().await?;
     let warm = read(connection.rows(), names, source, parts).await?;
     connection.end().await?;
@@ -51,12 +52,12 @@ async fn read(
     let mut part = gather(rows, names, source, 0).await?;
     loop {
         let Some(after) = part.after else {
-            // Nobody may be there any more to take it.
+            // The receiver may be gone by now.
             parts.send(part.objects()?).await.ok();
             let checkpoint = newest.checkpoint.as_deref().map(Version::new);
             return Ok(WarmStart { epoch: newest.epoch, checkpoint, ..WarmStart::default() });
         };
-        // The store looks for the next part while the documents of this one are put together.
+        // The store searches for the next part while the documents of this one are assembled.
         let given = async { Ok(parts.send(part.objects()?).await) };
         let (next, given): (_, StoreResult<_>) = tokio::join!(gather(rows, names, source, after), given);
         given?.ok();
@@ -64,12 +65,12 @@ async fn read(
     }
 }
 
-/// Objects with all that their documents are made of.
+/// Objects with everything that their documents are made from.
 struct ObjectPart {
     states: Vec<Arc<State>>,
     chains: Vec<DocumentChain>,
     anchors: HashMap<i64, Bytes>,
-    /// Behind which the next part begins, if there is one.
+    /// The number after which the next part begins, if there is one.
     after: Option<i64>,
 }
 
@@ -114,7 +115,7 @@ impl ObjectPart {
     }
 }
 
-/// One step further down each chain that needs it; `false` once there is none.
+/// Reads one more step of each chain that needs it; returns `false` if none does.
 async fn step(rows: &mut dyn StoreReader, chains: &mut [DocumentChain]) -> StoreResult<bool> {
     let wanted = chains.iter_mut().enumerate().filter_map(|(place, chain)| Some((chain.next.take()?, place)));
     let mut wanted: Vec<(Seq, usize)> = wanted.collect();
@@ -123,7 +124,7 @@ async fn step(rows: &mut dyn StoreReader, chains: &mut [DocumentChain]) -> Store
     }
     wanted.sort_unstable();
     let seqs: Vec<Seq> = wanted.iter().map(|(seq, _)| *seq).collect();
-    // What is not found is missed when the document is put together.
+    // A missing row is reported when the document is assembled.
     for link in rows.links(&seqs).await? {
         if let Ok(index) = seqs.binary_search(&link.kept.seq) {
             chains[wanted[index].1].push(link);
@@ -132,12 +133,12 @@ async fn step(rows: &mut dyn StoreReader, chains: &mut [DocumentChain]) -> Store
     Ok(true)
 }
 
-/// From an object's newest state down to something whole.
+/// The chain from an object's newest state back to a full document.
 struct DocumentChain {
     /// The newest first.
     links: Vec<StoredDocument>,
     snapshot: Option<(Seq, Vec<u8>)>,
-    /// The state that is still wanted.
+    /// The next state that is needed.
     next: Option<Seq>,
 }
 
@@ -163,7 +164,7 @@ impl DocumentChain {
     }
 
     fn document(mut self, anchors: &HashMap<i64, Bytes>) -> StoreResult<PackedDocument> {
-        // What is stored whole is stored as the cache wants it.
+        // A full document is stored in the form that the cache uses.
         if let [
             StoredDocument { kept: DocumentStorage { encoding: DocumentEncoding::Full, .. }, stored, .. },
         ] = &mut *self.links
@@ -181,7 +182,7 @@ impl DocumentChain {
             let anchor = link.kept.anchor.and_then(|id| anchors.get(&id));
             base = Some(put_together(link.kept, &link.stored, base.as_ref(), anchor)?);
         }
-        // A start waits for all of them, and what changes again is packed anew.
+        // Startup waits for all of them, and documents that change are packed again later.
         Ok(document::pack_quickly(&base.unwrap_or_default()))
     }
 }

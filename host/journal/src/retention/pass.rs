@@ -1,6 +1,6 @@
-//! Retention of one source: pass by pass, segment by segment, in small transactions. Looks up what
-//! `decide` needs, and hands its choice to the writer together with the facts behind it. The writer
-//! refuses a choice whose facts have changed.
+//! Retention of one source: pass by pass, segment by segment, in small transactions. It reads the facts that
+//! `decide` needs, and passes the decision to the writer together with these facts. The writer refuses a
+//! decision whose facts have changed.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;

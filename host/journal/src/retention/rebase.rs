@@ -1,5 +1,4 @@
-//! Finds the first state that stays after each run of removed states, and makes it the first of its
-//! object.
+//! Finds the first state that stays after each run of removed states, and makes it the first of its object.
 
 use std::collections::{HashMap, HashSet};
 

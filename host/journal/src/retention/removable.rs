@@ -1,5 +1,5 @@
-//! The facts behind a removal: how a source stands, which states of a segment may go, and whether both
-//! still hold when the transaction begins.
+//! The facts behind a removal: the condition of a source, which states of a segment may be removed, and
+//! whether both still hold when the transaction begins.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Figures of a journal, source by source: what it holds, what retention may take of it, and what keeps
-//! the rest. Only reads, and may run beside the process that writes.
+//! Figures of a journal, source by source: its content, what retention may remove, and what keeps the rest.
+//! It only reads, and may run beside the process that writes.
 
 use std::collections::{BTreeMap, HashSet};
 

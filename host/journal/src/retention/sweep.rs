@@ -1,5 +1,6 @@
-//! Takes rows that belong to no single state: poison messages, reports of plugins, and rows that states shared and that
-//! none of those kept refers to. Each loop ends: what a transaction took is not found again, and nobody adds old rows.
+//! Removes rows that belong to no single state: poison messages, reports of plugins, and shared rows that no
+//! remaining state refers to. Each loop ends, because removed rows are not found again and nobody adds old
+//! ones.
 
 use std::collections::VecDeque;
 

@@ -1,7 +1,8 @@
 //! The numbers of shared rows that states refer to, found by reading all states.
 //!
-//! A journal of a year has hundreds of millions of states. A set of their numbers would take gigabytes, so the numbers
-//! are bits in blocks. Numbers are given in order and never again, so the blocks of old rows that are gone are few.
+//! A journal of a year has hundreds of millions of states. A set of their numbers would take gigabytes, so
+//! the numbers are bits in blocks. Numbers are assigned in order and never reused, so few blocks remain for
+//! old rows.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

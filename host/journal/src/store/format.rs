@@ -1,11 +1,11 @@
-//! The number of a journal's format, in which an unfinished import is marked.
+//! The number of a journal's format, which also marks an unfinished import.
 
-/// Added to the number of a journal's format while it holds an import that has not come to its end.
-/// The mark stands there since every journal has that number, and since a program that knows of no
-/// such mark refuses it as a format that it does not know, instead of going on with half a story.
+/// Added to the number of a journal's format while it holds an unfinished import. The mark is in this number
+/// because every journal has it. A program that does not know the mark refuses the format as unknown, instead
+/// of continuing with an incomplete journal.
 pub(crate) const UNFINISHED: i64 = 1_000_000;
 
-/// A format, and whether an import that has not come to its end is marked in it.
+/// Splits the stored number into the format and the mark of an unfinished import.
 pub(crate) fn unmarked(format: i64) -> (i64, bool) {
     match format >= UNFINISHED {
         true => (format - UNFINISHED, true),

@@ -1,6 +1,9 @@
 //! The traits of a store. [`StoreWriter`] is the one connection that writes, under group commit; any number
-//! of [`StoreConnection`]s read. A store keeps rows and knows SQL. It does not know what rows mean: `append`
-//! decides that before they are written, `read` and `verify` after.
+//! of [`StoreConnection`]s read.
+//!
+//! SQLite and a database server differ in how they write, lock and recover. What a row means must not differ.
+//! So a store keeps rows and knows SQL, but not their meaning: `append` decides it before they are written,
+//! `read` and `verify` after. Every store passes the same conformance suite.
 
 pub(crate) mod format;
 pub(crate) mod memory;
@@ -30,19 +33,19 @@ use crate::store::rows::{
 };
 pub use server::ReplicaSharing;
 
-/// How a store stands as a transaction begins, beside which nobody else writes.
+/// The state of a store when a transaction begins. Nobody else writes during the transaction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TransactionStart {
-    /// Another process has written since this one last read the journal: its memory isn't so any more.
+    /// Another process has written since this one last read the journal, so its memory is outdated.
     pub is_stale: bool,
-    /// This process may write what plugins left.
+    /// Whether this process may write what plugins save.
     pub dispatches: bool,
-    /// The newest state, where others may write as well.
+    /// The newest state, if others may write as well.
     pub newest: Option<Seq>,
 }
 
 impl TransactionStart {
-    /// The start in a store that nobody else writes to.
+    /// The start of a transaction in a store that nobody else writes to.
     pub const ALONE: Self = Self { is_stale: false, dispatches: true, newest: None };
 }
 
@@ -52,7 +55,7 @@ pub(crate) struct PluginWrites<'w> {
     pub notes: Vec<(&'w str, &'w [KvWrite])>,
     pub saves: Vec<(&'w str, &'w ProgressSave)>,
     pub replays: Vec<LetterMarking>,
-    /// A loss of power may take it. A store may keep it all the same.
+    /// A power failure may lose it. A store may make it durable all the same.
     pub is_lax: bool,
 }
 
@@ -72,8 +75,8 @@ impl PluginWrites<'_> {
 /// The one connection of this process that writes.
 #[async_trait]
 pub(crate) trait StoreWriter: Send {
-    /// After a failed or abandoned transaction. Once this returns, it is decided whether that one
-    /// was committed: what is read from now on is true.
+    /// Called after a failed or abandoned transaction. Once this returns, it is decided whether that
+    /// transaction was committed, and everything read from now on is true.
     async fn reconnect(&mut self) -> StoreResult<()>;
 
     /// Begins a transaction, which ends with [`commit`](Self::commit), [`remove`](Self::remove),
@@ -81,21 +84,22 @@ pub(crate) trait StoreWriter: Send {
     /// error.
     async fn begin(&mut self) -> StoreResult<TransactionStart>;
 
-    /// Makes this process the leader, or ends that: only the leader writes what plugins save. The leader
-    /// before writes nothing of it once this returns.
+    /// Makes this process the leader, or ends its leadership. Only the leader writes what plugins save. Once
+    /// this returns, the former leader can write none of it any more.
     async fn lead(&mut self, leads: bool) -> StoreResult<()>;
 
     /// Loads the memory of the writer before its first batch.
     async fn memory(&mut self) -> StoreResult<StoreMemory>;
 
-    /// Notes that the replicas elect their leader by another Lease now.
+    /// Records that the replicas now elect their leader by another Lease.
     async fn elect_by(&mut self, lease: &str) -> StoreResult<()>;
 
-    /// Marks the journal as one with an import that has not come to its end, or as a whole one.
+    /// Marks the journal as one with an unfinished import, or removes the mark.
     async fn mark(&mut self, unfinished: bool) -> StoreResult<()>;
 
-    /// Takes away what a plugin saved: its progress, dead letters and keys, and how much retention took from it. The
-    /// record of who replayed, dropped and paused stays. Everything or nothing; durable once this returns.
+    /// Removes everything that a plugin saved: its progress, dead letters and keys, and the count of what
+    /// retention took from it. The records of replays, drops and pauses stay. Atomic, and durable once this
+    /// returns.
     async fn forget(&mut self, plugin: &str) -> StoreResult<()>;
 
     /// The rows of these objects, with the ends of their chains.
@@ -105,39 +109,39 @@ pub(crate) trait StoreWriter: Send {
         strangers: Vec<ObjectIdentity>,
     ) -> StoreResult<Vec<FoundObject>>;
 
-    /// The positions of those keys that the journal has.
+    /// The positions of those keys that already exist.
     async fn keys(&mut self, questions: Vec<(i64, StateKey)>) -> StoreResult<KnownKeys>;
 
-    /// Everything or nothing; durable once this returns.
+    /// Atomic, and durable once this returns.
     async fn commit(&mut self, rows: Option<RowBatch>, left: &PluginWrites<'_>) -> StoreResult<()>;
 
     /// Reads existing rows on the connection that writes.
     fn rows(&mut self) -> &mut dyn StoreReader;
 
-    /// Applies a decision of retention, whole or not at all. It is durable once this returns.
+    /// Applies a decision of retention, entirely or not at all. Durable once this returns.
     async fn remove(&mut self, removal: &RemovalPlan) -> StoreResult<()>;
 
-    /// Rows that nothing refers to; owners only if that is still so. Everything or nothing.
+    /// Removes rows that nothing refers to; owners only if that still holds. Atomic.
     async fn sweep(&mut self, sweep: &UnusedRows) -> StoreResult<()>;
 
     /// Ends a transaction that wrote nothing, after a check that the store is still the same one. A
     /// transaction that writes makes this check as well.
     async fn end(&mut self) -> StoreResult<()>;
 
-    /// Between two transactions: what the store needs to stay in shape.
+    /// Called between two transactions, for the store's own maintenance.
     async fn tend(&mut self);
 
     async fn close(self: Box<Self>) -> StoreResult<()>;
 
-    /// Lets go of a store that is in doubt, and changes nothing of it any more.
+    /// Releases a store that is in doubt, without changing anything in it.
     fn abandon(self: Box<Self>);
 
-    /// Lets the store grow to so many pages more, as a disk that fills up; `None` lets it grow.
+    /// Limits the store to so many more pages, like a disk that fills up; `None` removes the limit.
     #[cfg(test)]
     async fn limit_pages(&mut self, more: Option<i64>) -> StoreResult<()>;
 }
 
-/// An open store, as its readers see it.
+/// An open store, from the view of its readers.
 #[async_trait]
 pub(crate) trait OpenStore: Send + Sync {
     async fn connection(&self) -> StoreResult<Box<dyn StoreConnection>>;
@@ -145,25 +149,27 @@ pub(crate) trait OpenStore: Send + Sync {
     /// Measures the store on disk, in bytes.
     async fn bytes(&self) -> StoreResult<u64>;
 
-    /// The meaning of a name for all processes that share the store: the first that says so decides.
+    /// Agrees on the meaning of a name for all processes that share the store: the first one decides.
     async fn agree(&self, _name: &str, text: &str) -> StoreResult<String> {
         Ok(text.to_owned())
     }
 
-    /// Changes what they mean, unless it is no longer `before`.
+    /// Changes the meaning, unless it is no longer `before`.
     async fn agree_anew(&self, _name: &str, _before: &str, _text: &str) -> StoreResult<bool> {
         Ok(true)
     }
 
-    /// The processes that share it; none where one alone has it.
+    /// The processes that share it; empty if it is not shared.
     async fn replicas(&self) -> StoreResult<Vec<JournalReplica>> {
         Ok(Vec::new())
     }
 
-    /// Since when this process's watch of a source goes on, for the others that share it.
+    /// Announces, to the processes that share the store, since when this process has watched a source without
+    /// a break.
     fn watches(&self, _source: &str, _since: Option<(u32, Version)>) {}
 
-    /// Another process that shares it and whose watch of the source began before a version and goes on.
+    /// Another process that shares the store and has watched the source without a break since before a
+    /// version.
     async fn watched_elsewhere(
         &self,
         _source: &str,
@@ -173,29 +179,28 @@ pub(crate) trait OpenStore: Send + Sync {
         Ok(None)
     }
 
-    /// Ends the readers, and lets another process open it.
+    /// Ends the readers, and releases the store for other processes.
     async fn close(&self) -> StoreResult<()>;
 }
 
-/// The questions of retention about a source's history.
+/// The queries of retention about a source's history.
 #[async_trait]
 pub(crate) trait RetentionReader: Send {
     /// Numbers, epochs and checkpoints of a source's streams, the newest epoch last.
     async fn streams_of(&mut self, source: &str) -> StoreResult<Vec<(i64, u32, Option<String>)>>;
-    /// The tallies of these streams together, in order.
+    /// The sums of these streams' tallies, in order.
     async fn tallies_of(&mut self, streams: &[i64]) -> StoreResult<Vec<SegmentTally>>;
     /// The progress of all plugins, including removed ones.
     async fn progress_of_all(&mut self) -> StoreResult<Vec<(String, PluginProgress)>>;
-    /// Positions of dead letters of any plugin between two positions, both included; and whether all
-    /// letters of a position were dropped.
+    /// Positions of dead letters of any plugin between two positions, both included; for each, whether all of
+    /// its letters were dropped.
     async fn letters_between(&mut self, from: Seq, through: Seq) -> StoreResult<Vec<(Seq, bool)>>;
     /// States of these streams between two positions, both included, in order.
     async fn links(&mut self, streams: &[i64], from: Seq, through: Seq) -> StoreResult<Vec<LinkRow>>;
-    /// The states of an object that has ended, from its end back to this position, at most so many;
-    /// in order.
+    /// The states of an ended object, from its end back to this position, at most so many; in order.
     async fn links_to(&mut self, object: i64, from: Seq, limit: usize) -> StoreResult<Vec<LinkRow>>;
-    /// The states of the same uid behind a position, the newest first, at most so many: each with
-    /// the position before it.
+    /// At most so many states of the same uid after a position, the newest first, each with the position
+    /// before it.
     async fn behind(
         &mut self,
         streams: &[i64],
@@ -203,39 +208,39 @@ pub(crate) trait RetentionReader: Send {
         seq: Seq,
         limit: usize,
     ) -> StoreResult<Vec<(Seq, Seq)>>;
-    /// Finds the positions that a state between two others points back to: (position, state).
+    /// Finds the positions to which a state between two others points back: (position, state).
     async fn pointing(&mut self, seqs: &[Seq], after: Seq, through: Seq) -> StoreResult<Vec<(Seq, Seq)>>;
-    /// A state as it lies there, and its stream.
+    /// A state as stored, and its stream.
     async fn stored_at(&mut self, seq: Seq) -> StoreResult<Option<(StateEnvelope, Vec<u8>, i64)>>;
-    /// How many of these states are there.
+    /// How many of these states exist.
     async fn count_existing(&mut self, seqs: &[Seq]) -> StoreResult<usize>;
-    /// Counts the objects whose ends have not changed: ended, at this state, and with nothing of a later
-    /// epoch but what is known of.
+    /// Counts the objects whose ends have not changed: ended at this state, and with no unknown state of a
+    /// later epoch.
     async fn still_ended(&mut self, streams: &[i64], ends: &[(i64, Seq, bool)]) -> StoreResult<usize>;
-    /// How many states retention took of each stream.
+    /// How many states retention removed from each stream.
     async fn taken_of_streams(&mut self) -> StoreResult<BTreeMap<i64, u64>>;
     /// Bytes by segment and stream, as retention counts them.
     async fn sizes(&mut self) -> StoreResult<BTreeMap<(u64, i64), u64>>;
-    /// Counts, for these streams: known objects, those of them that are there, and the bytes of anchors.
+    /// Counts for these streams the known objects, those of them that exist, and the bytes of anchors.
     async fn objects_of(&mut self, streams: &[i64]) -> StoreResult<(u64, u64, u64)>;
     /// The greatest number of an object.
     async fn newest_object(&mut self) -> StoreResult<i64>;
-    /// Bytes of the store that wait to be used again.
+    /// Free bytes of the store that will be reused.
     async fn free_bytes(&mut self) -> StoreResult<u64>;
     /// The references of the states after a position, for at most so many states.
     async fn references(&mut self, after: Seq, limit: usize) -> StoreResult<StateReferences>;
-    /// Numbers of such rows behind one, in order, at most so many; never the greatest of all, from
-    /// which the next is counted.
+    /// At most so many numbers of such rows after one, in order. It never returns the greatest number,
+    /// because the next one is counted from it.
     async fn shared(&mut self, which: SharedRows, after: i64, limit: usize) -> StoreResult<Vec<i64>>;
-    /// Owners and objects whose object row is gone, at most so many.
+    /// At most so many owners and objects whose object row is gone.
     async fn orphaned(&mut self, limit: usize) -> StoreResult<Vec<(i64, i64)>>;
-    /// Poison of these streams that was observed before a moment, at most so many.
+    /// Poison messages of these streams that were observed before a time, at most so many.
     async fn old_poison(&mut self, streams: &[i64], before_ms: u64, limit: usize) -> StoreResult<Vec<i64>>;
     /// Counts the states that retention removed, for each plugin.
     async fn taken_states(&mut self) -> StoreResult<BTreeMap<String, TakenStates>>;
 }
 
-/// A connection that reads. One that is let go of within a snapshot is not used again.
+/// A connection that reads. One that is released within a snapshot is not reused.
 #[async_trait]
 pub(crate) trait StoreConnection: Send {
     fn rows(&mut self) -> &mut dyn StoreReader;
@@ -245,7 +250,7 @@ pub(crate) trait StoreConnection: Send {
         self.rows().after(after, limit).await
     }
 
-    /// One snapshot for everything until [`end`](Self::end).
+    /// Begins a snapshot for everything until [`end`](Self::end).
     async fn begin(&mut self) -> StoreResult<()>;
     async fn end(&mut self) -> StoreResult<()>;
 }
@@ -256,27 +261,26 @@ pub(crate) struct OpenedJournal {
     pub bytes: u64,
     /// The bytes that were written and are not in the file yet.
     pub wal_bytes: u64,
-    /// It holds an import that has not come to its end.
+    /// Whether it holds an unfinished import.
     pub unfinished: bool,
 }
 
-/// An Event belongs to the object that it is about, but is none of its parts.
+/// An Event belongs to the object that it is about, but is not a part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OwnedKind {
     Events,
     Others,
 }
 
-/// The statements of a connection that reads. Rows are compared with their sums here, since only
-/// here it is known how they lie there.
+/// The statements of a connection that reads. Rows are compared with their checksums here, because only the
+/// store knows their stored form.
 #[async_trait]
 pub(crate) trait StoreReader: Send {
     // ---- states, and what they share ----
 
     /// In order.
     async fn after(&mut self, after: i64, limit: i64) -> StoreResult<Vec<StateEnvelope>>;
-    /// Positions in `(after, through]` of objects that are in none of these namespaces, in order, at
-    /// most so many.
+    /// Positions in `(after, through]` of objects in none of these namespaces, in order, at most so many.
     async fn outside(
         &mut self,
         after: i64,
@@ -284,9 +288,9 @@ pub(crate) trait StoreReader: Send {
         limit: i64,
         namespaces: &[String],
     ) -> StoreResult<Vec<i64>>;
-    /// Where the newest version of a stream within two numbers is, they included.
+    /// The position of the newest version of a stream between two numbers, both included.
     async fn newest_within(&mut self, stream: i64, from: i64, upto: i64) -> StoreResult<Option<i64>>;
-    /// Where the end of an object is, if it was witnessed.
+    /// The position of an object's end, if it was witnessed.
     async fn end_of(&mut self, object: i64) -> StoreResult<Option<i64>>;
     /// In order; unknown positions are left out.
     async fn at(&mut self, seqs: &[i64]) -> StoreResult<Vec<StateEnvelope>>;
@@ -295,14 +299,14 @@ pub(crate) trait StoreReader: Send {
     async fn objects(&mut self, which: ObjectChoice<'_>) -> StoreResult<Vec<(i64, NamedObject)>>;
     /// Number, body, sum.
     async fn statuses(&mut self, numbers: &[i64]) -> StoreResult<Vec<(i64, String, i64)>>;
-    /// By source and epoch.
+    /// Ordered by source and epoch.
     async fn streams(&mut self) -> StoreResult<Vec<SourceEpoch>>;
     /// Checksum and packed document.
     async fn anchor(&mut self, number: i64) -> StoreResult<Option<(i64, Vec<u8>)>>;
 
-    // ---- what is there now ----
+    // ---- what exists now ----
 
-    /// Live objects of a source behind a number, by number, at most so many.
+    /// At most so many live objects of a source after a number, in order of number.
     async fn current(&mut self, source: &str, after: i64, limit: i64) -> StoreResult<Vec<CurrentRow>>;
     /// Reads the states at these positions, in any order; unknown positions are left out.
     async fn links(&mut self, seqs: &[Seq]) -> StoreResult<Vec<StoredDocument>>;
@@ -324,47 +328,47 @@ pub(crate) trait StoreReader: Send {
         below: i64,
         limit: i64,
     ) -> StoreResult<Vec<i64>>;
-    /// The newest positions of these objects before one: along the chains, from that one or from their ends. A server
-    /// refuses what lies more than so many states behind an end.
+    /// The newest positions of these objects before one, found along the chains, from that position or from
+    /// their ends. A server refuses a chain longer than `walked`.
     async fn story(&mut self, objects: &[i64], before: i64, limit: i64, walked: i64)
     -> StoreResult<Vec<i64>>;
 
-    // ---- what was there at a moment ----
+    // ---- what existed at a moment ----
 
-    /// States from a position on, in order: each with when it was observed.
+    /// States from a position on, in order, each with its observation time.
     async fn moments(&mut self, from: i64, limit: i64) -> StoreResult<Vec<(i64, i64)>>;
-    /// Objects that have ended and are not there again, by their ends.
+    /// Objects that have ended and do not exist again, by their ends.
     async fn ended(&mut self, ends: ObjectEnds) -> StoreResult<Vec<PlacedObject>>;
-    /// Live objects of these streams behind a number, by number, at most so many.
+    /// At most so many live objects of these streams after a number, in order of number.
     async fn living(&mut self, streams: &[i64], after: i64, limit: i64) -> StoreResult<Vec<PlacedObject>>;
-    /// Back along the chains from these positions, in any order: each as far as the first state in its
-    /// turn at or before a position, and no more than so many steps.
+    /// Walks back along the chains from these positions, in any order. Each walk ends at the first state at
+    /// or before a position that is not late, or after so many steps.
     async fn walk(&mut self, heads: &[Seq], through: Seq, steps: i64) -> StoreResult<Vec<ChainStep>>;
-    /// The positions among these that are dead letters of a plugin, each with its mark.
+    /// Those of these positions that are dead letters of a plugin, each with its mark.
     async fn letters_at(&mut self, plugin: &str, seqs: &[Seq]) -> StoreResult<Vec<(Seq, i64)>>;
 
     // ---- figures and findings ----
 
     async fn stats(&mut self, bytes: u64) -> StoreResult<JournalView>;
     async fn source_counters(&mut self) -> StoreResult<Vec<SourceCounters>>;
-    /// In the order in which they were recorded.
+    /// In the order of their records.
     async fn gaps(&mut self) -> StoreResult<Vec<Gap>>;
     /// Newest first, each with its number.
     async fn gaps_of(&mut self, query: &GapQuery) -> StoreResult<Vec<(u64, Gap)>>;
     async fn poison(&mut self, source: Option<&str>, limit: usize) -> StoreResult<Vec<PoisonRecord>>;
     async fn poison_of(&mut self, query: &PoisonQuery) -> StoreResult<Vec<PoisonView>>;
     async fn poison_raw(&mut self, number: u64) -> StoreResult<Option<Vec<u8>>>;
-    /// Stream, number and body of what audits of a source found, newest first.
+    /// Stream, number and body of the findings of a source's audits, newest first.
     async fn discrepancies(&mut self, source: &str) -> StoreResult<Vec<(i64, i64, String)>>;
     async fn epochs(&mut self) -> StoreResult<Vec<(String, EpochView)>>;
 
-    // ---- what plugins left ----
+    // ---- what plugins saved ----
 
     async fn count(&mut self, sources: &[Arc<str>], after: Seq, through: Seq) -> StoreResult<u64>;
     async fn progress(&mut self, plugin: &str) -> StoreResult<Option<PluginProgress>>;
-    /// By plugin and position; of all plugins where none is named.
+    /// Ordered by plugin and position; letters of all plugins if none is named.
     async fn letters(&mut self, query: &LetterQuery) -> StoreResult<Vec<DeadLetter>>;
-    /// All but what it reports of objects.
+    /// All keys except its reports of objects.
     async fn kv(&mut self, plugin: &str) -> StoreResult<Vec<(String, Vec<u8>)>>;
     /// Its reports about objects: at most so many keys in order, from the first key up to the second, which
     /// is excluded.
@@ -374,7 +378,7 @@ pub(crate) trait StoreReader: Send {
         keys: (&str, &str),
         limit: i64,
     ) -> StoreResult<Vec<(String, Vec<u8>)>>;
-    /// How many bytes its reports have.
+    /// The total size of its reports.
     async fn report_bytes(&mut self, plugin: &str) -> StoreResult<i64>;
     async fn replays(
         &mut self,
@@ -385,7 +389,7 @@ pub(crate) trait StoreReader: Send {
     /// The plugins that are paused, each with the record of its pause.
     async fn pauses(&mut self) -> StoreResult<Vec<ReplayRecord>>;
 
-    /// For retention.
+    /// Access for retention.
     fn retention_reader(&mut self) -> &mut dyn RetentionReader;
 
     // ---- for the proof ----
@@ -396,26 +400,26 @@ pub(crate) trait StoreReader: Send {
     async fn stored(&mut self, after: i64, limit: i64) -> StoreResult<Vec<StoredRow>>;
     /// Current objects by number.
     async fn live(&mut self, after: i64, limit: i64) -> StoreResult<Vec<LiveRow>>;
-    /// By number of the object.
+    /// Ordered by the number of the object.
     async fn snapshots(&mut self, after: i64, limit: i64) -> StoreResult<Vec<KeptSnapshot>>;
     /// Objects of a source by number, with the ends of the chains of those that have ended.
     async fn ends(&mut self, after: i64, limit: i64) -> StoreResult<Vec<EndRow>>;
-    /// All objects by number, owners too, with what they are found by: of the uid, and of the name.
+    /// All objects by number, owners too, with their lookup keys: that of the uid, and that of the name.
     async fn object_keys(&mut self, after: i64, limit: i64) -> StoreResult<Vec<(i64, i64, i64)>>;
-    /// Rows of a table with their sums, by key: behind a number where they have one, else behind so
-    /// many rows. At most so many.
+    /// At most so many rows of a table with their checksums, in key order: after a number if the key is one,
+    /// otherwise after so many rows.
     async fn sealed(&mut self, table: &SummedTable, after: i64, limit: i64)
     -> StoreResult<Vec<Vec<SumCell>>>;
-    /// Owners and objects that are not what was written, or whose owner is not there, some of them.
+    /// Some of the owner links that are not as written, or whose owner does not exist.
     async fn misowned(&mut self) -> StoreResult<Vec<(i64, i64)>>;
-    /// Objects that are not found by their owner, some of them.
+    /// Some of the objects that are not found by their owner.
     async fn unowned(&mut self) -> StoreResult<Vec<i64>>;
     /// Segment, stream, states.
     async fn tallies(&mut self) -> StoreResult<Vec<(i64, i64, i64)>>;
-    /// Name and progress as it is written.
+    /// Name and progress in their stored form.
     async fn plugins(&mut self) -> StoreResult<Vec<(String, String)>>;
-    /// Letters of a plugin, and those of them that are not taken back.
+    /// The letters of a plugin, and how many of them are not being replayed.
     async fn letter_counts(&mut self, plugin: &str) -> StoreResult<(i64, i64)>;
-    /// Letters of a plugin without their states, some of them.
+    /// Some of a plugin's letters whose states are missing.
     async fn orphans(&mut self, plugin: &str) -> StoreResult<Vec<i64>>;
 }

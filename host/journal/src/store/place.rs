@@ -1,5 +1,4 @@
-//! Where a journal lies: in a file or in a database of a server. Opens the store that belongs to the
-//! place.
+//! The location of a journal: a file, or a database on a server. Opens the store for it.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -11,7 +10,7 @@ use super::server::{self, ReplicaSharing, ServerAddress};
 use super::{OpenStore, OpenedJournal, StoreWriter, sqlite};
 use crate::report::OpenError;
 
-/// A file, or a database of a server. Shows no password.
+/// A file, or a database on a server. It never shows a password.
 #[derive(Clone)]
 pub struct JournalLocation(LocationKind);
 
@@ -26,7 +25,7 @@ impl JournalLocation {
         Self(LocationKind::File(path.to_path_buf()))
     }
 
-    /// `postgres://…` or `mysql://…`. No error contains a part of the address.
+    /// `postgres://…` or `mysql://…`. No error quotes any part of the address.
     pub fn server(address: &str) -> Result<Self, String> {
         Ok(Self(LocationKind::Server(Box::new(ServerAddress::of(address)?))))
     }
@@ -53,8 +52,8 @@ impl JournalLocation {
         matches!(self.0, LocationKind::Server(_))
     }
 
-    /// Opens the journal to be written, and creates it if it does not exist. `unfinished`: also one with an
-    /// import that has not come to its end; whether it is one comes back.
+    /// Opens the journal for writing, and creates it if it does not exist. With `unfinished` it also opens a
+    /// journal with an unfinished import, and returns whether it is one.
     pub(crate) async fn open(
         &self,
         readers: u32,
@@ -93,7 +92,7 @@ impl JournalLocation {
     }
 }
 
-/// Throws away a journal that holds an import that has not come to its end. No other is touched.
+/// Deletes a journal with an unfinished import. Any other journal stays untouched.
 pub async fn discard(place: &JournalLocation) -> Result<(), OpenError> {
     match &place.0 {
         LocationKind::File(path) => sqlite::discard(path).await,

@@ -37,9 +37,9 @@ pub(super) struct VerifiedAccounts {
     plugins: Vec<VerifiedPlugin>,
     /// States and bytes by segment and stream.
     tallies: BTreeMap<(u64, i64), (u64, u64)>,
-    /// By stream, what retention took.
+    /// By stream, the number of states that retention removed.
     taken: BTreeMap<i64, u64>,
-    /// By stream, the greatest number among the versions of its states.
+    /// By stream, the greatest numeric version of its states.
     versions: BTreeMap<i64, u64>,
     pub newest: Seq,
 }
@@ -72,7 +72,7 @@ impl VerifiedAccounts {
         Ok(Self { plugins, tallies: BTreeMap::new(), taken, versions: BTreeMap::new(), newest: 0 })
     }
 
-    /// States that retention took, of all sources.
+    /// How many states retention removed from all sources.
     pub fn taken_count(&self) -> u64 {
         self.taken.values().fold(0, |sum, taken| sum.saturating_add(*taken))
     }
@@ -207,7 +207,7 @@ impl VerifiedAccounts {
     }
 }
 
-/// Every finished position was delivered or filtered, or left a letter, parked or taken back.
+/// Every finished position was delivered or filtered, or left a letter that is parked or replayed.
 async fn letters(
     rows: &mut dyn StoreReader,
     plugin: &VerifiedPlugin,
@@ -219,7 +219,7 @@ async fn letters(
     let (all, parked) = rows.letter_counts(name).await?;
     let (all, parked) = (all as u64, parked as u64);
     let PluginProgress { delivered, filtered, dead, .. } = progress;
-    // A letter that was taken back is owed again, and counted as dead until the next save.
+    // A letter that is being replayed is owed again, and counts as dead until the next save.
     if !(parked..=all).contains(dead) {
         let text = format!("{name} counts {dead} dead letters, and there are {parked}");
         findings.add(code::COMPLETENESS, None, text);
@@ -230,7 +230,7 @@ async fn letters(
         let text = format!("{name} finished {finished} of {observed} states, and accounts for {accounted}");
         findings.add(code::COMPLETENESS, None, text);
     }
-    // A letter's id is its state's.
+    // A letter has the id of its state.
     for seq in rows.orphans(name).await? {
         findings.add(
             code::LETTER,

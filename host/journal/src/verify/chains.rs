@@ -14,8 +14,8 @@ use crate::store::StoreReader;
 use crate::store::memory::ObjectIdentity;
 use crate::store::rows::{DocumentEncoding, StateEnvelope, StateKey, StoreResult};
 
-/// Bytes of documents at the ends of chains that are kept, so that most deltas need no other
-/// row. Beyond it, they are dropped and read again.
+/// The size limit of cached documents at the ends of chains, so that most deltas need no other row. Beyond
+/// it, they are dropped and read again.
 const DOCUMENTS: usize = 64 << 20;
 
 /// One object in one epoch.
@@ -31,13 +31,13 @@ pub(super) struct ChainCheck {
     pub seen: HashMap<i64, SeenObject>,
     /// The newest epoch of each source.
     epochs: HashMap<Arc<str>, u32>,
-    /// Retention took something of this journal.
+    /// Whether retention removed anything from this journal.
     retained: bool,
     /// The last state of an object over all epochs, and the object's number there.
     pub tails: HashMap<ObjectIdentity, (Seq, i64)>,
     holders: NameHolders,
     documents: HashMap<ObjectIdentity, (Seq, Bytes)>,
-    /// States that are gaps, with the checksums of what they say.
+    /// States that are gaps, with the checksums of their content.
     pub gaps: HashMap<Seq, u32>,
     bytes: usize,
 }
@@ -76,7 +76,7 @@ impl ChainCheck {
         Ok(())
     }
 
-    /// Whether a state and its document are of the same, and a gap lacks nothing that was told.
+    /// Checks that a state and its document match, and that a gap contains no known version.
     fn says(&self, envelope: &StateEnvelope, state: &State, document: &[u8], findings: &mut ProblemList) {
         let told = match state.change {
             Change::Gap => story::gap(state, document)
@@ -149,7 +149,7 @@ impl ChainCheck {
         self.bytes -= kept.as_ref().map_or(0, |(_, document)| document.len());
         let mut base = kept.filter(|(seq, _)| *seq == before).map(|(_, document)| document);
         if base.is_none() && envelope.flags.encoding == DocumentEncoding::Delta && envelope.back > 0 {
-            // Its own damage was reported where it is.
+            // Its own damage was reported at its position.
             base = documents::document(rows, names, before).await.unwrap_or_default();
         }
         let document = documents::decode(rows, names, envelope.into(), stored, base.as_ref()).await?;

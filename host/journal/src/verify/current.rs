@@ -56,7 +56,7 @@ fn wrong(chains: &ChainCheck, row: &LiveRow) -> Option<String> {
     if row.newest_object != Some(row.object) {
         return Some(format!("state {} is of another object", row.newest));
     }
-    // An object that moved on to a new epoch without a certain state there keeps its old end.
+    // An object that continued in a new epoch without a certain state there keeps its old end.
     let (tail, number) = chains.tails.get(&seen.identity).copied().unwrap_or_default();
     if number == row.object && tail != row.tail {
         return Some(format!("its chain ends at {tail}, and the row says {}", row.tail));
@@ -70,7 +70,7 @@ fn wrong(chains: &ChainCheck, row: &LiveRow) -> Option<String> {
     None
 }
 
-/// A snapshot is the whole document of a state of an object that is current.
+/// A snapshot is the whole document of a state of a current object.
 async fn snapshots(rows: &mut dyn StoreReader, findings: &mut ProblemList) -> StoreResult<()> {
     let mut after = 0;
     loop {
@@ -95,8 +95,8 @@ async fn snapshots(rows: &mut dyn StoreReader, findings: &mut ProblemList) -> St
     }
 }
 
-/// Objects that are not kept as current must have been ended by the writer, at their last state.
-/// (Not always by a state: an object can leave its selector at a version that is there already.)
+/// Objects that are not stored as current must have been ended by the writer, at their last state. (Not
+/// always by a state of its own: an object can leave its selector at a version that is already stored.)
 async fn ends(
     rows: &mut dyn StoreReader,
     chains: &ChainCheck,

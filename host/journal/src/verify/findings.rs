@@ -1,4 +1,4 @@
-//! The findings of a proof so far.
+//! The findings of the verification so far.
 
 use kubewitness_core::Seq;
 use kubewitness_core::ports::JournalError;
@@ -16,7 +16,7 @@ impl ProblemList {
     }
 }
 
-/// Damage is the finding, not the end of the check.
+/// Damage is reported as a finding and does not end the check.
 pub(super) fn text_of(error: JournalError) -> String {
     match error {
         JournalError::Fatal(text)

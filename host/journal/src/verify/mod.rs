@@ -1,8 +1,9 @@
-//! Proves a journal, or says what is wrong with it. Reads every row once, in order, and repeats the
-//! writer's work: positions, chains, lateness, documents, counts, and the accounts of each plugin.
-//! Writes nothing. Works on one snapshot beside a running writer; as long as it reads, the WAL grows.
+//! Verifies a journal, or reports its faults. Checksums alone were not enough: they find a changed row, but
+//! not a missing or contradicting one. So it reads every row once, in order, and repeats the writer's work:
+//! positions, chains, lateness, documents, counts, and the accounts of each plugin. It writes nothing. It
+//! works on one snapshot beside a running writer; as long as it reads, the WAL grows.
 //!
-//! Memory: about 350 bytes an object, and a bounded cache of documents.
+//! Memory: about 350 bytes for each object, and a bounded cache of documents.
 
 mod accounts;
 mod chains;
@@ -26,20 +27,20 @@ use crate::store::{OpenedJournal, StoreConnection, StoreReader};
 /// States of one query.
 const PAGE: i64 = 512;
 
-/// Proves the whole journal: order, ids, documents, current objects, counts, cursors, and for
-/// each plugin observed = delivered + filtered + dead + waiting. Writes nothing, and may run
-/// beside the process that writes. An `Err` says that there is no journal to check; one that is too
-/// damaged to be opened is a finding.
+/// Verifies the whole journal: order, ids, documents, current objects, counts, cursors, and for each plugin
+/// observed = delivered + filtered + dead + waiting. It writes nothing, and may run beside the process that
+/// writes. An `Err` means that no journal exists to check; a journal that is too damaged to be opened is a
+/// finding.
 pub async fn verify(path: &Path) -> Result<VerifyReport, OpenError> {
     verify_at(&JournalLocation::file(path)).await
 }
 
-/// The same, wherever it is.
+/// The same for any location.
 pub async fn verify_at(place: &JournalLocation) -> Result<VerifyReport, OpenError> {
     verify_with(place, &OpeningProgress::default()).await
 }
 
-/// The same, and tells how far it is.
+/// The same, and reports its progress.
 pub async fn verify_with(
     place: &JournalLocation,
     progress: &OpeningProgress,
@@ -65,7 +66,7 @@ async fn prove(mut connection: Box<dyn StoreConnection>, progress: &OpeningProgr
     let mut findings = ProblemList::default();
     let done = whole(&mut *connection, &mut findings, progress).await;
     if let Err(error) = done {
-        // What the store itself refuses to read ends the check; the rest could only be guessed.
+        // If the store itself refuses to read, the check ends; the rest could only be guessed.
         findings.add(code::STORE, None, format!("the check ended here: {error}"));
     }
     let mut report = findings.report;
@@ -86,7 +87,7 @@ async fn whole(
     let names = SharedNames::default();
     let mut accounts = VerifiedAccounts::load(rows, findings).await?;
     let mut chains = ChainCheck::of(accounts.taken_count() > 0);
-    // A counter that can't be read is a finding of the accounts, and no reason to check less.
+    // An unreadable counter is a finding about the accounts, and no reason to check less.
     progress.begin(rows).await.ok();
     states(rows, &names, &mut chains, &mut accounts, findings, progress).await?;
     current::check(rows, &chains, findings).await?;
@@ -113,7 +114,7 @@ async fn states(
         for (seq, envelope, stored) in page {
             let (from, to) = (last + 1, seq - 1);
             missing += (to - last).max(0) as u64;
-            // Where retention took some, which of the holes are its own is told by the tallies.
+            // If retention removed states, the counts of segments show which holes it made.
             if seq != from && taken == 0 {
                 findings.add(
                     code::SEQUENCE,

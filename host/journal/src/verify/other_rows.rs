@@ -1,5 +1,5 @@
-//! Checks the rows beside the states: those with checksums of their own, records of gaps, poison
-//! messages, and lookups of objects.
+//! Checks the rows beside the states: those with their own checksums, records of gaps, poison messages, and
+//! lookup keys of objects.
 
 use std::collections::HashMap;
 
@@ -12,10 +12,10 @@ use crate::store::StoreReader;
 use crate::store::rows::checksum::{self, SumCell, SummedTable};
 use crate::store::rows::{ObjectChoice, StoreResult, uid};
 
-/// Rows of one question.
+/// Rows of one query.
 const PAGE: i64 = 512;
 
-/// `gaps` are the states that are gaps, with the checksums of what they say.
+/// `gaps` are the states that are gaps, with the checksums of their content.
 pub(super) async fn check(
     rows: &mut dyn StoreReader,
     gaps: HashMap<Seq, u32>,
@@ -23,7 +23,7 @@ pub(super) async fn check(
 ) -> StoreResult<()> {
     let mut records = RowRecords { gaps, last_replay: 0 };
     for table in &checksum::TABLES {
-        // Numbers begin with 1, and one that was changed may lie before.
+        // Numbers begin at 1, but a damaged one may be smaller.
         let mut after = if table.is_numbered() { i64::MIN } else { 0 };
         loop {
             let page = rows.sealed(table, after, PAGE).await?;
@@ -50,7 +50,7 @@ pub(super) async fn check(
     owners(rows, findings).await
 }
 
-/// The records that some of these rows must agree with, besides their checksums.
+/// The records with which some of these rows must agree, in addition to their checksums.
 struct RowRecords {
     /// States whose record was not found yet.
     gaps: HashMap<Seq, u32>,
@@ -74,14 +74,14 @@ impl RowRecords {
         Ok(())
     }
 
-    /// A gap of an object is the document of its state once more.
+    /// The record of an object's gap repeats the document of its state.
     fn gap(&mut self, cells: &[SumCell], findings: &mut ProblemList) {
         let (id, seq, body) = (cells[0].int().unwrap_or_default(), cells[2].int(), cells[4].text());
         let gap = body.and_then(|body| serde_json::from_str::<Gap>(body).ok());
         if gap.is_none() {
             findings.add(code::GAP, None, format!("gap {id} does not decode"));
         }
-        // What it says is judged with its state.
+        // Its content is checked with its state.
         let Some(seq) = seq.filter(|seq| *seq != 0).map(|seq| seq as Seq) else { return };
         let said = self.gaps.remove(&seq);
         if said.is_none() || said != body.map(|body| checksum(body.as_bytes())) {
@@ -89,7 +89,7 @@ impl RowRecords {
         }
     }
 
-    /// Nobody ever takes one away.
+    /// Such a record is never removed.
     fn replay(&mut self, cells: &[SumCell], findings: &mut ProblemList) {
         let id = cells[0].int().unwrap_or_default();
         if id != self.last_replay + 1 {
@@ -100,7 +100,7 @@ impl RowRecords {
     }
 }
 
-/// One at a time: each may be as large as a frame.
+/// One at a time, because each may be as large as a frame.
 async fn poison(
     rows: &mut dyn StoreReader,
     cells: &[SumCell],
@@ -118,7 +118,7 @@ async fn poison(
     Ok(())
 }
 
-/// An object is found by keys that are made of its uid and its name.
+/// Checks that the lookup keys of an object match its uid and its name.
 async fn indexes(rows: &mut dyn StoreReader, findings: &mut ProblemList) -> StoreResult<()> {
     let mut after = 0;
     loop {

@@ -1,4 +1,8 @@
-//! The journal from outside: what was appended comes back, whatever happens in between.
+//! The journal from outside: whatever was appended can be read back, even after a crash, a repair or a copy.
+//!
+//! Each store must keep the same promises, so most tests run on every store, and a random test compares each
+//! with a model that is too simple to be wrong. The contents of tables are not tested: a store may lay them
+//! out as it likes.
 
 // Helpers of tests are tests; the lint knows only the functions that are marked so.
 #![allow(clippy::unwrap_used)]

@@ -1,4 +1,4 @@
-//! When objects were created: a namespace that was made again shows nothing of what its name held before.
+//! When objects were created: a recreated namespace shows nothing from the former namespace with its name.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -6,10 +6,10 @@ use std::sync::{Mutex, PoisonError};
 use kubewitness_core::views::{TimelineQuery, ViewError, Views};
 use kubewitness_core::{Change, ObjectRef, Seq};
 
-/// A uid and a number each. When there are more, they are read anew.
+/// A uid and a number each. If there are more, the map is cleared and read again.
 const KEPT: usize = 16_384;
-/// States of an object among which one with a document is looked for, and documents that are read for it: any
-/// that the server sent says when the object was created.
+/// How many states of an object are searched for one with a document, and how many documents are read. Every
+/// document from the server contains the creation time.
 const STATES: usize = 64;
 const DOCUMENTS: usize = 4;
 
@@ -17,7 +17,7 @@ const DOCUMENTS: usize = 4;
 pub(crate) struct NamespaceAges(Mutex<HashMap<String, u64>>);
 
 impl NamespaceAges {
-    /// `None` where no document of the object is there any more. `seq` is one of its states, if one is known.
+    /// `None` if no document of the object exists any more. `seq` is one of its states, if one is known.
     pub(crate) async fn created_ms(
         &self,
         views: &dyn Views,

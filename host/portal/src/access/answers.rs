@@ -1,4 +1,4 @@
-//! Keeps answers for seconds, so that many equal questions become one request.
+//! Caches answers for seconds, so that many equal questions become one request.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::ReviewUnanswered;
 
-/// A failure is kept as long as this, so that those who waited for the answer do not ask one after the other.
+/// How long a failure is cached, so that waiting callers do not retry one after the other.
 const FAILED: Duration = Duration::from_secs(1);
 
 type SharedAnswer<V> = Result<V, ReviewUnanswered>;
@@ -25,7 +25,7 @@ impl<V> KeptAnswer<V> {
     }
 }
 
-/// Whoever holds the lock asks; the others wait for what comes of it.
+/// The holder of the lock asks; others wait for its result.
 type AnswerSlot<V> = Arc<tokio::sync::Mutex<Option<KeptAnswer<V>>>>;
 
 pub(super) struct AnswerCache<K, V> {
@@ -34,12 +34,12 @@ pub(super) struct AnswerCache<K, V> {
 }
 
 impl<K: Hash + Eq + Clone, V: Clone> AnswerCache<K, V> {
-    /// No more than `most` are kept. Where there is no room, the one goes that would be kept the shortest.
+    /// At most `most` answers are cached. If there is no room, the one that expires first is dropped.
     pub(super) fn new(most: usize) -> Self {
         Self { slots: Mutex::default(), most }
     }
 
-    /// The answer that is kept, or else a new one, which `keep` says how long to keep.
+    /// The cached answer, or a new one, for which `keep` returns the time to cache it.
     pub(super) async fn get(
         &self,
         key: &K,
@@ -49,14 +49,14 @@ impl<K: Hash + Eq + Clone, V: Clone> AnswerCache<K, V> {
         self.get_where(key, |_| true, keep, ask).await
     }
 
-    /// The answer that is kept, if there is one and nobody asks anew.
+    /// The cached answer, if it exists and nobody is asking again.
     pub(super) fn cached_answer(&self, key: &K, is_good: impl FnOnce(&V) -> bool) -> Option<SharedAnswer<V>> {
         let slot = self.slots().get(key)?.clone();
         let kept = slot.try_lock().ok()?;
         kept.as_ref().filter(|kept| kept.is_in_force(is_good)).map(|kept| kept.answer.clone())
     }
 
-    /// The same, where an answer that is kept may not be good enough.
+    /// The same, if a cached answer may not be good enough.
     pub(super) async fn get_where(
         &self,
         key: &K,
@@ -84,7 +84,7 @@ impl<K: Hash + Eq + Clone, V: Clone> AnswerCache<K, V> {
             make_room(&mut slots, self.most);
         }
         let slot = AnswerSlot::default();
-        // Where every slot is being asked for, this answer is not kept.
+        // If every slot is being asked for, this answer is not cached.
         if slots.len() < self.most {
             slots.insert(key.clone(), slot.clone());
         }
@@ -98,7 +98,7 @@ impl<K: Hash + Eq + Clone, V: Clone> AnswerCache<K, V> {
 
 fn make_room<K: Hash + Eq + Clone, V>(slots: &mut HashMap<K, AnswerSlot<V>>, most: usize) {
     let now = Instant::now();
-    // What is locked is being asked for.
+    // A locked slot is being asked for.
     let until =
         |slot: &AnswerSlot<V>| slot.try_lock().ok().map(|kept| kept.as_ref().map_or(now, |kept| kept.until));
     slots.retain(|_, slot| until(slot).is_none_or(|until| until > now));

@@ -1,5 +1,6 @@
-//! One-time logins. A command that has a token asks for a code, and the browser that it opens shows the code instead
-//! of the token. A code is good once, for [`GOOD_FOR`], in the process that gave it.
+//! One-time logins. A command that has a token requests a code, and the browser that it opens sends the code
+//! instead of the token, so that no token appears in an address. A code is valid once, for [`GOOD_FOR`], in
+//! the process that issued it.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,11 +13,11 @@ use tokio::time::Instant;
 
 use super::{PersonDigest, party_of, sha256};
 
-/// A browser starts within seconds, and a person may have to copy the address.
+/// A browser starts within seconds, but a person may have to copy the address.
 pub(crate) const GOOD_FOR: Duration = Duration::from_secs(60);
-/// Each token has one code at most: a new one takes the place of the one before.
+/// A token has one code at most; a new one replaces it.
 const MOST: usize = 1024;
-/// The same of one party, whose oldest code makes room: it keeps nobody else from signing in.
+/// The same for one party, whose oldest code makes room, so that it keeps nobody else from signing in.
 const OF_ONE: usize = 64;
 const CODE_BYTES: usize = 32;
 
@@ -38,7 +39,7 @@ impl LoginCodes {
         Self { random: SystemRandom::new(), given: Mutex::default() }
     }
 
-    /// `None` where too many people ask at once, or the machine has no random numbers.
+    /// `None` if too many people ask at once, or the machine has no random numbers.
     pub(crate) fn give(&self, token: &str, user: &str) -> Option<String> {
         let mut code = [0; CODE_BYTES];
         self.random.fill(&mut code).ok()?;
@@ -55,14 +56,14 @@ impl LoginCodes {
         Some(code)
     }
 
-    /// The token for which the code was given. It is good no more after that.
+    /// The token of the code, which becomes invalid.
     pub(crate) fn redeem(&self, code: &str) -> Option<String> {
         let mut given = self.fresh();
         let owner = owner_of(&given, code)?;
         given.remove(&owner).map(|known| known.token)
     }
 
-    /// The token for which the code was given. The code stays good.
+    /// The token of the code, which stays valid.
     pub(crate) fn token_of(&self, code: &str) -> Option<String> {
         let given = self.fresh();
         let owner = owner_of(&given, code)?;
@@ -77,7 +78,7 @@ impl LoginCodes {
     }
 }
 
-/// For a code of this owner, where the party has as many as it may have.
+/// Makes room for a code of this owner, if the party has its maximum.
 fn make_room(given: &mut HashMap<PersonDigest, LoginCode>, owner: &PersonDigest, party: &str) {
     let theirs = given.iter().filter(|(known, code)| *known != owner && code.party == party);
     if theirs.clone().count() >= OF_ONE
@@ -87,7 +88,7 @@ fn make_room(given: &mut HashMap<PersonDigest, LoginCode>, owner: &PersonDigest,
     }
 }
 
-/// Digests are compared: how much of a guess is right shows in no time.
+/// Digests are compared, so the time reveals nothing about how much of a guess is right.
 fn owner_of(given: &HashMap<PersonDigest, LoginCode>, code: &str) -> Option<PersonDigest> {
     let digest = sha256(code.as_bytes());
     given.iter().find(|(_, known)| known.digest == digest).map(|(owner, _)| *owner)

@@ -1,8 +1,8 @@
-//! Cursors of lists, for people who do not see everything.
+//! Encrypts the cursors of lists, for people who do not see everything.
 //!
-//! A page ends where the controller stopped looking. That may be at an object of somebody else, so the cursor tells its
-//! name. People get the cursor encrypted, for themselves alone: it tells nothing, and nobody can make one that begins
-//! where they like.
+//! A page ends where the controller stopped looking, which may be at somebody else's object, and the plain
+//! cursor contains its name. So people get a cursor that is encrypted for them alone: it reveals nothing, and
+//! nobody can make one that begins at a position of their choice.
 
 use kubewitness_core::views::{ObjectPage, ObjectQuery};
 
@@ -11,17 +11,17 @@ use super::session::SessionTable;
 use crate::answer::Problem;
 
 const PURPOSE: &str = "kubewitness cursor 1";
-/// What is encrypted has one of these lengths: else it would tell how long the name in it is. The longest cursor has a
-/// number, a uid, a namespace and a name.
+/// Padded lengths of the plain text: otherwise the length would reveal that of the name. The longest cursor
+/// has a number, a uid, a namespace and a name.
 const LENGTHS: [usize; 2] = [48, 512];
 
 /// A list that has cursors.
 pub(crate) struct CursorList {
-    /// What is the same in all its pages: its cursors open for it alone. With one of another list, somebody would choose
-    /// where this one begins.
+    /// The parameters that all pages of a list share: a cursor is valid only for them. With a cursor of
+    /// another list, somebody could choose where this one begins.
     same: String,
-    /// What the page was asked for. The same place gives another text on another page: else whoever begins at two
-    /// places would learn whether something hidden lies between them.
+    /// The other parameters of the page. The same position gives another text on another page. Otherwise,
+    /// somebody who begins at two positions would learn whether something hidden is between them.
     page: String,
 }
 
@@ -41,7 +41,7 @@ impl CursorList {
 }
 
 impl PortalViewer {
-    /// What a cursor of theirs says.
+    /// Decrypts a cursor of theirs.
     pub(crate) fn open_cursor(
         &self,
         list: &CursorList,
@@ -54,7 +54,7 @@ impl PortalViewer {
         }
     }
 
-    /// The page with a cursor that only they can use, for its list alone.
+    /// The page with a cursor that only this person can use, for this list alone.
     pub(crate) fn seal_cursor(&self, list: &CursorList, page: ObjectPage) -> ObjectPage {
         let (Some(plain), Self::Person(person)) = (&page.next, self) else { return page };
         let purpose = purpose(&person.known.person.user, list);

@@ -1,11 +1,13 @@
-//! Sessions that people have ended before their time: which they are, until they would have ended by themselves.
+//! Sessions that people have ended early, each remembered until it would have expired.
 //!
-//! They are kept in a file of the data folder, so that a restart does not open them again. The file has a line for
-//! each: the id in hex digits, a space, and the end in milliseconds since 1970. An id begins with its person. The id 0
-//! stands for every session that ends by its time, and a person with nothing behind it for every one of that person: none
-//! is forgotten where there is no room for all of them, or where the file can't be read.
+//! A session is a cookie that the portal does not store, so only a list of ended ones can revoke it. The list
+//! is in a file of the data folder, so that a restart does not reopen sessions. The file has a line for each:
+//! the id in hex digits, a space, and the expiry in milliseconds since 1970. An id begins with a digest of
+//! its person. The id 0 stands for every session that expires by its time, and a person's digest followed by
+//! zeros for every one of that person. So no ended session is forgotten if there is no room for all of them,
+//! or if the file can't be read.
 //!
-//! Replicas [exchange](EndedSessions::exchange) the same text, so that a log-out holds on each of them.
+//! Replicas [exchange](EndedSessions::exchange) the same text, so that a sign-out applies on each of them.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,20 +19,21 @@ use tokio::sync::Notify;
 
 use super::session::{LIFETIME, PERSON_BYTES, PortalSession, SessionId};
 
-/// Ended sessions that are remembered one by one. Where there are more, every session that would end as soon as the first
-/// of them has ended with it.
+/// How many ended sessions are remembered individually. If there are more, all sessions that expire no later
+/// than the first of them count as ended.
 const MOST: usize = 10_000;
-/// The same of one person, whose own sessions pay for it: nobody can sign out others by signing in and out.
+/// The same for one person, so that only their own sessions are affected: nobody can sign others out by
+/// signing in and out.
 const OF_ONE: usize = 100;
-/// Of the file: so many lines, and room for some more.
+/// The size limit of the file: room for the most lines, and some more.
 const BYTES: u64 = 1 << 20;
 
 type SessionIds = BTreeMap<SessionId, u64>;
 
-/// No session has it: ids are random.
+/// No session has this id, because ids are random.
 const EVERY: SessionId = [0; 16];
 
-/// What stands for every session of the person that an id begins with.
+/// The id that stands for every session of this id's person.
 fn every_of(id: &SessionId) -> SessionId {
     let mut every = EVERY;
     every[..PERSON_BYTES].copy_from_slice(&id[..PERSON_BYTES]);
@@ -43,17 +46,17 @@ pub struct EndedSessions(Arc<EndedInner>);
 
 #[derive(Default)]
 struct EndedInner {
-    /// Without one, a restart opens what was ended.
+    /// Without a file, a restart reopens ended sessions.
     file: Option<PathBuf>,
     ids: Mutex<SessionIds>,
-    /// Who holds it writes the file.
+    /// Its holder writes the file.
     writing: tokio::sync::Mutex<()>,
-    /// Wakes streams of sessions, which may be among those that have just ended.
+    /// Wakes streams whose session may have just ended.
     news: Notify,
 }
 
 impl EndedSessions {
-    /// Those that this file has. Without the file there are none yet.
+    /// The sessions in this file; none if the file is missing.
     pub async fn open(file: &Path) -> io::Result<Self> {
         let path = file.to_owned();
         let read = files::within(file, files::ANSWER, move || {
@@ -64,7 +67,7 @@ impl EndedSessions {
         Ok(Self(Arc::new(EndedInner { file: Some(file.to_owned()), ids, ..EndedInner::default() })))
     }
 
-    /// Where the file can't be read: everybody has to sign in again.
+    /// Used if the file can't be read: everybody has to sign in again.
     pub async fn every(file: &Path, now_ms: u64) -> (Self, io::Result<()>) {
         let until_ms = now_ms.saturating_add(LIFETIME.as_millis() as u64);
         let ids = Mutex::new(SessionIds::from([(EVERY, until_ms)]));
@@ -80,12 +83,12 @@ impl EndedSessions {
         ids.contains_key(&session.id) || is_among(every_of(&session.id)) || is_among(EVERY)
     }
 
-    /// Returns once this session is among them.
+    /// Returns once this session has ended.
     pub(super) async fn until_it_has(&self, session: &PortalSession) {
         loop {
             let news = self.0.news.notified();
             tokio::pin!(news);
-            // Before the look, so that no end comes in between.
+            // Before the check, so that no end falls in between.
             news.as_mut().enable();
             if self.has(session) {
                 return;
@@ -94,7 +97,7 @@ impl EndedSessions {
         }
     }
 
-    /// From now on, and from the answer on also after a restart.
+    /// In force from now on, and after a restart as soon as this returns.
     pub(super) async fn add(&self, session: &PortalSession, now_ms: u64) -> io::Result<()> {
         {
             let mut ids = self.ids();
@@ -106,7 +109,8 @@ impl EndedSessions {
         self.write().await
     }
 
-    /// Takes over what other replicas have ended. Answers what they have to know, where that is more than `theirs`.
+    /// Merges the sessions that other replicas have ended. Returns the merged list if it has more than
+    /// `theirs`.
     pub async fn exchange(&self, theirs: &str, now_ms: u64) -> io::Result<Option<String>> {
         let theirs = parse(theirs)?;
         let (is_news, more) = {
@@ -153,7 +157,7 @@ fn make_room(ids: &mut SessionIds, most: usize) {
     }
 }
 
-/// Lets the one of these that ends first be among those that `every` stands for.
+/// Merges the session that expires first into the entry `every`.
 fn fold(ids: &mut SessionIds, every: SessionId, is_of: impl Fn(&SessionId) -> bool) {
     let each = ids.iter().filter(|(id, _)| **id != every && is_of(id));
     let Some((soonest, ends_ms)) = each.min_by_key(|(_, ends_ms)| **ends_ms) else { return };
@@ -185,7 +189,7 @@ mod tests {
 
     const NOW: u64 = 1_795_182_311_000;
 
-    /// The first one of the person with this number.
+    /// The first session of the person with this number.
     fn session(number: u64, ends_ms: u64) -> PortalSession {
         session_of(number, 1, ends_ms)
     }

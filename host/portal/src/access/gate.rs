@@ -1,4 +1,4 @@
-//! The gate: it lets in requests of people who are signed in, and refuses all others.
+//! The gate: admits requests of people who are signed in, and refuses all others.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::serve::RequestConnection;
 pub(crate) const LOGIN: &str = "/login";
 pub(crate) const LOGOUT: &str = "/logout";
 pub(crate) const ONCE: &str = "/login/once";
-/// An address of the portal with a selector in it.
+/// An address of the portal with a selector fits.
 const NEXT_BYTES: usize = 2048;
 const TOKEN_FROM: &str = "Send a token as `Authorization: Bearer TOKEN`: `kubectl create token NAME -n NAMESPACE \
      --audience kubewitness.dev` makes one for a service account.";
@@ -28,12 +28,12 @@ const TOKEN_FROM: &str = "Send a token as `Authorization: Bearer TOKEN`: `kubect
 #[derive(Clone)]
 pub(crate) struct RequestGate {
     pub(crate) access: PortalAccess,
-    /// Whether browsers come by HTTPS.
+    /// Whether browsers use HTTPS.
     pub(crate) secure: bool,
 }
 
 impl RequestGate {
-    /// How pages are drawn for somebody who is not known.
+    /// How pages are rendered for an unknown person.
     pub(crate) fn stranger(&self) -> FrameReader {
         match self.access {
             PortalAccess::None => FrameReader::Anybody,
@@ -70,7 +70,7 @@ impl RequestGate {
         }
     }
 
-    /// Who asks. The first proof that is there decides: one that is wrong is not made up for by another.
+    /// Identifies the person. The first proof in the request decides: if it is wrong, no other one is tried.
     async fn recognise(
         &self,
         control: &Arc<AccessControl>,
@@ -98,7 +98,7 @@ impl RequestGate {
         Ok(known.map(|known| person(known, IdentityProof::Session(session))))
     }
 
-    /// Whether the browser's session is one that goes on.
+    /// Whether the browser's session is valid.
     pub(crate) async fn is_signed_in(&self, headers: &HeaderMap) -> Result<bool, ReviewUnanswered> {
         match &self.access {
             PortalAccess::None => Ok(true),
@@ -106,7 +106,7 @@ impl RequestGate {
         }
     }
 
-    /// Ends the browser's session; the cookies that take it away.
+    /// Ends the browser's session, and returns the cookies that remove it.
     pub(crate) async fn leave(&self, headers: &HeaderMap) -> Vec<String> {
         if let PortalAccess::Kubernetes(control) = &self.access
             && let Some(session) =
@@ -139,7 +139,7 @@ impl RequestGate {
     }
 }
 
-/// For everybody: what the page is drawn with on which people sign in.
+/// Whether the path is open to everybody, such as the assets of the sign-in page.
 fn is_open(path: &str) -> bool {
     matches!(path, LOGIN | LOGOUT | ONCE) || path.starts_with("/assets/")
 }
@@ -176,14 +176,14 @@ fn unauthorised(problem: Problem, uri: &Uri) -> Response {
     response
 }
 
-/// Whoever follows a link on another site comes without the cookie, which is for our own pages alone.
+/// A link on another site comes without the cookie, which browsers send from our own pages only.
 fn comes_from_elsewhere(headers: &HeaderMap) -> bool {
     let site = headers.get("sec-fetch-site").and_then(|value| value.to_str().ok());
     matches!(site, Some("cross-site" | "same-site"))
 }
 
-/// The browser goes there from a page of ours, and so with the cookie if it has one. The page for signing in leads
-/// whoever is signed in to where they wanted to go.
+/// The browser then goes there from one of our pages, and so sends the cookie if it has one. The sign-in page
+/// redirects people who are signed in to where they wanted to go.
 fn from_here(address: &str) -> Response {
     let content = html! {
         div.empty { h1 { "One moment" } p { a href=(address) { "Go on" } } }
@@ -192,7 +192,7 @@ fn from_here(address: &str) -> Response {
     ([("refresh", format!("0;url={address}"))], page).into_response()
 }
 
-/// An address of the portal itself; the first page where it is none.
+/// Returns a local address of the portal unchanged, and the first page for any other address.
 pub(crate) fn local(address: &str) -> &str {
     let is_path = address.starts_with('/') && !address.starts_with("//") && address.len() <= NEXT_BYTES;
     let is_plain = address.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\');

@@ -1,5 +1,5 @@
-//! Remembers which tokens were somebody's a while ago. Their reviews have places of their own, so that a storm of tokens
-//! that are nobody's keeps nobody waiting who is signed in. It holds digests alone, and lets nobody in.
+//! Remembers which tokens were valid a while ago. Their reviews have separate places, so that a flood of
+//! invalid tokens does not delay people who are signed in. It stores only digests, and admits nobody.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,9 +9,9 @@ use tokio::time::Instant;
 
 use super::PersonDigest;
 
-/// Longer than the pause between two looks of a person at the portal.
+/// Longer than a person's pause between two visits to the portal.
 const REMEMBERED: Duration = Duration::from_secs(15 * 60);
-/// As many as answers are kept.
+/// As many as answers are cached.
 const MOST: usize = 4096;
 
 #[derive(Default)]
@@ -22,7 +22,7 @@ impl KnownTokens {
         self.lock().get(token).is_some_and(|at| at.elapsed() < REMEMBERED)
     }
 
-    /// With each answer about the token.
+    /// Called with each answer about the token.
     pub(super) fn note(&self, token: PersonDigest, is_somebodys: bool) {
         let mut known = self.lock();
         if !is_somebodys {

@@ -1,7 +1,8 @@
-//! Finds out who sends a request and what they may see. The API server says so, and its answers are kept for seconds.
+//! Determines who sends a request and what they may see. The API server decides, and its answers are cached
+//! for seconds.
 //!
-//! The portal holds no rights of its own for anybody. It asks [`AccessReviewer`] as the person who asks, and
-//! where there is no answer, there is nothing to see.
+//! Separate accounts and roles were rejected: they would drift from those of the cluster. So the portal has
+//! no rights to give. It asks [`AccessReviewer`] about the person, and without an answer it shows nothing.
 
 pub(crate) mod ages;
 mod answers;
@@ -28,13 +29,13 @@ pub(crate) use session::PortalTransport;
 pub use viewer::asking;
 pub(crate) use viewer::{GuardedAct, PortalViewer};
 
-/// What is told of people for the record has this target in the log.
+/// The log target for records of people's actions.
 pub const AUDIT: &str = "kubewitness::audit";
-/// Bytes of a key that sessions are encrypted with.
+/// The length of a session key.
 pub const SESSION_KEY_BYTES: usize = 32;
-/// Tokens of some providers list every group of a person. More than this is none.
+/// The tokens of some providers list every group of a person. A longer text is no token.
 const TOKEN_BYTES: usize = 16 * 1024;
-/// A secret that is shorter could be guessed.
+/// A shorter secret could be guessed.
 const LEAST_SECRET_BYTES: usize = 32;
 
 type PersonDigest = [u8; 32];
@@ -45,8 +46,8 @@ fn sha256(bytes: &[u8]) -> PersonDigest {
     found
 }
 
-/// Whose share of what is bounded a user takes. The service accounts of a namespace are one party: who may make one
-/// may make many.
+/// The party whose share of bounded resources a user consumes. The service accounts of a namespace are one
+/// party, because a person who may create one may create many.
 pub(crate) fn party_of(user: &str) -> &str {
     match user.starts_with("system:serviceaccount:") {
         true => user.rsplit_once(':').map_or(user, |(namespace, _)| namespace),
@@ -57,15 +58,16 @@ pub(crate) fn party_of(user: &str) -> &str {
 /// Who may use the portal.
 #[derive(Clone, Default)]
 pub enum PortalAccess {
-    /// Whoever reaches the address sees and does everything. Only for an address that nobody else reaches.
+    /// Everybody who can reach the address sees and does everything. Only for an address that nobody else can
+    /// reach.
     #[default]
     None,
-    /// People sign in with a token of Kubernetes. They see and do what Kubernetes lets them.
+    /// People sign in with a token of Kubernetes. They see and do what Kubernetes allows them.
     Kubernetes(Arc<AccessControl>),
 }
 
 impl PortalAccess {
-    /// Those that people have ended, where they sign in at all.
+    /// The sessions that people have ended, if they sign in at all.
     pub fn ended_sessions(&self) -> Option<EndedSessions> {
         match self {
             Self::None => None,
@@ -74,27 +76,28 @@ impl PortalAccess {
     }
 }
 
-/// The choices of an operator.
+/// The choices of the operator.
 #[derive(Clone)]
 pub struct AccessOptions {
-    /// Seals the cookie that holds a person's token. Replicas that have the same key know each other's
-    /// sessions, and a restart keeps them. It has to be random.
+    /// Encrypts the cookie with a person's token. Replicas with the same key accept each other's sessions,
+    /// and a restart keeps them. It must be random.
     pub session_key: [u8; SESSION_KEY_BYTES],
-    /// The sessions that people have ended before their time.
+    /// The sessions that people ended early.
     pub ended: EndedSessions,
-    /// How long the API server's answers about people hold.
+    /// How long the API server's answers about people are valid.
     pub times: AnswerTimes,
     /// Whether each document that a person reads is logged, with the target [`AUDIT`].
     pub log_reads: bool,
-    /// A proxy that signs people in. Left out: no proxy is trusted.
+    /// A proxy that signs people in. `None`: no proxy is trusted.
     pub trusted_proxy: Option<TrustedProxy>,
 }
 
-/// A proxy that says in `X-Remote-User` who a person is.
+/// A proxy that sends the person's name in `X-Remote-User`.
 #[derive(Clone)]
 pub struct TrustedProxy {
     pub secret: ProxySecret,
-    /// Whether it also says in `X-Remote-Group` of which groups. Many proxies let a client's own header pass.
+    /// Whether it also sends the person's groups in `X-Remote-Group`. Many proxies let a client's own header
+    /// pass.
     pub names_groups: bool,
 }
 
@@ -110,7 +113,7 @@ pub struct ProxySecret(Arc<[u8]>);
 pub struct WeakSecret(usize);
 
 impl ProxySecret {
-    /// White space at its ends is not part of it: files end with a line.
+    /// White space at its ends is not part of it: files end with a newline.
     pub fn new(text: &str) -> Result<Self, WeakSecret> {
         let text = text.trim();
         if text.len() < LEAST_SECRET_BYTES {

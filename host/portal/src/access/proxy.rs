@@ -1,5 +1,5 @@
-//! A proxy that signs people in and says who they are. It is believed where it knows the secret; otherwise
-//! nothing that it says is looked at.
+//! A proxy that signs people in and sends their names. It is believed only if it knows the secret; otherwise
+//! its headers are ignored.
 
 use axum::http::{HeaderMap, HeaderValue};
 use kubewitness_core::ports::Person;
@@ -10,19 +10,19 @@ use super::{ProxySecret, TrustedProxy};
 const SECRET: &str = "x-kubewitness-proxy-secret";
 const USER: &str = "x-remote-user";
 const GROUP: &str = "x-remote-group";
-/// The header of a request is bounded, and a name is a line of it.
+/// The header of a request is limited, and a name is one line of it.
 const NAME_BYTES: usize = 1024;
 const GROUPS: usize = 512;
-/// The API server adds it to everybody who is known, and so rules name it.
+/// The API server adds this group to every authenticated user, and RBAC rules use it.
 const AUTHENTICATED: &str = "system:authenticated";
-/// Users and groups of the cluster itself, such as `system:masters`: no proxy signs them in.
+/// Users and groups of the cluster itself, such as `system:masters`, which no proxy may sign in.
 const RESERVED: &str = "system:";
 
-/// A proxy speaks, and does not say clearly who it is.
+/// A proxy sends its secret, but does not clearly identify the person.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct UnclearProxy;
 
-/// Who the proxy says it is. `None` where no proxy speaks, or one that names nobody.
+/// The person whom the proxy names. `None` if no proxy is involved, or it names nobody.
 pub(super) fn person(proxy: &TrustedProxy, headers: &HeaderMap) -> Result<Option<Person>, UnclearProxy> {
     let speaks = headers.get(SECRET).is_some_and(|given| is_proof(&proxy.secret, given.as_bytes()));
     match speaks && headers.contains_key(USER) {
@@ -50,13 +50,13 @@ fn named(proxy: &TrustedProxy, headers: &HeaderMap) -> Option<Person> {
     Some(Person { user: user.into(), groups, ..Person::default() })
 }
 
-/// A name in UTF-8, as the API server reads the headers of a proxy before it.
+/// A name in UTF-8, as the API server decodes the headers of an authenticating proxy.
 fn text_of(value: &HeaderValue) -> Option<&str> {
     let text = std::str::from_utf8(value.as_bytes()).ok()?.trim();
     (!text.chars().any(char::is_control)).then_some(text)
 }
 
-/// Takes the same time however much of it is right: what is compared are codes made with the secret.
+/// Takes the same time however many bytes match, because it compares codes derived from the secret.
 fn is_proof(secret: &ProxySecret, given: &[u8]) -> bool {
     let key = hmac::Key::new(hmac::HMAC_SHA256, &secret.0);
     let code = hmac::sign(&key, given);

@@ -1,4 +1,4 @@
-//! Asks the API server for reviews, bounds how many run at once, and keeps each answer for seconds.
+//! Asks the API server for reviews, limits how many run at once, and caches each answer for seconds.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -17,17 +17,17 @@ use super::known_tokens::KnownTokens;
 use super::session::{self, PortalSession, PortalTransport, SessionTable};
 use super::{AccessOptions, PersonDigest, TOKEN_BYTES, party_of, sha256};
 
-/// How long an answer of the API server holds. What is withdrawn in Kubernetes counts here after this time at the
-/// latest; what is granted is waited for by somebody.
+/// How long an answer of the API server is valid. A right that is withdrawn in Kubernetes ends here after
+/// this time at the latest; somebody waits for one that is granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AnswerTimes {
-    /// Whose token it is.
+    /// How long the person of a valid token is known.
     pub known: Duration,
-    /// That a token is nobody's.
+    /// That a token is invalid.
     pub unknown: Duration,
     pub allowed: Duration,
     pub denied: Duration,
-    /// Which namespace has a name.
+    /// How long the namespace with a name is known.
     pub namespace: Duration,
 }
 
@@ -44,36 +44,36 @@ impl Default for AnswerTimes {
     }
 }
 
-/// People who use a portal within ten seconds, and garbage that others send.
+/// The tokens of people who use a portal within ten seconds, and garbage that others send.
 const TOKENS: usize = 4096;
-/// Each person has one for each resource and namespace that they look at.
+/// Each person has one entry for each resource and namespace that they look at.
 const RIGHTS: usize = 32_768;
 const NAMESPACES: usize = 8192;
 
-/// Reviews under way. Tokens have places of their own, and so have those that were somebody's a while ago: whoever sends
-/// garbage keeps nobody who is signed in from what they may see.
+/// Concurrent reviews. Tokens have separate places, and so have recently valid ones: people who send garbage
+/// do not delay those who are signed in.
 const TOKEN_REVIEWS: usize = 16;
 const KNOWN_TOKEN_REVIEWS: usize = 16;
 const RIGHT_REVIEWS: usize = 32;
-/// Of these, one person has so many at once, or the service accounts of one namespace: a list over many namespaces asks for
-/// each of them.
+/// How many of these one person may have at once, or the service accounts of one namespace: a list over many
+/// namespaces needs one for each.
 const RIGHT_REVIEWS_OF_ONE: usize = 8;
-/// Requests of one party under way. Those that wait for its own share are among them, and each has a connection that others
-/// would need: a browser opens six.
+/// Concurrent requests of one party. Those that wait for its own share count, and each holds a connection
+/// that others would need: a browser opens six.
 const REQUESTS_OF_ONE: usize = 16;
-/// Tokens that nobody has had before and that are being asked about, or wait for it. The API server answers in
-/// milliseconds, so that more are a storm.
+/// New tokens that are reviewed or wait for a review. The API server answers in milliseconds, so more of them
+/// are a flood.
 const UNKNOWN_TOKENS: usize = TOKEN_REVIEWS + 64;
-/// A review, with the wait for its place. Requests to an API server that is well take milliseconds.
+/// The limit for a review, with the wait for its place. A healthy API server takes milliseconds.
 const REVIEW: Duration = Duration::from_secs(5);
 
-/// While there are no answers, the log says so once in this time.
+/// How often missing answers are logged while they last.
 const LOG_EVERY: Duration = Duration::from_secs(60);
 
-/// There is no answer, so there is nothing to see.
+/// No answer, so nothing may be shown.
 #[derive(Clone, Debug)]
 pub(crate) struct ReviewUnanswered {
-    /// The API server does not let the portal ask; to try again does not help.
+    /// The API server does not allow the portal to ask, so a retry does not help.
     pub(crate) refused: bool,
     pub(crate) why: Arc<str>,
 }
@@ -91,17 +91,18 @@ impl From<ReviewError> for ReviewUnanswered {
 }
 
 impl From<AcquireError> for ReviewUnanswered {
-    /// Nobody closes the places.
+    /// The semaphore is never closed.
     fn from(error: AcquireError) -> Self {
         Self::new(false, &error.to_string())
     }
 }
 
-/// A person, and the digest of all that the API server said of them: their rights are kept by it.
+/// A person, with the digest of everything that the API server says about them. Their rights are cached under
+/// this digest.
 #[derive(Debug)]
 pub(crate) struct KnownPerson {
     pub(crate) person: Person,
-    /// Whose shares they have.
+    /// The party whose shares they use.
     pub(super) party: Arc<str>,
     digest: PersonDigest,
 }
@@ -113,7 +114,7 @@ impl KnownPerson {
     }
 }
 
-/// An answer, and the moment before its question.
+/// An answer, and the time before its question was asked.
 #[derive(Clone, Debug)]
 struct AskedReview<T> {
     answer: T,
@@ -137,7 +138,7 @@ pub struct AccessControl {
     /// One-time logins.
     pub(crate) codes: LoginCodes,
     clock: SystemClock,
-    /// By the token's digest: the token itself is not kept.
+    /// By the token's digest: the token itself is not stored.
     tokens: AnswerCache<PersonDigest, Option<Arc<KnownPerson>>>,
     rights: AnswerCache<(PersonDigest, AccessAttempt), AskedReview<bool>>,
     namespaces: AnswerCache<String, AskedReview<Option<LiveNamespace>>>,
@@ -148,7 +149,7 @@ pub struct AccessControl {
     unknown_tokens: Semaphore,
     right_shares: PartyShares<Arc<str>>,
     request_shares: PartyShares<Arc<str>>,
-    /// When it was last logged that there is no answer.
+    /// When a missing answer was last logged.
     told: Mutex<Option<Instant>>,
 }
 
@@ -174,12 +175,12 @@ impl AccessControl {
         }
     }
 
-    /// Whose token it is; nobody's where it can't be one.
+    /// The person of a token; `None` if it can't be valid.
     pub(crate) async fn person(&self, token: &str) -> Result<Option<Arc<KnownPerson>>, ReviewUnanswered> {
         self.reviewed_token(token, self.known_tokens.has(&sha256(token.as_bytes()))).await
     }
 
-    /// Whose session it is. Its token was somebody's when it began.
+    /// The person of a session. Its token was valid when it began.
     pub(crate) async fn person_of(
         &self,
         session: &PortalSession,
@@ -205,7 +206,7 @@ impl AccessControl {
                 return Err(ReviewUnanswered::new(false, "too many unknown tokens are asked about"));
             }
             let person = self.reviewed(places, self.reviewer.authenticate(token)).await?;
-            // Nobody's name is a fault of whoever answers, and would be everybody's.
+            // An empty name is an error of the server that answered, and everybody would share it.
             Ok(person
                 .filter(|person| !person.user.is_empty())
                 .map(|person| Arc::new(KnownPerson::new(person))))
@@ -242,10 +243,10 @@ impl AccessControl {
         self.rights.get(&key, keep, ask).await
     }
 
-    /// The namespace in which they may do it; none where they may not, or there is none.
+    /// The namespace in which they may do it; `None` if they may not, or it does not exist.
     ///
-    /// A right that was given in a namespace that was made again is none in the one before. So the namespace is
-    /// never one that was looked at before the right was.
+    /// A right in a recreated namespace does not apply to the former one. So the namespace is always read
+    /// after the right.
     pub(crate) async fn namespace_of(
         &self,
         known: &KnownPerson,
@@ -258,7 +259,7 @@ impl AccessControl {
         self.namespace(known, &attempt.namespace, |kept| kept.at >= right.at).await
     }
 
-    /// The namespace that has this name now, whatever they may do there.
+    /// The namespace that has this name now, whatever the person may do there.
     pub(crate) async fn live_namespace(
         &self,
         known: &KnownPerson,
@@ -281,13 +282,13 @@ impl AccessControl {
         Ok(self.namespaces.get_where(name, is_good, |_| self.options.times.namespace, ask).await?.answer)
     }
 
-    /// A place among the questions of their party. It is taken before the answer's slot: others who want the same answer
-    /// wait for the API server, and not for somebody's turn.
+    /// A place among the reviews of their party. It is taken before the cache slot, so that others with the
+    /// same question wait for the API server, and not for this person's turn.
     async fn share(&self, known: &KnownPerson) -> Result<OwnedSemaphorePermit, ReviewUnanswered> {
         in_time(async { Ok(self.right_shares.take(&known.party).await?) }).await
     }
 
-    /// A place among the requests of their party, until it is answered. None where all are taken.
+    /// A place among the requests of their party, until the answer is sent; `None` if all are taken.
     pub(super) fn begin_request(&self, known: &KnownPerson) -> Option<OwnedSemaphorePermit> {
         self.request_shares.take_at_once(&known.party)
     }
@@ -341,7 +342,7 @@ impl AccessControl {
         self.sessions.goes_on(session, self.clock.now_ms())
     }
 
-    /// Returns once somebody has ended the session before its time.
+    /// Returns once somebody has ended the session early.
     pub(super) async fn ended(&self, session: &PortalSession) {
         self.sessions.ended.until_it_has(session).await;
     }
@@ -370,7 +371,7 @@ mod tests {
     use super::super::EndedSessions;
     use super::*;
 
-    /// A namespace whose age is the number of times that it was made.
+    /// A namespace whose age is the number of times that it was created.
     #[derive(Default)]
     struct RemadeNamespace(AtomicU64);
 

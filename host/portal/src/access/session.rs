@@ -1,13 +1,15 @@
-//! Sessions: a person's token, encrypted in a cookie. The portal keeps none of them.
+//! Sessions: a person's token, encrypted in a cookie. Storing sessions was rejected: a restart would end
+//! them, and replicas would have to share them. The portal stores none.
 //!
 //! ```text
 //! pieces of base64 (nonce of 12 bytes, AES-256-GCM of:
 //!     id of 16 bytes, end in milliseconds since 1970 as 8 bytes, the token)
 //! ```
 //!
-//! Whoever has the key opens them, so a restart and other replicas keep them. The token is reviewed with each
-//! request: a session ends with its token, and after [`LIFETIME`]. One that its person has ended is remembered in the
-//! data folder of the process that was told so, until its end. Replicas [tell each other](EndedSessions::exchange).
+//! Every process with the key can open them, so they survive a restart and work on other replicas. The token
+//! is reviewed with each request: a session ends with its token, and after [`LIFETIME`]. A session that its
+//! person ended is remembered in the data folder until it would expire. Replicas
+//! [exchange](EndedSessions::exchange) these.
 
 use std::time::Duration;
 
@@ -21,14 +23,14 @@ use ring::rand::{SecureRandom, SystemRandom};
 use super::ended_sessions::EndedSessions;
 use super::{SESSION_KEY_BYTES, TOKEN_BYTES, party_of, sha256};
 
-/// A working day. Who goes on after it signs in again.
+/// A working day. After it, people sign in again.
 pub(crate) const LIFETIME: Duration = Duration::from_secs(8 * 60 * 60);
-/// Browsers keep a cookie of 4,096 bytes with its name and attributes; longer sessions take several.
+/// Browsers store cookies of 4,096 bytes, including name and attributes. Longer sessions take several.
 const PIECE: usize = 3800;
 const HEAD: usize = 16 + 8;
-/// Cookies of one name that are tried.
+/// How many cookies of one name are tried.
 const COOKIES: usize = 4;
-/// Pieces of the longest token.
+/// How many pieces the longest token takes.
 const PIECES: usize = (TOKEN_BYTES + HEAD + NONCE_LEN + 16).div_ceil(3) * 4 / PIECE + 1;
 const AAD: &[u8] = b"kubewitness session 1";
 
@@ -69,7 +71,8 @@ impl SessionTable {
         self.encrypt(AAD, nonce, [&id[..], &ends_ms.to_be_bytes(), token.as_bytes()].concat())
     }
 
-    /// The same text for the same bytes, purpose and page: a page that holds it stays what it was.
+    /// Gives the same text for the same bytes, purpose and page, so that a page with this text stays the
+    /// same.
     pub(super) fn encrypt_steadily(
         &self,
         purpose: &[u8],
@@ -82,7 +85,7 @@ impl SessionTable {
         self.encrypt(purpose, nonce, bytes)
     }
 
-    /// The text of what nobody else can read or make. It opens with the same purpose alone.
+    /// Encrypts and authenticates a text. It can be decrypted for the same purpose only.
     fn encrypt(
         &self,
         purpose: &[u8],
@@ -102,7 +105,7 @@ impl SessionTable {
         Some(plain.to_vec())
     }
 
-    /// The session, if it is one of ours and goes on.
+    /// The session, if the text is one of ours and has not expired.
     pub(super) fn open(&self, text: &str, now_ms: u64) -> Option<PortalSession> {
         let plain = self.decrypt(AAD, text)?;
         let (id, rest) = plain.split_first_chunk::<16>()?;
@@ -117,21 +120,23 @@ impl SessionTable {
     }
 }
 
-/// A cookie with this before its name is one that the browser got from this host over HTTPS: no other host sets it.
+/// With this prefix in its name, a browser accepts a cookie only from this host over HTTPS: no other host can
+/// set it.
 const HOST: &str = "__Host-";
 const NAME: &str = "kubewitness";
 
-/// How the browser speaks with the portal.
+/// How the browser connects to the portal.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PortalTransport {
     Plain,
-    /// The browser says that its page came over HTTPS, and the portal has no TLS: a proxy before it has.
+    /// The browser reports that its page came over HTTPS. The portal has no TLS, so a proxy before it has.
     TlsAtProxy,
     Tls,
 }
 
 impl PortalTransport {
-    /// A browser sends the origin itself, and no page can forge it. Who lies about it has a cookie that is sent less.
+    /// A browser sets the origin itself, and no page can forge it. A client that lies about it only gets a
+    /// cookie with a narrower scope.
     pub(crate) fn of(has_tls: bool, headers: &HeaderMap) -> Self {
         let is_https =
             || headers.get(header::ORIGIN).is_some_and(|origin| origin.as_bytes().starts_with(b"https://"));
@@ -143,7 +148,7 @@ impl PortalTransport {
     }
 }
 
-/// The headers that set the cookie: the first piece begins with how many there are.
+/// The headers that set the cookie. The first piece begins with the number of pieces.
 pub(super) fn set(text: &str, transport: PortalTransport) -> Vec<String> {
     let pieces: Vec<&str> =
         (0..text.len()).step_by(PIECE).map(|at| &text[at..(at + PIECE).min(text.len())]).collect();
@@ -162,7 +167,7 @@ pub(super) fn unset(has_tls: bool) -> Vec<String> {
     transports(has_tls).iter().copied().flat_map(piece).collect()
 }
 
-/// How a browser may have come when it got its cookie, the surest first.
+/// The possible transports of a browser's cookie, the most certain first.
 fn transports(has_tls: bool) -> &'static [PortalTransport] {
     if has_tls { &[PortalTransport::Tls] } else { &[PortalTransport::TlsAtProxy, PortalTransport::Plain] }
 }
@@ -178,12 +183,13 @@ fn piece_name(index: usize, transport: PortalTransport) -> String {
     if index == 0 { format!("{prefix}{NAME}") } else { format!("{prefix}{NAME}-{index}") }
 }
 
-/// The session's text, put together from what the browser sent.
+/// The session's text, assembled from the browser's cookies.
 pub(super) fn read(headers: &HeaderMap, has_tls: bool) -> Option<String> {
     read_each(headers, has_tls).next()
 }
 
-/// The same for each cookie of its names: another program of the same host may have set one without the prefix.
+/// The same for each cookie with one of its names: another program of the same host may have set one without
+/// the prefix.
 pub(super) fn read_each(headers: &HeaderMap, has_tls: bool) -> impl Iterator<Item = String> {
     let places = |transport: &'static PortalTransport| (0..COOKIES).map(move |place| (*transport, place));
     transports(has_tls).iter().flat_map(places).filter_map(move |(transport, place)| {
@@ -197,7 +203,7 @@ pub(super) fn read_each(headers: &HeaderMap, has_tls: bool) -> impl Iterator<Ite
     })
 }
 
-/// The one at this place of those with the name, or the last.
+/// The cookie at this place among those with the name, or the last one.
 fn find<'h>(headers: &'h HeaderMap, name: &str, place: usize) -> Option<&'h str> {
     let cookies = headers.get_all(header::COOKIE).into_iter();
     let pairs =
@@ -242,7 +248,7 @@ mod tests {
         for at in 0..text.len() {
             let other = if text.as_bytes()[at] == b'A' { "B" } else { "A" };
             let altered = format!("{}{other}{}", &text[..at], &text[at + 1..]);
-            // The last character has bits that mean nothing, and the decoder refuses them.
+            // The last character has unused bits; the decoder refuses it if they are set.
             assert!(sessions().open(&altered, NOW).is_none(), "at {at}");
             assert!(sessions().open(&text[..at], NOW).is_none());
         }

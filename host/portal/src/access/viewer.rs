@@ -16,15 +16,15 @@ use super::session::PortalSession;
 use crate::answer::Problem;
 use axum::http::StatusCode;
 
-/// The group of what Kubewitness lets people do beside reading objects.
+/// The group of the rights that Kubewitness defines beside reading objects.
 pub(crate) const GROUP: &str = "kubewitness.dev";
 
 #[derive(Clone)]
 pub(crate) enum PortalViewer {
-    /// Nobody is told apart, and so everybody sees and does everything.
+    /// People are not distinguished, so everybody sees and does everything.
     Everybody,
     Person(Arc<ViewerPerson>),
-    /// The gate has not seen the request: nothing is for it.
+    /// The gate has not seen the request: it may see nothing.
     Nobody,
 }
 
@@ -34,11 +34,11 @@ pub(crate) struct ViewerPerson {
     pub(super) proof: IdentityProof,
 }
 
-/// By what somebody was recognised: looked at again while a stream is open.
+/// How somebody was identified. It is checked again while a stream is open.
 pub(super) enum IdentityProof {
     Token(String),
     Session(PortalSession),
-    /// A proxy that is trusted has said so.
+    /// A trusted proxy named the person.
     Proxy,
 }
 
@@ -46,18 +46,18 @@ pub(super) enum IdentityProof {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GuardedAct {
     SeeStatus,
-    /// The configuration of a plugin.
+    /// See the configuration of a plugin.
     SeePlugin,
     Replay,
     Drop,
     Pause,
     Resume,
-    /// And unmute.
+    /// Mute and unmute.
     Mute,
 }
 
 impl GuardedAct {
-    /// Verb and resource, as rules of RBAC name them.
+    /// The verb and the resource in RBAC rules.
     fn words(self) -> (&'static str, &'static str) {
         match self {
             Self::SeeStatus => ("get", "status"),
@@ -90,7 +90,7 @@ impl PortalViewer {
         }
     }
 
-    /// Whose shares they have.
+    /// The party whose shares they use.
     pub(crate) fn party(&self) -> Option<&str> {
         match self {
             Self::Everybody | Self::Nobody => None,
@@ -98,7 +98,8 @@ impl PortalViewer {
         }
     }
 
-    /// What gives this person a one-time login: the token that they have sent. `None` for a session or a proxy.
+    /// The token that the person sent, for which they may get a one-time login. `None` for a session or a
+    /// proxy.
     pub(crate) fn token(&self) -> Option<(&AccessControl, &str)> {
         match self {
             Self::Person(person) => match &person.proof {
@@ -109,7 +110,8 @@ impl PortalViewer {
         }
     }
 
-    /// In whose name the API server is asked, with such credentials. An error says why in nobody's, and what to do.
+    /// The identity for calls to the API server with these credentials. The error says why there is none, and
+    /// what to do.
     pub(crate) fn acting(&self, credentials: Credentials) -> Result<ActingIdentity<'_>, Problem> {
         let (message, hint) = match (self, credentials) {
             (Self::Everybody, Credentials::Controller) => return Ok(ActingIdentity::Controller),
@@ -137,7 +139,7 @@ impl PortalViewer {
         Err(Problem::new(StatusCode::FORBIDDEN, message, hint))
     }
 
-    /// Whether the API server still knows them, and their session goes on.
+    /// Whether the API server still knows them, and their session is valid.
     pub(crate) async fn is_still_known(&self) -> Result<bool, ReviewUnanswered> {
         let Self::Person(person) = self else { return Ok(matches!(self, Self::Everybody)) };
         let known = match &person.proof {
@@ -149,7 +151,7 @@ impl PortalViewer {
         Ok(known.is_some_and(|known| known.person == person.known.person))
     }
 
-    /// Returns once their session has been ended. Whoever has none can't end it.
+    /// Returns once their session has been ended. Never returns for a person without a session.
     pub(crate) async fn signed_out(&self) {
         match self {
             Self::Person(person) => match &person.proof {
@@ -169,8 +171,8 @@ impl PortalViewer {
         }
     }
 
-    /// Since when the namespace in which they may do it has been there; `None` where they may not, or there is
-    /// none.
+    /// The creation time of the namespace in which they may do it; `None` if they may not, or it does not
+    /// exist.
     pub(crate) async fn namespace_since_ms(
         &self,
         attempt: &AccessAttempt,
@@ -191,13 +193,14 @@ impl PortalViewer {
         self.allows(&attempt).await
     }
 
-    /// The namespace in which they may mute; none where they may not, there is none, or nobody asks who they are.
+    /// The namespace in which they may mute; `None` if they may not, it does not exist, or people are not
+    /// distinguished.
     pub(crate) async fn mutes_in(&self, namespace: &str) -> Result<Option<LiveNamespace>, ReviewUnanswered> {
         let Self::Person(person) = self else { return Ok(None) };
         person.control.namespace_of(&person.known, &GuardedAct::Mute.attempt(namespace, "")).await
     }
 
-    /// Whether a mute is of a namespace that is there, and not of one that had its name before.
+    /// Whether a mute belongs to an existing namespace, and not to a former one with its name.
     pub(crate) async fn is_in_force(&self, mute: &MuteView) -> Result<bool, ReviewUnanswered> {
         let Self::Person(person) = self else { return Ok(matches!(self, Self::Everybody)) };
         if mute.namespace.is_empty() {
@@ -207,17 +210,17 @@ impl PortalViewer {
         Ok(live.is_some_and(|live| mute.is_of(&live.uid, live.created_ms)))
     }
 
-    /// `name` is a plugin, or empty.
+    /// `name` is the name of a plugin, or empty.
     pub(crate) async fn may(&self, act: GuardedAct, name: &str) -> Result<bool, ReviewUnanswered> {
         self.allows(&act.attempt("", name)).await
     }
 
-    /// Empty: in every namespace.
+    /// An empty `namespace` means every namespace.
     pub(crate) async fn may_in(&self, act: GuardedAct, namespace: &str) -> Result<bool, ReviewUnanswered> {
         self.allows(&act.attempt(namespace, "")).await
     }
 
-    /// Refuses what they may not do, and says what right it takes.
+    /// Refuses an action that they may not do, and names the right that it needs.
     pub(crate) async fn must(&self, act: GuardedAct, name: &str) -> Result<(), Problem> {
         if self.may(act, name).await? {
             return Ok(());
@@ -242,7 +245,7 @@ impl PortalViewer {
         Err(Problem::new(StatusCode::FORBIDDEN, message, hint))
     }
 
-    /// Refuses whoever may not mute there, and says what right it takes.
+    /// Refuses people who may not mute there, and names the right that it needs.
     pub(crate) async fn must_mute_in(&self, namespace: &str) -> Result<(), Problem> {
         if namespace.is_empty() {
             return self.must(GuardedAct::Mute, "").await;
@@ -258,7 +261,7 @@ impl PortalViewer {
         Err(Problem::new(StatusCode::FORBIDDEN, message, hint))
     }
 
-    /// For the record, where an operator wants one: who read which document. Never what is in it.
+    /// Records who read which document, if an operator wants that. Its content is never recorded.
     pub(crate) fn has_read(&self, object: &ObjectRef, seq: u64) {
         let Some(person) = self.logged() else { return };
         let ObjectRef { group, kind, namespace, name, uid, .. } = object;
@@ -270,7 +273,7 @@ impl PortalViewer {
         );
     }
 
-    /// The same of the bytes of a poison message, which nobody redacts.
+    /// The same for the bytes of a poison message, which are not redacted.
     pub(crate) fn has_read_poison(&self, source: &str, number: u64) {
         let Some(person) = self.logged() else { return };
         tracing::info!(target: AUDIT, person, source, number, "a poison message was read");
@@ -283,18 +286,18 @@ impl PortalViewer {
 }
 
 tokio::task_local! {
-    /// Whose request is answered.
+    /// The party whose request is answered.
     static ASKING: Arc<str>;
 }
 
-/// The party that asks now: each has a share of what takes long. It is a person, or the service accounts of a namespace.
-/// None where nobody is told apart.
+/// The party of the current request; each has a share of slow work. It is a person, or the service accounts
+/// of a namespace. `None` if people are not distinguished.
 pub fn asking() -> Option<Arc<str>> {
     ASKING.try_with(Arc::clone).ok()
 }
 
 impl PortalViewer {
-    /// Does the work in the viewer's name, for [`asking`].
+    /// Runs the work in the viewer's name, for [`asking`].
     pub(crate) async fn does<F: Future>(&self, work: F) -> F::Output {
         match self {
             Self::Person(person) => ASKING.scope(person.known.party.clone(), work).await,

@@ -1,7 +1,7 @@
-//! The codes of problems: words for programs, which stay as they are while messages may be told in better words.
+//! The codes of problems: stable words for programs, while messages may change.
 //!
-//! A code can't be made elsewhere, so the table has all of them. The page `/api` shows it, and
-//! `docs/reference/problems.md` is made from it.
+//! Codes are defined only here, so the table is complete. The page `/api` shows it, and
+//! `docs/reference/problems.md` is generated from it.
 
 use axum::http::StatusCode;
 
@@ -9,7 +9,7 @@ use axum::http::StatusCode;
 pub(crate) struct ProblemCode {
     pub(crate) name: &'static str,
     pub(crate) status: StatusCode,
-    /// The same for each problem of this code: what happened stands in the problem itself.
+    /// The title of all problems with this code; the problem itself has the details.
     pub(crate) title: &'static str,
     pub(crate) about: &'static str,
     pub(crate) remedy: &'static str,
@@ -25,7 +25,8 @@ macro_rules! codes {
             remedy: $remedy,
         };)*
 
-        /// In the order of their statuses. The first of a status is the one of problems that name no other.
+        /// In the order of their statuses. The first of a status is the default for problems with that
+        /// status.
         pub(crate) const ALL: &[&ProblemCode] = &[$($word),*];
     };
 }
@@ -100,7 +101,7 @@ codes! {
 }
 
 impl ProblemCode {
-    /// Of a problem that has no code of its own.
+    /// The default code of a status.
     pub(crate) fn of(status: StatusCode) -> &'static Self {
         ALL.iter().find(|code| code.status == status).unwrap_or(&FAILED)
     }

@@ -1,9 +1,9 @@
-//! Answers that a client has already. A client that sends what it has as `If-None-Match` gets 304 in place of the
-//! same body once more.
+//! ETags: a client that sends the tag of its copy as `If-None-Match` gets 304 instead of the same body again.
 //!
-//! The tag is made of the body that was made for this person, after their rights were asked. So it says nothing of
-//! what others see, and whoever may no longer see it is not told that it is unchanged. Answers of the API have tags, and
-//! so has the content of a page that keeps itself up to date.
+//! The tag is computed from the body that was made for this person, after their rights were checked. Tagging
+//! by a version of the data was rejected: it would reveal changes that the person may not see. So a tag
+//! reveals nothing about others, and a person who lost a right does not get 304. Answers of the API have
+//! tags, and so has the content of a page that refreshes itself.
 
 use axum::body::{Body, Bytes, HttpBody, to_bytes};
 use axum::extract::Request;
@@ -17,20 +17,20 @@ use ring::digest::{Context, SHA256};
 use super::codes;
 use super::problem::Problem;
 
-/// It may be kept, and is asked for again before it is shown.
+/// It may be stored, but must be revalidated before it is shown.
 pub(crate) const CACHE: &str = "private, no-cache";
-/// Who asks is in one of these.
+/// The headers that identify the person.
 const VARY: &str = "authorization, cookie";
-/// Bytes of the digest that the tag has: nobody meets another body with the same by chance.
+/// How many bytes of the digest the tag has: enough to avoid collisions by chance.
 const TAG_BYTES: usize = 16;
 
-/// Gives each answer of the API that is whole its tag.
+/// Gives a tag to each complete answer of the API.
 pub(crate) async fn compare(request: Request, next: Next) -> Response {
     let reads = *request.method() == Method::GET;
     let is_api = request.uri().path().starts_with("/api/");
     let known = request.headers().get_all(header::IF_NONE_MATCH).iter().cloned().collect::<Vec<_>>();
     let response = next.run(request).await;
-    // A stream has no size, and never comes twice.
+    // A stream has no size, and no two are equal.
     let size = response.body().size_hint().exact().and_then(|size| usize::try_from(size).ok());
     match size {
         Some(size) if reads && is_api && response.status() == StatusCode::OK => {
@@ -45,7 +45,7 @@ pub(crate) async fn compare(request: Request, next: Next) -> Response {
     }
 }
 
-/// An answer with this body and its tag, or 304 without a body where the tag is known.
+/// An answer with this body and its tag, or 304 without a body if the client has the tag.
 pub(super) fn tagged(response: Response, bytes: Bytes, known: &[HeaderValue]) -> Response {
     let (mut parts, _) = response.into_parts();
     let tag = tag(&parts.headers, &bytes);
@@ -63,7 +63,7 @@ pub(super) fn tagged(response: Response, bytes: Bytes, known: &[HeaderValue]) ->
     Response::from_parts(parts, Body::empty())
 }
 
-/// The next page and the notices are part of the answer, though they are headers.
+/// The next page and the notices are part of the answer, although they are headers.
 fn tag(headers: &HeaderMap, bytes: &[u8]) -> String {
     let mut context = Context::new(&SHA256);
     for name in [header::LINK, HeaderName::from_static("kubewitness-notice")] {
@@ -77,7 +77,7 @@ fn tag(headers: &HeaderMap, bytes: &[u8]) -> String {
     format!("W/\"{}\"", URL_SAFE_NO_PAD.encode(&digest.as_ref()[..TAG_BYTES]))
 }
 
-/// Whether a list of tags has it; weak and strong ones are the same here, as RFC 9110 has it.
+/// Whether a list contains the tag; weak and strong tags are equal here, as RFC 9110 says.
 fn names(list: &HeaderValue, tag: &str) -> bool {
     let Ok(list) = list.to_str() else { return false };
     let bare = |tag: &str| tag.trim().trim_start_matches("W/").to_owned();

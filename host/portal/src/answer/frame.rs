@@ -11,22 +11,22 @@ use maud::{DOCTYPE, Markup, html};
 
 use super::etag;
 
-/// A page that asks for its own content again sends it.
+/// Sent by a page that requests its own content again.
 pub(crate) const CONTENT_ONLY: HeaderName = HeaderName::from_static("kubewitness-content");
-/// Up to which position the content knows the states.
+/// The position up to which the content covers the states.
 const POSITION: HeaderName = HeaderName::from_static("kubewitness-position");
 
 const CSS: &str = include_str!("../../assets/portal.css");
 const SCRIPT: &str = include_str!("../../assets/portal.js");
 const ICON: &str = include_str!("../../assets/icon.svg");
 
-/// The addresses of the assets hold their checksum, so that browsers may keep them for ever.
+/// The addresses of the assets contain a checksum, so that browsers may cache them forever.
 static ADDRESSES: LazyLock<[String; 3]> = LazyLock::new(|| {
     [("portal.css", CSS), ("portal.js", SCRIPT), ("icon.svg", ICON)]
         .map(|(name, text)| format!("/assets/{name}?v={:08x}", checksum(text.as_bytes())))
 });
 
-/// Where the files are found, and what answers there.
+/// The paths of the assets, with their handlers.
 pub(crate) fn assets<S: Clone + Send + Sync + 'static>() -> [(&'static str, MethodRouter<S>); 3] {
     [
         ("/assets/portal.css", get(|| asset("text/css; charset=utf-8", CSS))),
@@ -48,18 +48,18 @@ const TABS: [(&str, &str); 6] = [
     ("/health", "Health"),
 ];
 
-/// Who the frame is drawn for.
+/// The person for whom the frame is rendered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum FrameReader {
-    /// Nobody is told apart.
+    /// People are not distinguished.
     Anybody,
-    /// Somebody who has not signed in.
+    /// A person who has not signed in.
     Nobody,
-    /// Whoever has a session can leave.
+    /// A person; one with a session can sign out.
     Person { name: Arc<str>, can_leave: bool },
 }
 
-/// A page without its frame. [`dress`] draws it, once it is known who reads it.
+/// A page without its frame. [`dress`] renders the frame once the reader is known.
 #[derive(Clone)]
 pub(crate) struct PageContent {
     title: String,
@@ -68,21 +68,22 @@ pub(crate) struct PageContent {
     news: Option<NewsFilter>,
 }
 
-/// Which states of the live stream are about a page. The script asks for the page's content again when one of them comes.
+/// Which states of the live stream concern a page. The script requests the page's content again when one of
+/// them arrives.
 #[derive(Clone, Default)]
 pub(crate) struct NewsFilter {
-    /// The position up to which the page knows the states, as an event of the stream has it.
+    /// The position up to which the page covers the states, in the form of the stream's events.
     pub(crate) after: String,
-    /// Of this object, and of those that it owns.
+    /// States of this object, and of the objects that it owns.
     pub(crate) uid: Option<String>,
     pub(crate) kind: Option<String>,
     pub(crate) namespace: Option<String>,
-    /// The content is asked for after so many seconds in any case, for what no state tells.
+    /// The content is also refreshed after this many seconds, for changes without a state.
     pub(crate) refresh_seconds: Option<u32>,
 }
 
 impl PageContent {
-    /// `tab` is the address of the tab that it belongs to, or empty.
+    /// `tab` is the address of its tab, or empty.
     pub(crate) fn new(title: impl Into<String>, tab: &'static str, content: Markup) -> Self {
         Self { title: title.into(), tab, content, news: None }
     }
@@ -110,19 +111,19 @@ impl IntoResponse for PageContent {
     }
 }
 
-/// Draws the page that a response holds, if it does.
+/// Renders the frame of the page in a response, if it has one.
 pub(crate) fn dress(mut response: Response, stranger: &FrameReader) -> Response {
     let Some(page) = response.extensions_mut().remove::<PageContent>() else { return response };
     let reader = response.extensions_mut().remove::<FrameReader>();
     let text = draw(&page, reader.as_ref().unwrap_or(stranger)).into_string();
-    // The length of the page that was empty.
+    // The length was that of the empty page.
     response.headers_mut().remove(header::CONTENT_LENGTH);
     *response.body_mut() = Body::from(text);
     response
 }
 
-/// Answers a page that asks for its own content again: without the frame, or 304 where it has that content already. The
-/// position is a header, because it changes with every state of the journal.
+/// Answers a page that requests its own content again: without the frame, or 304 if it has the content
+/// already. The position is a header, because it changes with every state of the journal.
 pub(crate) fn content(mut response: Response, known: &[HeaderValue]) -> Response {
     let Some(page) = response.extensions_mut().remove::<PageContent>() else { return response };
     response.headers_mut().remove(header::CONTENT_LENGTH);
@@ -194,7 +195,7 @@ fn top(page: &PageContent, reader: &FrameReader, icon: &str) -> Markup {
     }
 }
 
-/// Whether the page is live, and what the script has to know for it.
+/// The attributes for the script if the page is live.
 fn live(news: Option<&NewsFilter>) -> Markup {
     let text = |of: fn(&NewsFilter) -> Option<&str>| news.and_then(of);
     html! {

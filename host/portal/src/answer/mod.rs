@@ -1,5 +1,8 @@
-//! The parts of answers: problems, parameters, times, ETags, and the frame of pages. They ask nobody, and know no
-//! route and no viewer.
+//! The parts of answers: problems, parameters, times, ETags, and the frame of pages.
+//!
+//! API and pages must refuse, limit and format in the same way. So these parts are shared, and each query
+//! parameter is read here: unknown or repeated ones are refused instead of ignored, because a misspelled
+//! filter would otherwise show everything. They make no request, and know no route and no viewer.
 
 pub(crate) mod codes;
 pub(crate) mod etag;
@@ -11,5 +14,5 @@ pub(crate) mod time;
 
 pub(crate) use problem::{FieldFault, Problem, ProblemPage};
 
-/// The longest name that somebody gives themselves.
+/// The longest name that people may enter for themselves.
 pub(crate) const WHO_BYTES: usize = 256;

@@ -1,4 +1,4 @@
-//! A part of a list: the body has its rows, and the headers say where the next part is and what else there is to know.
+//! A part of a list: the body has its rows, and the headers have the next part's address and notices.
 
 use axum::Json;
 use axum::http::{HeaderName, HeaderValue, header};
@@ -7,10 +7,10 @@ use serde::Serialize;
 
 use crate::serve::ReadingTurn;
 
-/// A sentence that tells what makes the answer less than all.
+/// A sentence about why the answer is incomplete.
 pub(crate) const NOTICE: HeaderName = HeaderName::from_static("kubewitness-notice");
 
-/// Names what an empty answer is about where nothing of it may be shown to whoever asks.
+/// Names the subject of an empty answer if the person may see none of it.
 const FORBIDDEN: HeaderName = HeaderName::from_static("kubewitness-forbidden");
 
 pub(crate) struct PagedAnswer<T> {
@@ -18,9 +18,9 @@ pub(crate) struct PagedAnswer<T> {
     /// The address of the next part.
     pub next: Option<String>,
     pub notices: Vec<String>,
-    /// The verb and the resources that it takes a right for.
+    /// The verb and the resources for which a right is needed.
     pub forbidden: Option<String>,
-    /// Kept until the rows have become text.
+    /// Held until the rows have become text.
     pub turn: Option<ReadingTurn>,
 }
 
@@ -46,7 +46,7 @@ impl<T: Serialize> IntoResponse for PagedAnswer<T> {
         let notices = self.notices.into_iter().map(|notice| (NOTICE, notice));
         let forbidden = self.forbidden.map(|what| (FORBIDDEN, what));
         for (name, value) in link.into_iter().chain(notices).chain(forbidden) {
-            // Names of sources are plain, and so is all else in it.
+            // Names of sources are plain text, and so is the rest.
             if let Ok(value) = HeaderValue::try_from(value) {
                 response.headers_mut().append(name, value);
             }

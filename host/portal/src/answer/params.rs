@@ -1,4 +1,4 @@
-//! Reads query parameters. It refuses unknown and repeated ones, and bounds each value.
+//! Reads query parameters. It refuses unknown and repeated ones, and limits each value.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -34,7 +34,7 @@ impl QueryParams {
         Ok(Self(pairs))
     }
 
-    /// An empty text is as good as none: that is what an untouched form sends.
+    /// An empty text counts as absent, because an untouched form sends it.
     pub(crate) fn text(&self, name: &str) -> Option<&str> {
         let (_, value) = self.0.iter().find(|(known, _)| known == name)?;
         Some(value.trim()).filter(|value| !value.is_empty())
@@ -48,12 +48,12 @@ impl QueryParams {
         self.text(name).map(|text| number(name, text)).transpose()
     }
 
-    /// Where a part of a list begins.
+    /// The start of a part of a list.
     pub(crate) fn cursor<C: FromStr>(&self, name: &str) -> Result<Option<C>, Problem> {
         self.text(name).map(|text| text.parse().map_err(|_| Problem::no_cursor(text))).transpose()
     }
 
-    /// The number of rows, `usual` where none is asked for.
+    /// The number of rows, with `usual` as the default.
     pub(crate) fn limit(&self, usual: usize, most: usize) -> Result<usize, Problem> {
         match self.number("limit")? {
             None => Ok(usual),
@@ -65,7 +65,7 @@ impl QueryParams {
         }
     }
 
-    /// `true` or `false`; left out: no.
+    /// `true` or `false`; false if absent.
     pub(crate) fn yes(&self, name: &str) -> Result<bool, Problem> {
         match self.text(name) {
             None | Some("false") => Ok(false),
@@ -89,7 +89,7 @@ impl QueryParams {
         }
     }
 
-    /// The same parameters with another value of one of them, as a link has them.
+    /// The same parameters with another value for one of them, for a link.
     pub(crate) fn link(&self, name: &str, value: &str) -> String {
         let others = self.0.iter().filter(|(known, value)| known != name && !value.trim().is_empty());
         let others = others.map(|(name, value)| (name.as_str(), value.as_str()));
@@ -99,7 +99,7 @@ impl QueryParams {
         encoded.collect::<Vec<_>>().join("&")
     }
 
-    /// The address of the next part of what the API answers.
+    /// The address of the next part of an API answer.
     pub(crate) fn next(&self, uri: &Uri, cursor: Option<impl Display>) -> Option<String> {
         cursor.map(|cursor| format!("{}?{}", uri.path(), self.link("cursor", &cursor.to_string())))
     }

@@ -14,9 +14,10 @@ use serde_json::json;
 use super::codes::{self, ProblemCode};
 use super::frame::PageContent;
 
-/// Bytes of a wrong cursor that are told. An encrypted one has hundreds.
+/// How many bytes of a wrong cursor are shown. An encrypted one has hundreds.
 const CURSOR: usize = 48;
-/// Seconds after which a browser asks again for a page that can't be shown now, such as while the journal is opened.
+/// After how many seconds a browser retries a page that is unavailable now, for example while the journal is
+/// being opened.
 const REFRESH: header::HeaderValue = header::HeaderValue::from_static("5");
 /// The media type of RFC 9457.
 const MEDIA: &str = "application/problem+json";
@@ -51,7 +52,7 @@ impl Problem {
         }
     }
 
-    /// A problem that programs tell apart from others of its status.
+    /// A problem that programs can distinguish from others with the same status.
     pub(crate) fn of(
         code: &'static ProblemCode,
         message: impl Into<String>,
@@ -73,7 +74,7 @@ impl Problem {
         Self::invalid(told, "Take it from the header `Link`, or from the link to the next part, as it is.")
     }
 
-    /// As a page where people look, as JSON where programs do.
+    /// As a page on paths for people, as JSON on paths for programs.
     pub(crate) fn answer(self, path: &str) -> Response {
         match path.starts_with("/api/") {
             true => self.into_response(),
@@ -119,7 +120,7 @@ impl IntoResponse for Problem {
             "detail": message,
             "hint": hint,
             "code": code.name,
-            // What clients of before read.
+            // For clients of earlier versions.
             "error": {"code": code.name, "message": message, "hint": hint},
         });
         if !fields.is_empty() {
@@ -192,7 +193,7 @@ pub(crate) async fn no_such_method(method: Method, uri: Uri) -> Response {
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, message, hint).answer(uri.path())
 }
 
-/// A refusal that was made before a handler could word it, such as a path that is no text, is a problem as well.
+/// A refusal before any handler, such as for a path that is not text, is also shown as a problem.
 pub(crate) async fn worded(request: Request, next: Next) -> Response {
     let path = request.uri().path().to_owned();
     let is_looked_at = request.method() == Method::GET;
@@ -210,7 +211,7 @@ pub(crate) async fn worded(request: Request, next: Next) -> Response {
     Problem::new(response.status(), "The request can't be read.", hint).answer(&path)
 }
 
-/// Probes are answered with a word.
+/// Probes get one word as an answer.
 fn is_probe(path: &str) -> bool {
     matches!(path, "/healthz" | "/readyz")
 }

@@ -42,8 +42,8 @@ pub(crate) fn age(ms: u64) -> String {
     }
 }
 
-/// What people type or a browser's field gives, as RFC 3339: a date, perhaps with a time of day, and UTC where no zone
-/// is named. What is no time stays as it is, for the refusal to name it.
+/// Normalizes what people type or a browser's field sends to RFC 3339: a date, perhaps with a time of day,
+/// and UTC if no zone is given. Other text stays unchanged, so that the refusal can quote it.
 pub(crate) fn typed(text: &str) -> String {
     let text = text.trim().replacen(' ', "T", 1);
     let tries = [text.clone(), format!("{text}Z"), format!("{text}:00Z"), format!("{text}T00:00:00Z")];

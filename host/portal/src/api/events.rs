@@ -1,13 +1,14 @@
 //! The live stream: states as they are journaled, as server-sent events.
 //!
-//! Each event's id is its [`JournalCursor`]. So a client that comes back (a browser sends `Last-Event-ID`) gets exactly what it
-//! missed. A client that gave no position is told at once where the stream begins, since the next state may be long in
-//! coming. States that a client may not see are passed over: once a second it is told how far the stream is, so that it does
-//! not begin before them again.
+//! Each event's id is its [`JournalCursor`]. So a client that reconnects (a browser sends `Last-Event-ID`)
+//! gets exactly the states that it missed. A client without a position gets the start of the stream at once,
+//! because the next state may take long. States that a client may not see are skipped: once a second it gets
+//! the stream's position, so that it does not resume before them.
 //!
-//! A client's position can be of another journal, because this one was replaced by a copy that is older, whether or not it
-//! has grown since. Then a `reset` tells the client, and the stream goes on from the journal's newest position. A position
-//! that is newer than the journal may also come from a replica that is ahead: the stream waits a while for it.
+//! A client's position may belong to another journal, because this one was replaced by an older copy, which
+//! may have grown since. Then the client gets a `reset`, and the stream continues from the journal's newest
+//! position. A position that is newer than the journal may also come from a replica that is ahead: the stream
+//! waits a while for it.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -34,26 +35,28 @@ use crate::app::PortalApp;
 use crate::scope::{AccessVerb, JournalCursor, PositionMatch, ViewerVisibility};
 use crate::serve::StreamPlace;
 
-/// States read at once for one stream; it holds no more than that.
+/// How many states are read at once for one stream; it holds no more.
 const BATCH: usize = 128;
-/// Proxies close what is silent for a minute.
+/// Proxies close connections after a minute of silence.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// What was withdrawn ends a stream within a minute: it is kept for ten seconds, and asked for anew this often.
+/// How often rights are checked again. Answers are cached for ten seconds, so a withdrawn right ends a stream
+/// within a minute.
 const CHECK: Duration = Duration::from_secs(30);
-/// How long a stream waits for a position that it does not have yet. A replica is behind another one by about a second.
+/// How long a stream waits for a position that the journal does not have yet. A replica lags another one by
+/// about a second.
 const AWAITED_FOR: Duration = Duration::from_secs(10);
-/// A client that sees nothing of what comes is told so often how far the stream is.
+/// How often a client that sees none of the new states gets the stream's position.
 const POSITION_EVERY: Duration = Duration::from_secs(1);
-/// A stream that is so many states behind reads them from the disk.
+/// A stream that lags by this many states reads them from disk.
 const FAR_BEHIND: u64 = 1024;
-/// After such a pause it is asked before anything is shown.
+/// After such a long pause, rights are checked before anything is shown.
 const PAUSE: Duration = Duration::from_secs(5);
 
 struct LiveEvents {
     viewer: PortalViewer,
     visible: ViewerVisibility,
-    /// When it was last asked whether the viewer may see all that was shown.
+    /// When the viewer's right to everything shown so far was last checked.
     checked: Instant,
     views: Arc<dyn Views>,
     newest: watch::Receiver<Seq>,
@@ -61,15 +64,15 @@ struct LiveEvents {
     after: Seq,
     states: VecDeque<RawState>,
     first: Option<FirstEvent>,
-    /// Whether the rights are known by which it may show something. To ask for those in many namespaces takes longer than
-    /// an answer may take to begin.
+    /// Whether the rights by which it may show something are known. Checking those in many namespaces takes
+    /// longer than an answer may take to begin.
     has_noted_rights: bool,
-    /// Up to here the client knows that it has everything, and since when.
+    /// The position up to which the client knows that it has everything, and since when.
     told: (Seq, Instant),
     place: StreamPlace,
 }
 
-/// The event before the states.
+/// The event before the first state.
 enum FirstEvent {
     Position(JournalCursor),
     Reset(JournalCursor),
@@ -136,13 +139,13 @@ pub(crate) async fn events(
     Ok(response)
 }
 
-/// For a client that knows this position of a journal that is at `now`.
+/// For a client that knows this position, while the journal is at `now`.
 async fn first_event(views: &dyn Views, known: Option<JournalCursor>, now: Seq) -> Option<FirstEvent> {
     let Some(known) = known else { return Some(FirstEvent::Position(JournalCursor::at(views, now).await)) };
     if known.seq > now && known.mark.is_some() {
         return Some(FirstEvent::Awaits(known));
     }
-    // Where states can't be read, the stream ends with its first.
+    // If states can't be read, the stream ends at its first one.
     let is_other =
         known.seq > now || known.standing(views).await.is_ok_and(|found| found == PositionMatch::Other);
     match is_other {
@@ -151,19 +154,19 @@ async fn first_event(views: &dyn Views, known: Option<JournalCursor>, now: Seq) 
     }
 }
 
-/// It tells no more than the client knows: neither how many, nor whose.
+/// It reveals no more than the client knows: neither how many states, nor whose.
 fn removed(after: Seq) -> HeaderValue {
     let told = format!("Retention has removed states after position {after}: the stream does not have them.");
     HeaderValue::try_from(told).expect("a sentence and a number")
 }
 
-/// None where nobody can say: the stream ends.
+/// `None` if the check failed: the stream ends.
 fn or_end_stream<T>(answer: Result<T, Problem>) -> Option<T> {
     answer.inspect_err(|problem| tracing::debug!(problem.message, "a live stream ends")).ok()
 }
 
 impl LiveEvents {
-    /// `None` ends the stream; a browser then asks again by itself, from where it was.
+    /// `None` ends the stream; a browser then reconnects by itself, from its last position.
     async fn next(&mut self) -> Option<Event> {
         let first = match self.first.take() {
             Some(FirstEvent::Awaits(known)) => self.awaited(known).await?,
@@ -212,8 +215,8 @@ impl LiveEvents {
         }
     }
 
-    /// Waits until the journal comes to a position that another replica has given, and tells a reset where it does not.
-    /// `None` ends the stream.
+    /// Waits until the journal reaches a position that another replica has issued, and sends a reset if it
+    /// does not. `None` ends the stream.
     async fn awaited(&mut self, known: JournalCursor) -> Option<Option<FirstEvent>> {
         let deadline = Instant::now() + AWAITED_FOR;
         while *self.newest.borrow_and_update() < known.seq {
@@ -231,7 +234,7 @@ impl LiveEvents {
         })
     }
 
-    /// How far the stream is with this state, where the client has not been told for a while.
+    /// The position of this state, if the client has not received one for a while.
     fn position(&mut self, state: &RawState) -> Option<Event> {
         let (told, since) = self.told;
         if self.after <= told || since.elapsed() < POSITION_EVERY {
@@ -242,13 +245,14 @@ impl LiveEvents {
         Some(Event::default().event("position").id(id).data(self.after.to_string()))
     }
 
-    /// `None`: the stream ends, for what was shown before may no longer be, or nobody can say.
+    /// `None` ends the stream: what was shown before may no longer be shown, or the check failed.
     async fn shows(&mut self, state: &RawState) -> Option<bool> {
         self.check(CHECK).await?;
         or_end_stream(self.visible.sees(AccessVerb::List, state.object(), Some(state.seq())).await)
     }
 
-    /// Asks again, where it was asked so long ago, whether the viewer is still known and may see what they saw.
+    /// If the last check was so long ago, checks again whether the viewer is still known and may see what
+    /// they saw.
     async fn check(&mut self, age: Duration) -> Option<()> {
         if self.checked.elapsed() < age || matches!(self.viewer, PortalViewer::Everybody) {
             return Some(());
@@ -258,9 +262,9 @@ impl LiveEvents {
         (is_known && self.visible.still_holds().await.ok()?).then_some(())
     }
 
-    /// Reads the states that come next, and waits for them where there are none.
+    /// Reads the next states, and waits for them if there are none.
     async fn read(&mut self) -> Option<()> {
-        // Marked as seen before it is read, so that what comes in between wakes the wait below.
+        // Marked as seen before reading, so that a state in between ends the wait below.
         let newest = *self.newest.borrow_and_update();
         let is_behind = newest.saturating_sub(self.after) > FAR_BEHIND;
         let read = tokio::select! {

@@ -1,5 +1,8 @@
-//! The API for programs, described by `api/openapi.json`, which `cargo xtask docs` makes from what is here. It
-//! renders no HTML. `access` finds out who the viewer is, and `scope` decides what the viewer sees.
+//! The API for programs, described by `api/openapi.json`, which `cargo xtask docs` generates from this code.
+//!
+//! Scripts need stable shapes, and people's pages change. So the API has its own routes, and renders no HTML;
+//! both read the same views. A handler never decides about rights: `access` determines the viewer, and
+//! `scope` decides what the viewer sees. A list is limited, and has a cursor to its next part.
 
 #[cfg(test)]
 mod description;
@@ -30,12 +33,13 @@ use crate::answer::{Problem, codes};
 use crate::app::{AppRoute, PortalApp};
 use crate::scope::{self, AccessVerb, ViewerVisibility, VisiblePart};
 
-/// Rows of one answer: as many as a person looks through, and as many as a script may ask for.
+/// The most rows of one answer: the default is what a person looks through, the maximum what a script may
+/// request.
 pub(crate) const ROWS: usize = 500;
 pub(crate) const MOST_ROWS: usize = 10_000;
-/// A reason is a sentence for the record.
+/// A reason is one sentence in the record.
 pub(crate) const REASON_BYTES: usize = 1024;
-/// Positions of one replay. Who has more replays all of the plugin.
+/// The most positions of one replay. With more, people replay all letters of the plugin.
 const MOST_SEQS: usize = 1000;
 
 /// The parameters of the operations that take several.
@@ -64,7 +68,7 @@ const GAPS: &[&str] = &["source", "uid", "kind", "namespace", "name", "cursor", 
 const POISON: &[&str] = &["source", "cursor", "limit"];
 const LETTERS: &[&str] = &["plugin", "cursor", "limit"];
 
-/// Objects with details of one answer, where no limit is given.
+/// How many objects with details one answer has by default.
 const DETAILED: usize = 100;
 
 pub(crate) const OPENAPI: &str = include_str!("openapi.json");
@@ -105,7 +109,7 @@ async fn status(
     Ok(Json(ViewerVisibility::new(&app, &viewer).status().await?))
 }
 
-/// The body is the page's objects; the headers say where the next page is and what else there is to know.
+/// The body has the page's objects; the headers have the next page's address and notices.
 async fn objects(
     State(app): State<PortalApp>,
     viewer: PortalViewer,
@@ -141,7 +145,7 @@ async fn objects(
     let mut page = visible.objects(query.clone()).await?;
     page.objects.truncate(limit);
     let mut forbidden = None;
-    // Where nothing was found, nothing waits to be sent, and rights may take long to ask for.
+    // If nothing was found, nothing waits to be sent, and checking rights may take long.
     let turn = turn.filter(|_| !page.objects.is_empty());
     if page.objects.is_empty() {
         scope::check(&app, query.source.as_deref(), query.kind.as_deref()).await?;
@@ -180,7 +184,7 @@ async fn timeline(
     let visible = ViewerVisibility::new(&app, &viewer);
     query.kinds = visible.kinds_of(&query).await?;
     if query.kinds.as_ref().is_some_and(Vec::is_empty) {
-        // Nothing is looked up, so neither the answer nor the time that it takes tells what there is.
+        // Nothing is looked up, so neither the answer nor its time reveals what exists.
         let (kind, namespace) = (query.kind, query.namespace);
         let asked = ObjectQuery { kind, namespace, ..ObjectQuery::default() };
         let forbidden = match asked.namespace {
@@ -274,7 +278,7 @@ async fn poison(
     Ok(PagedAnswer::new(part.rows, params.next(&uri, part.next)))
 }
 
-/// Whatever it is, a browser is to save it and not to show it: it comes from a stranger.
+/// A browser must save it and not show it, whatever it is: it comes from an untrusted source.
 async fn poison_raw(
     State(app): State<PortalApp>,
     viewer: PortalViewer,
@@ -341,7 +345,7 @@ async fn letter_records(
     let params = QueryParams::read(&uri, LETTERS)?;
     let limit = params.limit(ROWS, MOST_ROWS)?;
     viewer.must(GuardedAct::SeeStatus, "").await?;
-    // One more tells whether there are more.
+    // One more shows whether more exist.
     let query =
         RecordQuery { plugin: params.owned("plugin"), before: params.cursor("cursor")?, limit: limit + 1 };
     let mut records = app.views.letter_records(&query).await?;
@@ -352,7 +356,7 @@ async fn letter_records(
     Ok(PagedAnswer::new(records, next))
 }
 
-/// The request as it is carried out: the record names whoever has signed in.
+/// The request as it is executed: the record names the signed-in person.
 pub(crate) async fn authorised(
     viewer: &PortalViewer,
     act: GuardedAct,
@@ -366,7 +370,7 @@ pub(crate) async fn authorised(
     Ok(request)
 }
 
-/// What the record keeps of a request.
+/// Checks the texts that the record stores.
 fn check_record(what: &str, reason: &str, who: &str) -> Result<(), Problem> {
     let hint = "The reason is kept with what was done, for whoever asks later.";
     if reason.trim().is_empty() {
@@ -402,7 +406,7 @@ fn check_replay(request: &ReplayRequest) -> Result<(), Problem> {
     Ok(())
 }
 
-/// For `kubewitness dashboard`: no token is ever in an address.
+/// For `kubewitness dashboard`: no token ever appears in an address.
 async fn login(
     State(_): State<PortalApp>,
     viewer: PortalViewer,

@@ -1,4 +1,4 @@
-//! Muting: who is not told of an object, of a namespace, or of anything.
+//! Muting: who is not notified about an object, about a namespace, or about anything.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::answer::params::QueryParams;
 use crate::app::PortalApp;
 use crate::scope::ViewerVisibility;
 
-/// Namespaces whose mutes one answer shows to whoever may not see all.
+/// The most namespaces whose mutes one answer shows to a person who may not see all.
 const NAMESPACES: usize = 256;
 
 type MuteBody = Result<Json<MuteRequest>, JsonRejection>;
@@ -48,7 +48,7 @@ pub(super) async fn unmute(
     Ok(Json(order(&app, &viewer, false, body?.0).await?))
 }
 
-/// Those that they may undo, newest first.
+/// The mutes that the viewer may remove, newest first.
 pub(crate) async fn visible_mutes(app: &PortalApp, viewer: &PortalViewer) -> Result<Vec<MuteView>, Problem> {
     let mut mutes = app.views.mutes().await?;
     mutes.reverse();
@@ -68,7 +68,7 @@ pub(crate) async fn visible_mutes(app: &PortalApp, viewer: &PortalViewer) -> Res
     Ok(mutes)
 }
 
-/// The list names whoever has signed in.
+/// The list has the name of the signed-in person.
 pub(crate) async fn order(
     app: &PortalApp,
     viewer: &PortalViewer,
@@ -86,7 +86,7 @@ pub(crate) async fn order(
         mute.who = "api".to_owned();
     }
     if let Some(uid) = uid {
-        // Whoever may not see the object does not learn whether it is there.
+        // A person who may not see the object does not learn whether it exists.
         let query = TimelineQuery { uid: Some(uid.clone()), limit: Some(1), ..TimelineQuery::default() };
         let story = ViewerVisibility::new(app, viewer).story(&query).await?;
         let known = story.states.last().map(|state| {
@@ -107,7 +107,7 @@ pub(crate) async fn order(
         mute.uid = uid;
     }
     viewer.must_mute_in(&mute.namespace).await?;
-    // Whoever may mute everything undoes what is left of a namespace that had the name before, too.
+    // A person who may mute everything also removes mutes of a former namespace with the name.
     let is_of_any = !mutes && viewer.may(GuardedAct::Mute, "").await?;
     if !mute.namespace.is_empty() && !is_of_any {
         mute.namespace_uid = viewer.mutes_in(&mute.namespace).await?.map(|live| live.uid).unwrap_or_default();

@@ -37,7 +37,7 @@ pub(super) async fn resume(
     Ok(Json(order(&app, &viewer, false, &name, body?.0).await?))
 }
 
-/// The record names whoever has signed in.
+/// The record has the name of the signed-in person.
 pub(crate) async fn order(
     app: &PortalApp,
     viewer: &PortalViewer,

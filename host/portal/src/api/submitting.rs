@@ -24,7 +24,7 @@ pub(super) async fn templates(
     Ok(Json(SubmitDesk::of(&app)?.templates(&viewer).await?))
 }
 
-/// 201 where the Job was created, and 200 where it was there already.
+/// 201 if the Job was created, and 200 if it existed already.
 pub(super) struct SubmitResponse(SubmitView);
 
 impl IntoResponse for SubmitResponse {
@@ -58,7 +58,7 @@ pub(super) async fn submit(
     Ok(SubmitResponse(desk.submit(&app, &viewer, &request, channel, &key).await?))
 }
 
-/// A key that a program or a form brings.
+/// Checks a key that a program or a form sent.
 pub(crate) fn checked(key: &str) -> Result<&str, Problem> {
     let is_plain = key.bytes().all(|byte| byte.is_ascii_graphic());
     match is_plain && (1..=KEY_BYTES).contains(&key.len()) {

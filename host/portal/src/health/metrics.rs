@@ -1,11 +1,11 @@
-//! The page that Prometheus reads: text format 0.0.4, one family a table row.
+//! The page that Prometheus reads: text format 0.0.4, one family for each row of a table.
 //!
-//! What may only grow is a counter and ends in `_total` (or is the time or the bytes that did);
-//! it begins at 0 with the process. What the journal holds is a gauge: it outlives the process,
-//! and retention lets it fall.
+//! Figures that only grow are counters, end in `_total`, and begin at 0 with the process; so do sums of
+//! seconds and bytes. The content of the journal is a gauge: it outlives the process, and retention lets it
+//! shrink.
 //!
-//! The text is written here: the crates for Prometheus render a registry of counters that a process keeps,
-//! and these figures are one snapshot of sources and plugins that come and go.
+//! The crates for Prometheus were rejected: they render a registry of counters that a process keeps, while
+//! these figures are a snapshot of sources and plugins that come and go.
 
 use kubewitness_core::views::{
     HistogramView, LedgerView, PluginView, QueueView, SourceCounts, SourceView, StatusView, StreamView,
@@ -17,13 +17,13 @@ use super::page::{MetricsPage, seconds};
 use super::plugin_metrics;
 use crate::serve::ListenerTraffic;
 
-/// Name, help, type and the value that a source has of it; `None` where it has none yet.
+/// Name, help, type, and the value for a source; `None` if it has no value yet.
 type OfSource = (&'static str, &'static str, MetricKind, fn(&SourceView) -> Option<f64>);
 type OfPlugin = (&'static str, &'static str, fn(&PluginView) -> f64);
-/// The value of one more label, and the count that it stands for.
+/// The value of an additional label, and its count.
 type LabelledCount = (&'static str, fn(&SourceCounts) -> u64);
 
-/// What the events of a source turned out to be.
+/// The events of a source, by their meaning.
 const EVENTS: [LabelledCount; 7] = [
     ("present", |c| c.present),
     ("gone", |c| c.gone),
@@ -151,8 +151,8 @@ const PLUGINS: [OfPlugin; 11] = [
 type OfQueue = (&'static str, &'static str, MetricKind, fn(&QueueView) -> f64);
 type HistogramList = (&'static str, &'static str, fn(&QueueView) -> &HistogramView);
 
-/// The names and meanings of client-go's work queues, so that the dashboards and alerts which
-/// people have for their controllers work here too.
+/// The names and meanings of client-go's work queues, so that people's dashboards and alerts for their
+/// controllers work here, too.
 const QUEUES: [OfQueue; 5] = [
     ("workqueue_depth", "States that wait and are in no call, those in the journal included.", Gauge, |q| {
         q.depth as f64
@@ -189,7 +189,7 @@ const QUEUE_TIMES: [HistogramList; 2] = [
     }),
 ];
 
-/// Repeats of what is there, which are in none of the figures above.
+/// Repeated deliveries, which are in none of the figures above.
 const RESYNCS: [OfPlugin; 3] = [
     ("resyncs_total", "Resyncs of the plugin's sources.", |p| p.resyncs as f64),
     ("resynced_total", "States that resyncs handed over again.", |p| p.resynced as f64),

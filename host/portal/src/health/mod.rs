@@ -1,5 +1,9 @@
-//! Answers probes and Prometheus: `/healthz`, `/readyz` and `/metrics`. It reads figures alone: no state, no
-//! document. It changes nothing.
+//! Answers probes and Prometheus: `/healthz`, `/readyz` and `/metrics`.
+//!
+//! A probe must not fail because people use the portal heavily, and a scrape must not cost a walk over the
+//! journal. So these endpoints read only figures that are at hand, no state and no document, and can be
+//! served on a port of their own. `/healthz` says that the process runs; `/readyz` says whether it does its
+//! work. They change nothing.
 
 mod metrics;
 mod page;
@@ -19,14 +23,14 @@ pub(crate) fn routes() -> Vec<AppRoute> {
     vec![("/healthz", get(healthz)), ("/readyz", get(readyz)), ("/metrics", get(metrics))]
 }
 
-/// The process runs and answers; whether it does its work is for `/readyz`.
+/// The process runs and answers; `/readyz` says whether it does its work.
 async fn healthz() -> &'static str {
     "ok\n"
 }
 
 async fn readyz(State(app): State<PortalApp>, viewer: PortalViewer) -> Response {
     let Err(why) = app.views.ready() else { return "ready\n".into_response() };
-    // The reason may name what is not for everybody.
+    // The reason may contain details that are not for everybody.
     let text = match viewer.may(GuardedAct::SeeStatus, "").await {
         Ok(true) => format!("not ready: {why}\n"),
         _ => "not ready\n".to_owned(),

@@ -62,7 +62,7 @@ fn escape(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// Seconds since 1970 of a time as the views write it; `None` for any other text.
+/// Seconds since 1970 for a time in the form of the views; `None` for any other text.
 pub fn seconds(text: &str) -> Option<f64> {
     kubewitness_core::calendar::parse(text).map(|ms| ms as f64 / 1000.0)
 }

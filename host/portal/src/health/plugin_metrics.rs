@@ -7,7 +7,7 @@ use super::page::MetricKind::{self, Counter, Gauge};
 use super::page::{MetricsPage, seconds};
 
 type OfCalls = (&'static str, &'static str, MetricKind, fn(&CallsView) -> f64);
-/// The value of one more label, and the count that it stands for.
+/// The value of an additional label, and its count.
 type PluginCount = (&'static str, fn(&CallsView) -> u64);
 
 const FIGURES: [OfCalls; 10] = [

@@ -1,5 +1,5 @@
-//! What could not be witnessed as it should have been: holes, bytes that were no object, histories
-//! that were replaced, and what differed.
+//! The versions and bytes that were not witnessed as intended: gaps, poison messages, replaced histories, and
+//! differences that audits found.
 
 use axum::extract::State;
 use axum::http::Uri;
@@ -32,7 +32,7 @@ pub(super) async fn page(
     let (mut sources, restricted) = (status.sources, status.restricted);
     let gaps = visible.gaps(query.clone(), ROWS).await?;
     let poison = PoisonQuery { source: query.source.clone(), cursor: params.cursor("poison")?, limit: None };
-    // Bytes that were no object are of none.
+    // Bytes that are not an object belong to no object.
     let poison = match query.uid.is_some() || restricted {
         true => VisiblePart::default(),
         false => visible.poison(poison, ROWS).await?,
@@ -88,7 +88,7 @@ fn narrowed(query: &GapQuery) -> Markup {
 
 // ---- missing versions --------------------------------------------------------------------
 
-/// How many there are of one object is not known.
+/// Their number for one object is unknown.
 fn none_to_see(query: &GapQuery, unseen: u64) -> Markup {
     let title = match unseen {
         1.. if query.uid.is_none() => {
@@ -161,7 +161,7 @@ fn table(gaps: &[Gap]) -> Markup {
     }
 }
 
-/// An empty bound is not known: before the first list, or until now.
+/// An empty bound is unknown: before the first list, or until now.
 pub(super) fn bound(version: &str) -> &str {
     if version.is_empty() { "open" } else { version }
 }
@@ -206,7 +206,7 @@ fn poisons(poison: &[PoisonView], is_first: bool, unseen: u64) -> Markup {
     }
 }
 
-/// Controls have no picture of their own, and some turn the direction of writing.
+/// Control characters are invisible, and some change the direction of writing.
 fn visible(text: &str) -> String {
     let unseen = |c: char| {
         c.is_control()

@@ -1,5 +1,5 @@
-//! Whether all is well, on one page: what each plugin has of the states, what each source does, and what the journal
-//! holds.
+//! The health on one page: the progress of each plugin, the state of each source, and the content of the
+//! journal.
 
 use axum::extract::State;
 use axum::http::Uri;
@@ -47,8 +47,7 @@ fn is_complete(plugin: &PluginView) -> bool {
     plugin.observed == plugin.delivered + plugin.filtered + plugin.dead + plugin.waiting + plugin.taken
 }
 
-/// One line first: most readers need no more.
-/// `has_notices`: something is wrong that stands below it.
+/// One line first, because most readers need no more. `has_notices` is set if a problem is shown below it.
 fn verdict(status: &StatusView, has_notices: bool) -> Markup {
     let behind = status.sources.iter().filter(|source| !source.synced).count() as u64;
     let wrong = status.plugins.iter().filter(|plugin| !is_complete(plugin)).count() as u64;
@@ -74,7 +73,7 @@ fn verdict(status: &StatusView, has_notices: bool) -> Markup {
     }
 }
 
-/// Of the table of plugins.
+/// The columns of the table of plugins.
 const FIGURES: [&str; 6] = ["Observed", "Delivered", "Filtered", "Dead", "Waiting", "Taken"];
 
 fn plugins(plugins: &[PluginView]) -> Markup {

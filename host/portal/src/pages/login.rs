@@ -28,7 +28,7 @@ pub(crate) fn routes() -> Vec<AppRoute> {
 async fn page(State(app): State<PortalApp>, headers: HeaderMap, uri: Uri) -> Result<Response, ProblemPage> {
     let params = QueryParams::read(&uri, &["next", "ended", "left", "used"])?;
     let next = local(params.text("next").unwrap_or("/"));
-    // A review that can't be had is told by the page that comes next.
+    // The next page reports a failed review.
     if app.gate.is_signed_in(&headers).await.unwrap_or(false) {
         return Ok(Redirect::to(next).into_response());
     }
@@ -126,8 +126,8 @@ async fn once_by_address(State(app): State<PortalApp>, uri: Uri) -> Result<Respo
     once(&app, params.text("code").unwrap_or_default(), None).await
 }
 
-/// Takes a code from the file that `kubewitness dashboard` opens, or from the page that asks whether to go on. Only the
-/// latter says that the person was asked.
+/// Takes a code from the file that `kubewitness dashboard` opens, or from the page that asks for
+/// confirmation. Only the latter sets that the person was asked.
 async fn once_by_form(
     State(app): State<PortalApp>,
     headers: HeaderMap,
@@ -139,8 +139,8 @@ async fn once_by_form(
     once(&app, code, was_asked.then(|| PortalTransport::of(app.gate.secure, &headers))).await
 }
 
-/// Others could bring people into a session of somebody else, and see what they do there. So each person is asked first,
-/// and told whose session it is. `asked`: how the browser speaks of whoever was.
+/// Others could lure people into somebody else's session, and watch what they do there. So each person is
+/// asked first, and sees whose session it is. `asked` is set once they confirmed.
 async fn once(app: &PortalApp, code: &str, asked: Option<PortalTransport>) -> Result<Response, ProblemPage> {
     let PortalAccess::Kubernetes(control) = &app.gate.access else {
         return Ok(Redirect::to("/").into_response());
@@ -176,7 +176,7 @@ async fn leave(State(app): State<PortalApp>, headers: HeaderMap) -> Result<Respo
 
 fn with(mut response: Response, cookies: &[String]) -> Response {
     for cookie in cookies {
-        // Its text is of base64 and names.
+        // The text consists of base64 and names.
         if let Ok(value) = HeaderValue::from_str(cookie) {
             response.headers_mut().append(header::SET_COOKIE, value);
         }

@@ -1,5 +1,9 @@
-//! The pages for people: rendered here, readable without script. The script only keeps the
-//! list of jobs and the figures up to date. No page decides what a viewer may see: `scope` does.
+//! The pages for people: rendered on the server, readable without script.
+//!
+//! A client-side application was rejected: it would need a build chain, and would show nothing to a person
+//! without script. So the server renders every page, and one small script only updates the list of jobs and
+//! the figures. A page is an answer to one person's rights: no page decides what a viewer may see, `scope`
+//! does. Every text of an object is escaped by the templates.
 
 mod api;
 mod dead_letters;

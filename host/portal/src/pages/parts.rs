@@ -11,10 +11,10 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_e
 use crate::answer::params::QueryParams;
 use crate::answer::{Problem, codes, time};
 
-/// Rows that a person gets at once; filters find the others.
+/// How many rows a person gets at once; filters find the others.
 pub(super) const ROWS: usize = 500;
 
-/// A text in which names stand between back quotes.
+/// A text in which names are between backquotes.
 pub(super) fn with_code(text: &str) -> Markup {
     html! {
         @for (index, part) in text.split('`').enumerate() {
@@ -23,8 +23,8 @@ pub(super) fn with_code(text: &str) -> Markup {
     }
 }
 
-/// A script without a browser has the API. A form comes from a browser, which says from where; that it was not
-/// another site's page has been looked at by then.
+/// Scripts use the API instead. A form comes from a browser, which sends its origin; an earlier check has
+/// refused the pages of other sites.
 pub(super) fn expect_own_page(headers: &HeaderMap) -> Result<(), Problem> {
     if headers.contains_key("sec-fetch-site") || headers.contains_key(header::ORIGIN) {
         return Ok(());
@@ -36,18 +36,18 @@ pub(super) fn expect_own_page(headers: &HeaderMap) -> Result<(), Problem> {
     ))
 }
 
-/// Percent-encodes everything that is not plainly a part of a name.
+/// Percent-encodes everything except ordinary characters of names.
 pub(super) fn encode(text: &str) -> PercentEncode<'_> {
     const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_');
     utf8_percent_encode(text, ESCAPED)
 }
 
-/// A page, or the part of one, that has nothing to show, and why.
+/// A page without content, or an empty part of one, and the reason.
 pub(super) fn empty(what: &str, why: &Markup) -> Markup {
     html! { div.empty { h2 { (what) } p.hint { (why) } } }
 }
 
-/// The ways from a page of a list to the first and to the next; each page has an address of its own.
+/// Links to the first and the next page of a list. Each page has its own address.
 pub(super) fn pages(label: &str, first: Option<String>, next: Option<String>) -> Markup {
     html! {
         @if first.is_some() || next.is_some() {
@@ -72,7 +72,7 @@ pub(super) fn pages_of(
     pages(label, first, next.map(|next| address(&next.to_string())))
 }
 
-/// In place of figures that the reader has no right to.
+/// Shown instead of figures for which the reader has no right.
 pub(super) fn restricted(what: &str) -> Markup {
     empty(
         "For operators",
@@ -87,12 +87,12 @@ pub(super) fn badge(phase: &str) -> Markup {
     html! { span.phase data-phase=(phase) { (phase) } }
 }
 
-/// A warning is told from what is normal by its word, too.
+/// The word also distinguishes a warning from a normal Event.
 pub(super) fn event_type(event: &EventView) -> Markup {
     html! { span.mark.doubt[event.kind == "Warning"] { (event.kind) } }
 }
 
-/// What an Event says, and how often.
+/// The message of an Event, and how often it occurred.
 pub(super) fn event_words(event: &EventView, about: &Markup) -> Markup {
     let repeated = event.repeated();
     html! {
@@ -106,7 +106,7 @@ pub(super) fn at(ms: u64) -> Markup {
     html! { time datetime=(time::rfc3339(ms)) { (time::readable(ms)) } }
 }
 
-/// A time that is RFC 3339 text already, down to the second.
+/// A time that is already RFC 3339 text, down to the second.
 pub(super) fn at_text(text: &str) -> Markup {
     let short = text.get(..19).unwrap_or(text).replace('T', " ");
     html! { time datetime=(text) { (short) } }
@@ -125,7 +125,7 @@ pub(super) fn why(status: &Status) -> Markup {
     }
 }
 
-/// Figures of four digits and more are read in groups.
+/// Digits of large figures are grouped.
 pub(super) fn figure(number: u64) -> String {
     let digits = number.to_string();
     let mut grouped = String::with_capacity(digits.len() + digits.len() / 3);

@@ -54,7 +54,7 @@ fn sources(sources: &[SourceView]) -> Markup {
     html! { div.cards { @for source in sources { (card(source)) } } }
 }
 
-/// What is watched, without what comes of it.
+/// Only what is watched, without any results.
 fn restricted(sources: &[SourceView]) -> Markup {
     html! {
         section aria-label="Sources" { div.cards { @for source in sources {
@@ -181,7 +181,7 @@ fn replicas(this: &ReplicaView) -> Markup {
     }
 }
 
-/// A figure that leads to what it counts.
+/// A figure with a link to what it counts.
 fn found(count: u64, address: &str) -> Markup {
     html! { @if count > 0 { a href=(address) { (figure(count)) } } @else { "0" } }
 }

@@ -1,5 +1,5 @@
-//! Parts of the lists whose rows lie in the journal: gaps, poison messages and dead letters. Of the rows that are read,
-//! a part has those that the viewer may see, and tells where the next part begins.
+//! Parts of the lists whose rows are in the journal: gaps, poison messages and dead letters. A part has those
+//! of the read rows that the viewer may see, and the start of the next part.
 
 use kubewitness_core::cursor::LetterCursor;
 use kubewitness_core::views::{DeadLetterView, GapQuery, LetterQuery, PoisonQuery, PoisonView, ViewError};
@@ -9,16 +9,16 @@ use super::part::{PartPicker, VisiblePart};
 use super::{AccessVerb, ViewerVisibility};
 use crate::answer::Problem;
 
-/// Rows that are read for one part, for those who may not see all of them.
+/// How many rows are read for one part, for a person who may not see all of them.
 pub(crate) const MOST_READ: usize = 10_000;
 
 impl ViewerVisibility {
-    /// Rows to read for so many that are shown. One more tells whether there are more.
+    /// The number of rows to read in order to show so many. One more shows whether more exist.
     fn rows(&self, limit: usize) -> usize {
         if self.is_whole() { limit.saturating_add(1) } else { MOST_READ }
     }
 
-    /// The newest gaps behind the query's cursor.
+    /// The newest gaps after the query's cursor.
     pub(crate) async fn gaps(&self, query: GapQuery, limit: usize) -> Result<VisiblePart<Gap, u64>, Problem> {
         let asked = self.rows(limit);
         let found = self.views.gaps(&GapQuery { limit: Some(asked), ..query }).await?;
@@ -33,7 +33,7 @@ impl ViewerVisibility {
         Ok(picking.finish(is_last))
     }
 
-    /// Dead letters behind the query's cursor. A plugin that is not there is told to operators alone: its name is
+    /// Dead letters after the query's cursor. Only operators learn that a plugin does not exist: its name is
     /// theirs.
     pub(crate) async fn letters(
         &self,
@@ -44,7 +44,7 @@ impl ViewerVisibility {
         self.letters_within(query, limit, &mut unbounded).await
     }
 
-    /// The same for one list among several, which share what may be read.
+    /// The same for one of several lists that share a limit of read rows.
     pub(crate) async fn letters_within(
         &self,
         query: LetterQuery,
@@ -72,7 +72,7 @@ impl ViewerVisibility {
         Ok(picking.finish(is_last))
     }
 
-    /// Plugins that have dead letters, by their names, whoever may see those: one look each.
+    /// The names of plugins with dead letters, whoever may see these; one query for each plugin.
     pub(crate) async fn plugins_with_letters(&self, most: usize) -> Result<Vec<String>, Problem> {
         let (mut names, mut cursor) = (Vec::new(), None);
         while names.len() < most {
@@ -85,8 +85,8 @@ impl ViewerVisibility {
         Ok(names)
     }
 
-    /// The newest poison messages behind the query's cursor. Bytes that are no object are of no namespace that could be
-    /// believed.
+    /// The newest poison messages after the query's cursor. Bytes that are no object have no trustworthy
+    /// namespace.
     pub(crate) async fn poison(
         &self,
         query: PoisonQuery,

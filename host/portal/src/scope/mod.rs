@@ -1,5 +1,10 @@
-//! The scope of a request: which sources it is about, which part of the answer the viewer may see, and after which
-//! position. This module renders nothing and changes nothing.
+//! The scope of a request: its sources, the part of the answer that the viewer may see, and the position
+//! after which it begins.
+//!
+//! A forgotten check in one handler would show a tenant's objects to another. So handlers read objects and
+//! states through this module, and states that were not checked yet have types that a handler can't render.
+//! What is hidden must not show by its absence either: not by a count, a cursor, or a time. This module
+//! renders nothing and changes nothing.
 
 mod lists;
 mod part;

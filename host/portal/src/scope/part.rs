@@ -1,9 +1,9 @@
-//! A part of a list, and where the next part begins: the rows that a person may see of those that were read.
+//! A part of a list, and the start of the next one: the visible rows among those that were read.
 
-/// Rows that a person may see, up to a bound.
+/// Rows that a person may see, up to a limit.
 pub(crate) struct VisiblePart<T, C> {
     pub rows: Vec<T>,
-    /// Behind this row there is more that the person may see, or more than was read.
+    /// Set if more visible rows, or more than were read, come after this row.
     pub next: Option<C>,
 }
 
@@ -13,13 +13,13 @@ impl<T, C> Default for VisiblePart<T, C> {
     }
 }
 
-/// Picks the rows of a part in their order.
+/// Selects the rows of a part, in order.
 pub(super) struct PartPicker<T, C> {
     limit: usize,
     rows: Vec<T>,
-    /// The place of the last of these rows.
+    /// The place of the last selected row.
     last: Option<C>,
-    /// The place of the last row that was passed, where that one is hidden.
+    /// The position of the last row that was read, if that row is hidden.
     hidden: Option<C>,
     goes_on: bool,
 }
@@ -29,12 +29,12 @@ impl<T, C> PartPicker<T, C> {
         Self { limit, rows: Vec::new(), last: None, hidden: None, goes_on: false }
     }
 
-    /// The person may see a row of the next part, so no other needs to be passed.
+    /// Whether a visible row of the next part was found, so that no further row has to be examined.
     pub fn goes_on(&self) -> bool {
         self.goes_on
     }
 
-    /// Goes past a row.
+    /// Handles one row.
     pub fn pass(&mut self, place: C, row: T, is_seen: bool) {
         match is_seen {
             true if self.rows.len() >= self.limit => self.goes_on = true,
@@ -46,8 +46,8 @@ impl<T, C> PartPicker<T, C> {
         }
     }
 
-    /// `all`: the list has no rows behind those that were passed. What is hidden behind the last row makes no next part:
-    /// it would tell that it is there.
+    /// `all` is set if the list has no further rows. A hidden row after the last visible one makes no next
+    /// part, because that would reveal it.
     pub fn finish(self, all: bool) -> VisiblePart<T, C> {
         let next = match () {
             () if self.goes_on => self.last,

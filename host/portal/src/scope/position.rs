@@ -1,11 +1,11 @@
-//! A position of the journal as a client of the live stream keeps it: `SEQ-MARK`. The mark is a digest of the state that
-//! was journaled there and of when it was observed.
+//! A position of the journal, in the form that clients of the live stream store: `SEQ-MARK`. The mark is a
+//! digest of the state at the position and of its observation time.
 //!
-//! A number alone is not enough. A journal that was restored from a backup gives the numbers of lost states again, and a
-//! client that goes on from its number would miss what took them. Positions are given in order and copies are beginnings,
-//! so the same state observed at the same moment at one position means that all before it is the same, too. An identity
-//! of the journal would have to change with each copy, which nobody sees being made. Replicas of one journal give the
-//! same marks.
+//! A number alone was rejected: a journal that was restored from a backup assigns the numbers of lost states
+//! again, and a client that resumes from its number would miss the new ones. An id of the journal was
+//! rejected, too: it would have to change with each copy, which nobody notices. But positions are assigned in
+//! order, and a copy is a prefix. So the same state, observed at the same time at the same position, means
+//! that everything before it is the same as well. Replicas of one journal give the same marks.
 
 use std::fmt;
 
@@ -16,13 +16,13 @@ use ring::digest::{Context, SHA256};
 
 use crate::answer::{Problem, params};
 
-/// Bytes of a digest that are told: two states of one position have the same in one of 2^48 cases.
+/// How many bytes of a digest are used: two states of one position have the same mark in one of 2^48 cases.
 const MARK_BYTES: usize = 6;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct JournalCursor {
     pub(crate) seq: Seq,
-    /// `None`: a number that somebody typed, or the beginning.
+    /// `None` for a number that somebody typed, and for the beginning.
     pub(crate) mark: Option<[u8; MARK_BYTES]>,
 }
 
@@ -30,9 +30,9 @@ pub(crate) struct JournalCursor {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PositionMatch {
     Same,
-    /// Another state: the journal is not the one that gave the position.
+    /// Another state: the position comes from another journal.
     Other,
-    /// Nothing: it has not come so far, or retention took the state.
+    /// No state: the journal has not reached it, or retention removed it.
     Unknown,
 }
 
@@ -62,7 +62,7 @@ impl JournalCursor {
         Ok(Self { seq: params::number(name, seq)?, mark: Some(bytes) })
     }
 
-    /// Without its mark where the journal has no state there, or can't be asked.
+    /// The position has no mark if the journal has no state there or can't be read.
     pub(crate) async fn at(views: &dyn Views, seq: Seq) -> Self {
         let state = state_at(views, seq).await.unwrap_or_default();
         state.map_or(Self { seq, mark: None }, |state| Self::of(&state))

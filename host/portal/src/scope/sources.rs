@@ -6,8 +6,8 @@ use kubewitness_core::views::SourceView;
 use crate::answer::{Problem, codes};
 use crate::app::PortalApp;
 
-/// An answer without rows may mean that nothing matches or that nobody watches what was asked for;
-/// this refuses the latter. While no source is configured yet, nothing can be told.
+/// An answer without rows may mean that nothing matches, or that nobody watches the requested kind; this
+/// refuses the latter. While no source is configured yet, nothing can be said.
 pub(crate) async fn check(app: &PortalApp, source: Option<&str>, kind: Option<&str>) -> Result<(), Problem> {
     if source.is_none() && kind.is_none() {
         return Ok(());
@@ -38,12 +38,12 @@ fn is_of(source: &SourceView, kind: &str) -> bool {
     is_kind(group, &source.kind, kind)
 }
 
-/// How the sources call the kind that somebody means.
+/// The kind's name in the sources, for the name that somebody typed.
 pub(crate) fn kind_of(sources: &[SourceView], kind: &str) -> Option<String> {
     sources.iter().find(|source| is_of(source, kind)).map(|source| source.kind.clone())
 }
 
-/// For people: what there is instead.
+/// For people: what is watched instead.
 pub(crate) fn witnessed(sources: &[SourceView]) -> String {
     format!("The sources witness {}. The host's settings name more.", source_list(sources))
 }

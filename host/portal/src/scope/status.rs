@@ -1,4 +1,5 @@
-//! Cuts the status down to what the viewer may see. Without the right, the viewer sees the names of the sources.
+//! Reduces the status to what the viewer may see. Without the right, the viewer sees only the names of the
+//! sources.
 
 use std::sync::Arc;
 
@@ -30,7 +31,8 @@ impl ViewerVisibility {
         Ok(StatusView { sources, restricted: true, ..StatusView::default() })
     }
 
-    /// An operator sees how the controller works. The objects that this names are for people who may see them.
+    /// An operator sees how the controller works. Objects that are named there are shown only to people who
+    /// may see them.
     async fn keep_seen(&self, status: &mut StatusView) -> Result<(), Problem> {
         if self.is_whole() {
             return Ok(());
@@ -57,7 +59,7 @@ impl ViewerVisibility {
         Ok(())
     }
 
-    /// Why the controller is not ready, for those who may know.
+    /// Why the controller is not ready, for people who may know.
     pub(crate) async fn not_ready(&self) -> Result<Option<String>, Problem> {
         match self.views.ready() {
             Err(why) if self.is_operators().await? => Ok(Some(why)),

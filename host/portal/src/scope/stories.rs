@@ -1,4 +1,4 @@
-//! The story of one object, cut to what somebody may see of it.
+//! The story of one object, reduced to what somebody may see of it.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use crate::answer::Problem;
 /// The owned objects, as far as the viewer may see them.
 struct VisibleOwned {
     states: Vec<RawState>,
-    /// Where the next part of it begins.
+    /// Where its next part begins.
     next: StoryCursor,
-    /// There is some, and nothing of it is hidden.
+    /// It is not empty, and nothing of it is hidden.
     is_all: bool,
 }
 
-/// Older parts lack the end of the story, several objects have several, and an Event has none.
+/// Older parts lack the end of the story, several objects have several ends, and an Event has none.
 fn is_explained(query: &TimelineQuery, story: &TimelineView) -> bool {
     let Some(first) = story.states.first().filter(|_| query.events) else { return false };
     let is_of_first = |state: &Arc<State>| state.object.uid == first.object.uid;
@@ -30,7 +30,7 @@ fn is_explained(query: &TimelineQuery, story: &TimelineView) -> bool {
 }
 
 impl ViewerVisibility {
-    /// Of a story what they may get; of what the object owns, what they may get whatever its name is.
+    /// The visible part of a story; for the owned objects, it is decided whatever their names are.
     pub(crate) async fn story(&self, query: &TimelineQuery) -> Result<TimelineView, Problem> {
         let story = self.visible_story(query).await?;
         let why = match is_explained(query, &story) {
@@ -54,7 +54,7 @@ impl ViewerVisibility {
         let RawStory { states, related, events, reports, next, owns_more } = story;
         let oldest = states.first().map(RawState::seq);
         let states = self.of_states(states, true).await?;
-        // What is older than a state that they may not see is none of theirs.
+        // States older than a hidden one are not shown.
         let is_theirs = states.first().map(RawState::seq) == oldest;
         let owned = self.owned(query, related, next).await?;
         let next = next.filter(|_| is_theirs).map(|next| StoryCursor { states: next.states, ..owned.next });
@@ -78,20 +78,20 @@ impl ViewerVisibility {
         Ok(told)
     }
 
-    /// Whether anything of an object, or of what it owns, could be theirs. Only the journal knows its namespace: so its
-    /// newest state is looked up, and for those to whom nothing could be shown nothing else. Then the time does not tell
-    /// how much there is.
+    /// Whether anything of an object, or of the objects that it owns, could be visible to them. Only the
+    /// journal knows its namespace, so its newest state is looked up. If nothing could be shown, nothing else
+    /// is read, so that the time does not reveal how much exists.
     async fn may_show_of(&self, uid: &str) -> Result<bool, Problem> {
         let newest = self.views.story(&TimelineQuery::newest_of(uid)).await?.states;
         let Some(object) = newest.first().map(|state| state.object().clone()) else { return Ok(false) };
-        // An object of the whole cluster may own what lies in any namespace.
+        // A cluster-scoped object may own objects in any namespace.
         Ok(object.namespace.is_empty()
             || self.may_get_something_in(&object.namespace).await?
             || !self.of_states(newest, true).await?.is_empty())
     }
 
-    /// What the object owns. Where they may not see all of it, as many states are read as there may be: a part that is
-    /// cut by what is hidden would tell where that is, and leave out what is theirs.
+    /// The owned objects. If the person may not see all of them, the maximum number of states is read: a part
+    /// that is cut at a hidden state would reveal it, and leave out visible ones.
     async fn owned(
         &self,
         query: &TimelineQuery,
@@ -119,16 +119,16 @@ impl ViewerVisibility {
         }
         let next = match (states.first(), rest) {
             (Some(oldest), _) if is_cut => StoryCursor { related: oldest.seq(), ..here },
-            // After the last states of these objects come those of the next ones.
+            // After the last states of these objects, those of the next ones follow.
             (Some(_), Some(rest)) if is_all || rest.related == Seq::MAX => rest,
-            // The position of a state that they may not see tells when it was.
+            // The position of a hidden state would reveal its time.
             (Some(oldest), Some(rest)) if rest.related > 0 => StoryCursor { related: oldest.seq(), ..here },
             _ => StoryCursor { related: 0, ..here },
         };
         Ok(VisibleOwned { states, next, is_all })
     }
 
-    /// Whether behind the cursor is anything that they may see. A story that is cut tells that there is more.
+    /// Whether anything visible follows the cursor. A truncated story reveals that more exists.
     async fn goes_on(&self, query: &TimelineQuery, cursor: StoryCursor) -> Result<bool, Problem> {
         let mut query = TimelineQuery { cursor: Some(cursor), events: false, ..query.clone() };
         loop {

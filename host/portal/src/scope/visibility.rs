@@ -1,7 +1,8 @@
-//! Decides what a viewer may see. It asks the API server.
+//! Decides what a viewer may see, by asking the API server.
 //!
-//! A right in the whole cluster shows everything. A right in a namespace shows what belongs to the namespace that
-//! has the name now: an object that is older than it belongs to one that had the name before.
+//! A cluster-wide right shows everything. A right in a namespace shows what belongs to the present namespace
+//! of that name: an older object belongs to a former one. A witness sees every object, so filtering only by
+//! name would show a tenant the objects of a former tenant.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,21 +21,22 @@ use crate::access::{GuardedAct, PortalViewer, ReviewUnanswered, cursors};
 use crate::answer::{Problem, codes};
 use crate::app::PortalApp;
 
-/// Namespaces that are asked about for one answer. Whoever may look into more of them, and not into all, names one.
+/// How many namespaces are checked for one answer. A person who may see more of them, but not all, has to
+/// name one.
 const NAMESPACES: usize = 256;
-/// The same by a right that is for one name alone. No answer about a name is asked for twice, so the API server pays for
-/// each name that somebody makes up.
+/// The same for a right that covers a single name. No answer about a name is reused, so the API server pays
+/// for each invented name.
 const NAMESPACES_OF_A_NAME: usize = 32;
-/// Reviews that one answer has under way.
+/// How many reviews of one answer run concurrently.
 const AT_ONCE: usize = 8;
-/// Decisions that one answer or stream holds.
+/// How many decisions one answer or stream remembers.
 const DECISIONS: usize = 4096;
-/// Resources that one sentence names.
+/// How many resources one sentence names.
 const NAMED_RESOURCES: usize = 8;
-/// The longest name that Kubernetes gives.
+/// The longest name in Kubernetes.
 const NAME_BYTES: usize = 253;
 
-/// A stream shows what a list shows, so it takes the right to list, and not the one to watch.
+/// A stream shows what a list shows, so it needs the right to list, and not the one to watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum AccessVerb {
     Get,
@@ -53,7 +55,7 @@ impl AccessVerb {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AccessRight {
     Everywhere,
-    /// For what was created at this moment or later.
+    /// Only objects that were created at this time or later.
     Since(u64),
     Nowhere,
 }
@@ -85,7 +87,7 @@ impl ViewerVisibility {
         }
     }
 
-    /// Whether nobody asks who they are, so that they see everything.
+    /// Whether people are not distinguished, so that they see everything.
     pub(crate) fn is_whole(&self) -> bool {
         matches!(self.viewer, PortalViewer::Everybody)
     }
@@ -97,7 +99,7 @@ impl ViewerVisibility {
 
     // ---- objects -----------------------------------------------------------------------------
 
-    /// One object. `seq` is one of its states, where one is known.
+    /// One object. `seq` is one of its states, if one is known.
     pub(crate) async fn sees(
         &self,
         verb: AccessVerb,
@@ -111,7 +113,7 @@ impl ViewerVisibility {
         self.reaches(right, object, seq).await
     }
 
-    /// The same by a right that may be for this name alone.
+    /// The same with a right that may apply to this name alone.
     async fn gets(&self, object: &ObjectRef, seq: Option<Seq>) -> Result<bool, Problem> {
         if self.sees(AccessVerb::Get, object, seq).await? {
             return Ok(true);
@@ -129,9 +131,9 @@ impl ViewerVisibility {
         self.reaches(right, object, seq).await
     }
 
-    /// Whether anything in a list could be theirs there. It is asked before anything is looked up: then neither the
-    /// answer nor the time that it takes tells what there is. Without a namespace, or for a kind that no source
-    /// witnesses any more, only what is found tells.
+    /// Whether anything in such a list could be theirs. It is checked before anything is looked up, so that
+    /// neither the answer nor its time reveals what exists. Without a namespace, or for a kind that no source
+    /// witnesses any more, only the matches can decide.
     pub(crate) async fn could_list(
         &self,
         kind: Option<&str>,
@@ -233,16 +235,16 @@ impl ViewerVisibility {
         AccessAttempt {
             verb: verb.word().into(),
             group: group.into(),
-            // A source that was taken out leaves its history.
+            // A removed source leaves its history.
             resource: resource.unwrap_or_else(|| kinds::plural(&kind.to_lowercase())),
             namespace: namespace.into(),
             name: name.into(),
         }
     }
 
-    /// Asks for the rights by which a stream may show something, before it shows anything: a stream of which one is
-    /// withdrawn ends, however quiet it is. Rights in more namespaces than an answer asks about are noted once they
-    /// show something, and so are those in a namespace in which nothing was ever witnessed.
+    /// Checks the rights by which a stream may show something, before it shows anything. A stream ends when
+    /// one of them is withdrawn, however quiet it is. Rights in more namespaces than one answer checks are
+    /// noted once they show something, and so are those in a namespace in which nothing was ever witnessed.
     pub(crate) async fn note_rights(&self) -> Result<(), Problem> {
         if self.is_whole() {
             return Ok(());
@@ -254,7 +256,7 @@ impl ViewerVisibility {
                 spots.extend(names.into_iter().map(|name| (group.clone(), kind.clone(), name)));
             }
         }
-        // What was decided about whole kinds stays, too.
+        // Decisions about whole kinds are kept, too.
         spots.truncate(DECISIONS / 2);
         let rights = stream::iter(spots).map(async |(group, kind, name)| {
             self.right(AccessVerb::List, &group, &kind, &name).await?;
@@ -263,8 +265,8 @@ impl ViewerVisibility {
         rights.buffer_unordered(AT_ONCE).try_collect().await
     }
 
-    /// Whether all that was seen so far may still be seen. A stream asks now and then. Where no right is noted, nobody
-    /// could tell that it was withdrawn: the stream ends, and the next one notes what there is by then.
+    /// Whether everything shown so far may still be shown. A stream checks it now and then. If no right is
+    /// noted, a withdrawal could not be detected: the stream ends, and the next one notes the present rights.
     pub(crate) async fn still_holds(&self) -> Result<bool, ReviewUnanswered> {
         if self.is_whole() {
             return Ok(true);
@@ -285,7 +287,7 @@ impl ViewerVisibility {
 
     // ---- answers -----------------------------------------------------------------------------
 
-    /// The objects that a list may find. `None`: everything.
+    /// The objects that a list may find; `None` for all.
     pub(crate) async fn within(&self, query: &ObjectQuery) -> Result<Option<VisibleObjects>, Problem> {
         if self.is_whole() {
             return Ok(None);
@@ -297,7 +299,8 @@ impl ViewerVisibility {
         let mut within = VisibleObjects::default();
         let mut looked = BTreeSet::new();
         let past = query.gone != GoneFilter::No || query.at.is_some() || query.cause.is_some();
-        // The owner of an Event's object is found by the controller, so to look it up is for who may get every owner.
+        // The controller finds the owner of an Event's object, so searching by owner needs the right to get
+        // every owner.
         let by_owner = query.index.as_ref().is_some_and(|index| index.starts_with("owner="))
             && !self.sees_all_kinds().await?;
         let is_hidden = |known: &&WatchedResource| by_owner && kinds::is_event(&known.group, &known.kind);
@@ -317,7 +320,7 @@ impl ViewerVisibility {
         Ok(Some(within))
     }
 
-    /// A cause tells of pods, so a question for one finds objects where they may get pods.
+    /// A cause reveals something about pods, so a query for one finds objects only where they may get pods.
     async fn with_seen_causes(
         &self,
         known: &WatchedResource,
@@ -349,8 +352,8 @@ impl ViewerVisibility {
             || self.right(AccessVerb::Get, "", "Pod", namespace).await? != AccessRight::Nowhere)
     }
 
-    /// For an answer that is empty: what it takes a right for, if nothing that the query asks for could be theirs. This
-    /// follows from rights alone. Without a namespace, those count in which something is now.
+    /// For an empty answer: the right that it needs, if nothing that the query requests could be theirs. This
+    /// follows from rights alone. Without a namespace, the rights in namespaces with present objects count.
     pub(crate) async fn forbidden(
         &self,
         verb: AccessVerb,
@@ -363,7 +366,7 @@ impl ViewerVisibility {
         let is_of_source =
             |known: &&WatchedResource| query.source.as_ref().is_none_or(|name| *name == known.source);
         for known in self.of_kind(query.kind.as_deref()).filter(is_of_source) {
-            // For a cause, rights count in the namespaces in which something was.
+            // For a cause, rights count in the namespaces that ever had objects.
             let past = query.cause.is_some();
             let sees_all = query.namespace.is_none() && self.sees_source(verb, &known.source).await?;
             if sees_all && (!past || self.sees_causes_in("").await?) {
@@ -420,8 +423,9 @@ impl ViewerVisibility {
         Ok(rights.into_iter().filter_map(since).collect())
     }
 
-    /// The kinds and namespaces in which an object of this name may be theirs. A story is cut to so many states, and
-    /// those of a foreign object of the same name would be seen by what they leave out. `None`: everything may be.
+    /// The kinds and namespaces in which an object with this name may be theirs. A story has a limited number
+    /// of states, and those of a foreign object with the same name would show by what they displace. `None`
+    /// if everything may be theirs.
     pub(crate) async fn kinds_of(&self, query: &TimelineQuery) -> Result<Option<Vec<KindWithin>>, Problem> {
         let (Some(name), None, false) = (&query.name, &query.uid, self.is_whole()) else { return Ok(None) };
         let (mut theirs, mut is_known) = (Vec::new(), false);
@@ -435,11 +439,11 @@ impl ViewerVisibility {
                 theirs.push(KindWithin { group: known.group.clone(), kind: known.kind.clone(), namespaces });
             }
         }
-        // Of a kind that no source witnesses any more, nobody knows where it was.
+        // For a kind that no source witnesses any more, its namespaces are unknown.
         Ok(is_known.then_some(theirs))
     }
 
-    /// Those in which they may get an object of this name. It has none if it is of the whole cluster.
+    /// The namespaces in which they may get an object with this name. Empty for a cluster-scoped object.
     async fn namespaces_of(
         &self,
         known: &WatchedResource,
@@ -468,7 +472,7 @@ impl ViewerVisibility {
         Ok(found.into_iter().flatten().collect())
     }
 
-    /// Whether they may get anything in a namespace: what an object owns lies beside it.
+    /// Whether they may get anything in a namespace, which contains the owned objects.
     pub(super) async fn may_get_something_in(&self, namespace: &str) -> Result<bool, Problem> {
         for WatchedResource { group, kind, .. } in &self.witnessed {
             if self.right(AccessVerb::Get, group, kind, namespace).await? != AccessRight::Nowhere {
@@ -502,7 +506,7 @@ impl ViewerVisibility {
         Ok(self.viewer.seal_cursor(&list, self.of_page(page).await?))
     }
 
-    /// How far plugins are is for operators, and so are their names.
+    /// The progress of plugins is for operators, and so are their names.
     async fn of_page(&self, mut page: ObjectPage) -> Result<ObjectPage, Problem> {
         let has_details = page.objects.iter().any(|view| view.details.is_some());
         if has_details && !self.is_operators().await? {
@@ -525,7 +529,7 @@ impl ViewerVisibility {
         Ok(page)
     }
 
-    /// What an Event tells is for whoever may also get the object that it is about.
+    /// The content of an Event is only for people who may also get its object.
     async fn keep_seen_events(&self, objects: &mut [ObjectView]) -> Result<(), Problem> {
         let events = objects.iter_mut().filter_map(|view| view.details.as_mut()?.event.take());
         let events = self.of_events(events.collect()).await?.into_iter();
@@ -539,8 +543,8 @@ impl ViewerVisibility {
         Ok(())
     }
 
-    /// The owner of most objects stands in them. That of an Event is found by the controller, so it is for whoever may
-    /// get the owner.
+    /// Most objects contain their owner. The owner of an Event is found by the controller, so it is shown
+    /// only to people who may get the owner.
     async fn sees_owner(&self, object: &ObjectRef, owner: Option<&ObjectRef>) -> Result<bool, Problem> {
         match owner.filter(|_| kinds::is_event(&object.group, &object.kind)) {
             Some(owner) => self.gets(owner, None).await,
@@ -553,7 +557,7 @@ impl ViewerVisibility {
         Ok(if is_seen { state } else { state.without_owner() })
     }
 
-    /// Whether they may get all that is witnessed, in every namespace.
+    /// Whether they may get all witnessed kinds in every namespace.
     pub(super) async fn sees_all_kinds(&self) -> Result<bool, Problem> {
         for known in &self.witnessed {
             if self.right(AccessVerb::Get, &known.group, &known.kind, "").await? != AccessRight::Everywhere {
@@ -563,9 +567,9 @@ impl ViewerVisibility {
         Ok(true)
     }
 
-    /// Events that they may get, about objects that they may get.
+    /// The Events that the viewer may get, about objects that the viewer may get.
     pub(crate) async fn of_events(&self, events: Vec<EventView>) -> Result<Vec<EventView>, Problem> {
-        // An Event may name any uid, so nothing follows from what another one says of the same.
+        // An Event may name any uid, so another one with the same uid proves nothing.
         let mut seen: HashMap<ObjectRef, bool> = HashMap::new();
         let mut shown = Vec::new();
         for event in events {
@@ -592,7 +596,7 @@ impl ViewerVisibility {
         states: Vec<RawState>,
         by_name: bool,
     ) -> Result<Vec<RawState>, Problem> {
-        // A state whose document says when its object was created.
+        // A state whose document has the creation time of its object.
         let mut tells: HashMap<&str, &RawState> = HashMap::new();
         for state in &states {
             let told = tells.entry(&state.object().uid).or_insert(state);
@@ -615,7 +619,7 @@ impl ViewerVisibility {
         Ok(shown)
     }
 
-    /// The state at a position, where they may get its object.
+    /// The state at a position, if the viewer may get its object.
     pub(crate) async fn state_at(&self, seq: Seq) -> Result<Option<RawState>, Problem> {
         let states = self.views.states_after(seq.saturating_sub(1), 1).await?;
         match states.into_iter().find(|state| state.seq() == seq) {
@@ -624,8 +628,8 @@ impl ViewerVisibility {
         }
     }
 
-    /// The document at a position, for them to read. One that is not there and one that is not for them are told
-    /// in the same words.
+    /// The document at a position, for the viewer. A missing document and a forbidden one give the same
+    /// message.
     pub(crate) async fn document(&self, seq: Seq) -> Result<Vec<u8>, Problem> {
         if self.is_whole() {
             return Ok(self.views.document(seq).await?);
@@ -648,8 +652,8 @@ impl ViewerVisibility {
         Ok(document)
     }
 
-    /// A gap of a whole source is for those who may list its resource in the whole cluster: it hides how much of
-    /// whose is missing.
+    /// A gap of a whole source is only for people who may list its resource in the whole cluster, because it
+    /// does not say whose versions are missing.
     pub(crate) async fn sees_gap(&self, gap: &Gap) -> Result<bool, Problem> {
         match &gap.object {
             Some(object) => self.sees(AccessVerb::List, object, None).await,

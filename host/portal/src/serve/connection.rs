@@ -27,8 +27,8 @@ use super::stall::{self, StallTimer};
 use super::tls::TlsListener;
 use super::traffic::TrafficCounts;
 
-/// Bytes of a request's line and headers, and of what is gathered of an answer before it is sent. A
-/// selector may be some kilobytes.
+/// The most bytes of a request's line and headers, and of the buffer for the answer. A selector may have some
+/// kilobytes.
 const BUFFER: usize = 32 * 1024;
 
 /// The values that every connection shares.
@@ -85,7 +85,7 @@ impl ConnectionServer {
     fn tell(&self, error: &hyper::Error, place: &ConnectionPlace) {
         trace!(%error, "a connection broke");
         if error.is_timeout() {
-            // One that rests has asked and was answered: it goes as idle ones do.
+            // A connection that had an answer before ends as an idle one.
             if place.has_never_asked() {
                 self.counts.headerless();
             }
@@ -103,7 +103,7 @@ async fn answer(
     let mut request = request.map(|body| Body::new(ArrivingBody::new(body, working.0.clone())));
     request.extensions_mut().insert(RequestConnection::at(working.0.clone()));
     let response = router.oneshot(request).await?;
-    // What is captured lives as long as the answer's body.
+    // The captured values live as long as the answer's body.
     Ok(response.map(|body| {
         Body::new(body.map_err(move |error| {
             let _still = &working;
@@ -112,8 +112,8 @@ async fn answer(
     }))
 }
 
-/// Of what the client has not taken, the kernel keeps little that was not sent yet. It then tells after each few kilobytes
-/// that the client goes on, and not after a third of its buffer.
+/// Makes the kernel buffer only little unsent data. It then reports after every few kilobytes that the client
+/// reads, and not only after a third of its buffer.
 fn tell_early(stream: &TcpStream) {
     #[cfg(target_os = "linux")]
     if let Err(error) = socket2::SockRef::from(stream).set_tcp_notsent_lowat(stall::PIECE as u32) {
@@ -124,13 +124,13 @@ fn tell_early(stream: &TcpStream) {
 }
 
 fn is_stalled(error: &dyn Error) -> bool {
-    // That of an answer's body lies within others.
+    // The error of an answer's body is the cause of other errors.
     let causes = std::iter::successors(error.source(), |error| (*error).source());
     let mut causes = causes.filter_map(|error| error.downcast_ref::<io::Error>());
     causes.any(|cause| cause.kind() == io::ErrorKind::TimedOut)
 }
 
-/// The body of a request. Until all of it is there, the connection is one that sends.
+/// The body of a request. Until it is complete, the connection counts as sending.
 struct ArrivingBody {
     body: Incoming,
     place: Option<Arc<ConnectionPlace>>,
@@ -175,13 +175,13 @@ impl hyper::body::Body for ArrivingBody {
 }
 
 impl Drop for ArrivingBody {
-    /// The answer needs no more of it.
+    /// The answer does not need the rest of it.
     fn drop(&mut self) {
         self.note_end(true);
     }
 }
 
-/// While it is there, the connection has a request or its answer under way.
+/// While it exists, the connection has a request or its answer in progress.
 struct WorkingGuard(Arc<ConnectionPlace>);
 
 impl Drop for WorkingGuard {

@@ -1,4 +1,4 @@
-//! Bounds the bytes of answers that are under way: a client that does not read holds its answer in memory.
+//! Limits the size of answers in progress: a client that does not read keeps its answer in memory.
 
 use std::io;
 use std::pin::Pin;
@@ -12,15 +12,15 @@ use tokio::time::Instant;
 
 use super::long_held::{BodyRoom, RoomPart, SHARE};
 
-/// Smaller ones are bounded by the connections.
+/// Smaller answers are limited by the number of connections.
 const LARGE: u64 = 64 * 1024;
-/// Of all answers that are large, in KiB. A page of documents has a few MiB.
+/// Of all large answers, in KiB. A page of documents has a few MiB.
 const ROOM_KIB: u32 = 256 * 1024;
-/// What one person has of it, in MiB.
+/// The share of one person, in MiB.
 pub(crate) const OF_ONE_MIB: u32 = ROOM_KIB / SHARE / 1024;
-/// What a connection's buffer takes at a time.
+/// How much a connection's buffer takes at a time.
 const PIECE: usize = 16 * 1024;
-/// An answer is taken within this time, and a second more for so many bytes.
+/// An answer must be read within this time, plus a second for each so many bytes.
 const AT_LEAST: Duration = Duration::from_secs(30);
 const BYTES_A_SECOND: u64 = 64 * 1024;
 
@@ -32,7 +32,7 @@ impl LargeAnswers {
         Self(BodyRoom::new(ROOM_KIB))
     }
 
-    /// The answer for a party, if people sign in. It takes up room until it was sent. None where there is no room.
+    /// The answer for a party, if people sign in. It uses room until it was sent. `None` if no room is left.
     pub(crate) fn hold(&self, party: Option<&str>, response: Response<Body>) -> Option<Response<Body>> {
         let Some(bytes) = response.body().size_hint().exact().filter(|bytes| *bytes > LARGE) else {
             return Some(response);
@@ -44,12 +44,12 @@ impl LargeAnswers {
     }
 }
 
-/// Hands a body out in pieces. As a whole, it would go into the connection's buffer at once, and its part of the room
-/// would be free while the client has read nothing.
+/// Passes a body on in pieces. As a whole, it would move into the connection's buffer at once, and its room
+/// would be free although the client has read nothing.
 struct BodyPieces {
     body: Body,
     rest: Bytes,
-    /// Whoever takes it more slowly holds what others need.
+    /// After this time, a slow client has occupied the room for too long.
     until: Instant,
     _part: RoomPart,
 }

@@ -1,23 +1,23 @@
-//! Bounds what clients hold for long, such as streams: in all, and to a quarter for each party. A party is a person, or the
-//! service accounts of a namespace.
+//! Limits what clients hold for long, such as streams: in total, and to a quarter for each party. A party is
+//! a person, or the service accounts of a namespace.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// One party holds a quarter at most, so that three others find room.
+/// One party holds at most a quarter, so that three others find room.
 pub(super) const SHARE: u32 = 4;
 
 #[derive(Clone)]
 pub(crate) struct BodyRoom {
     all: Arc<Semaphore>,
     a_party: u32,
-    /// By party. It holds no more names than there is room for.
+    /// By party. It has at most as many names as there is room.
     held: Arc<Mutex<HashMap<String, u32>>>,
 }
 
-/// A part of the room; it is free again once this is dropped.
+/// A part of the room, which is released when this is dropped.
 pub(crate) struct RoomPart {
     _permit: OwnedSemaphorePermit,
     held: Arc<Mutex<HashMap<String, u32>>>,
@@ -31,7 +31,8 @@ impl BodyRoom {
         Self { all: Arc::new(semaphore), a_party: all.div_ceil(SHARE), held: Arc::default() }
     }
 
-    /// None where too little is left, or the party has its share. Where nobody signs in, nobody is told apart.
+    /// `None` if too little room is left, or the party has its share. Without sign-in, people are not
+    /// distinguished.
     pub(crate) fn take(&self, party: Option<&str>, size: u32) -> Option<RoomPart> {
         let permit = self.all.clone().try_acquire_many_owned(size).ok()?;
         let party = party.map(str::to_owned);

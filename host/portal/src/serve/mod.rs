@@ -1,9 +1,10 @@
-//! Serves connections: decides which are accepted, how long each is kept, and how all of them end. It knows no
-//! route and no page.
+//! Serves connections: decides which are accepted, how long each is kept, and how all of them end. It knows
+//! no route and no page. A server of a framework was not enough: it bounds requests, but not clients that
+//! never send or never read.
 //!
-//! A client decides when it sends and when it reads, so nothing here waits for a client alone. A
-//! connection gives up its place when it sends no request, when it does not take what is sent, when
-//! a new one needs the place and this one has nothing to do, and at shut-down.
+//! A client decides when it sends and when it reads, so nothing here waits only for a client. A connection
+//! loses its place if it sends no request, if it does not read its answer, if it is idle while a new one
+//! needs the place, and at shutdown.
 
 mod connection;
 mod large_answers;
@@ -39,61 +40,61 @@ pub(crate) use tls::TlsListener;
 pub use traffic::ListenerTraffic;
 use traffic::TrafficCounts;
 
-/// Connections that the kernel keeps until they are taken.
+/// How many connections the kernel queues until they are accepted.
 const BACKLOG: u32 = 1024;
-/// Bytes that the kernel keeps of what a client has not read yet; it takes twice as many for its own
-/// needs. Left alone it would take up to 4 MiB for each connection, of the memory that the process may use.
+/// How much unread data the kernel buffers for a client; it needs twice as much for its own bookkeeping.
+/// Without a limit it would take up to 4 MiB for each connection, of the memory that the process may use.
 const SEND_BUFFER: u32 = 128 * 1024;
-/// After a failure to take a connection (no file handles are left), the next try comes this much later.
+/// After a connection could not be accepted (no file handle is left), the next try comes this much later.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
-/// What goes on for hours is in the log once in this time; the metrics have the number.
+/// A condition that lasts for hours is logged once in this time; the metrics have the number.
 const LOG_EVERY: Duration = Duration::from_secs(60);
 
-/// The bounds on the clients of one listener.
+/// The limits for the clients of one listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListenerBounds {
-    /// Connections at once. Each is a file handle and up to some 300 KiB of buffers,
-    /// beside its answer: those have a bound of their own.
+    /// Concurrent connections. Each is a file handle and up to some 300 KiB of buffers, beside its answer:
+    /// those have their own limit.
     pub connections: usize,
-    /// Connections at once of one address (of one /64 network, for IPv6). The loopback address has most of
-    /// all places instead: behind `kubectl port-forward` everybody comes from there.
+    /// Concurrent connections of one address (or of one /64 network, for IPv6). The loopback address gets
+    /// most of all places instead, because with `kubectl port-forward` everybody comes from there.
     pub of_one_peer: usize,
-    /// A request's header is complete within this time, and so is a handshake before it. The time begins when
-    /// the connection does, and again with each answer: an idle connection is kept no longer either.
+    /// A request's header must be complete within this time, and so must a handshake before it. The time
+    /// begins with the connection, and again with each answer, so it also limits idle connections.
     pub header: Duration,
-    /// A client that takes too little of what is sent to it for this long is closed: nothing, or less than any network
-    /// carries.
+    /// A client that reads too little of its answer for this long is closed: nothing, or less than any
+    /// network carries.
     pub stall: Duration,
-    /// At shut-down, answers that have begun may take this long.
+    /// At shutdown, answers that have begun may take this long.
     pub grace: Duration,
 }
 
-/// A request is one packet or a few, and a client that reads sends acknowledgements within
-/// milliseconds; the slowest network takes seconds.
+/// A request is one packet or a few, and a client that reads acknowledges within milliseconds; the slowest
+/// network takes seconds.
 const HEADER: Duration = Duration::from_secs(10);
 const STALL: Duration = Duration::from_secs(30);
 const GRACE: Duration = Duration::from_secs(3);
 
 impl ListenerBounds {
-    /// Connections beyond the cap: those that are told that there is no room, and those that have just been
-    /// closed and are not gone yet.
+    /// Connections beyond the limit: those that get the answer that there is no room, and those that have
+    /// just been closed and are not gone yet.
     pub const SPARE: usize = 16;
 
-    /// A browser opens six connections; so these are for about eighty people, and live streams have a
-    /// bound of their own.
+    /// A browser opens six connections, so this serves about eighty people. Live streams have their own
+    /// limit.
     pub const PORTAL: Self =
         Self { connections: 512, of_one_peer: 64, header: HEADER, stall: STALL, grace: GRACE };
 
-    /// Probes of a kubelet and some servers of metrics, each a connection or two.
+    /// The probes of a kubelet and some Prometheus servers, with one or two connections each.
     pub const HEALTH: Self =
         Self { connections: 128, of_one_peer: 16, header: HEADER, stall: STALL, grace: GRACE };
 }
 
-/// Listens so that a connection that is not read from takes little memory.
+/// Listens so that a connection that nobody reads takes little memory.
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_reuseaddr(true)?;
-    // Connections inherit it.
+    // Connections inherit this size.
     socket.set_send_buffer_size(SEND_BUFFER)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
@@ -105,14 +106,14 @@ pub(crate) struct ListenerTerms {
     pub(crate) name: &'static str,
     pub(crate) bounds: ListenerBounds,
     pub(crate) counts: Arc<TrafficCounts>,
-    /// Left out: what is spoken is not encrypted.
+    /// `None`: the connection is not encrypted.
     pub(crate) tls: Option<Arc<TlsListener>>,
     pub(crate) stop: CancellationToken,
-    /// Ends the grace.
+    /// Ends the grace period.
     pub(crate) abort: CancellationToken,
 }
 
-/// Takes connections until `stop`; then those that are there get `bounds.grace`, whatever they do.
+/// Accepts connections until `stop`. After that, the open ones get `bounds.grace`, whatever they do.
 pub(crate) async fn serve(listener: TcpListener, router: Router, terms: ListenerTerms) {
     let stop = terms.stop.clone();
     let mut door = PortalListener::new(router, terms);
@@ -126,7 +127,7 @@ struct PortalListener {
     abort: CancellationToken,
     server: ConnectionServer,
     places: Arc<ConnectionPlaces>,
-    /// One for each socket, so that closing connections and refusing them are bounded, too.
+    /// One for each socket, so that closing and refusing connections is limited, too.
     handles: Arc<Semaphore>,
     connections: JoinSet<()>,
     full: RareLog,
@@ -149,7 +150,7 @@ impl PortalListener {
         }
     }
 
-    /// For ever.
+    /// Runs forever.
     async fn keep(&mut self, listener: &TcpListener) {
         loop {
             tokio::select! {
@@ -168,7 +169,7 @@ impl PortalListener {
         }
     }
 
-    /// A task for each connection, as any server has; they end with [`Self::close`].
+    /// Starts a task for each connection, as any server does. [`Self::close`] ends them.
     fn let_in(&mut self, stream: TcpStream, peer: SocketAddr, handle: OwnedSemaphorePermit) {
         let peer = PeerAddress::of(peer.ip());
         let Some(place) = self.places.take(peer) else {
@@ -182,7 +183,7 @@ impl PortalListener {
                 );
             }
             let is_last = self.handles.available_permits() == 0;
-            // Who speaks TLS does not understand what is not encrypted: its connection is closed.
+            // A TLS client does not understand plain text, so its connection is just closed.
             if self.server.tls.is_none()
                 && let Some(refusal) = refusal::refuse(stream, is_last)
             {
@@ -218,12 +219,12 @@ impl PortalListener {
     }
 }
 
-/// Only where there is a handle for it: what waits outside costs nothing here.
+/// Only if a handle is available: a connection that waits outside costs nothing here.
 async fn accept(
     listener: &TcpListener,
     handles: Arc<Semaphore>,
 ) -> io::Result<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
-    // Nobody closes the semaphore.
+    // The semaphore is never closed.
     let handle = handles.acquire_owned().await.map_err(io::Error::other)?;
     let (stream, peer) = listener.accept().await?;
     Ok((stream, peer, handle))

@@ -1,10 +1,12 @@
-//! Decides which connections have a place, and which one gives its place up for a new connection.
+//! Decides which connections have a place, and which one loses its place to a new connection.
 //!
-//! A connection waits (for its first request), sends (the body of a request), asks (and nobody knows who it is), works (on
-//! the request of somebody who is known, or its answer) or rests (after an answer). Where there is no place, the new one
-//! gets that of one that does not work, or whose client does not take the answer: in this order, and of these the one that
-//! has been at it longest. So connections that are only held open, never complete what they send, come from strangers, or
-//! do not read keep no client out. Only requests of people who are known do. Those have an end, and one person has few.
+//! A connection waits (for its first request), sends (the body of a request), asks (its person is not
+//! identified yet), works (on the request of an identified person, or its answer) or rests (after an answer).
+//! If no place is free, a new connection takes the place of one that does not work, or whose client does not
+//! read the answer. They lose it in this order, the longest in its state first. Refusing new connections at a
+//! limit was rejected: idle connections would then keep everybody out. So connections that are only open,
+//! never complete their request, come from strangers, or do not read keep no client out. Only requests of
+//! identified people do. Those have an end, and one person has few.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -19,12 +21,12 @@ use tokio_util::sync::CancellationToken;
 use super::ListenerBounds;
 use super::traffic::TrafficCounts;
 
-/// Of the places for everybody, one in so many is not for this machine's own clients.
+/// One in so many places is reserved for this machine's own clients.
 const NOT_LOCAL: usize = 8;
-/// A client that reads takes something within milliseconds.
+/// A client that reads accepts data within milliseconds.
 const STALLED: Duration = Duration::from_secs(2);
 
-/// Who a connection counts as: an address, or the network that one IPv6 subscriber has to himself.
+/// The peer of a connection: an address, or for IPv6 the network of one subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct PeerAddress(IpAddr);
 
@@ -59,17 +61,17 @@ enum ConnectionActivity {
 struct OpenConnection {
     peer: PeerAddress,
     doing: ConnectionActivity,
-    /// Whether it is known who sends the request that is under way.
+    /// Whether the sender of the present request is identified.
     is_known: bool,
-    /// Grows with every change of what a connection does.
+    /// A number that increases with every change of a connection's activity.
     since: u64,
-    /// Since when its client has taken nothing of what is sent.
+    /// Since when its client has read nothing of its answer.
     stalled: Option<Instant>,
     evicted: CancellationToken,
 }
 
 impl OpenConnection {
-    /// In the order in which places are taken away. `None`: it keeps its place.
+    /// Its rank in the order in which places are taken away. `None`: it keeps its place.
     fn rank(&self) -> Option<(ConnectionActivity, u64)> {
         let is_unread = self.stalled.is_some_and(|at| at.elapsed() >= STALLED);
         match self.doing {
@@ -84,7 +86,7 @@ impl OpenConnection {
 struct ConnectionTable {
     open: BTreeMap<u64, OpenConnection>,
     peers: HashMap<PeerAddress, usize>,
-    /// The last number that was given out.
+    /// The last assigned number.
     last: u64,
 }
 
@@ -99,7 +101,7 @@ impl ConnectionPlaces {
         Self { bounds, counts, table: Mutex::default() }
     }
 
-    /// `None`: all that could make room have requests under way.
+    /// `None` if every connection that could make room has a request in progress.
     pub(super) fn take(self: &Arc<Self>, peer: PeerAddress) -> Option<ConnectionPlace> {
         let mut table = self.table();
         if table.peers.get(&peer).is_some_and(|open| *open >= self.most_of(peer)) {
@@ -149,7 +151,7 @@ impl ConnectionTable {
         self.last
     }
 
-    /// Of those who could make room, the one with the most connections.
+    /// Among the peers that could make room, the one with the most connections.
     fn crowd(&self) -> Option<PeerAddress> {
         let idle = self.open.values().filter(|open| open.rank().is_some()).map(|open| open.peer);
         idle.max_by_key(|peer| self.peers.get(peer))
@@ -173,7 +175,7 @@ impl ConnectionTable {
     }
 }
 
-/// A connection's place; dropped, it is free.
+/// A connection's place; it is free once this is dropped.
 pub(super) struct ConnectionPlace {
     number: u64,
     places: Arc<ConnectionPlaces>,
@@ -181,17 +183,17 @@ pub(super) struct ConnectionPlace {
 }
 
 impl ConnectionPlace {
-    /// The header of a request is there, and its body is not.
+    /// The header of a request is complete, but not its body.
     pub(super) fn sends(&self) {
         self.change(|_| ConnectionActivity::Sends);
     }
 
-    /// All of the request is there.
+    /// The request is complete.
     pub(super) fn asks(&self) {
         self.change(|open| if open.is_known { ConnectionActivity::Works } else { ConnectionActivity::Asks });
     }
 
-    /// It is known who asks.
+    /// The person of the request is identified.
     fn is_known(&self) {
         self.change(|open| {
             open.is_known = true;
@@ -199,7 +201,7 @@ impl ConnectionPlace {
         });
     }
 
-    /// Whether the client takes nothing of what is sent right now.
+    /// Sets whether the client reads nothing of its answer right now.
     pub(super) fn stalls(&self, does: bool) {
         if let Some(open) = self.places.table().open.get_mut(&self.number) {
             open.stalled = does.then(Instant::now);
@@ -219,7 +221,7 @@ impl ConnectionPlace {
         table.open.get(&self.number).is_some_and(|open| open.doing == ConnectionActivity::Waits)
     }
 
-    /// Until the place is somebody else's.
+    /// Returns once the place belongs to somebody else.
     pub(super) async fn evicted(&self) {
         self.evicted.cancelled().await;
     }
@@ -233,7 +235,7 @@ impl ConnectionPlace {
     }
 }
 
-/// The connection that a request came by: whoever finds out who asks tells it.
+/// The connection of a request, for the code that identifies its person.
 #[derive(Clone, Default)]
 pub(crate) struct RequestConnection(Option<Arc<ConnectionPlace>>);
 
@@ -242,12 +244,12 @@ impl RequestConnection {
         Self(Some(place))
     }
 
-    /// Of a request that came by no connection, nobody keeps a place.
+    /// Empty for a request without a connection.
     pub(crate) fn of(request: &Request) -> Self {
         request.extensions().get().cloned().unwrap_or_default()
     }
 
-    /// Its place is not taken away while the request is under way.
+    /// The place is not taken away while the request is in progress.
     pub(crate) fn is_known(&self) {
         self.0.iter().for_each(|place| place.is_known());
     }
@@ -353,7 +355,7 @@ mod tests {
         stranger.asks();
         let known = places.take(peer("10.0.0.1")).unwrap();
         assert!(is_evicted(&stranger) && !is_evicted(&resting), "one that was answered stays longer");
-        // It is known before its body is there.
+        // The person is identified before the body is complete.
         known.sends();
         known.is_known();
         known.asks();

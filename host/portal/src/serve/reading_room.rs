@@ -1,16 +1,16 @@
-//! Bounds the rows that answers under way read, before they read them. An answer of many rows is in memory as states and
-//! then as text, before anybody knows how long it is; what is then sent is bounded by
-//! [`LargeAnswers`](super::LargeAnswers). A request waits for its turn and is not refused: to read takes a moment, and the
-//! service accounts of a namespace are one party.
+//! Limits the rows of concurrent answers before they are read. An answer with many rows is in memory as
+//! states and then as text, before its size is known; its sending is limited by
+//! [`LargeAnswers`](super::LargeAnswers). A request waits for its turn instead of being refused: reading
+//! takes a moment, and the service accounts of a namespace are one party.
 
 use std::sync::Arc;
 
 use kubewitness_core::ports::PartyShares;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Fewer rows than this are bounded by the connections.
+/// Answers with fewer rows are limited by the number of connections.
 const UNIT: usize = 1000;
-/// Of all answers together, and of those of one party: four and two of the longest ones.
+/// For all answers together, and for those of one party: four and two of the longest ones.
 const UNITS: usize = 40;
 const UNITS_OF_A_PARTY: usize = 20;
 
@@ -20,7 +20,7 @@ pub(crate) struct ReadingRoom {
     parties: Arc<PartyShares<String>>,
 }
 
-/// The turn of one answer; dropped, the next one reads.
+/// The turn of one answer. When it is dropped, the next one reads.
 pub(crate) struct ReadingTurn {
     _of_party: Option<OwnedSemaphorePermit>,
     _of_all: OwnedSemaphorePermit,
@@ -32,13 +32,14 @@ impl ReadingRoom {
         Self { all: Arc::new(Semaphore::new(UNITS)), parties }
     }
 
-    /// Waits for the turn of an answer that may have so many rows. `None`: they are few.
+    /// Waits for the turn of an answer with up to so many rows. `None` if they are few.
     pub(crate) async fn enter(&self, party: Option<&str>, rows: usize) -> Option<ReadingTurn> {
         if rows <= UNIT {
             return None;
         }
         let units = u32::try_from(rows.div_ceil(UNIT).min(UNITS_OF_A_PARTY)).unwrap_or(u32::MAX);
-        // Its own share first: whoever waits for that takes nothing from others. Neither is ever closed.
+        // Its own share first: a request that waits for that takes nothing from others. The semaphores are
+        // never closed.
         let of_party = match party {
             Some(party) => Some(self.parties.take_many(&party.to_owned(), units).await.ok()?),
             None => None,

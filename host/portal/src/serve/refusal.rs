@@ -1,4 +1,4 @@
-//! The answer to a client for which there is no place.
+//! The answer to a client for which no place is free.
 
 use std::future::Future;
 use std::time::Duration;
@@ -17,14 +17,14 @@ const ANSWER: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
     \"hint\":\"Try again in a moment, or close others of this machine.\",\"code\":\"unavailable\",\
     \"error\":{\"code\":\"unavailable\",\"message\":\"There are too many connections.\",\
     \"hint\":\"Try again in a moment, or close others of this machine.\"}}";
-/// A client's request comes with its connection. Closing before it was read would take the answer back.
+/// A client sends its request with its connection. Closing before it was read would discard the answer.
 const LINGER: Duration = Duration::from_secs(1);
 const MOST_READ: u64 = 16 * 1024;
 
-/// Sends the answer at once, into a buffer that is empty. What comes back waits a moment for the client to
-/// have read it; nobody does for the last place there is.
+/// Sends the answer at once, into an empty buffer. The returned future waits a moment for the client to read
+/// it; there is none for the last spare place.
 pub(super) fn refuse(mut stream: TcpStream, is_last: bool) -> Option<impl Future<Output = ()>> {
-    // A client that is gone is answered well enough.
+    // A client that is gone needs no answer.
     let sent = stream.try_write(ANSWER).is_ok_and(|sent| sent == ANSWER.len());
     if !sent || is_last {
         return None;

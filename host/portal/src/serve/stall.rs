@@ -15,21 +15,21 @@ use super::places::ConnectionPlace;
 pub(super) struct StallTimer<T> {
     inner: T,
     limit: Duration,
-    /// Whose answer waits, where that matters.
+    /// The connection's place, if stalls are reported.
     place: Option<Arc<ConnectionPlace>>,
-    /// Runs from when the socket took nothing until it has taken [`LEAST`] bytes, or all there is.
+    /// Runs from when the socket accepted nothing until it has accepted [`LEAST`] bytes, or all that remain.
     stalled: Option<Pin<Box<Sleep>>>,
-    /// Bytes that it has taken since.
+    /// How many bytes it has accepted since.
     taken: usize,
-    /// Whether the place was told that the client takes nothing.
+    /// Whether the place knows that the client reads nothing.
     is_told: bool,
 }
 
-/// A client that takes less within the limit keeps what it asked for in memory, and does not read it. The slowest
-/// network carries more.
+/// A client that reads less than this within the limit keeps its answer in memory. Even the slowest network
+/// transfers more.
 const LEAST: usize = 64 * 1024;
 
-/// What the socket is given at a time. It then tells sooner that the client takes something, however slowly.
+/// How much the socket gets at a time. Small pieces show sooner that the client reads, however slowly.
 pub(super) const PIECE: usize = 16 * 1024;
 
 impl<T> StallTimer<T> {
@@ -37,7 +37,7 @@ impl<T> StallTimer<T> {
         Self { inner, limit, place: None, stalled: None, taken: 0, is_told: false }
     }
 
-    /// Tells the place when the client takes nothing, and when it does again.
+    /// Reports to the place when the client stops reading, and when it continues.
     pub(super) fn of(self, place: Arc<ConnectionPlace>) -> Self {
         Self { place: Some(place), ..self }
     }
@@ -51,7 +51,7 @@ impl<T> StallTimer<T> {
         self.is_told = stalls;
     }
 
-    /// Bytes of what there is.
+    /// After a partial write.
     fn judge_write(
         &mut self,
         context: &mut Context<'_>,
@@ -73,7 +73,7 @@ impl<T> StallTimer<T> {
         if self.is_in_time(context) { sent } else { Poll::Ready(Err(timed_out())) }
     }
 
-    /// All of what there is.
+    /// After the last write.
     fn judge_rest(&mut self, context: &mut Context<'_>, sent: Poll<io::Result<()>>) -> Poll<io::Result<()>> {
         self.tell(sent.is_pending());
         if sent.is_ready() {

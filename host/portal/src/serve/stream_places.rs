@@ -1,5 +1,5 @@
-//! Places for live streams. Streams that are far behind take turns, one batch each, so that many of them take no more of
-//! the disk than a few.
+//! Places for live streams. Streams that lag far take turns, one batch each, so that many of them use no more
+//! of the disk than a few.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use super::long_held::{BodyRoom, RoomPart};
 use super::traffic::TrafficCounts;
 
-/// Streams that read from the disk at a time.
+/// How many streams read from disk at a time.
 const TURNS: usize = 2;
 
 #[derive(Clone)]
@@ -18,7 +18,7 @@ pub(crate) struct StreamPlaces {
     counts: Arc<TrafficCounts>,
 }
 
-/// A place; it is free again once this is dropped.
+/// A place, which is released when this is dropped.
 pub(crate) struct StreamPlace {
     _part: RoomPart,
     turns: Arc<Semaphore>,
@@ -30,7 +30,7 @@ impl StreamPlaces {
         Self { room: BodyRoom::new(all), turns: Arc::new(Semaphore::new(TURNS)), counts }
     }
 
-    /// None where all places are taken, or all that one party may hold.
+    /// `None` if all places are taken, or the party has its maximum.
     pub(crate) fn take(&self, party: Option<&str>) -> Option<StreamPlace> {
         let part = self.room.take(party, 1)?;
         self.counts.stream_began();
@@ -39,7 +39,7 @@ impl StreamPlaces {
 }
 
 impl StreamPlace {
-    /// Until it is this stream's turn to read from the disk. The next one's begins when what is returned is dropped.
+    /// Waits for this stream's turn to read from disk. The next turn begins when the result is dropped.
     pub(crate) async fn turn(&self) -> Option<SemaphorePermit<'_>> {
         self.turns.acquire().await.ok()
     }

@@ -17,13 +17,14 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tracing::{info, warn};
 
-/// A chain of certificates is some kilobytes.
+/// A chain of certificates has some kilobytes.
 const FILE_BYTES: u64 = 1024 * 1024;
-/// A handshake looks at files that were read longer ago. A kubelet brings a changed Secret within a minute.
+/// A handshake checks the files if they were read longer ago than this. A kubelet updates a changed Secret
+/// within a minute.
 const AGE: Duration = Duration::from_secs(10);
 
-/// A certificate's chain and its key, as PEM. Both files are read again when they change, as a mounted
-/// Secret does. A pair that does not fit is logged, and the one before stays in use.
+/// A certificate chain and its key, as PEM. Both files are read again when they change, as a mounted Secret
+/// does. A pair that does not match is logged, and the previous one stays in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
     pub certificate: PathBuf,
@@ -34,13 +35,13 @@ pub(crate) struct TlsListener {
     files: TlsFiles,
     age: Duration,
     acceptor: Mutex<TlsAcceptor>,
-    /// Held by whoever looks at the files; others go on with what there is.
+    /// Held while the files are checked; others continue with the present pair.
     looked: tokio::sync::Mutex<CertificateLook>,
 }
 
 struct CertificateLook {
     at: Instant,
-    /// What the files held: the pair in use, or one that did not fit.
+    /// The content of the files: the pair in use, or one that did not match.
     pair: Vec<u8>,
 }
 
@@ -106,7 +107,7 @@ fn acceptor(files: &TlsFiles, certificate: &[u8], key: &[u8]) -> Result<TlsAccep
     if chain.is_empty() {
         return Err(format!("{}: there is no certificate in it, as PEM", of_certificate.display()));
     }
-    // Says nothing of what is in the file: that is a secret.
+    // The error does not quote the file, which is secret.
     let key = PrivateKeyDer::from_pem_slice(key)
         .map_err(|_| format!("{}: there is no private key in it, as PEM", of_key.display()))?;
     let fails =
@@ -127,7 +128,7 @@ mod tests {
 
     use super::*;
 
-    /// A client that knows one authority.
+    /// A client that trusts one authority.
     fn client(authority: &Path) -> TlsConnector {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_file(authority).unwrap()).unwrap();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Of both listeners. Clone freely: all clones count together.
+/// Of both listeners. Clone freely: all clones share the counts.
 #[derive(Clone, Default)]
 pub struct ListenerTraffic {
     pub(crate) portal: Arc<TrafficCounts>,
@@ -25,12 +25,12 @@ impl TrafficCounts {
         self.open.store(open as u64, Ordering::Relaxed);
     }
 
-    /// There was no place for it.
+    /// No place was free for it.
     pub(crate) fn refused(&self) {
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// It had nothing to do, and another one needed its place.
+    /// It was idle, and another one needed its place.
     pub(crate) fn crowded_out(&self) {
         self.crowded_out.fetch_add(1, Ordering::Relaxed);
     }
@@ -40,7 +40,7 @@ impl TrafficCounts {
         self.headerless.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// It did not read what was sent.
+    /// It did not read its answer.
     pub(crate) fn stalled(&self) {
         self.stalled.fetch_add(1, Ordering::Relaxed);
     }
@@ -65,7 +65,7 @@ impl TrafficCounts {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// By the reason for which they were closed.
+    /// By the reason for closing them.
     pub(crate) fn closed(&self) -> [(&'static str, u64); 3] {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         [

@@ -1,8 +1,9 @@
-//! Submits Jobs from templates in the name of the person who asks. The API and the form both come through here. It
-//! has no rights of its own, and changes no Job that is there.
+//! Submits Jobs from templates under the identity of the requesting person. The API and the form both use it.
+//! It has no rights of its own, and changes no existing Job.
 //!
-//! The name of a Job follows from the person and a key, so the API server's own rule that names are unique makes one
-//! Job of a request that comes twice: at once, after a restart, or at another replica.
+//! A request may come twice: at once, after a restart, or at another replica. A list of seen keys was
+//! rejected, because replicas would have to share it. Instead the name of a Job is derived from the person
+//! and a key, and the API server itself ensures that names are unique.
 
 mod refusal;
 
@@ -25,27 +26,27 @@ use crate::access::{AUDIT, PortalViewer};
 use crate::answer::{FieldFault, Problem, WHO_BYTES};
 use crate::app::PortalApp;
 
-/// A key of random letters is long enough with 32.
+/// A key of 32 random letters is long enough.
 pub(crate) const KEY_BYTES: usize = 128;
-/// Namespaces of all templates that are asked about for one answer.
+/// How many namespaces of all templates are checked for one answer.
 const NAMESPACES: usize = 256;
-/// Bytes of what was typed that a message repeats.
+/// How many bytes of the typed text a message repeats.
 const TOLD: usize = 80;
-/// Jobs whose names have the letters of one key.
+/// How many Jobs with names from one key are examined.
 const OF_A_KEY: usize = 10;
 /// A field of the request beside the parameters, as faults name it.
 pub(crate) const NAMESPACE: &str = "namespace";
 
-/// In the place of a default that is a secret. A Job that is sent without the parameter has the default itself.
+/// Shown in place of a secret default. A Job that is submitted without the parameter gets the default itself.
 const HIDDEN: &str = "redacted";
 
-/// The templates that can be submitted, and the client that creates Jobs of them.
+/// The templates that can be submitted, and the client that creates their Jobs.
 pub(crate) struct SubmitDesk {
     pub(crate) offer: Arc<TemplateOffer>,
     submitter: Arc<dyn JobSubmitter>,
 }
 
-/// A key that nobody else has.
+/// A random key.
 pub(crate) fn random_key() -> Result<String, Problem> {
     let mut bytes = [0_u8; 16];
     SystemRandom::new().fill(&mut bytes).map_err(|_| {
@@ -73,8 +74,8 @@ impl SubmitDesk {
         })
     }
 
-    /// Templates that the viewer may submit, each with the namespaces to which they may: those of other people are not
-    /// told. None are listed where the template leaves them to the API server.
+    /// Templates that the viewer may submit, each with the allowed namespaces; those of other people are not
+    /// shown. The list is empty if the template leaves the decision to the API server.
     pub(crate) async fn open_to(
         &self,
         viewer: &PortalViewer,
@@ -97,8 +98,8 @@ impl SubmitDesk {
         Ok(open)
     }
 
-    /// What is open to the viewer, as far as an answer to this request tells it: all of it where the request names
-    /// something else.
+    /// The part of what the viewer may submit that an answer to this request may reveal: all of it if the
+    /// request names something else.
     async fn open_for(
         &self,
         viewer: &PortalViewer,
@@ -131,7 +132,7 @@ impl SubmitDesk {
         Ok(self.offer.templates.iter().filter_map(view).collect())
     }
 
-    /// `channel` is where the request came in. The key is checked.
+    /// `channel` is where the request came in. The key was checked.
     pub(crate) async fn submit(
         &self,
         app: &PortalApp,
@@ -186,10 +187,11 @@ impl SubmitDesk {
         }
     }
 
-    /// The template with the request's values, or what is wrong with them. `open`: what the viewer may submit, and to
+    /// The template with the request's values, or their faults. `open` is what the viewer may submit, and in
     /// which namespaces.
     fn filled(&self, request: &SubmitRequest, open: &BTreeMap<&str, Vec<String>>) -> Result<Value, Problem> {
-        // A template that is not open to them is none to them: no answer tells that it is there, or what is in it.
+        // A template that somebody may not submit does not exist for them: no answer reveals its existence or
+        // its content.
         let offered = self.offer.templates.get(&request.template);
         let Some((template, theirs)) = offered.zip(open.get(request.template.as_str())) else {
             let message = format!("There is no template `{}`.", shortened(&request.template, TOLD));
@@ -225,7 +227,7 @@ impl SubmitDesk {
         }
     }
 
-    /// A Job of this name is there. It is either the same request that came before, or another one.
+    /// A Job with this name exists. It comes either from the same request or from another one.
     async fn same(
         &self,
         acting: ActingIdentity<'_>,
@@ -247,7 +249,7 @@ impl SubmitDesk {
                 ),
                 (false, _) => conflict(message, "Another Job has this name: send it again with a new key."),
             },
-            // A quota that is being changed answers with a conflict, too.
+            // A quota that is being changed causes a conflict, too.
             Ok(None) => conflict(message, "No Job was created: send it again."),
             Err(SubmitError::Refused { status: 403, .. }) => conflict(
                 message,
@@ -262,7 +264,7 @@ fn uid(job: &Value) -> String {
     job["metadata"]["uid"].as_str().unwrap_or_default().to_owned()
 }
 
-/// Each part with its length, so that no two lists of parts have the same digest.
+/// Each part with its length, so that different lists of parts never have the same digest.
 fn digest(parts: &[&str]) -> [u8; 32] {
     let mut context = Context::new(&SHA256);
     for part in parts {
@@ -274,7 +276,7 @@ fn digest(parts: &[&str]) -> [u8; 32] {
     found
 }
 
-/// What is asked for, apart from who asks and by which channel.
+/// The content of the request, without its person and channel.
 fn content(request: &SubmitRequest) -> [u8; 32] {
     let values: Vec<String> =
         request.parameters.iter().flat_map(|(name, value)| [name.clone(), value.to_string()]).collect();
@@ -282,7 +284,7 @@ fn content(request: &SubmitRequest) -> [u8; 32] {
     digest(&parts.chain(values.iter().map(String::as_str)).collect::<Vec<_>>())
 }
 
-/// A Job that was deleted is not made a second time by a late repeat: the journal knows it still.
+/// A late repeat does not create a deleted Job again: the journal still knows it.
 async fn refuse_one_that_is_gone(app: &PortalApp, view: &SubmitView) -> Result<(), Problem> {
     let query = TimelineQuery {
         kind: Some("Job".into()),
@@ -293,7 +295,7 @@ async fn refuse_one_that_is_gone(app: &PortalApp, view: &SubmitView) -> Result<(
     };
     let story = match app.views.story(&query).await {
         Ok(story) => story,
-        // Jobs are not among what is watched, or not in this namespace.
+        // Jobs are not watched, or not in this namespace.
         Err(ViewError::NotFound { .. } | ViewError::Invalid(_)) => return Ok(()),
         Err(error) => return Err(error.into()),
     };
@@ -307,8 +309,9 @@ async fn refuse_one_that_is_gone(app: &PortalApp, view: &SubmitView) -> Result<(
     }
 }
 
-/// A key makes one Job, also where its template was renamed or another namespace is asked for. There the API server can't
-/// refuse a second one, since the names differ: the journal knows the first by the end of its name.
+/// A key makes only one Job, even if its template was renamed or another namespace is requested. Then the API
+/// server can't refuse the second one, because the names differ: the journal finds the first by the end of
+/// its name.
 async fn refuse_one_elsewhere(app: &PortalApp, view: &SubmitView, name_end: &str) -> Result<(), Problem> {
     let query = ObjectQuery {
         kind: Some("Job".into()),
@@ -318,7 +321,7 @@ async fn refuse_one_elsewhere(app: &PortalApp, view: &SubmitView, name_end: &str
     };
     let page = match app.views.objects(&query).await {
         Ok(page) => page,
-        // Jobs are not among what is watched.
+        // Jobs are not watched.
         Err(ViewError::NotFound { .. } | ViewError::Invalid(_)) => return Ok(()),
         Err(error) => return Err(error.into()),
     };

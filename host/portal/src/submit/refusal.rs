@@ -9,10 +9,10 @@ use kubewitness_core::views::SubmitRequest;
 use super::NAMESPACE;
 use crate::answer::{FieldFault, Problem};
 
-/// Messages of admission webhooks are anybody's.
+/// The messages of admission webhooks may have any length.
 const MESSAGE_BYTES: usize = 4096;
 
-/// A message repeats it for programs that look at no field.
+/// The message repeats them for programs that ignore the fields.
 pub(super) fn wrong_values(faults: Vec<FieldFault>) -> Problem {
     let told: Vec<_> = faults.iter().map(|fault| format!("`{}` {}", fault.field, fault.message)).collect();
     Problem::new(
@@ -59,7 +59,7 @@ pub(super) fn of(error: SubmitError, offer: &TemplateOffer, request: &SubmitRequ
     Problem::new(status, message, hint).of_fields(fields)
 }
 
-/// By the name of the parameter whose value stands at the field.
+/// Under the name of the parameter whose value is at the field.
 fn field(cause: &FieldCause, offer: &TemplateOffer, request: &SubmitRequest) -> FieldFault {
     let parameters = offer.templates.get(&request.template).map_or(&[][..], |spec| &spec.parameters);
     let at_field = |place: &String| is_at(&cause.field, place);

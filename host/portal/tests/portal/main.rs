@@ -1,4 +1,8 @@
 //! The portal as a client sees it: every route, every refusal, the live stream.
+//!
+//! Requests go through the real router to made-up views (`fake`) that show every condition at once; to bring
+//! a real controller into all of them would take long. So these tests check answers, rights and pages.
+//! End-to-end tests check that the real views show the truth.
 
 #![allow(clippy::unwrap_used)]
 

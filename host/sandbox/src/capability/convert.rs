@@ -1,5 +1,5 @@
-//! Converts between the generated types and those of the core. The shapes are the same; values move and are never
-//! copied.
+//! Converts between the generated types and those of the core. The shapes are equal; values are moved and
+//! never copied.
 
 use kubewitness_core::ObjectRef;
 use kubewitness_core::ports::{
@@ -10,7 +10,7 @@ use kubewitness_core::ports::{
 use crate::bindings::types::ObjectRefResult;
 use crate::bindings::{http, log, mail, sql};
 
-/// The bytes of a value besides its text.
+/// The bytes of a value in addition to its text.
 const VALUE_BYTES: usize = 16;
 
 pub fn dialect(dialect: SqlDialect) -> sql::Dialect {

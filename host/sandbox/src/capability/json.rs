@@ -1,6 +1,6 @@
 //! Documents as values: JSON Pointers into them, and merge patches between them.
 //!
-//! The merge patch is made here: the crate `json-patch`, which kube brings, applies such patches and makes none.
+//! The merge patch is computed here: the crate `json-patch`, which kube brings, only applies such patches.
 
 use serde_json::{Map, Value};
 
@@ -15,8 +15,8 @@ pub fn is_pointer(text: &str) -> bool {
     text.is_empty() || text.starts_with('/')
 }
 
-/// The patch that turns `before` into `after`, as RFC 7386 defines it: what differs, and null for
-/// what is gone. (A null that is new can't be told from a removal; the API server keeps none.)
+/// The patch that turns `before` into `after`, as RFC 7386 defines it: the differences, with null for removed
+/// members. (A new null can't be distinguished from a removal; the API server stores none.)
 pub fn merge_patch(before: &Value, after: &Value) -> Value {
     let (Value::Object(before), Value::Object(after)) = (before, after) else { return after.clone() };
     let mut patch = Map::new();

@@ -1,5 +1,10 @@
-//! The calls of a guest to the controller. Each is counted, measured, and handed to the session of the call in
-//! progress. None of them traps, and none has an effect of its own.
+//! The calls of a guest to the controller. Each is counted, measured, and passed to the session of the call
+//! in progress.
+//!
+//! A guest may call with any argument, any number of times. Trapping on a refused call was rejected: a plugin
+//! could not react to it. So a refusal is an answer, limits on bytes and calls are checked before anything
+//! else, and the guest's clock stands still while the controller works. No call has an effect of its own: the
+//! session commits or drops all of them.
 
 mod convert;
 mod json;
@@ -13,10 +18,11 @@ use crate::bindings::{clock, config, documents, http, kv, ledger, lister, log, m
 use crate::guest::GuestState;
 use crate::tally::HostCapability;
 
-/// Fields of one log line that are kept.
+/// How many fields of one log line are kept.
 const LOG_FIELDS: usize = 32;
 
-/// Log lines of one call that are told before there is a plugin, such as those of `check`; bytes of their fields.
+/// How many log lines of one call are logged before the plugin starts, for example during `check`, and the
+/// bytes of their fields.
 const LINES_BEFORE: u64 = 16;
 const DATA_BEFORE: usize = 1024;
 
@@ -33,7 +39,7 @@ impl documents::Host for GuestState {
     async fn json(&mut self, seq: u64) -> Result<Option<String>, Error> {
         let Some(bytes) = self.document(seq).await? else { return Ok(None) };
         self.answer(bytes.len())?;
-        // Bytes that are no text are a poison state's: nothing that a plugin could read.
+        // Bytes that are not text belong to a poison state: a plugin can't read them.
         String::from_utf8(bytes.into())
             .map(Some)
             .map_err(|_| Error::Invalid("the document is not UTF-8".to_string()))
@@ -49,7 +55,7 @@ impl documents::Host for GuestState {
             let Some(bytes) = self.document(seq).await? else { return Ok(None) };
             self.parsed = Some((seq, json::parse(&bytes)?));
         } else {
-            // Already here, but still a call.
+            // The document is already parsed, but this still counts as a call.
             self.open(HostCapability::Documents, pointer.len()).map(drop)?;
         }
         let value = self
@@ -67,7 +73,7 @@ impl documents::Host for GuestState {
             let (session, _time) = self.open(HostCapability::Documents, 0)?;
             session.document_before(seq).await.map_err(refusal)?
         };
-        // Parsing and comparing are work that the guest asks for, so they take the guest's time.
+        // The guest requests parsing and comparing, so they take the guest's time.
         let after = json::parse(&after)?;
         let patch = match before {
             Some(before) => json::merge_patch(&json::parse(&before)?, &after).to_string(),
@@ -275,8 +281,8 @@ impl log::Host for GuestState {
 }
 
 impl GuestState {
-    /// Before it handles states, while it is asked what it is. Nothing limits the rate there, so the rest of many lines
-    /// is left out.
+    /// A log line before the plugin handles states, while it describes itself. Nothing limits the rate there,
+    /// so further lines are dropped.
     fn said_before(&self, level: LogLevel, message: &str, fields: &[(String, String)]) {
         if self.work.calls(HostCapability::Log) > LINES_BEFORE {
             return;
@@ -315,7 +321,7 @@ fn refusal(error: GrantError) -> Error {
     }
 }
 
-/// Cuts a guest's text to what is kept, at the end of a character.
+/// Cuts a guest's text to the kept length, at the end of a character.
 pub fn clip(text: &mut String) {
     if text.len() > ERROR_TEXT {
         text.truncate(text.floor_char_boundary(ERROR_TEXT));
@@ -332,7 +338,7 @@ mod tests {
     use super::*;
     use crate::bindings::log::Host as _;
 
-    /// Counts records.
+    /// Counts the records of a stream.
     struct CountingStream(Arc<AtomicU64>);
 
     impl tracing::Subscriber for CountingStream {

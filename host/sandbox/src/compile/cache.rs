@@ -1,16 +1,17 @@
-//! Compiled code on disk. Loading it runs it, so a file is believed only where its authentication
-//! code, made with a key of this folder, says that this program wrote it for this component and
-//! this engine. Everything else is recompiled.
+//! Compiled code on disk. Loading a file runs its code. So a file is trusted only if its authentication code,
+//! made with a key of this folder, proves that this program wrote it for this component and this engine.
+//! Everything else is recompiled. A plain checksum was rejected: whoever can write the file could write the
+//! checksum, too.
 //!
 //! ```text
 //! FOLDER/key              32 random bytes, readable by the owner alone
-//! FOLDER/refusals.json    what was refused: see `remembered`
-//! FOLDER/compiling.json   what is dear to compile: see `remembered`
+//! FOLDER/refusals.json    refused components: see `remembered`
+//! FOLDER/compiling.json   components that are expensive to compile: see `remembered`
 //! FOLDER/DIGEST.cwasm     "kwcw1" · HMAC-SHA256(key, digest · engine · code), 32 bytes · code
 //! ```
 //!
-//! A cache that can't be read or written costs time and nothing else: it is reported, not fatal. [`unused`] removes what
-//! nobody needs.
+//! A cache that can't be read or written only costs time: it is reported and not fatal. [`unused`] removes
+//! code that nobody needs.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -31,13 +32,13 @@ const MAGIC: &[u8; 5] = b"kwcw1";
 const TAG: usize = 32;
 const UNFINISHED: &str = ".tmp";
 
-/// A compiled plugin has a few megabytes, and `limits.components.code` bounds it. What is larger than this was not
+/// A compiled plugin has a few megabytes, and `limits.components.code` limits it. A larger file was not
 /// written here.
 const FILE_BYTES: u64 = 512 << 20;
-/// What is checked at once.
+/// How many bytes are checked at once.
 const PIECE: usize = 64 << 10;
 
-/// Why there is no code that could run.
+/// Why no code could be loaded.
 #[derive(Debug, thiserror::Error)]
 enum NotLoaded {
     #[error("can't be read: {0}")]
@@ -70,7 +71,7 @@ impl CodeCache {
         })
     }
 
-    /// The version of this program and what of its engine the code depends on.
+    /// The version of this program, and everything of its engine that the code depends on.
     pub fn program(&self) -> String {
         hex::encode(self.engine)
     }
@@ -79,16 +80,16 @@ impl CodeCache {
         self.folder.join(format!("{digest}.{CODE}"))
     }
 
-    /// Without the code, which is its end.
+    /// The authenticated message without its end, the code.
     fn message(&self, digest: &str) -> hmac::Context {
         let mut message = hmac::Context::with_key(&self.key);
-        // Both have a fixed length, so no two messages run into each other.
+        // Both have a fixed length, so two different messages never have the same bytes.
         message.update(digest.as_bytes());
         message.update(&self.engine);
         message
     }
 
-    /// The compiled component, where there is one that can be trusted.
+    /// The compiled component, if a trusted one exists.
     pub fn load(&self, engine: &Engine, digest: &str) -> Option<Component> {
         let path = self.path(digest);
         match self.read(engine, digest, &path) {
@@ -128,7 +129,7 @@ impl CodeCache {
         loaded.map_err(NotLoaded::Unfit)
     }
 
-    /// Whether the code is what was written. Piece by piece, what is checked is what `code` gets.
+    /// Whether the code is as written. It is read in pieces, and `code` gets exactly the checked bytes.
     fn verify(&self, digest: &str, file: &mut fs::File, code: &mut impl Write) -> io::Result<bool> {
         let (mut magic, mut tag) = ([0; MAGIC.len()], [0; TAG]);
         let begins = file.read_exact(&mut magic).and_then(|()| file.read_exact(&mut tag));
@@ -153,7 +154,7 @@ impl CodeCache {
             code.write_all(&piece[..length])?;
         }
         let expected = message.sign();
-        // Whether the two differ, and not where, decides how long this takes.
+        // The time does not depend on where the two differ.
         let differs = expected.as_ref().iter().zip(tag).fold(0, |all, (a, b)| all | (a ^ b));
         Ok(std::hint::black_box(differs) == 0)
     }
@@ -170,7 +171,7 @@ impl CodeCache {
         }
     }
 
-    /// Removes what neither this process holds nor anybody has needed lately.
+    /// Removes code that this process does not hold and nobody has needed lately.
     pub fn remove_unused(&self, is_held: impl Fn(&str) -> bool) {
         if let Err(error) = unused::remove(&self.folder, is_held) {
             tracing::warn!(folder = %self.folder.display(), %error, "compiled code that nobody needs can't be removed");
@@ -181,7 +182,7 @@ impl CodeCache {
         tracing::warn!(folder = %self.folder.display(), %error, "compiled code can't be kept");
     }
 
-    /// Code that comes piece by piece. It is nothing until it is finished.
+    /// Begins an entry whose code comes in pieces. It does not exist until it is finished.
     pub fn begin(&self, digest: &str) -> io::Result<CacheEntry> {
         static TURN: AtomicU64 = AtomicU64::new(0);
         let turn = TURN.fetch_add(1, Ordering::Relaxed);
@@ -190,13 +191,13 @@ impl CodeCache {
         let mut entry =
             CacheEntry { file, unfinished, path: self.path(digest), message: self.message(digest) };
         entry.file.write_all(MAGIC)?;
-        // The place of the tag, which is known at the end.
+        // Reserves room for the tag, which is known at the end.
         entry.file.write_all(&[0; TAG])?;
         Ok(entry)
     }
 }
 
-/// A file that is being written. Dropped before its end, it is removed.
+/// A file that is being written. If it is dropped before its end, it is removed.
 pub struct CacheEntry {
     file: fs::File,
     unfinished: PathBuf,
@@ -220,19 +221,21 @@ impl CacheEntry {
 
 impl Drop for CacheEntry {
     fn drop(&mut self) {
-        // Where it was finished, it has another name. What can't be removed goes when the cache is opened again.
+        // A finished file has another name. If the removal fails, the file is removed when the cache is
+        // opened again.
         drop(fs::remove_file(&self.unfinished));
     }
 }
 
-/// The code that a process compiled which this one started, as it came through their pipe. It needs no authentication
-/// code: what is in the cache came through the same pipe, and the code guards it against whoever changes the file later.
-/// Here is no file, nobody else has an end of the pipe, and a key of this process over its own memory would say nothing.
+/// Loads code that a child process of this one compiled, as it came through their pipe. It needs no
+/// authentication code: cached code comes through the same pipe, and the authentication code only protects
+/// the file against later changes. Here no file exists, nobody else has an end of the pipe, and a key of this
+/// process over its own memory would prove nothing.
 pub fn from_own_child(engine: &Engine, code: &[u8]) -> wasmtime::Result<Component> {
     deserialize(engine, code)
 }
 
-/// Removes the files of a process that ended while it wrote. Only one process has the folder.
+/// Removes the files of a process that ended while it wrote. Only one process uses the folder.
 fn remove_unfinished(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
@@ -243,7 +246,8 @@ fn remove_unfinished(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The key of this folder. Kubernetes gives the volume's group rights to each file, so the group is not others.
+/// The key of this folder. Kubernetes gives the volume's group rights to each file, so the group does not
+/// count as others.
 fn own_key(path: &Path) -> io::Result<[u8; files::KEY_BYTES]> {
     let random =
         |key: &mut [u8]| SystemRandom::new().fill(key).map_err(|_| io::Error::other("no random bytes"));
@@ -280,7 +284,7 @@ fn private_file(path: &Path) -> io::Result<fs::File> {
 mod tests {
     use super::*;
 
-    /// The smallest component there is.
+    /// The smallest possible component.
     const EMPTY: &[u8] = b"\0asm\x0d\0\x01\0";
     const DIGEST: &str = "0123";
 
@@ -357,7 +361,7 @@ mod tests {
         let mut entry = cache.begin("4567").unwrap();
         entry.write(b"the first half").unwrap();
         assert_eq!(names(), 3);
-        // As after a kill, where nothing is dropped.
+        // As after a kill, when nothing is dropped.
         std::mem::forget(entry);
         assert!(!bench.is_trusted("4567"), "opening the cache anew has removed it");
         assert_eq!(names(), 2);

@@ -1,16 +1,16 @@
-//! The process that compiles: bytes come in, code goes out.
+//! The process that compiles: it gets bytes, and returns code.
 
 use std::io::{self, Read, Write};
 use std::process::ExitCode;
 
 use super::configuration;
 
-/// The component is at fault, and standard error says why.
+/// The component is at fault; standard error has the reason.
 pub const REFUSED: u8 = 10;
 /// Nothing was compiled: input or output failed, or the compiler does not work on this machine.
 const FAILED: u8 = 11;
 
-/// The most that the process may take.
+/// The limits of the process.
 #[derive(Clone, Copy, Debug)]
 pub struct ChildBounds {
     /// Address space, in bytes.
@@ -19,8 +19,8 @@ pub struct ChildBounds {
     pub cpu: u64,
 }
 
-/// Compiles what standard input has, and writes the code to standard output. The first thing that a process
-/// does: it gives up everything else.
+/// Compiles the component on standard input, and writes the code to standard output. It is the first action
+/// of the process, which gives up everything else.
 pub fn compile_here(bounds: ChildBounds) -> ExitCode {
     match confine(bounds) {
         Ok(lacking) => lacking.iter().for_each(|lacking| eprintln!("not given up: {lacking}")),

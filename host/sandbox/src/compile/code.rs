@@ -1,10 +1,11 @@
 //! The compiled code of a component: from the cache, or compiled now.
 //!
-//! One component is compiled at a time, in the order in which they were asked for. All who ask for the same component
-//! within the same limits wait for one process. It ends when the last of them gives up.
+//! One component is compiled at a time, in the order of the requests, because each compilation may take much
+//! memory. All requests for the same component with the same limits wait for one process. It ends when the
+//! last of them gives up.
 //!
-//! A component's code is in memory once, however many plugins run it. Its bytes are not kept: whoever needs them again
-//! has them on disk.
+//! A component's code is in memory once, however many plugins run it. Its bytes are not kept, because they
+//! are on disk.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -32,18 +33,19 @@ pub struct CodeStore {
     engine: Engine,
     cache: Option<CodeCache>,
     compiler: ComponentCompiler,
-    /// One process compiles at a time: each may take the memory that one may. Who asks first is first.
+    /// One process compiles at a time, because each may take the allowed memory. Requests are served in
+    /// order.
     turn: Arc<tokio::sync::Mutex<()>>,
     refusals: CompileRefusals,
     marks: UseMarks,
     under_way: Mutex<Vec<UnderWay>>,
-    /// By digest, what some plugin holds.
+    /// The code that plugins hold, by digest.
     loaded: Mutex<BTreeMap<String, Weak<Component>>>,
-    /// The digest of what is being compiled.
+    /// The digest of the component that is being compiled.
     now: watch::Sender<Option<Arc<str>>>,
 }
 
-/// A component that waits for its turn or is compiled, for as long as somebody waits for it.
+/// A component that waits for its turn or is being compiled, as long as somebody waits for it.
 struct UnderWay {
     digest: String,
     limits: ComponentsSpec,
@@ -56,12 +58,13 @@ type CodeCell = BoxFuture<'static, Result<(Component, Duration), SandboxError>>;
 pub struct CompiledCode {
     pub digest: String,
     pub code: Arc<Component>,
-    /// How long it was compiled; no time where its code was kept.
+    /// How long it was compiled; zero if its code was cached.
     pub took: Duration,
 }
 
 impl CodeStore {
-    /// Without a folder, code is not kept. `is_unattended`: nobody ends this process by hand in the middle.
+    /// Without a folder, code is not cached. `is_unattended` is set if nobody ends this process by hand
+    /// during a compilation.
     pub fn new(
         engine: Engine,
         folder: Option<&Path>,
@@ -90,7 +93,7 @@ impl CodeStore {
         }
     }
 
-    /// The digest of what is being compiled.
+    /// The digest of the component that is being compiled.
     pub fn compiling(&self) -> watch::Receiver<Option<Arc<str>>> {
         self.now.subscribe()
     }
@@ -127,7 +130,7 @@ impl CodeStore {
         loaded.get(digest).and_then(Weak::upgrade)
     }
 
-    /// What others hold already wins, so that the other copy goes.
+    /// Code that others already hold is preferred, and the new copy is dropped.
     fn hold(&self, digest: &str, code: Component) -> Arc<Component> {
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         loaded.retain(|_, held| held.strong_count() > 0);
@@ -139,7 +142,7 @@ impl CodeStore {
         held
     }
 
-    /// Of others than this one.
+    /// Removes unused code except that of the new component.
     fn remove_unused(&self, new: &str) {
         if let Some(cache) = &self.cache {
             cache.remove_unused(|digest| digest == new || self.loaded(digest).is_some());
@@ -150,7 +153,7 @@ impl CodeStore {
         self.cache.as_ref().and_then(|cache| cache.load(&self.engine, digest))
     }
 
-    /// The compilation that was requested before, or begins now.
+    /// The compilation that is in progress for this component, or a new one.
     fn under_way(self: &Arc<Self>, bytes: &Bytes, digest: &str, limits: &ComponentsSpec) -> Shared<CodeCell> {
         let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
         under_way.retain(|it| it.code.upgrade().is_some());
@@ -180,10 +183,10 @@ impl CodeStore {
         let stop = CancellationToken::new();
         let _guard = stop.clone().drop_guard();
         let (store, of, most) = (self.clone(), digest.clone(), limits.clone());
-        // A thread of its own to the end: the process ends with the thread that started it.
+        // It keeps one thread until its end: the process ends with the thread that started it.
         let compiled = blocking(move || {
             let _turn = turn;
-            // It may have been compiled within other limits meanwhile.
+            // It may have been compiled with other limits meanwhile.
             if let Some(component) = store.kept(&of) {
                 return Some(Ok((component, Duration::ZERO)));
             }
@@ -197,7 +200,7 @@ impl CodeStore {
             };
             let compiling = store.compile(&bytes, &of, &most, is_large);
             let compiled = Handle::current().block_on(stop.run_until_cancelled(compiling));
-            // The folder has grown: nothing else lets it.
+            // The folder grows only here.
             store.remove_unused(&of);
             compiled.map(|compiled| {
                 let compiled = compiled.map_err(|error| store.refused(error, &of, &most))?;
@@ -210,7 +213,8 @@ impl CodeStore {
         }
     }
 
-    /// Why a component is not compiled over which earlier processes died. From then on it is one that was refused.
+    /// Why a component is not compiled, if earlier processes died while compiling it. From then on it counts
+    /// as refused.
     fn is_deadly(&self, digest: &str, limits: &ComponentsSpec) -> Option<String> {
         if !self.marks.is_deadly(digest, limits) {
             return None;
@@ -227,7 +231,7 @@ impl CodeStore {
         Some(why)
     }
 
-    /// The message for people. A component that would end the same way is not compiled again.
+    /// The message for people. A component that would fail in the same way is not compiled again.
     fn refused(&self, error: NoCode, digest: &str, limits: &ComponentsSpec) -> SandboxError {
         match error {
             NoCode::Refused(why) => {
@@ -273,7 +277,7 @@ impl CodeStore {
                 Err(error) => return Err(error),
             }
         }
-        // Where code can't be kept it is compiled at every start.
+        // If code can't be cached, it is compiled at every start.
         let mut code = Vec::new();
         let keep = |part: &[u8]| {
             code.extend_from_slice(part);
@@ -283,7 +287,7 @@ impl CodeStore {
         cache::from_own_child(&self.engine, &code).map_err(refused)
     }
 
-    /// The code goes to the disk as it comes, and is believed only where the cache believes it.
+    /// The code is written to disk as it arrives, and is trusted only if the cache verifies it.
     async fn compile_to_cache(
         &self,
         cache: &CodeCache,
@@ -300,7 +304,7 @@ impl CodeStore {
     }
 }
 
-/// Says what is being compiled, until it is dropped.
+/// Publishes what is being compiled, until it is dropped.
 struct ShownProgress<'a>(&'a watch::Sender<Option<Arc<str>>>);
 
 impl<'a> ShownProgress<'a> {
@@ -331,7 +335,7 @@ mod tests {
     use super::*;
     use crate::compile::configuration;
 
-    /// Long enough for a process to begin that should not.
+    /// Long enough for a process to begin that should not begin.
     const MOMENT: Duration = Duration::from_millis(200);
 
     /// Its compiler never ends by itself.

@@ -1,7 +1,7 @@
 //! Confines the process that compiles before it reads its first byte. The compiler is large and its input
-//! hostile: a fault in it leads into a process that can compute and answer, and nothing else.
+//! hostile: a fault in it must lead into a process that can only compute and answer.
 //!
-//! This is Linux. Elsewhere the process is bounded in time alone.
+//! This works on Linux. Elsewhere the process is limited only in time.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,16 +13,17 @@ use seccompiler::SeccompCmpArgLen::Dword;
 use seccompiler::SeccompCmpOp::{Eq, MaskedEq};
 use seccompiler::{BackendError, BpfProgram, SeccompAction, SeccompCondition, SeccompFilter, SeccompRule};
 
-/// Input, output and errors: there is no other handle, and no room for one.
+/// Input, output and errors. The process has no other handle, and may open none.
 const HANDLES: u32 = 3;
-/// The kernel asks a process to end at its limit of time, and ends it when it went on for so many seconds.
+/// At its time limit the kernel asks a process to end, and kills it if it continues for this many seconds.
 const PAST_LIMIT: u64 = 1;
 
-/// Answers what could not be given up. An error without the limits and the filter: the code that this process makes is run
-/// by the controller, so a component may not get hold of the compiler. `memory` is in bytes, `cpu` in seconds.
+/// Returns the rights that could not be given up. It is an error if the limits and the filter fail: the
+/// controller runs the code that this process makes, so a component must not take over the compiler. `memory`
+/// is in bytes, `cpu` in seconds.
 pub fn confine(memory: u64, cpu: u64) -> Result<Vec<String>, String> {
     let wished = [
-        // The kernel looks for a process to end where a container has no memory left: it takes this one.
+        // If a container runs out of memory, the kernel chooses a process to kill: it should choose this one.
         ("the order in which processes end", fs::write("/proc/self/oom_score_adj", "1000")),
         ("the end of its parent", done(set_parent_process_death_signal(Some(Signal::KILL)))),
         ("inherited handles", close_inherited()),
@@ -50,10 +51,11 @@ fn done(result: rustix::io::Result<()>) -> io::Result<()> {
     result.map_err(io::Error::from)
 }
 
-/// Rust opens handles for one process alone. Whoever started the controller may have left it others.
+/// Rust opens handles for one process only, but the controller's parent may have passed it others.
 #[allow(unsafe_code)]
 fn close_inherited() -> io::Result<()> {
-    // SAFETY: only numbers go in. Nothing in this process owns a handle that is closed: it has opened none yet.
+    // SAFETY: only numbers are passed. No closed handle has an owner in this process, which has opened none
+    // yet.
     match unsafe { libc::syscall(libc::SYS_close_range, HANDLES, u32::MAX, 0) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -70,7 +72,7 @@ fn limit(memory: u64, cpu: u64) -> io::Result<()> {
         (Resource::Cpu, time),
         (Resource::As, both(memory)),
     ] {
-        // Whoever started the controller may have set a lower one, which nobody may raise.
+        // The parent may have set a lower limit, which nobody may raise.
         let least = |most: Option<u64>, known: Option<u64>| most.into_iter().chain(known).min();
         let known = getrlimit(resource).maximum;
         let most = Rlimit { current: least(most.current, known), maximum: least(most.maximum, known) };
@@ -79,8 +81,8 @@ fn limit(memory: u64, cpu: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Calls that are not named fail as if they were forbidden by rights, so that a library that asks in vain goes
-/// on without.
+/// Calls that are not named fail as if they were forbidden, so that a library that tries them continues
+/// without.
 fn filter() -> io::Result<()> {
     let wrong = |error: BackendError| io::Error::other(error.to_string());
     let arch = std::env::consts::ARCH.try_into().map_err(wrong)?;
@@ -95,7 +97,7 @@ fn filter() -> io::Result<()> {
 fn rules() -> Result<BTreeMap<i64, Vec<SeccompRule>>, BackendError> {
     let only =
         |argument: u8, value: u64| SeccompRule::new(vec![SeccompCondition::new(argument, Dword, Eq, value)?]);
-    // No memory is both written and run.
+    // No memory is both writable and executable.
     let no_code = || {
         let is_no_code = MaskedEq(libc::PROT_EXEC.unsigned_abs().into());
         Ok::<_, BackendError>(vec![SeccompRule::new(vec![SeccompCondition::new(2, Dword, is_no_code, 0)?])?])
@@ -148,7 +150,7 @@ mod tests {
         "compile::confine::tests::a_confined_process_computes_and_answers_and_can_do_nothing_else";
     const WITHIN: &str = "KUBEWITNESS_TEST_CONFINED";
 
-    /// It can't be undone, so that a process of its own does it: this test, once more.
+    /// Confinement can't be undone, so it runs in a separate process: this test, once more.
     #[test]
     fn a_confined_process_computes_and_answers_and_can_do_nothing_else() {
         if std::env::var_os(WITHIN).is_some() {
@@ -167,7 +169,8 @@ mod tests {
     fn in_confinement() {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = server.local_addr().unwrap();
-        // The listener is closed as any handle is; whoever drops it would close another's.
+        // The listener was closed together with all handles; dropping it would close the handle of somebody
+        // else.
         std::mem::forget(server);
         assert_eq!(confine(1 << 30, 60).unwrap(), [""; 0]);
         let denied = |what: &str, error: Option<io::Error>| {
@@ -186,7 +189,7 @@ mod tests {
         assert!(much.is_err(), "memory is bounded");
         assert_eq!(vec![1_u8; 64 << 20].iter().map(|byte| u64::from(*byte)).sum::<u64>(), 64 << 20);
         assert_eq!(io::stdin().read(&mut [0; 1]).unwrap(), 0, "its input can be read");
-        // Where the kernel refuses the filter, as it does from here on, nothing is compiled.
+        // If the kernel refuses the filter, as it does from here on, nothing is compiled.
         let told = confine(1 << 30, 60).unwrap_err();
         assert!(told.contains("system calls") && told.contains("seccomp"), "{told}");
         println!("still here");

@@ -1,8 +1,8 @@
-//! A copy of compiled code that nobody else can open. The engine maps it, so the kernel brings in the pages that run,
-//! and may let go of them again.
+//! A copy of compiled code that nobody else can open. The engine maps it, so the kernel loads only the pages
+//! that run, and may drop them again.
 //!
-//! The file in the cache can't be mapped itself: it could be changed after it was checked. The copy has no name from
-//! before its first byte on, and its owner alone could have opened it.
+//! Mapping the cache's own file was rejected: it could be changed after it was checked. The copy loses its
+//! name before its first byte is written, and only its owner could have opened it before that.
 
 use std::fs;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -19,12 +19,12 @@ impl PrivateCopy {
         files::unnamed(folder).map(Self)
     }
 
-    /// The file holds code that this program made for this engine: its author is known.
+    /// The file has code that this program made for this engine, so its author is known.
     pub fn load(mut self, engine: &Engine) -> wasmtime::Result<Component> {
         match self.map(engine) {
             Ok(component) => Ok(component),
             Err(error) => {
-                // Such as a file system from which nothing may be run.
+                // For example, a file system from which nothing may be executed.
                 tracing::debug!(%error, "compiled code can't be mapped: it is read into memory");
                 let mut code = Vec::new();
                 self.0.seek(SeekFrom::Start(0))?;
@@ -39,8 +39,8 @@ impl PrivateCopy {
     fn map(&self, engine: &Engine) -> wasmtime::Result<Component> {
         use std::os::fd::AsRawFd;
         let path = format!("/proc/self/fd/{}", self.0.as_raw_fd());
-        // SAFETY: the bytes must be what an engine of this configuration gave, and stay so. The caller has checked
-        // them while it wrote them, and no other process has this file or can find it.
+        // SAFETY: the bytes must come from an engine with this configuration, and must not change. The caller
+        // has checked them while it wrote them, and no other process has this file or can find it.
         unsafe { Component::deserialize_file(engine, path) }
     }
 
@@ -62,10 +62,10 @@ impl Write for PrivateCopy {
 
 #[allow(unsafe_code)]
 pub fn deserialize(engine: &Engine, code: &[u8]) -> wasmtime::Result<Component> {
-    // SAFETY: `code` must be what an engine of this configuration gave. Either it came through the pipe of a
-    // process that this one started for that, or its authentication code was checked against a key that only this
-    // program's user can read, over these very bytes (not the file again), with the component's digest and the
-    // engine's compatibility hash.
+    // SAFETY: `code` must come from an engine with this configuration. Either it came through the pipe of a
+    // child process that this one started for that. Or its authentication code was checked over these very
+    // bytes (not over the file again), together with the component's digest and the engine's compatibility
+    // hash, against a key that only this program's user can read.
     unsafe { Component::deserialize(engine, code) }
 }
 
@@ -73,7 +73,7 @@ pub fn deserialize(engine: &Engine, code: &[u8]) -> wasmtime::Result<Component> 
 mod tests {
     use super::*;
 
-    /// The smallest component there is.
+    /// The smallest possible component.
     const EMPTY: &[u8] = b"\0asm\x0d\0\x01\0";
 
     #[test]

@@ -1,9 +1,9 @@
-//! From bytes to code. A component is read ([`outline`]), then compiled in a process of its own ([`process`],
-//! [`child`]) that gave up everything but computing ([`confine`]), and its code is kept in a cache that knows
-//! what it wrote itself ([`cache`]). Nothing here runs a guest.
+//! From bytes to code. A component is read ([`outline`]), then compiled in a separate process ([`process`],
+//! [`child`]) that has given up everything except computing ([`confine`]), and its code is cached with a
+//! proof of its origin ([`cache`]). Nothing here runs a guest.
 //!
-//! The controller itself never compiles: a component that is made to be costly ends a process that has nothing
-//! to lose.
+//! Compiling inside the controller was rejected: a component that is made to be expensive would take its
+//! memory or time, and a fault of the compiler its secrets. A separate process has nothing to lose.
 
 mod cache;
 mod child;
@@ -29,15 +29,15 @@ pub use outline::ComponentOutline;
 /// Where components are compiled.
 #[derive(Clone, Debug)]
 pub enum ComponentCompiler {
-    /// In a process of its own: this program, which answers to the command `compile-component` with
+    /// In a separate process: this program, which handles the command `compile-component` with
     /// [`compile_here`].
     Child(PathBuf),
-    /// In this process, without a bound: for tests, whose programs have no such command.
+    /// In this process, without limits: for tests, whose programs have no such command.
     InProcess,
 }
 
 impl ComponentCompiler {
-    /// The program that runs, whatever lies under its name by now.
+    /// The running program, whatever file has its name now.
     pub fn this_program() -> io::Result<Self> {
         if cfg!(target_os = "linux") {
             return Ok(Self::Child("/proc/self/exe".into()));
@@ -46,12 +46,12 @@ impl ComponentCompiler {
     }
 }
 
-/// Code runs only in an engine that is configured as the one that compiled it.
+/// Code runs only in an engine with the same configuration as the one that compiled it.
 pub fn configuration() -> Config {
     let mut config = Config::new();
     config.epoch_interruption(true).concurrency_support(false);
-    // Nobody reads where in a component's file a trap came from, and no debugger walks over its frames: the two tables
-    // would only be kept in memory.
+    // Nobody reads where in a component's file a trap came from, and no debugger unwinds its frames: the two
+    // tables would only use memory.
     config.generate_address_map(false).native_unwind_info(false);
     config
 }

@@ -1,29 +1,28 @@
-//! Tells from the header, the imports and the exports of a file what it is, and what exactly does not fit. It knows
-//! names and versions, not types: those are the linker's.
+//! Determines from the header, the imports and the exports of a file what it is, and exactly what does not
+//! fit. It knows names and versions; types are checked by the linker.
 
 use crate::error::SandboxError;
 
-/// The package whose interfaces meet the guest.
+/// The package of the interfaces between controller and guest.
 const PACKAGE: &str = "kubewitness:plugin/";
 
 /// The interface that makes a component a plugin.
 const HANDLER: &str = "kubewitness:plugin/handler";
 
-/// The interface of a plugin that is called on a schedule, since 1.1.
+/// The interface of a plugin that is called on a schedule; it exists since 1.1.
 pub const TICKER: &str = "kubewitness:plugin/ticker";
 
-/// The version of the interfaces that this controller speaks.
+/// The version of the interfaces that this controller implements.
 const SPOKEN: (u64, u64) = (1, 1);
 
-/// What helps where the versions do not fit.
-/// What to do about interfaces of another version.
+/// The advice if the versions don't match.
 pub const OTHERWISE: &str = "build it against that version, or run a controller that knows it";
 
 /// Interfaces that a plugin can import, beside the types that they share.
 const CAPABILITIES: [&str; 11] =
     ["clock", "config", "documents", "http", "kv", "ledger", "lister", "log", "mail", "persons", "sql"];
 
-/// The parts of WASI that are linked, with nothing behind them.
+/// The parts of WASI that are linked, with empty implementations.
 const WASI: [&str; 6] =
     ["wasi:cli/", "wasi:clocks/", "wasi:filesystem/", "wasi:io/", "wasi:random/", "wasi:sockets/"];
 
@@ -31,7 +30,7 @@ fn unfit<T>(text: impl Into<String>) -> Result<T, SandboxError> {
     Err(SandboxError::Unfit(text.into()))
 }
 
-/// Tells a component from what people give instead of one.
+/// Distinguishes a component from other files that people pass by mistake.
 pub fn check_header(bytes: &[u8]) -> Result<(), SandboxError> {
     match bytes {
         [b'\0', b'a', b's', b'm', _, _, 1, 0, ..] => Ok(()),
@@ -49,7 +48,7 @@ pub fn check_header(bytes: &[u8]) -> Result<(), SandboxError> {
     }
 }
 
-/// `kubewitness:plugin/sql@1.0.0` as the interface and its version.
+/// Splits `kubewitness:plugin/sql@1.0.0` into the interface and its version.
 fn split(name: &str) -> (&str, &str) {
     name.split_once('@').unwrap_or((name, ""))
 }
@@ -60,7 +59,7 @@ fn is_spoken(version: &str) -> bool {
         if major == SPOKEN.0 && minor <= SPOKEN.1)
 }
 
-/// The version of the interfaces that a component speaks, by what it exports.
+/// The version of the interfaces that a component implements, from its exports.
 pub fn version<'a>(exports: impl IntoIterator<Item = &'a str>) -> Result<String, SandboxError> {
     let (major, minor) = SPOKEN;
     let names: Vec<&str> = exports.into_iter().collect();

@@ -1,18 +1,18 @@
-//! Removes compiled code that nobody needs any more: of versions that were replaced, and of builds before an upgrade.
+//! Removes compiled code that nobody needs any more: of replaced versions, and of builds before an upgrade.
 //!
-//! A file's time is when its code was last needed. Code that this process holds is always kept. Other processes may share
-//! the folder, and what they hold is not known here: so what was needed lately is kept too. If a file is removed
-//! nevertheless, its component is compiled again at the next start.
+//! A file's modification time is when its code was last needed. Code that this process holds is always kept.
+//! Other processes may share the folder, and their code is unknown here, so recently needed code is kept,
+//! too. If a needed file is removed all the same, its component is compiled again at the next start.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 use std::{fs, io};
 
-/// The ending of a file of code.
+/// The extension of a file of code.
 pub const CODE: &str = "cwasm";
-/// Longer than a release is compared, taken back or taken up again.
+/// Longer than a release is compared, rolled back or taken up again.
 const KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
-/// Of all that this process does not hold: a few large components, or hundreds of small ones.
+/// The size of all code that this process does not hold: a few large components, or hundreds of small ones.
 const BYTES: u64 = 1 << 30;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,12 +22,12 @@ struct UnusedFile {
     bytes: u64,
 }
 
-/// Code was needed now.
+/// Records that the code was needed now.
 pub fn mark(path: &Path) -> io::Result<()> {
     fs::File::options().write(true).open(path)?.set_modified(SystemTime::now())
 }
 
-/// `is_held`: whether this process holds the code of the component with this digest.
+/// `is_held` says whether this process holds the code of the component with this digest.
 pub fn remove(folder: &Path, is_held: impl Fn(&str) -> bool) -> io::Result<()> {
     let mut others = Vec::new();
     for entry in fs::read_dir(folder)? {
@@ -59,7 +59,7 @@ fn unless_gone(done: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// What was needed last is kept first.
+/// The most recently needed files are kept first.
 fn surplus(mut files: Vec<UnusedFile>, now: SystemTime) -> Vec<PathBuf> {
     files.sort_by_key(|file| std::cmp::Reverse(file.needed));
     let mut bytes = 0u64;

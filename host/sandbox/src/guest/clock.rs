@@ -1,7 +1,8 @@
-//! The guest's own time in one call. It runs while the guest computes or sleeps. It stands while
-//! the controller works for the guest, and while the guest waits for its turn of the processor.
+//! The guest's own time in one call. It runs while the guest computes or sleeps. It is stopped while the
+//! controller works for the guest, and while the guest waits for the processor. Wall time was rejected: a
+//! slow database would use up a guest's limit.
 //!
-//! The machine is told the time, so that tests decide it; [`timed`] drives it.
+//! The machine gets the time as a parameter, so that tests control it; [`timed`] drives it.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -22,9 +23,9 @@ pub struct TimeUp;
 enum ClockPause {
     /// The host works for it.
     Host,
-    /// It gave way to others.
+    /// It has yielded.
     Yielded,
-    /// It waits for something of its own (a sleep): its time goes on, so much is left.
+    /// It waits for something of its own (a sleep), so its time continues. Has the remaining time.
     Idle(Duration),
 }
 
@@ -33,7 +34,7 @@ pub struct GuestClock {
     limit: Duration,
     spent: Duration,
     running_since: Option<Instant>,
-    /// In calls to the controller that have ended.
+    /// The time of the completed calls to the controller.
     hosted: Duration,
     in_host_since: Option<Instant>,
     yielded: bool,
@@ -77,7 +78,7 @@ impl GuestClock {
         self.run(now);
     }
 
-    /// At every tick: the guest either goes on after it gave way, or its time is up.
+    /// At every tick the guest either continues after yielding, or its time is up.
     fn tick(&mut self, now: Instant) -> Result<(), TimeUp> {
         if self.spent_at(now) >= self.limit {
             return Err(TimeUp);
@@ -102,7 +103,7 @@ impl GuestClock {
 #[derive(Clone, Debug)]
 pub struct SharedClock(Arc<Mutex<GuestClock>>);
 
-/// While this is held the guest's time stands.
+/// While this is held, the guest's time is stopped.
 pub struct HostTime(SharedClock);
 
 impl SharedClock {
@@ -111,7 +112,7 @@ impl SharedClock {
     }
 
     fn lock(&self) -> MutexGuard<'_, GuestClock> {
-        // Every change is one assignment after another of plain numbers: a panic leaves nothing half done.
+        // Every change is a sequence of assignments to plain numbers, so a panic leaves nothing inconsistent.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -124,7 +125,7 @@ impl SharedClock {
         self.lock().tick(Instant::now())
     }
 
-    /// What the call took that has just ended: the guest itself, and the host for it.
+    /// The durations of the last call: the guest's own time, and the host's.
     pub fn took(&self) -> (Duration, Duration) {
         let clock = self.lock();
         (clock.spent_at(Instant::now()), clock.hosted)
@@ -137,8 +138,8 @@ impl Drop for HostTime {
     }
 }
 
-/// Runs one call on the guest's clock, and at its turns. A guest that computes is stopped by the engine's ticks (the
-/// call then answers [`TimeUp`] itself), one that sleeps by a timer that is armed only then.
+/// Runs one call on the guest's clock, in its turns. A computing guest is stopped by the engine's ticks (the
+/// call then returns [`TimeUp`] itself), a sleeping one by a timer that is armed only then.
 pub async fn timed<F: Future>(
     clock: SharedClock,
     seat: Arc<CpuTicket>,
@@ -152,8 +153,8 @@ pub async fn timed<F: Future>(
         if computes {
             ready!(seat.poll_turn(context));
         }
-        // What the host does for the guest goes on without a turn. The engine has the guest wait for one before
-        // it computes again.
+        // The host's work for the guest continues without a turn. The engine makes the guest wait for a turn
+        // before it computes again.
         let polled = poll_timed(&clock, call.as_mut(), &mut timer, &mut computes, context);
         seat.give_up();
         polled
@@ -161,7 +162,7 @@ pub async fn timed<F: Future>(
     .await
 }
 
-/// `computes`: whether it has something to compute next.
+/// `computes` says whether the guest wants to compute next.
 fn poll_timed<F: Future>(
     clock: &SharedClock,
     call: Pin<&mut F>,
@@ -177,7 +178,7 @@ fn poll_timed<F: Future>(
     let pause = clock.lock().pause(Instant::now());
     *computes = pause == ClockPause::Yielded;
     let ClockPause::Idle(left) = pause else { return Poll::Pending };
-    // A timer of no length would still wait for its next turn, again and again.
+    // A timer of zero length would still wait for its next poll, again and again.
     if left.is_zero() {
         return Poll::Ready(Err(TimeUp));
     }

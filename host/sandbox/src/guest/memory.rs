@@ -1,4 +1,4 @@
-//! Bounds the memory of one instance, and that of all instances together.
+//! Limits the memory of one instance, and of all instances together.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,13 +7,13 @@ use wasmtime::ResourceLimiter;
 
 use crate::tally::PluginTally;
 
-/// A table slot on this machine, for the sum of memory.
+/// The size of a table slot on this machine, for the sum of memory.
 const TABLE_SLOT: usize = 16;
 
-/// Core instances, memories and tables in one component: what compilers make is below ten.
+/// The most core instances, memories and tables in one component: compilers make fewer than ten.
 const PARTS: usize = 64;
 
-/// The memory of all instances of an engine together. What is granted is given back when the instance ends.
+/// The memory of all instances of an engine together. Granted memory is returned when the instance ends.
 #[derive(Debug)]
 pub struct MemoryBudget {
     most: AtomicUsize,
@@ -27,7 +27,7 @@ impl Default for MemoryBudget {
 }
 
 impl MemoryBudget {
-    /// Holds for what is granted from now on. Instances keep what they have.
+    /// Applies to future grants. Instances keep what they have.
     pub fn set(&self, most: u64) {
         self.most.store(usize::try_from(most).unwrap_or(usize::MAX), Ordering::Relaxed);
     }
@@ -36,7 +36,7 @@ impl MemoryBudget {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// The bound, if it does not allow so much more.
+    /// Refuses with the limit if it does not allow so much more.
     fn take(&self, by: usize) -> Result<(), usize> {
         let most = self.most.load(Ordering::Relaxed);
         let more = |used: usize| used.checked_add(by).filter(|sum| *sum <= most);
@@ -51,19 +51,19 @@ impl MemoryBudget {
 /// Why a growth was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GrowthRefusal {
-    /// It is over the limit of the instance.
+    /// It exceeds the limit of the instance.
     Instance,
-    /// It is over this bound of all instances together.
+    /// It exceeds this limit of all instances together.
     All(usize),
 }
 
-/// The sum over all memories and tables of one instance. It begins and ends with the instance.
+/// The sum over all memories and tables of one instance, for as long as the instance exists.
 pub struct MemoryLimit {
     limit: usize,
     used: usize,
     budget: Arc<MemoryBudget>,
     tally: Arc<PluginTally>,
-    /// A growth was refused in this call; if the call then traps, this is why.
+    /// The growth that was refused in this call. If the call then traps, this is the reason.
     pub refused: Option<GrowthRefusal>,
 }
 
@@ -74,7 +74,7 @@ impl MemoryLimit {
         Self { limit, used: 0, budget, tally, refused: None }
     }
 
-    /// What its own declaration refuses does not grow, so nothing is counted.
+    /// A growth beyond the guest's own declaration does not happen, so it is not counted.
     fn grow_within(&mut self, current: usize, desired: usize, most: Option<usize>, bytes: usize) -> bool {
         most.is_none_or(|most| desired <= most)
             && self.grow(desired.saturating_sub(current).saturating_mul(bytes))
@@ -165,7 +165,7 @@ mod tests {
         assert!(one.memory_growing(0, 700, None).unwrap());
         assert!(!other.memory_growing(0, 400, None).unwrap());
         assert_eq!((other.refused, budget.used()), (Some(GrowthRefusal::All(1000)), 700));
-        // A lower budget takes nothing from those that have it.
+        // A lower budget takes nothing from existing instances.
         budget.set(500);
         assert!(!one.memory_growing(700, 701, None).unwrap());
         drop(one);

@@ -1,5 +1,9 @@
-//! The controller's side of one instance: its limits, its empty WASI, and the session of the call in progress. It
-//! knows no component and calls no guest.
+//! The controller's side of one instance: its limits, its empty WASI, and the session of the call in
+//! progress.
+//!
+//! Everything that a guest can reach is a field of this state, so what is missing here can't be reached.
+//! Memory and time are limited by [`memory`] and [`clock`]; the session exists only during a call, so an
+//! instance can't act between calls. It knows no component and calls no guest.
 
 pub mod clock;
 pub mod memory;
@@ -20,10 +24,10 @@ use clock::{HostTime, SharedClock};
 use memory::{MemoryBudget, MemoryLimit};
 use stderr::StderrTail;
 
-/// WASI objects (streams, pollables) that a guest may hold at once.
+/// The most WASI objects (streams, pollables) that a guest may hold at once.
 const RESOURCES: usize = 256;
 
-/// Random bytes that one call of WASI gives.
+/// How many random bytes one call of WASI returns.
 const RANDOM_BYTES: u64 = 64 * 1024;
 
 pub struct GuestState {
@@ -31,19 +35,19 @@ pub struct GuestState {
     table: ResourceTable,
     pub memory: MemoryLimit,
     pub clock: SharedClock,
-    /// Where the call in progress waits for its turns.
+    /// The ticket with which the call in progress waits for its turns.
     pub seat: Arc<CpuTicket>,
     pub stderr: StderrTail,
     pub config: Arc<str>,
     limits: CallLimits,
     calls: u32,
-    /// What the call in progress has done so far. It is added to the tally once the call has ended.
+    /// The work of the call in progress. It is added to the tally once the call has ended.
     pub work: CallWork,
     tally: Arc<PluginTally>,
     session: Option<Box<dyn EffectSession>>,
     /// The states of the call in progress.
     pub batch: Vec<Seq>,
-    /// The document that was read last, parsed: pointers are asked for one after another.
+    /// The document that was read last, parsed: pointers into it are usually read one after another.
     pub parsed: Option<(Seq, serde_json::Value)>,
 }
 
@@ -108,14 +112,14 @@ impl GuestState {
         self.session.take()
     }
 
-    /// Counts a call that has no way to refuse; past the limit it is not done.
+    /// Counts a call that can't return a refusal; beyond the limit it has no effect.
     pub fn count(&mut self, capability: HostCapability) -> bool {
         self.work.called(capability);
         self.calls = self.calls.saturating_add(1);
         self.calls <= self.limits.calls
     }
 
-    /// Counts one call with its bytes and hands out the session, with the guest's time standing.
+    /// Counts one call with its bytes, and returns the session while the guest's time is stopped.
     pub fn open(
         &mut self,
         capability: HostCapability,
@@ -135,14 +139,14 @@ impl GuestState {
         }
     }
 
-    /// Counts an answer of so many bytes, if it may cross.
+    /// Counts an answer with so many bytes, if it is allowed.
     pub fn answer(&mut self, bytes: usize) -> Result<(), Error> {
         self.fits(bytes)?;
         self.work.bytes_in += bytes as u64;
         Ok(())
     }
 
-    /// Whether an answer or an argument of so many bytes may cross.
+    /// Whether an answer or an argument of this size is allowed.
     fn fits(&self, bytes: usize) -> Result<(), Error> {
         let most = self.limits.bytes;
         if bytes > most {
@@ -157,8 +161,8 @@ impl GuestState {
         self.session.as_deref()
     }
 
-    /// What the binding layer may copy out of the guest in one call, before [`Self::fits`] looks at
-    /// it: lists of lists take more room here than there, and one text can be lent many times.
+    /// How much the binding layer may copy out of the guest in one call, before [`Self::fits`] checks it.
+    /// Nested lists take more room here than in the guest, and one text can be passed many times.
     pub fn lifting_fuel(&self) -> usize {
         self.limits.bytes.saturating_mul(4).saturating_add(1 << 20)
     }

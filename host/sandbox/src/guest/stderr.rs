@@ -10,10 +10,10 @@ use tokio::io::AsyncWrite;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
 
-/// A panic message with its place fits; a guest that writes all day costs no more.
+/// A panic message with its location fits, and a guest that writes all day costs no more.
 const KEPT: usize = 2048;
 
-/// Accepted in one write. The guest's library splits longer texts.
+/// How much one write accepts. The guest's library splits longer texts.
 const WRITE: usize = 4096;
 
 #[derive(Clone, Default)]

@@ -1,9 +1,10 @@
-//! Turns of the processor: at most so many guests of this process compute at once. [`queue`] decides who is next, and
-//! here calls wait for it. It knows no guest.
+//! Turns of the processor: limits how many guests of this process compute at once. [`queue`] decides who is
+//! next, and calls wait for it here. It knows no guest.
 //!
-//! A guest has a turn only while it computes. It gives the turn up at each tick of the engine, whenever it waits for
-//! the controller or for itself, and when a plugin asks that has had less. Others of this process so always find a
-//! thread that no guest holds.
+//! A guest has a turn only while it computes. It gives the turn up at each tick of the engine, whenever it
+//! waits for the controller or for itself, and when a plugin asks that has had less. Leaving guests to the
+//! runtime was rejected: computing guests would occupy every thread. With turns, the rest of the process
+//! always finds a free one.
 
 mod queue;
 
@@ -15,8 +16,8 @@ use std::time::{Duration, Instant};
 
 use queue::{TurnAnswer, TurnQueue, TurnTicket};
 
-/// Guests that may compute at once, of all plugins together: one processor is left to the rest of the process. A process
-/// with one processor shares it.
+/// How many guests may compute at once, of all plugins together: one processor is left to the rest of the
+/// process. A process with one processor shares it.
 pub fn guests_at_once() -> usize {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     processors.saturating_sub(1).max(1)
@@ -24,15 +25,15 @@ pub fn guests_at_once() -> usize {
 
 pub struct CpuTurns {
     state: Mutex<TurnState>,
-    /// Has all guests look whether their turns have ended.
+    /// Makes all guests check whether their turns have ended.
     hurry: Box<dyn Fn() + Send + Sync>,
 }
 
 struct TurnState {
     queue: TurnQueue,
-    /// Of those that wait.
+    /// The wakers of waiting calls.
     wakers: HashMap<TurnTicket, Waker>,
-    /// Those that were given a turn, and have not noticed yet.
+    /// Calls that got a turn and have not noticed it yet.
     given: HashSet<TurnTicket>,
 }
 
@@ -43,7 +44,7 @@ impl CpuTurns {
         Self { state, hurry: Box::new(hurry) }
     }
 
-    /// The place of one call of a plugin.
+    /// A ticket for one call of a plugin.
     pub fn seat(self: &Arc<Self>, plugin: &Arc<str>) -> Arc<CpuTicket> {
         let standing = Mutex::new(TicketState { place: TicketPlace::Away, waited: Duration::ZERO });
         let has_turn = AtomicBool::new(false);
@@ -63,19 +64,19 @@ impl TurnState {
     }
 }
 
-/// Where one call is: it has a turn, waits for one, or wants none.
+/// The ticket of one call: it has a turn, waits for one, or wants none.
 pub struct CpuTicket {
     turns: Arc<CpuTurns>,
     plugin: Arc<str>,
     standing: Mutex<TicketState>,
-    /// Whether its place is [`TicketPlace::HasTurn`]. It is asked whenever the host enters the guest, also to make room for each
-    /// text that it lends: a lock would be taken many times for a state.
+    /// Whether its place is [`TicketPlace::HasTurn`]. It is read whenever the host enters the guest, even to
+    /// make room for each text that it passes: a lock would be taken many times for each state.
     has_turn: AtomicBool,
 }
 
 struct TicketState {
     place: TicketPlace,
-    /// Until the last turn.
+    /// The waiting time up to the last turn.
     waited: Duration,
 }
 
@@ -91,7 +92,7 @@ impl CpuTicket {
         self.standing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ready with a turn.
+    /// Ready once the call has a turn.
     pub fn poll_turn(&self, context: &mut Context<'_>) -> Poll<()> {
         let mut standing = self.standing();
         let now = Instant::now();
@@ -124,7 +125,7 @@ impl CpuTicket {
         Poll::Ready(())
     }
 
-    /// The turn, or the wish for one, ends.
+    /// Ends the turn, or the wait for one.
     pub fn give_up(&self) {
         let mut standing = self.standing();
         let now = Instant::now();

@@ -1,28 +1,29 @@
-//! Decides which plugin computes next. It is told what was used, and knows neither time nor threads.
+//! Decides which plugin computes next. It gets the used time as a parameter, and knows neither clocks nor
+//! threads.
 //!
-//! The plugin that has used least goes next, and its calls go in the order in which they asked. Plugins that always
-//! want to compute so take turns. One that computes little has had less than the others, and need not wait until a turn
-//! ends by itself.
-//! Nobody saves up turns: who comes back begins where the others are, but for [`CREDIT`].
+//! The plugin that has used least is next, and its calls run in the order of their requests. So plugins that
+//! always want to compute take turns. One that computes little has used less than the others, and need not
+//! wait until a turn ends by itself. Turns can't be saved up: a plugin that returns starts at the level of
+//! the others, except for [`CREDIT`].
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A call that ends its turn asks for the next one a moment later. Meanwhile another has begun that may be ahead of it
-/// by the length of a turn or two: this is no reason to lose them.
+/// A call that ends its turn asks for the next one a moment later. Meanwhile a call of another plugin has
+/// begun, which may be ahead by a turn or two: that must not cost the first one its place.
 const CREDIT: Duration = Duration::from_millis(10);
 
-/// A call that waits.
+/// A waiting call.
 pub type TurnTicket = u64;
 
 #[derive(Debug)]
 pub struct TurnQueue {
-    /// Turns at once.
+    /// The most concurrent turns.
     most: usize,
     held: usize,
     waiting: usize,
-    /// Where the turn began that was given last, on the scale of [`PluginLine::used`].
+    /// The start of the last turn that was given, on the scale of [`PluginLine::used`].
     floor: Duration,
     lines: BTreeMap<Arc<str>, PluginLine>,
     tickets: TurnTicket,
@@ -32,14 +33,15 @@ pub struct TurnQueue {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TurnAnswer {
     Turn,
-    /// A place in the line. `at_once`: it has had less than whoever has a turn, so one of these should end.
+    /// A place in the line. `at_once`: it has used less than a plugin with a turn, so one of those turns
+    /// should end.
     Waits {
         ticket: TurnTicket,
         at_once: bool,
     },
 }
 
-/// The turns that one plugin holds, waits for and had.
+/// One plugin: its turns in use, its waiting calls, and its used time.
 #[derive(Debug, Default)]
 struct PluginLine {
     held: usize,
@@ -80,7 +82,7 @@ impl TurnQueue {
         TurnAnswer::Waits { ticket: self.tickets, at_once }
     }
 
-    /// A turn ends. Answers who has it next.
+    /// Ends a turn. Returns who has it next.
     pub fn give_up(&mut self, plugin: &str, used: Duration) -> Option<TurnTicket> {
         if let Some(line) = self.lines.get_mut(plugin) {
             line.held -= 1;
@@ -90,7 +92,7 @@ impl TurnQueue {
         self.next()
     }
 
-    /// A call that waited no longer does.
+    /// A call stops waiting.
     pub fn leave(&mut self, plugin: &str, ticket: TurnTicket) {
         let Some(line) = self.lines.get_mut(plugin) else { return };
         if let Some(place) = line.waiting.iter().position(|waiting| *waiting == ticket) {
@@ -102,7 +104,7 @@ impl TurnQueue {
     fn next(&mut self) -> Option<TurnTicket> {
         if self.waiting == 0 {
             if self.held == 0 {
-                // There is nobody to whom anybody owes a turn.
+                // Nobody is owed a turn.
                 self.lines.clear();
                 self.floor = Duration::ZERO;
             }
@@ -212,7 +214,7 @@ mod tests {
         assert_eq!((queue.held, queue.waiting, queue.lines.len()), (0, 0, 0));
     }
 
-    /// Turns that are held, by their end.
+    /// The turns in use, by their end.
     struct TurnRun {
         queue: TurnQueue,
         now: Duration,
@@ -266,7 +268,8 @@ mod tests {
         ) {
             let mut run = TurnRun::new(most, more.len());
             for (plugin, more) in more.iter().enumerate() {
-                // Enough calls to hold all turns while one waits, so that each could use whatever it is given.
+                // Enough calls to use all turns while one waits, so that each plugin could use every turn
+                // that it gets.
                 (0..=most + more).for_each(|_| run.ask(plugin, millis(LONGEST)));
             }
             for length in lengths {
@@ -274,7 +277,7 @@ mod tests {
                 prop_assert_eq!(run.computing.len(), most, "no turn is left unused, and none is given twice");
             }
             let (least, best) = (run.got.iter().min().unwrap(), run.got.iter().max().unwrap());
-            // What each has when it ends its last turns.
+            // The largest possible difference between two plugins when they end their last turns.
             let apart = millis(LONGEST) * u32::try_from(most + 1).unwrap() * 2 + CREDIT;
             prop_assert!(*best - *least <= apart, "{:?}", run.got);
         }

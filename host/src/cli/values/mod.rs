@@ -1,5 +1,5 @@
-//! Values of flags that clap does not know: durations, moments and secrets. They know no command, no journal and no
-//! cluster.
+//! Flag values that clap does not know: durations, moments and secrets. They are independent of commands,
+//! journals and clusters.
 
 mod zone;
 
@@ -8,7 +8,7 @@ use kubewitness_core::config::Duration;
 
 pub use zone::ZoneArg;
 
-/// A value that may hold a password: it is never printed.
+/// A value that may contain a password: it is never printed.
 #[derive(Clone)]
 pub struct SecretArg(pub String);
 
@@ -34,7 +34,7 @@ pub(super) fn position(text: &str) -> Result<u64, String> {
     })
 }
 
-/// A whole number within these bounds, both included.
+/// A whole number between two limits, both included.
 pub(super) fn whole<T: TryFrom<u64>>(
     low: u64,
     high: u64,
@@ -57,7 +57,7 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
     text.parse()
 }
 
-/// A moment, or so long ago.
+/// A moment, or an age.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MomentArg {
     At(u64),

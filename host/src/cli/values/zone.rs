@@ -1,4 +1,4 @@
-//! The reader's time zone. People write and read times in it, as `date` does.
+//! The reader's time zone. People write and read times in it, as with `date`.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -16,13 +16,13 @@ const ZONE_BYTES: u64 = 64 * 1024;
 pub struct ZoneArg(TimeZone);
 
 impl ZoneArg {
-    /// That of `TZ`, or of this machine, or UTC.
+    /// The time zone of `TZ`, or of this machine, or UTC.
     pub fn here() -> &'static Self {
         static HERE: OnceLock<ZoneArg> = OnceLock::new();
         HERE.get_or_init(|| Self::of(std::env::var("TZ").ok().as_deref()))
     }
 
-    /// As the C library reads `TZ`: a name, a file or a rule. What it can't read is UTC.
+    /// Reads `TZ` as the C library does: a name, a file or a rule. An unreadable value means UTC.
     fn of(tz: Option<&str>) -> Self {
         let zone = match tz.map(|tz| tz.strip_prefix(':').unwrap_or(tz)) {
             None => in_file(Path::new(OF_THIS_MACHINE)),
@@ -34,7 +34,7 @@ impl ZoneArg {
         Self(zone.unwrap_or(TimeZone::UTC))
     }
 
-    /// A time of any zone that is named, or of this one, in milliseconds.
+    /// A time with a zone, or in this zone, in milliseconds.
     pub fn read(&self, text: &str) -> Result<u64, String> {
         let text = text.trim();
         if let Some(ms) = calendar::moment(text) {
@@ -50,7 +50,8 @@ impl ZoneArg {
         u64::try_from(zoned.timestamp().as_millisecond()).map_err(|_| "write a time after 1970".to_owned())
     }
 
-    /// `2026-11-24 04:00:12 (03:00:12Z)`: with the time of UTC beside it, and with its date where that is another.
+    /// For example `2026-11-24 04:00:12 (03:00:12Z)`: with the time in UTC, and with its date if that
+    /// differs.
     pub fn show(&self, ms: u64) -> String {
         let at = i64::try_from(ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
         let at = at.unwrap_or(Timestamp::MAX);
@@ -63,7 +64,7 @@ impl ZoneArg {
         format!("{} ({})", local.strftime("%Y-%m-%d %H:%M:%S"), utc.strftime(beside))
     }
 
-    /// The same of a time that the API tells. A word in its place, such as `never`, stays.
+    /// The same for a time from the API. A word in its place, such as `never`, stays unchanged.
     pub fn show_text(&self, at: &str) -> String {
         calendar::parse(at).map_or_else(|| at.to_owned(), |ms| self.show(ms))
     }
@@ -77,7 +78,7 @@ fn in_file(path: &Path) -> Option<TimeZone> {
 mod tests {
     use super::*;
 
-    /// Central Europe, as a rule: no test depends on the files of this machine.
+    /// Central Europe, as a rule, so that no test depends on the files of this machine.
     fn berlin() -> ZoneArg {
         ZoneArg::of(Some("CET-1CEST,M3.5.0,M10.5.0/3"))
     }

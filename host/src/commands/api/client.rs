@@ -1,5 +1,5 @@
-//! The HTTP client of the commands: it asks a running controller, with bounds on time, and turns a refusal into an
-//! error that says what to do.
+//! The HTTP client of the commands: it calls a running controller with limited times, and turns a refusal
+//! into an error with advice.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -22,56 +22,57 @@ use crate::commands::UsageError;
 use crate::commands::print::{clean, note};
 use crate::commands::reach::{self, ReachedController};
 
-/// Longer than a controller takes to say that it can't answer.
+/// Longer than a controller takes to report that it can't answer.
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// A live stream says at least every 15 seconds that it lives; three missed ones are its end.
+/// A live stream sends something at least every 15 seconds; after three missed messages it counts as broken.
 const SILENCE: Duration = Duration::from_secs(50);
 
-/// Of a change that may be asked for again: a restart of the controller takes seconds.
+/// How often a change that is safe to repeat is tried. A restart of the controller takes seconds.
 const TRIES: u32 = 8;
 const BETWEEN_TRIES: Duration = Duration::from_secs(1);
 const KEY: &str = "idempotency-key";
-/// Faults of single fields that are told of a refusal.
+/// The most faults of single fields that a refusal shows.
 const FIELDS: usize = 100;
 
 /// An answer has at most 10,000 rows of some KiB, or one document.
 const ANSWER: usize = 256 << 20;
 /// A refusal is a sentence and a hint.
 const REFUSAL: usize = 1 << 20;
-/// Rows of one page, as many as the API gives.
+/// The rows of one page: the maximum of the API.
 pub const PAGE: usize = 10_000;
-/// The same where each row is put together from the states of its object.
+/// The same for rows that are computed from the states of their objects.
 const DETAILED: usize = 200;
-/// Pages of one list. A page may have few rows where the controller looked through many to find them.
+/// The most pages of one list. A page may have few rows if the controller had to search through many objects.
 const PAGES: usize = 1000;
-/// In which the controller tells what makes an answer less than all.
+/// The header with which the controller reports that an answer is incomplete.
 const NOTICE: &str = "kubewitness-notice";
-/// Different notices that a command shows.
+/// How many different notices a command shows.
 const NOTICES: usize = 100;
-/// In which it names, with an empty answer, the verb and the resources for which they have no right.
+/// The header of an empty answer with which the controller names the verb and the resources that the person
+/// has no right for.
 const FORBIDDEN: &str = "kubewitness-forbidden";
-/// Bytes that are told of what an answer has instead.
+/// How many bytes of an unexpected answer are shown.
 const WHY: usize = 300;
 const TOO_LONG: &str = "what you ask for is longer than a request may be: give shorter values";
 
 pub struct ApiClient {
     args: ReachArgs,
-    /// It is another one after the pod at its end was replaced.
+    /// Replaced when the connection's pod was replaced.
     to: RwLock<Arc<ControllerClient>>,
-    /// What the controller said about its answers so far: each sentence is shown once.
+    /// The notices that were already shown, each once.
     told: Mutex<BTreeSet<String>>,
 }
 
-/// The facts about the controller that an answer has beside its body.
+/// Facts about the controller that an answer has outside of its body.
 pub struct ControllerFacts {
     pub server: String,
-    /// Its clock, as the header `Date` has it.
+    /// Its clock, from the header `Date`.
     pub date: Option<String>,
-    /// Of the portal, in DER; `None` without TLS.
+    /// The portal's certificate, in DER; `None` without TLS.
     pub certificate: Option<Vec<u8>>,
 }
 
-/// The controller has answered, and has done nothing.
+/// The controller answered and did nothing.
 #[derive(Debug)]
 pub struct RefusedRequest {
     why: String,
@@ -80,15 +81,15 @@ pub struct RefusedRequest {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RefusalKind {
-    /// Asking again gets the same answer.
+    /// A retry would get the same answer.
     Final,
-    /// There were too many requests at the time.
+    /// Too many requests were in progress.
     Passing,
-    /// Nothing of what was asked for may be shown to whoever asks, whether there is any of it or not.
+    /// The person may see none of the requested data, whether any exists or not.
     Forbidden,
 }
 
-/// The parameters of the API, whose names are those of kubectl and Kubernetes.
+/// The parameters of the API, named as in kubectl and Kubernetes.
 pub(in crate::commands::api) fn parameters(query: &ObjectQuery) -> Vec<(&'static str, String)> {
     let limit = query.limit.map(|limit| limit.to_string());
     let gone = match query.gone {
@@ -134,7 +135,7 @@ impl fmt::Display for RefusedRequest {
 
 impl std::error::Error for RefusedRequest {}
 
-/// The controller has answered that it can't do it now, as it does until its journal is open.
+/// The controller answered that it can't do it now, for example before its journal is open.
 #[derive(Debug)]
 struct NotNow(String);
 
@@ -151,23 +152,23 @@ pub(in crate::commands::api) fn not_now(why: &str) -> anyhow::Error {
     NotNow(why.to_owned()).into()
 }
 
-/// Whether the controller has answered that it can't do it now.
+/// Whether the controller answered that it can't do it now.
 pub(in crate::commands::api) fn is_not_now(error: &anyhow::Error) -> bool {
     error.is::<NotNow>()
 }
 
-/// Whether the controller's refusal stays the same however often it is asked: what goes on by itself ends here.
+/// Whether a retry would get the same refusal. A command that repeats its request ends here.
 pub(in crate::commands::api) fn is_final(error: &anyhow::Error) -> bool {
     error.is::<UsageError>()
         || error.downcast_ref::<RefusedRequest>().is_some_and(|refused| refused.kind != RefusalKind::Passing)
 }
 
-/// Whether whoever asks may see nothing of what was asked for.
+/// Whether the person may see none of the requested data.
 pub(in crate::commands::api) fn is_forbidden(error: &anyhow::Error) -> bool {
     error.downcast_ref::<RefusedRequest>().is_some_and(|refused| refused.kind == RefusalKind::Forbidden)
 }
 
-/// Whether no controller has answered, or one that can't do it now.
+/// Whether no controller answered, or one that can't do it now.
 pub(in crate::commands::api) fn is_away(error: &anyhow::Error) -> bool {
     is_not_now(error) || error.chain().any(|cause| cause.is::<reqwest::Error>())
 }
@@ -178,7 +179,7 @@ pub struct ListedItems<T> {
     pub more: bool,
 }
 
-/// A controller, and the client that asks it.
+/// A controller, and the client for it.
 struct ControllerClient {
     reached: ReachedController,
     http: reqwest::Client,
@@ -203,7 +204,7 @@ impl ApiClient {
         Ok(Self { args: args.clone(), to, told: Mutex::default() })
     }
 
-    /// Looks for the pod again where the way leads into one: a pod that was replaced has another name.
+    /// Finds the pod again if the connection leads to one: a replaced pod has another name.
     pub async fn find_again(&self) -> Result<()> {
         if self.to().reached.is_forwarded {
             let found = ControllerClient::find(&self.args).await?;
@@ -216,7 +217,7 @@ impl ApiClient {
         self.to.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Where it is, and by what it knows who asks.
+    /// The address of the controller, and the identity by which it knows the person.
     pub fn reached<T>(&self, of: impl FnOnce(&ReachedController) -> T) -> T {
         of(&self.to().reached)
     }
@@ -229,7 +230,8 @@ impl ApiClient {
         self.send(Method::POST, path, |request| request.json(body)).await
     }
 
-    /// A change that a key makes safe to ask for again: a connection that breaks is made anew a few times.
+    /// A change with an idempotency key, which makes it safe to repeat: a broken connection is opened again a
+    /// few times.
     pub async fn post_with_key<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -243,7 +245,7 @@ impl ApiClient {
                 Err(error) if tries < TRIES && error.chain().any(|cause| cause.is::<reqwest::Error>()) => {
                     tries += 1;
                     tokio::time::sleep(BETWEEN_TRIES).await;
-                    // Where it can't be found yet, the next try says so.
+                    // If it can't be found yet, the next try reports that.
                     self.find_again().await.ok();
                 }
                 sent => return sent,
@@ -251,7 +253,7 @@ impl ApiClient {
         }
     }
 
-    /// All of a list up to so many rows, page by page.
+    /// A whole list up to so many rows, page by page.
     pub async fn list<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -261,7 +263,7 @@ impl ApiClient {
         self.pages(path, query, most, PAGE).await
     }
 
-    /// The same by small pages.
+    /// The same in small pages.
     pub async fn list_detailed<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -289,7 +291,8 @@ impl ApiClient {
         Ok(ListedItems { rows, more })
     }
 
-    /// The parts of a list, until there is none behind them or until `take` wants no more. Tells whether there are more.
+    /// Reads the parts of a list until the last one, or until `take` wants no more. Returns whether more
+    /// exist.
     pub async fn parts<A: DeserializeOwned>(
         &self,
         path: &str,
@@ -310,7 +313,7 @@ impl ApiClient {
             if !wants_more {
                 return Ok(true);
             }
-            // The same controller: only what is asked for is taken from its answer.
+            // The request goes to the same controller; only the query is taken from its answer.
             let mut url = url.clone();
             url.set_query(Some(&next));
             request = to.http.get(url);
@@ -318,7 +321,7 @@ impl ApiClient {
         Ok(true)
     }
 
-    /// An answer, and what is in no body.
+    /// An answer, and the facts outside of its body.
     pub async fn get_with_facts<T: DeserializeOwned>(&self, path: &str) -> Result<(T, ControllerFacts)> {
         let to = self.to();
         let http = builder(&to.reached)?.timeout(TIMEOUT).tls_info(true);
@@ -334,7 +337,7 @@ impl ApiClient {
         Ok((to.read(answer).await?, seen))
     }
 
-    /// Shows people what the controller has to say about its answer.
+    /// Shows people the controller's notices about its answer.
     fn tell(&self, headers: &HeaderMap) {
         for notice in headers.get_all(NOTICE).iter().filter_map(|notice| notice.to_str().ok()) {
             let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
@@ -352,7 +355,7 @@ impl ApiClient {
         body(answer, ANSWER).await
     }
 
-    /// An answer that does not end by itself.
+    /// An answer without an end of its own.
     pub async fn stream(&self, path: &str, query: &impl Serialize) -> Result<Response> {
         let to = self.to();
         let http = builder(&to.reached)?.read_timeout(SILENCE).connect_timeout(TIMEOUT);
@@ -391,7 +394,7 @@ impl ControllerClient {
         })
     }
 
-    /// Sends it; a refusal is an error in the controller's words.
+    /// Sends the request. A refusal is an error in the controller's words.
     async fn answer(&self, request: RequestBuilder) -> Result<Response> {
         let answer = request.send().await.map_err(|error| {
             if error.is_builder() {
@@ -425,10 +428,10 @@ impl ControllerClient {
                 ));
             }
             let body = body(answer, REFUSAL).await?;
-            // The controller knows requests, and this command the way by which a person gives it a token.
+            // The controller knows requests, but only this command knows how a person passes a token to it.
             let own_hint = (status == StatusCode::UNAUTHORIZED).then_some(self.reached.to_sign_in.as_str());
             let refusal = refusal(status, &body, own_hint);
-            // The controller looks at what was typed, such as a selector.
+            // The controller also checks what was typed, such as a selector.
             return Err(if status == StatusCode::BAD_REQUEST {
                 UsageError::error(refusal)
             } else if status == StatusCode::SERVICE_UNAVAILABLE {
@@ -445,8 +448,8 @@ impl ControllerClient {
     }
 }
 
-/// An empty list of what somebody may not list is told as kubectl tells it. The controller says so whether there is
-/// anything or not.
+/// Reports an empty list that the person may not list as kubectl does. The controller marks it so whether any
+/// objects exist or not.
 fn refuse_what_is_forbidden(answer: &Response) -> Result<()> {
     let Some(resources) = answer.headers().get(FORBIDDEN) else { return Ok(()) };
     let resources = String::from_utf8_lossy(resources.as_bytes());
@@ -459,7 +462,7 @@ fn refuse_what_is_forbidden(answer: &Response) -> Result<()> {
     Err(RefusedRequest { why, kind: RefusalKind::Forbidden }.into())
 }
 
-/// What the next page is asked for: `Link: </api/v1/objects?…>; rel="next"`.
+/// The query of the next page, from `Link: </api/v1/objects?…>; rel="next"`.
 fn next_page(headers: &HeaderMap) -> Option<String> {
     let links = headers.get_all(LINK).iter().filter_map(|link| link.to_str().ok());
     let mut next = links.filter_map(|link| {
@@ -470,7 +473,7 @@ fn next_page(headers: &HeaderMap) -> Option<String> {
     next.next()
 }
 
-/// All of an answer, up to its bound.
+/// The whole answer, up to a limit.
 async fn body(mut answer: Response, most: usize) -> Result<Vec<u8>> {
     let mut body = Vec::new();
     while let Some(chunk) = answer.chunk().await.context("reading the controller's answer")? {
@@ -486,7 +489,7 @@ async fn body(mut answer: Response, most: usize) -> Result<Vec<u8>> {
 }
 
 fn builder(reached: &ReachedController) -> Result<reqwest::ClientBuilder> {
-    // A server that is named gets what a change is to do, and no other that it names.
+    // The body of a change is sent only to the named server, and not to a redirect.
     let mut builder = reqwest::Client::builder().no_proxy().redirect(Policy::none());
     if let Some(token) = &reached.token {
         let mut header = HeaderValue::try_from(format!("Bearer {}", token.0.trim()))
@@ -498,7 +501,8 @@ fn builder(reached: &ReachedController) -> Result<reqwest::ClientBuilder> {
         // No redirect is followed, so no certificate is ever judged: the machine's authorities, some hundred files, stay
         // unread.
         "http" => builder.tls_certs_only([]),
-        // The API server has made the way, and says which pod is at its end. No certificate names 127.0.0.1.
+        // The API server forwards the connection, and says which pod is at its end. No certificate names
+        // 127.0.0.1.
         _ if reached.is_forwarded => builder.tls_danger_accept_invalid_certs(true),
         _ => builder,
     })

@@ -12,7 +12,7 @@ use crate::cli::ReachArgs;
 
 /// More names than a person chooses from.
 const NAMES: usize = 500;
-/// Objects whose namespaces are looked at.
+/// The most objects whose namespaces are examined.
 const OBJECTS: usize = 2000;
 
 /// The kind of a word to complete.
@@ -23,7 +23,8 @@ pub enum CompletionKind {
     Plugins,
     Sources,
     Templates,
-    /// Parameters of a template as `NAME=`, but those that are given; or with the values that one of them takes.
+    /// The parameters of a template as `NAME=`, without those already given; or the values that one of them
+    /// accepts.
     Parameters {
         template: String,
         given: Vec<String>,
@@ -89,7 +90,7 @@ pub async fn look_up(reach: &ReachArgs, wanted: &CompletionKind) -> Result<BTree
     })
 }
 
-/// The values that are known beforehand.
+/// The values that are known in advance.
 fn values(parameter: &ParameterSpec) -> Vec<String> {
     match (parameter.kind, &parameter.default) {
         (ParameterType::Choice, _) => parameter.choices.clone(),

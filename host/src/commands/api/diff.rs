@@ -12,7 +12,7 @@ use crate::cli::{DiffArgs, ZoneArg};
 use crate::commands::print::{self, line_diff, note};
 use crate::commands::{CommandEnd, CommandResult, UsageError};
 
-/// States of one object that are looked through: ten answers of the API.
+/// How many states of one object are searched: ten answers of the API.
 const STATES: usize = 100_000;
 /// Enough to find the last two.
 const NEWEST: usize = 100;
@@ -44,7 +44,7 @@ pub async fn diff(args: DiffArgs) -> CommandResult {
     Ok(CommandEnd::Fine)
 }
 
-/// A deletion that was found by comparing has no document to compare: the last two states before it are compared.
+/// A deletion that a relist found has no document, so the last two states before it are compared.
 async fn leave_out_unseen_end(client: &ApiClient, states: &mut Vec<Arc<State>>, told: &str) -> Result<()> {
     let Ok([_, new]) = choose(states, &[], told) else { return Ok(()) };
     let seq = new.seq;
@@ -70,7 +70,7 @@ fn positions(words: &[String]) -> Result<Vec<Seq>> {
     words.iter().map(|word| word.parse().map_err(|_| usage())).collect()
 }
 
-/// The last two, or one and the one before it, or the two that are named.
+/// The last two states, or a named one and its predecessor, or two named ones.
 fn choose<'a>(states: &'a [Arc<State>], wanted: &[Seq], told: &str) -> Result<[&'a State; 2]> {
     let with_document = |state: &&Arc<State>| state.change != Change::Gap;
     let find = |seq: Seq| {

@@ -1,4 +1,10 @@
-//! The commands that ask a running controller. They see its HTTP API only: no file, no journal, no cluster.
+//! The commands that call a running controller.
+//!
+//! They see only its HTTP API: no file, no journal, no cluster. Commands that opened the journal themselves
+//! would work on one machine only, and would skip the rights of the person who calls them.
+//!
+//! So a person on a laptop and a person in the pod get the same answers with the same rights, and the API
+//! serves everything that people can do.
 
 mod client;
 mod complete;

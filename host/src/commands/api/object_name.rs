@@ -1,4 +1,4 @@
-//! How people name an object: KIND/NAME, KIND NAME or a uid; and what was witnessed of it.
+//! How people name an object (KIND/NAME, KIND NAME or a uid), and its witnessed states.
 
 use std::collections::BTreeSet;
 
@@ -12,13 +12,14 @@ use crate::cli::ReachArgs;
 use crate::commands::UsageError;
 use crate::commands::print::clean;
 
-/// Where kubectl looks for an object, too, unless it is told otherwise.
+/// The default namespace, as in kubectl.
 const NAMESPACE: &str = "default";
-/// Objects of one name, whose namespaces are named. More help nobody.
+/// The most objects with the same name whose namespaces are listed.
 const ELSEWHERE: usize = 10;
 
-/// Where an object is looked for: as for kubectl, in the namespace of the kubeconfig's context unless another is named.
-/// Of somebody who names an address, no kubeconfig is read: it may be of another cluster, or not be there.
+/// The namespace in which an object is searched: as in kubectl, the namespace of the kubeconfig's context
+/// unless another is named. If the person names an address, no kubeconfig is read, because it may belong to
+/// another cluster or not exist.
 pub(super) async fn namespace(given: Option<&str>, reach: &ReachArgs) -> Result<String> {
     if let Some(given) = given {
         return Ok(given.to_owned());
@@ -34,13 +35,13 @@ pub(super) async fn namespace(given: Option<&str>, reach: &ReachArgs) -> Result<
     Ok(named.unwrap_or_else(|| NAMESPACE.to_owned()))
 }
 
-/// An object as kubectl writes it and takes it.
+/// An object's name in the form that kubectl prints and accepts.
 pub(super) fn name(object: &ObjectRef) -> String {
     let (kind, dot) = (object.kind.to_lowercase(), if object.group.is_empty() { "" } else { "." });
     format!("{kind}{dot}{}/{}", object.group, object.name)
 }
 
-/// A line for each object, in this order.
+/// One line for each object, in this order.
 pub(super) fn names<'a>(objects: impl Iterator<Item = &'a ObjectRef>) -> String {
     let mut told = BTreeSet::new();
     objects
@@ -56,20 +57,20 @@ pub(super) enum ObjectName {
 }
 
 impl ObjectName {
-    /// Reads the words of a command line; what follows the object is left over.
+    /// Reads the words of a command line. Returns the words after the object.
     pub fn read(words: &[String]) -> Result<(Self, &[String])> {
         let (first, rest) = words.split_first().ok_or_else(|| no_object(""))?;
         match (first.split_once('/'), rest.split_first()) {
             (Some((kind, name)), _) => Ok((Self::of(kind, name, first)?, rest)),
             (None, _) if is_uid(first) => Ok((Self::Uid(first.clone()), rest)),
             (None, Some((name, rest))) if !first.is_empty() => Ok((Self::of(first, name, first)?, rest)),
-            // A uid that no API server makes is still one.
+            // A uid that no API server would assign is still a uid.
             (None, None) if !first.is_empty() => Ok((Self::Uid(first.clone()), rest)),
             (None, _) => Err(no_object(first)),
         }
     }
 
-    /// The object that all the words name together.
+    /// The one object that all the words name.
     pub fn only(words: &[String]) -> Result<Self> {
         match Self::read(words)? {
             (named, []) => Ok(named),
@@ -99,7 +100,7 @@ impl ObjectName {
         }
     }
 
-    /// Whether it is this object, in this namespace or, as for kubectl, in none.
+    /// Whether it is this object, in this namespace or, as in kubectl, cluster-scoped.
     pub fn is(&self, object: &ObjectRef, namespace: &str) -> bool {
         match self {
             Self::Uid(uid) => object.uid == *uid,
@@ -111,7 +112,7 @@ impl ObjectName {
         }
     }
 
-    /// For people: what they typed, and where it is looked for.
+    /// For people: what they typed, and where it is searched.
     pub fn label_in(&self, namespace: &str) -> String {
         match self {
             Self::Uid(uid) => uid.clone(),
@@ -128,13 +129,13 @@ fn no_object(typed: &str) -> anyhow::Error {
     ))
 }
 
-/// As the API server makes them. A kind has no digits between hyphens.
+/// In the form that the API server generates. A kind has no digits between hyphens.
 pub(super) fn is_uid(text: &str) -> bool {
     let parts: Vec<_> = text.split('-').map(str::len).collect();
     parts == [8, 4, 4, 4, 12] && text.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit())
 }
 
-/// The witnessed states of an object, oldest first; empty if there are none.
+/// The witnessed states of an object, oldest first; empty if none exist.
 pub(super) async fn story(
     client: &ApiClient,
     named: &ObjectName,
@@ -143,15 +144,15 @@ pub(super) async fn story(
 ) -> Result<TimelineView> {
     let mut query = named.timeline(namespace);
     let (view, forbidden) = match newest(client, &query, limit).await {
-        // It may be in no namespace, and theirs.
+        // The object may be cluster-scoped, and visible to the person.
         Err(error) if is_forbidden(&error) => (TimelineView::default(), Some(error)),
         view => (view?, None),
     };
     if !view.states.is_empty() || query.namespace.take().is_none() {
         return Ok(view);
     }
-    // As kubectl has it, a namespace says nothing about an object that is in none. To look everywhere may be too much
-    // for those who see few of many namespaces.
+    // As in kubectl, a namespace does not restrict cluster-scoped objects. Searching everywhere may be too
+    // much for people who see few of many namespaces.
     let mut view = match newest(client, &query, limit).await {
         Err(error) if error.is::<RefusedRequest>() => TimelineView::default(),
         view => view?,
@@ -164,7 +165,7 @@ pub(super) async fn story(
     }
 }
 
-/// The newest states of a story, and as many of what the object owns, part by part.
+/// The newest states of a story, and as many states of its owned objects, in parts.
 async fn newest(client: &ApiClient, query: &TimelineQuery, limit: usize) -> Result<TimelineView> {
     let mut whole = TimelineView::default();
     let take = |mut part: TimelineView| {
@@ -176,14 +177,15 @@ async fn newest(client: &ApiClient, query: &TimelineQuery, limit: usize) -> Resu
         part.states.append(&mut whole.states);
         part.related.append(&mut whole.related);
         (whole.states, whole.related) = (part.states, part.related);
-        // The first part has them all.
+        // The first part has all of them.
         whole.events.append(&mut part.events);
         whole.reports.append(&mut part.reports);
         whole.why = whole.why.take().or(part.why.take());
         wants_more
     };
     whole.cut = client.parts("api/v1/timeline", query, limit.min(PAGE), take).await?;
-    // The parts are about other objects each, and what belongs to several of them may come more than once.
+    // The parts are about different objects, and a state that belongs to several of them may come more than
+    // once.
     whole.related.sort_by_key(|state| state.seq);
     whole.related.dedup_by_key(|state| state.seq);
     for states in [&mut whole.states, &mut whole.related] {
@@ -194,8 +196,8 @@ async fn newest(client: &ApiClient, query: &TimelineQuery, limit: usize) -> Resu
     Ok(whole)
 }
 
-/// What is said where nothing was witnessed of an object. A word that names none is refused, and so is a kind that
-/// nobody watches. Where the object is in other namespaces, they are named.
+/// The message if nothing was witnessed of an object. A word that is no name is refused, and so is a kind
+/// that nobody watches. If the object exists in other namespaces, they are named.
 pub(super) async fn nothing(client: &ApiClient, named: &ObjectName, namespace: &str) -> Result<String> {
     let told = named.label_in(namespace);
     let ObjectName::Object { kind, name } = named else {
@@ -217,7 +219,7 @@ pub(super) async fn nothing(client: &ApiClient, named: &ObjectName, namespace: &
     };
     // A kind that nobody watches is refused here.
     match client.get::<Vec<ObjectView>>("api/v1/objects", &parameters(&asked)).await {
-        // They may get it by its name: it would have been shown.
+        // If it existed, they could get it by its name, and it would have been shown.
         Err(error) if is_forbidden(&error) => {}
         found => drop(found?),
     }
@@ -338,7 +340,7 @@ mod tests {
             let part = |states: &[u64], related: &[u64], owns_more: bool| serde_json::json!({"states": of(states), "related": of(related), "owns_more": owns_more});
             match asked.contains("cursor=") {
                 false => (part(&[9], &[3, 8], true), Some("uid=u&cursor=0/9/5")),
-                // A state of what two of them own comes twice.
+                // A state of an object that two of them own comes twice.
                 true => (part(&[], &[2, 3, 7], false), None),
             }
         };

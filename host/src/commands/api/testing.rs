@@ -1,4 +1,4 @@
-//! A state and a controller for the tests of the commands. Each test says what matters to it.
+//! A state and a controller for the tests of the commands. Each test sets what matters to it.
 
 use kubewitness_core::{Change, ObjectRef, Seq, State, StateId, Status, Version};
 use serde_json::Value;
@@ -10,23 +10,23 @@ use super::client::ApiClient;
 use crate::cli::ReachArgs;
 use crate::tasks::{TaskFate, TaskSupervisor};
 
-/// Of a controller that has this answer to each path with its query.
+/// A client of a controller with this answer for each path and query.
 pub async fn client(answer: impl Fn(&str) -> Value + Send + 'static) -> ApiClient {
     client_of_parts(move |asked| (answer(asked), None)).await
 }
 
-/// Of a controller that opens its journal while it is asked so often.
+/// A client of a controller that is still opening its journal for the first `times` requests.
 pub async fn client_that_opens(times: usize) -> ApiClient {
     let mut heads = vec!["503 Service Unavailable"; times];
     client_of(move |_| (heads.pop().unwrap_or("200 OK"), Value::Array(Vec::new()), String::new())).await
 }
 
-/// Of one that answers with this status, these lines of headers and an empty list.
+/// A client of a controller that answers with this status, these header lines and an empty list.
 pub async fn client_that_answers(status: &'static str, headers: &'static str) -> ApiClient {
     client_of(move |_| (status, Value::Array(Vec::new()), headers.to_owned())).await
 }
 
-/// The same of one that tells with each answer which query the next part has.
+/// The same for a controller that names the query of the next part in each answer.
 pub async fn client_of_parts(
     answer: impl Fn(&str) -> (Value, Option<&'static str>) + Send + 'static,
 ) -> ApiClient {
@@ -62,7 +62,7 @@ async fn client_of(
     ApiClient::reach(&ReachArgs { server, ..ReachArgs::default() }).await.unwrap()
 }
 
-/// Of the Job `a/x` with the uid `u`, which runs.
+/// A state of the running Job `a/x` with the uid `u`.
 pub fn state(seq: Seq, change: Change) -> State {
     let object = ObjectRef {
         group: "batch".into(),

@@ -1,4 +1,5 @@
-//! A root that somebody noted elsewhere: `LEDGER:FILE:LINES:ROOT`. The journal keeps one of a signed ledger, too.
+//! A root that somebody recorded elsewhere: `LEDGER:FILE:LINES:ROOT`. The journal has one of each signed
+//! ledger, too.
 
 use std::fmt;
 use std::str::FromStr;
@@ -29,7 +30,7 @@ impl From<LedgerProgress> for RootAnchor {
     }
 }
 
-/// An anchor, and who noted it.
+/// An anchor, and where it was recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotedAnchor {
     pub anchor: RootAnchor,

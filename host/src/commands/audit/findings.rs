@@ -1,61 +1,61 @@
-//! The faults of a line of a ledger, and the report of a whole proof.
+//! The faults of a line of a ledger, and the report of a whole verification.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// What was found. Nothing after the first bad line is looked at: it hangs on that line.
+/// The findings. Lines after the first bad one are not examined, because they depend on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AuditReport {
     pub ok: bool,
-    /// Lines that hold, from the beginning.
+    /// The number of valid lines from the beginning.
     pub lines: u64,
     pub signed: u64,
     pub first_bad_line: Option<u64>,
-    /// What is wrong with it.
+    /// The fault.
     pub what: Option<String>,
     /// The file of that line, or the file that is itself at fault.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bad_file: Option<String>,
     pub files: u64,
-    /// The number of the first of them in the ledger.
+    /// The number of the first file in the ledger.
     #[serde(skip)]
     pub first_file: u64,
-    /// The ledger's id; none if the controller has written no statement into it.
+    /// The ledger's id; `None` if the controller has written no statement into it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ledger: Option<String>,
-    /// Roots that hold, seals counted; of them, those whose signature holds.
+    /// Valid roots, including seals, and how many of them have a valid signature.
     pub roots: u64,
     pub signed_roots: u64,
     pub seals: u64,
     /// Records after the newest root.
     pub open: u64,
-    /// Lines that the controller found when it first signed the ledger, or without receipts.
+    /// Lines that the controller found when it first signed the ledger, or when its receipts were missing.
     pub adopted: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub newest_root: Option<NewestRoot>,
-    /// Roots noted elsewhere that the files still have.
+    /// Roots recorded elsewhere that the files still match.
     pub anchors: u64,
     /// States that were compared with the journal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub compared: Option<u64>,
-    /// Gaps of the journal between records of the trail, up to a bound.
+    /// Gaps of the journal between records of the trail, up to a limit.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gaps: Vec<TrailGap>,
-    /// The claims that the proof could not show, and why.
+    /// The claims that could not be proved, and why.
     pub not_shown: Vec<String>,
-    /// The hash of the last line that holds.
+    /// The hash of the last valid line.
     pub head: String,
 }
 
-/// The newest root that the files have, as it can be noted elsewhere.
+/// The newest root in the files, in a form that can be recorded elsewhere.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NewestRoot {
     pub anchor: String,
     pub at: String,
-    /// Who signed it; none if it is not signed.
+    /// The signer; `None` if it is unsigned.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
@@ -68,7 +68,7 @@ pub struct TrailGap {
 }
 
 impl AuditReport {
-    /// Nothing after the first fault is looked at.
+    /// Lines after the first fault are not examined.
     pub fn breaks(&mut self, file: &str, line: Option<u64>, what: String) {
         self.ok = false;
         self.bad_file = Some(file.to_owned());
@@ -76,7 +76,7 @@ impl AuditReport {
         self.what = Some(what);
     }
 
-    /// Which files of the ledger were not given, as far as those that were given say.
+    /// Which files of the ledger were not given, as far as the given ones show.
     pub fn elsewhere(&self) -> Option<String> {
         let before = match self.first_file {
             0 | 1 => None,
@@ -91,7 +91,7 @@ impl AuditReport {
         (!all.is_empty()).then(|| all.join("; "))
     }
 
-    /// What stands below the first line, for people.
+    /// The lines after the first one, for people.
     pub fn details(&self) -> String {
         let mut text = String::new();
         if let (Some(ledger), Some(newest)) = (&self.ledger, &self.newest_root) {
@@ -124,7 +124,7 @@ impl fmt::Display for AuditReport {
             (Some(line), Some(what)) => write!(f, "line {line}: {what}; the {} before it hold", self.lines),
             (None, Some(what)) => write!(f, "{what}; {} lines before it hold", self.lines),
             _ if self.lines == 0 => f.write_str("no lines yet"),
-            // Where the controller signs, nobody asks for what the plugin signed.
+            // If the controller signs, the plugin's signatures don't matter.
             _ if self.roots > 0 || self.signed == 0 => {
                 write!(f, "{} lines, unbroken; the newest is {}", self.lines, self.head)
             }
@@ -137,7 +137,7 @@ impl fmt::Display for AuditReport {
     }
 }
 
-/// Why a line does not hold.
+/// Why a line is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BrokenLine {
     Cut,

@@ -1,4 +1,4 @@
-//! Keys of ledgers: public ones for a proof, and new pairs.
+//! Keys of ledgers: public ones for verification, and new pairs.
 
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -14,15 +14,15 @@ use ring::signature::{Ed25519KeyPair, KeyPair};
 use super::merkle::sha256;
 use super::statements::PublicKeys;
 
-/// A PEM of one key has some hundred bytes.
+/// A PEM with one key has some hundred bytes.
 const FILE_BYTES: u64 = 64 << 10;
-/// DER before the 32 bytes of a public key (RFC 8410).
+/// The DER before the 32 bytes of a public key (RFC 8410).
 const PUBLIC: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
-/// DER before the 32 bytes of a private key.
+/// The DER before the 32 bytes of a private key.
 const PRIVATE: [u8; 16] =
     [0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20];
 
-/// By which statements name a key.
+/// The id with which statements refer to a key.
 pub fn id(public: &[u8]) -> String {
     hex::encode(&sha256(&[public])[..8])
 }
@@ -65,7 +65,8 @@ fn of_text(text: &str) -> Option<Vec<u8>> {
     Some(pair.public_key().as_ref().to_vec())
 }
 
-/// Writes a new private key for its owner alone, and gives the public part. No file is overwritten.
+/// Writes a new private key that only its owner can read, and returns the public part. An existing file is
+/// not overwritten.
 pub fn make(path: &Path) -> Result<Vec<u8>> {
     let mut seed = [0; 32];
     if SystemRandom::new().fill(&mut seed).is_err() {

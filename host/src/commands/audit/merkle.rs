@@ -1,4 +1,4 @@
-//! The Merkle tree of RFC 6962, for the proof alone. The controller writes seals with code of its own.
+//! The Merkle tree of RFC 6962, for verification only. The controller writes seals with separate code.
 
 use ring::digest::{Context, SHA256, digest};
 
@@ -10,7 +10,7 @@ pub fn sha256(parts: &[&[u8]]) -> RootHash {
     context.finish().as_ref().try_into().unwrap_or_default()
 }
 
-/// A counter in binary: place `n` holds the root over 2ⁿ leaves, if that bit of the number of leaves is set.
+/// A binary counter: place `n` has the root over 2ⁿ leaves, if that bit of the number of leaves is set.
 #[derive(Clone, Debug, Default)]
 pub struct MerkleCounter(Vec<Option<RootHash>>);
 

@@ -1,8 +1,12 @@
-//! `kubewitness audit`: reads an audit trail and changes nothing, also beside a running controller. It asks no
-//! controller, and opens a journal only where it is told to compare with one.
+//! `kubewitness audit`: reads an audit trail and changes nothing, also beside a running controller. It calls
+//! no controller, and opens a journal only to compare a trail with it.
 //!
-//! `verify` reads the files in order. `statements` checks what the controller wrote between the records, and `trail`
-//! the records themselves.
+//! A verifier that shares code with the writer shares its errors. So everything here is written separately,
+//! from the format in `docs/concepts/ledger.md`: its own Merkle tree, its own SHA-256, its own parser of
+//! statements.
+//!
+//! `verify` reads the files in order. `statements` checks what the controller wrote between the records, and
+//! `trail` the records themselves.
 
 mod anchor;
 mod completeness;
@@ -75,7 +79,7 @@ async fn prove(args: VerifyTrailArgs) -> CommandResult {
     Ok(if report.ok { CommandEnd::Fine } else { CommandEnd::Failed })
 }
 
-/// The demands of each command on a trail that it reads.
+/// The demands of each command on a trail.
 fn demands(trail: &TrailArgs) -> anyhow::Result<ProofDemands> {
     Ok(ProofDemands {
         keys: keys::read_all(&trail.key)?,
@@ -116,7 +120,7 @@ fn root(trail: &TrailArgs, output: Output) -> CommandResult {
     Ok(CommandEnd::Fine)
 }
 
-/// Makes a private key in this file, and gives its public part as a PEM.
+/// Creates a private key in this file, and returns its public part as a PEM.
 #[cfg(feature = "playground")]
 pub fn new_key(file: &Path) -> anyhow::Result<String> {
     keys::make(file).map(|public| keys::public_pem(&public))

@@ -1,5 +1,5 @@
-//! The names of people beside a trail: `show` puts them in the place of their digests, and `erase` writes over one. The
-//! chain has digests alone, so it holds before and after.
+//! The names of people beside a trail: `show` puts them in place of their digests, and `erase` overwrites
+//! one. The chain contains only digests, so it stays valid.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{File, OpenOptions};
@@ -20,15 +20,15 @@ use crate::cli::ErasePersonArgs;
 use crate::commands::print::{self, clean};
 use crate::commands::{CommandEnd, CommandResult};
 
-/// What is shown of a digest whose name is not known here.
+/// How many characters of a digest without a known name are shown.
 const SHOWN: usize = 12;
 
-/// A line of the file, and where it stands.
+/// A line of the file, and its position.
 struct PersonLine {
     offset: u64,
     bytes: usize,
     person: Option<PersonEntry>,
-    /// What stands in a line that says nothing: a crash left it, or a hand.
+    /// The content of a line that is not an entry, left by a crash or an edit.
     odd: Vec<u8>,
 }
 
@@ -37,7 +37,7 @@ struct PersonLine {
 pub struct PersonFiles(HashMap<String, Option<String>>);
 
 impl PersonFiles {
-    /// None, where no file of names lies beside these.
+    /// `None` if no file of names is beside these.
     pub fn beside(files: &[PathBuf]) -> Result<Self> {
         let mut all = HashMap::new();
         for path in places(files) {
@@ -98,13 +98,13 @@ struct ErasureReport {
     erased: bool,
     /// Lines of that file with the name.
     names: usize,
-    /// Lines that a crash left half written, with the name.
+    /// Half-written lines with the name, left by a crash.
     torn: usize,
-    /// Lines that say nothing, without the name.
+    /// Lines that are not entries, without the name.
     odd: usize,
-    /// Records that have a digest of it.
+    /// Records with a digest of the name.
     records: u64,
-    /// Records that name the person in clear, and stay as they are.
+    /// Records that contain the name itself, and stay unchanged.
     in_clear: u64,
     /// Why not every record was counted.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -187,7 +187,7 @@ fn count(args: &ErasePersonArgs, digests: &BTreeSet<&str>, told: &mut ErasureRep
     Ok(())
 }
 
-/// A record is no deeper than what serde_json reads.
+/// A record is no deeper than serde_json reads.
 fn has(value: &Value, text: &str) -> bool {
     match value {
         Value::String(own) => own == text,
@@ -197,26 +197,28 @@ fn has(value: &Value, text: &str) -> bool {
     }
 }
 
-/// Whether a line that says nothing has the name, as JSON writes it. A last line without an end may be one that the
-/// controller is writing: there the name alone does not do, because a longer one may begin so.
+/// Whether a line that is not an entry has the name, as JSON writes it. A last line without a newline may be
+/// one that the controller is writing: there the name alone does not suffice, because a longer name may begin
+/// with it.
 fn names(line: &[u8], person: &str) -> bool {
     let quoted = Value::from(person).to_string();
     let name = if line.ends_with(b"\n") { quoted.trim_matches('"') } else { &quoted };
     !name.is_empty() && line.windows(name.len()).any(|found| found == name.as_bytes())
 }
 
-/// In its place: the controller may add lines meanwhile. A crash leaves each line as it was or erased, and one of them
-/// torn where it lies in two pages; the next erasure finds what is left.
+/// Overwrites in place, because the controller may append lines meanwhile. A crash leaves each line old or
+/// erased, and a line across two pages may be torn; the next erasure finds the rest.
 fn write_over<'l>(file: &File, lines: impl Iterator<Item = &'l PersonLine>) -> Result<()> {
     let at = calendar::rfc3339(SystemClock::default().now_ms());
     for line in lines {
         match &line.person {
             Some(person) => file.write_all_at(&person.erased(&at, line.bytes)?, line.offset)?,
-            // Its end stays, if it has one: the controller cuts off a last line without.
+            // Its newline stays, if it has one: the controller cuts off a last line without a newline.
             None => file.write_all_at(&vec![b' '; line.odd.trim_ascii_end().len()], line.offset)?,
         }
     }
-    // The controller reads the file again once its time has changed, on file systems that write late, too.
+    // The controller reads the file again once its modification time has changed; some file systems update
+    // that late.
     file.set_modified(SystemTime::now())?;
     Ok(file.sync_all()?)
 }
@@ -318,7 +320,7 @@ mod tests {
         let whole = |name: &str, salt| PersonEntry::named(name, [salt; 16]).line().unwrap();
         let ends: Vec<_> =
             before.iter().zip(1..).filter(|(byte, _)| **byte == b'\n').map(|(_, end)| end).collect();
-        // The first line is erased, and the third one as far as a page goes, wherever it ends.
+        // The first line is erased, and the third one up to the end of a page, at any position.
         for torn in 0..=whole("ada", 3).len() {
             let mut left = before.clone();
             let erased = |name: &str, salt| {
@@ -328,7 +330,7 @@ mod tests {
             };
             left[..ends[0]].copy_from_slice(&erased("ada", 1));
             left[ends[1]..ends[1] + torn].copy_from_slice(&erased("ada", 3)[..torn]);
-            // The controller was adding a name as the machine went down.
+            // The controller was adding a name when the machine failed.
             left.extend_from_slice(&whole("ada", 5)[..whole("ada", 5).len() - 2]);
             std::fs::write(&path, &left).unwrap();
             let told = of(&args(&trail, "ada", &["--yes"])).unwrap();
@@ -341,7 +343,7 @@ mod tests {
                 String::from_utf8_lossy(&after)
             );
             assert_eq!(after[ends[0]..ends[1]], whole("bob", 2)[..], "{torn}");
-            // Whatever else is left of the line is told.
+            // The rest of the line is reported.
             let third = &after[ends[1]..ends[2]];
             let is_erased = matches!(PersonEntry::parse(third), Some(PersonEntry::Erased { .. }));
             assert!(is_erased || third.trim_ascii().is_empty() || told.odd == 1, "{torn}: {told:?}");

@@ -1,4 +1,4 @@
-//! `audit show`: the records of a trail that were asked for, as a table or as they stand in the file.
+//! `audit show`: selected records of a trail, as a table or as they are in the file.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,10 +14,10 @@ use crate::cli::{MomentArg, Output, ShowTrailArgs};
 use crate::commands::print::{self, TextTable, clean, note};
 use crate::commands::{CommandEnd, CommandResult};
 
-/// What is held of records until they are printed: a hundred thousand of the usual ones.
+/// The size of records that are held until they are printed: a hundred thousand of the usual ones.
 const HELD_BYTES: usize = 64 << 20;
 
-/// What is shown and asked for. Records of older versions lack some of it.
+/// The fields that are shown, and by which records are selected. Records of older versions lack some of them.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct ShownRecord {
@@ -33,7 +33,7 @@ struct ShownRecord {
     manager: String,
     operation: String,
     people: BTreeMap<String, String>,
-    /// Digests of names that lie beside the ledger.
+    /// Digests of names, whose names are beside the ledger.
     persons: BTreeMap<String, String>,
 }
 
@@ -54,7 +54,7 @@ impl ShowTrailArgs {
     }
 }
 
-/// The newest records that were asked for.
+/// The newest of the requested records.
 struct NewestRecords {
     records: VecDeque<(ShownRecord, Vec<u8>)>,
     bytes: usize,
@@ -76,7 +76,7 @@ impl NewestRecords {
     }
 }
 
-/// A trail that does not hold is shown up to the fault, and the command fails.
+/// An invalid trail is shown up to its fault, and the command fails.
 pub fn show(args: &ShowTrailArgs) -> CommandResult {
     let demands = super::demands(&args.trail)?;
     let persons = PersonFiles::beside(&args.trail.files)?;
@@ -88,7 +88,7 @@ pub fn show(args: &ShowTrailArgs) -> CommandResult {
         unread: 0,
     };
     let report = verify(&args.trail.files, &demands, &mut |text| {
-        // It holds as a record, and answers no question.
+        // It is a valid record, but has nothing to show.
         let Ok(mut record) = serde_json::from_slice::<ShownRecord>(text) else {
             found.unread += 1;
             return;
@@ -131,13 +131,13 @@ fn records(output: Output, found: &NewestRecords) -> anyhow::Result<(String, u64
     let texts = found.records.iter().map(|(_, text)| text.as_slice());
     Ok(match output {
         Output::Table | Output::Wide => (table(found.records.iter().map(|(record, _)| record)), 0),
-        // As they stand in the files: no number and no order of fields is changed.
+        // As in the files: no number and no order of fields is changed.
         Output::Json => {
             let records: Vec<&RawValue> = texts.map(serde_json::from_slice).collect::<Result<_, _>>()?;
             (print::render_output(output, &records, |_, _| String::new())?, 0)
         }
         Output::Yaml => {
-            // A number can be out of its range.
+            // A number can be out of range.
             let records: Vec<Value> = texts.filter_map(|text| serde_json::from_slice(text).ok()).collect();
             let left = found.records.len() - records.len();
             (print::render_output(output, &records, |_, _| String::new())?, left as u64)

@@ -1,5 +1,6 @@
-//! Checks what the controller has written between the records of a ledger: heads, signed roots and seals. It reads
-//! the format as `docs/concepts/ledger.md` describes it, and shares no code with the controller that writes it.
+//! Verifies what the controller has written between the records of a ledger: heads, signed roots and seals.
+//! It reads the format as `docs/concepts/ledger.md` describes it, and shares no code with the controller that
+//! writes it.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,7 @@ const SIGNATURE: &str = ",\"signature\":\"";
 const CONTEXT: &str = "kubewitness ledger statement, version 1\n";
 const NO_FILE: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
-/// Public keys by the name that statements give them.
+/// Public keys, by the ids in statements.
 pub type PublicKeys = BTreeMap<String, Vec<u8>>;
 
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -67,36 +68,36 @@ pub fn read(line: &[u8]) -> Result<SignedStatement, BrokenLine> {
     }
 }
 
-/// The state of the ledger as far as it was read.
+/// The state of the ledger after the lines that were read.
 #[derive(Debug, Default)]
 pub struct LedgerState {
     pub id: Option<String>,
     pub file: u64,
-    /// The hash of the last line of the file before; unknown if that file was not given.
+    /// The hash of the last line of the previous file; unknown if that file was not given.
     previous: Option<String>,
     last_line: Option<String>,
-    /// How the file after a seal begins, to the byte: nothing in it is new.
+    /// The head of the file after a seal, byte for byte: it contains nothing new.
     next_head: Option<String>,
     tree: MerkleCounter,
     pub lines: u64,
-    /// Of the whole ledger; unknown if the files do not begin with the first.
+    /// Of the whole ledger; unknown if the first given file is not the ledger's first.
     records: Option<u64>,
     pub is_sealed: bool,
     pub seals: u64,
     pub roots: u64,
-    /// Of them, those whose signature holds.
+    /// The roots with valid signatures.
     pub signed_roots: u64,
     pub newest: Option<SignedStatement>,
     /// Records after the newest root.
     pub open: u64,
-    /// The most records between two roots whose signatures hold.
+    /// The most records between two roots with valid signatures.
     pub widest: u64,
     /// Lines that the controller took over.
     pub adopted: u64,
 }
 
 impl LedgerState {
-    /// Before the first line of each file.
+    /// Must be called before the first line of each file.
     pub fn begin(&mut self, file: u64) {
         self.previous = match self.file {
             0 if file == 1 => Some(NO_FILE.to_owned()),
@@ -164,8 +165,8 @@ impl LedgerState {
         Ok(())
     }
 
-    /// Without keys nothing can be said of signatures. Statements from before the ledger was signed have none: the first
-    /// signature covers them as it covers records.
+    /// Without keys, signatures can't be verified. Statements from before the ledger was signed have none:
+    /// the first signature covers them as it covers records.
     fn check_signature(
         &mut self,
         line: &[u8],
@@ -177,7 +178,7 @@ impl LedgerState {
             return Ok(());
         }
         check_signature(line, said, keys)?;
-        // The first one may cover what was there before the ledger was signed.
+        // The first one may cover what existed before the ledger was signed.
         if self.signed_roots > 0 {
             self.widest = self.widest.max(self.open);
         }
@@ -203,7 +204,7 @@ impl LedgerState {
 fn check_signature(line: &[u8], said: &SignedStatement, keys: &PublicKeys) -> Result<(), BrokenLine> {
     let (Some(key), Some(signature)) = (&said.key, &said.signature) else { return Err(BrokenLine::Unsigned) };
     let public = keys.get(key).ok_or_else(|| BrokenLine::UnknownKey(key.clone()))?;
-    // The line has exactly this end, so that no bit of the signature's own text is left open.
+    // The line must end exactly so. Otherwise some bits of the signature's text would not be checked.
     let end = format!("{SIGNATURE}{signature}\"}}");
     let signed = line.strip_suffix(end.as_bytes()).ok_or(BrokenLine::Forged)?;
     let bytes = hex::decode(signature).ok().filter(|bytes| hex::encode(bytes) == *signature);

@@ -1,9 +1,9 @@
 //! The records of an audit trail: one chain of hashes through all files, with each state once.
 //!
-//! A record is one JSON object that ends with `,"hash":"…"}`, or with a signature after the hash. The
-//! hash is SHA-256, in hex, over the hash of the record before and the record's own text without hash
-//! and signature; the text also names its number `n` and the hash before it, `prev`. The first record
-//! has number 1 and sixty-four zeros before it.
+//! A record is one JSON object that ends with `,"hash":"…"}`, or with a signature after the hash. The hash is
+//! SHA-256, in hex, over the hash of the previous record and the record's own text without hash and
+//! signature. The text also contains its number `n` and the previous hash, `prev`. The first record has
+//! number 1 and sixty-four zeros as `prev`.
 
 use std::collections::HashSet;
 
@@ -13,7 +13,7 @@ use serde::Deserialize;
 use super::BrokenLine;
 
 pub const START: &str = "0000000000000000000000000000000000000000000000000000000000000000";
-/// A plugin reads no deeper patch. Who proves the trail in another language reads no more either.
+/// A plugin reads no deeper patch, and a verifier in another language should not need to.
 const LEVELS: usize = 128;
 const HASH_FIELD: &str = ",\"hash\":\"";
 const SIGNATURE_FIELD: &str = ",\"signature\":\"";
@@ -25,20 +25,20 @@ struct TrailLine {
     id: String,
 }
 
-/// The records that hold, from the first that was given.
+/// The valid records, from the first given one.
 #[derive(Debug)]
 pub struct RecordChain {
-    /// The hash of the last record; unknown where the first files were not given.
+    /// The hash of the last record; unknown if the first files are missing.
     head: Option<String>,
     next: u64,
     pub records: u64,
     pub signed: u64,
-    /// Half of each id's hash: collisions are out of reach, and a million lines take some 30 MB.
+    /// Half of each id's hash: collisions are practically impossible, and a million lines take some 30 MB.
     ids: HashSet<[u8; 16]>,
 }
 
 impl RecordChain {
-    /// Whether the files begin with the ledger's first.
+    /// `is_whole` is set if the files begin with the ledger's first.
     pub fn new(is_whole: bool) -> Self {
         let head = is_whole.then(|| START.to_owned());
         Self { head, next: 1, records: 0, signed: 0, ids: HashSet::new() }
@@ -48,7 +48,7 @@ impl RecordChain {
         self.head.as_deref().unwrap_or(START)
     }
 
-    /// The text is without its end.
+    /// The text is without its newline.
     pub fn record(&mut self, text: &[u8]) -> Result<(), BrokenLine> {
         let text = std::str::from_utf8(text).map_err(|_| BrokenLine::NotText)?;
         if levels(text) > LEVELS {
@@ -60,7 +60,8 @@ impl RecordChain {
                 false => BrokenLine::Unreadable(error.to_string()),
             })?;
         let (body, hash, signed) = split(text).ok_or(BrokenLine::NoHash)?;
-        // The number and the link come first: they tell a missing or moved line from a changed one.
+        // The number and the link are checked first: they distinguish a missing or moved line from a changed
+        // one.
         match &self.head {
             Some(_) if line.n != self.next => return Err(BrokenLine::Number(line.n)),
             Some(head) if line.prev != *head => return Err(BrokenLine::Unlinked),
@@ -86,7 +87,7 @@ impl RecordChain {
     }
 }
 
-/// How deep values lie in one another.
+/// The depth of nested values.
 fn levels(text: &str) -> usize {
     let (mut depth, mut deepest, mut is_text, mut is_escaped) = (0_usize, 0, false, false);
     for byte in text.bytes() {
@@ -103,10 +104,10 @@ fn levels(text: &str) -> usize {
     deepest
 }
 
-/// The text before the hash, the hash, and whether a signature follows it.
+/// The text before the hash, the hash, and whether a signature follows.
 fn split(text: &str) -> Option<(&str, &str, bool)> {
     let text = text.strip_suffix("\"}")?;
-    // From the end: what the object itself says can't get behind the last of its fields.
+    // Searched from the end, because values of the object can't come after its last field.
     let (text, signed) = match text.rsplit_once(SIGNATURE_FIELD) {
         Some((text, signature)) if !signature.contains('"') => (text.strip_suffix('"')?, true),
         _ => (text, false),

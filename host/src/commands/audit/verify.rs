@@ -1,4 +1,5 @@
-//! Reads the files of one ledger in order, line by line: statements of the controller, and records of the trail.
+//! Reads the files of one ledger in order, line by line: statements of the controller, and records of the
+//! trail.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -16,7 +17,7 @@ use super::statements::{self, LedgerState, PublicKeys};
 use super::trail::RecordChain;
 use super::{BrokenLine, trail};
 
-/// A ledger takes no longer records.
+/// A ledger accepts no longer records.
 pub const LINE_BYTES: u64 = 256 * 1024 + 1;
 /// Hundreds of years of daily files; each is opened twice.
 const FILES: usize = 100_000;
@@ -26,35 +27,37 @@ const FILES: usize = 100_000;
 pub struct ProofDemands {
     pub keys: PublicKeys,
     pub anchors: Vec<NotedAnchor>,
-    /// The first file of the ledger must be there.
+    /// Whether the first file of the ledger must be present.
     pub is_from_first: bool,
-    /// `records` of the ledger's `signing`; none where nothing says another number than its default.
+    /// `records` of the ledger's `signing`; `None` if nothing sets another number than the default.
     pub signed_every: Option<u64>,
 }
 
-/// `records` of `signing`, if the settings leave it out.
+/// The default of `records` in `signing`.
 const SIGNED_EVERY: u64 = 1000;
 
 impl ProofDemands {
-    /// Records that the controller may leave after the newest root: it signs before it appends those of a call.
+    /// How many records the controller may leave after the newest root: it signs before it appends those of a
+    /// call.
     fn open_most(&self, widest: u64) -> u64 {
         let set = self.signed_every.unwrap_or(SIGNED_EVERY).saturating_add(u64::from(BATCH_MOST));
-        // What it left between two signed roots, it may leave again.
+        // As many as it left between two signed roots.
         set.max(widest)
     }
 }
 
-/// The number of an empty file among others: it stands after them.
+/// The number of an empty file among others, which comes last.
 const EMPTY: u64 = u64::MAX;
 
-/// A file with the number that its first line gives it.
+/// A file, with the number in its first line.
 struct NumberedFile {
     path: PathBuf,
     number: u64,
     reader: Option<BufReader<File>>,
 }
 
-/// An error is one of reading; whatever is wrong with the lines is in the report. `each` is given the text of every record that holds.
+/// An error means that reading failed; faults of lines are in the report. `each` gets the text of every valid
+/// record.
 pub fn verify(paths: &[PathBuf], demands: &ProofDemands, each: &mut dyn FnMut(&[u8])) -> Result<AuditReport> {
     let mut report = AuditReport { ok: true, head: trail::START.to_owned(), ..AuditReport::default() };
     let files = in_order(paths)?;
@@ -101,7 +104,7 @@ fn not_first(number: u64) -> String {
     )
 }
 
-/// Why this file can't follow.
+/// Why this file can't come next.
 fn misplaced(before: Option<&(u64, String)>, number: u64) -> Option<String> {
     let (before, name) = before?;
     match number {
@@ -119,7 +122,7 @@ fn misplaced(before: Option<&(u64, String)>, number: u64) -> Option<String> {
     }
 }
 
-/// By their numbers, whatever their names.
+/// In the order of their numbers, whatever their names are.
 fn in_order(paths: &[PathBuf]) -> Result<Vec<NumberedFile>> {
     let paths = each_once(paths);
     if paths.len() > FILES {
@@ -151,7 +154,7 @@ fn each_once(paths: &[PathBuf]) -> Vec<&PathBuf> {
     paths.iter().filter(is_new).collect()
 }
 
-/// Looks at the first bytes and takes none. Only the first file has no head.
+/// Peeks at the first bytes. Only the first file has no head.
 fn number_of(reader: &mut BufReader<File>, is_alone: bool) -> io::Result<u64> {
     let begin = reader.fill_buf()?;
     if begin.is_empty() && !is_alone {
@@ -168,13 +171,13 @@ struct TrailProof<'a> {
     chain: RecordChain,
     ledger: LedgerState,
     demands: &'a ProofDemands,
-    /// Of the anchors, those that were reached.
+    /// For each anchor, whether it was reached.
     found: Vec<bool>,
     each: &'a mut dyn FnMut(&[u8]),
 }
 
 impl TrailProof<'_> {
-    /// Gives the line that does not hold.
+    /// Returns the invalid line, if there is one.
     fn file(&mut self, file: NumberedFile, is_followed: bool) -> Result<Result<(), (u64, BrokenLine)>> {
         let mut reader = match file.reader {
             Some(reader) => reader,
@@ -273,7 +276,7 @@ impl TrailProof<'_> {
     }
 }
 
-/// The claims that the files alone can't show.
+/// The claims that the files alone can't prove.
 fn not_shown(report: &AuditReport, demands: &ProofDemands, is_whole: bool) -> Vec<String> {
     let mut reasons = Vec::new();
     if !is_whole {

@@ -1,5 +1,9 @@
-//! `kubewitness check`: the checks of run time, made beforehand on files. It writes nothing, and asks neither a
-//! controller nor a cluster.
+//! `kubewitness check`: the checks of the controller, made in advance on files.
+//!
+//! A fault in a manifest should be found before it is applied. A separate linter was rejected: it would
+//! accept what the controller refuses, or the other way around. So this command calls the same code that
+//! decides whether a plugin may become active, for manifests, folders, components and status rules. It writes
+//! nothing, and calls neither a controller nor a cluster.
 
 mod status_rules;
 
@@ -19,32 +23,32 @@ use crate::config::manifest::{ManifestEntry, ManifestProblem, ParsedManifest, pa
 use crate::config::{ConfigSnapshot, component, folder, rules};
 use crate::controller::{self, offered, plugins, trial};
 
-/// The finding of files and documents that are not read. It is neither good nor bad.
+/// The finding for files and documents that are not read. It is neither good nor bad.
 const NOT_USED: &str = "not used";
 
-/// A checked thing, and its faults.
+/// One checked thing, with its faults.
 #[derive(Serialize)]
 pub(super) struct CheckFinding {
     what: String,
     ok: bool,
     detail: String,
     problems: Vec<String>,
-    /// The same for programs, where they are about a manifest or a component.
+    /// The same for programs, if it is about a manifest or a component.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     faults: Vec<FaultOf>,
-    /// What fits, and is probably not what was meant.
+    /// Valid settings that are probably not intended.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<String>,
-    /// What is nobody's fault, and good to know.
+    /// Information that is not a fault.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     notes: Vec<String>,
 }
 
-/// One fault, as programs read it.
+/// One fault, for programs.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct FaultOf {
     code: FaultCode,
-    /// The path of the field; empty where the fault is of no field.
+    /// The path of the field; empty if the fault concerns no single field.
     field: String,
     message: String,
 }
@@ -53,9 +57,9 @@ pub(super) struct FaultOf {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum FaultCode {
-    /// The component can't be had, can't be read, or was built against other interfaces.
+    /// The component is unavailable or unreadable, or was built for other interfaces.
     Component,
-    /// The component asks for what the manifest does not grant.
+    /// The component requests what the manifest does not grant.
     Grants,
     /// The plugin's own configuration.
     Config,
@@ -138,7 +142,7 @@ impl CheckFinding {
         Self { faults, ..Self::new(what, detail, texts(problems)) }
     }
 
-    /// Of a component alone.
+    /// For a component without a manifest.
     fn unfit(what: String, error: &SandboxError) -> Self {
         let message = error.to_string();
         let fault = FaultOf { code: FaultCode::Component, field: String::new(), message: message.clone() };
@@ -170,7 +174,7 @@ enum CheckedFiles {
     Manifests(ConfigSnapshot),
 }
 
-/// A file is read once: it may be a pipe.
+/// A file is read once, because it may be a pipe.
 fn read(path: &Path) -> Result<CheckedFiles> {
     let told = |problem: ManifestProblem| anyhow::anyhow!("{}", clean(&problem.to_string()));
     let snapshot = if path.is_dir() {
@@ -194,7 +198,7 @@ fn read(path: &Path) -> Result<CheckedFiles> {
     Ok(CheckedFiles::Manifests(snapshot))
 }
 
-/// What is not taken, and why. What a cluster would take has its place in a folder: that is no fault.
+/// What is not used, and why. Documents that only a cluster uses may be in a folder: that is not a fault.
 fn untaken(snapshot: &ConfigSnapshot) -> Option<CheckFinding> {
     let (warnings, notes) = (texts(&snapshot.slips), snapshot.untaken());
     let is_any = !warnings.is_empty() || !notes.is_empty();
@@ -205,10 +209,10 @@ fn untaken(snapshot: &ConfigSnapshot) -> Option<CheckFinding> {
     })
 }
 
-/// The settings that a plugin's names are held against, and what to say about them.
+/// The settings against which a plugin's names are checked, and remarks about them.
 struct CheckSettings {
     host: Option<HostSpec>,
-    /// Empty where the host document is among what is checked.
+    /// Empty if the host document is among the checked files.
     detail: String,
 }
 
@@ -223,7 +227,7 @@ async fn check_snapshot(
         let problems = snapshot.problems.iter().map(ToString::to_string).collect();
         findings.push(CheckFinding::new("files".into(), String::new(), problems));
     }
-    // A file of templates alone needs no host.
+    // A file that contains only templates needs no host.
     let is_of_templates = snapshot.plugins.is_empty() && !snapshot.templates.is_empty();
     let against = if snapshot.hosts.is_empty() && !path.is_dir() && is_of_templates {
         CheckSettings { host: None, detail: String::new() }
@@ -248,7 +252,7 @@ async fn check_snapshot(
     findings
 }
 
-/// `is_all`: no other file has plugins.
+/// `is_all` is set if no other file has plugins.
 fn check_host(snapshot: &ConfigSnapshot, is_all: bool) -> (CheckFinding, Option<HostSpec>) {
     match snapshot.host().map_err(|problem| vec![problem]).and_then(parse_host) {
         Ok(host) => {
@@ -265,7 +269,7 @@ fn check_host(snapshot: &ConfigSnapshot, is_all: bool) -> (CheckFinding, Option<
     }
 }
 
-/// None where plugins may be unknown: they may use what seems to be unused.
+/// `None` if plugins may be unknown: they may use what seems to be unused.
 pub fn host_warnings(host: &HostSpec, snapshot: &ConfigSnapshot, is_all: bool) -> Vec<ManifestFault> {
     let parsed: Result<Vec<_>, _> = snapshot.plugins.iter().map(|entry| parse_plugin(entry, host)).collect();
     match parsed {
@@ -276,8 +280,7 @@ pub fn host_warnings(host: &HostSpec, snapshot: &ConfigSnapshot, is_all: bool) -
     }
 }
 
-/// The host document in the folder of a file that has none. What is wrong with it is no fault of
-/// the file.
+/// The host document beside a file that has none. Its faults are not faults of the file.
 fn beside(path: &Path) -> CheckSettings {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let folder = parent.unwrap_or(Path::new("."));
@@ -299,8 +302,8 @@ fn beside(path: &Path) -> CheckSettings {
     }
 }
 
-/// A host that has whatever the plugin names, so that everything else of it can be checked. A text
-/// that does not parse names nothing, and is refused for that before its names are looked at.
+/// A host that has everything that the plugin names, so that the rest of the plugin can be checked. A text
+/// that does not parse names nothing, and is refused before its names are checked.
 pub fn agreeable(entry: &ManifestEntry) -> HostSpec {
     let documents: Vec<Value> = serde_saphyr::from_multiple(&entry.text).unwrap_or_default();
     let document = documents.into_iter().find(|document| !document.is_null()).unwrap_or_default();
@@ -310,7 +313,7 @@ pub fn agreeable(entry: &ManifestEntry) -> HostSpec {
     trial::host_for(&manifest.spec)
 }
 
-/// `names` are the plugins so far, each with its place and what it says.
+/// `names` are the plugins so far, each with its file and its manifest.
 async fn check_plugin(
     engine: &SandboxEngine,
     entry: &ManifestEntry,
@@ -377,7 +380,7 @@ pub(super) fn texts(problems: &[ManifestProblem]) -> Vec<String> {
     problems.iter().map(ToString::to_string).collect()
 }
 
-/// A component alone is held against the limits of the host document beside it, or against the defaults.
+/// A component alone is checked against the limits of the host document beside it, or against the defaults.
 async fn check_component(engine: &SandboxEngine, path: &Path) -> Result<CheckFinding> {
     let bytes = folder::bytes(path, component::COMPONENT_BYTES)
         .with_context(|| format!("reading {}", path.display()))?;

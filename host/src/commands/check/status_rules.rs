@@ -48,10 +48,10 @@ pub fn ask(args: &CheckArgs) -> CommandResult {
 struct ObjectReport<'r> {
     object: NamedFile,
     status: &'r Status,
-    /// Whether it is what was expected.
+    /// Whether the result is as expected.
     ok: bool,
     rule: RuleOf<'r>,
-    /// The case that decided, counted from 1, and where it stands.
+    /// The number of the deciding case, from 1, and its place.
     case: usize,
     cases: usize,
     place: String,
@@ -61,7 +61,7 @@ struct ObjectReport<'r> {
     before: Vec<EarlierCase<'r>>,
     reason_from: Option<&'r str>,
     message_from: Option<&'r str>,
-    /// What the filter says: `wanted`, `filtered`, or why it can't be told.
+    /// The result of the filter: `wanted`, `filtered`, or why it can't decide.
     #[serde(skip_serializing_if = "Option::is_none")]
     filter: Option<String>,
 }
@@ -80,7 +80,7 @@ struct ShownStatus<'r> {
     spec: &'r RuleSpec,
 }
 
-/// A case before the one that decided, with the first of its tests that did not hold.
+/// A case before the deciding one, with its first failed test.
 #[derive(Serialize)]
 struct EarlierCase<'r> {
     case: usize,
@@ -119,7 +119,7 @@ fn explain(
     Ok(if told.iter().all(|told| told.ok) { CommandEnd::Fine } else { CommandEnd::Failed })
 }
 
-/// What a filter says of an object as it is here, seen for the first time.
+/// The filter's result for an object in this state, seen for the first time.
 fn filter_says(filter: &CelFilter, named: &NamedFile, object: &Value, status: &Status) -> String {
     let seen = named.reference(object);
     let resource_version = Version::new(object_files::text(object, "/metadata/resourceVersion"));
@@ -252,7 +252,7 @@ fn tested_text(tested: &TestedCase) -> String {
     format!("{} ({})", clean(&tested.test), clean(&found))
 }
 
-// ---- the rules that there are ------------------------------------------------------------
+// ---- the rules in force -----------------------------------------------------------------
 
 fn list(placed: &PlacedRules, output: Output) -> CommandResult {
     let all = placed.rules.all();
@@ -279,7 +279,7 @@ fn list(placed: &PlacedRules, output: Output) -> CommandResult {
 mod tests {
     use super::*;
 
-    /// A fenced block of the page on status rules, from the line after its first.
+    /// A fenced block of the page on status rules, without its first line.
     fn shown(begins: &str) -> &'static str {
         let page = include_str!("../../../../docs/how-to/status-rules.md");
         let block = page.split("```").find(|block| block.lines().nth(1) == Some(begins));

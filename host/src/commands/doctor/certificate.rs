@@ -1,6 +1,6 @@
-//! When a certificate ends. Reads no more of it, and trusts nothing in it.
+//! Reads the expiry time of a certificate. It reads nothing else of it, and trusts nothing in it.
 //!
-//! It is written here because `x509-parser` would bring nine crates that nothing else needs, for one date.
+//! The crate `x509-parser` was rejected: it would bring nine crates that nothing else needs, for one date.
 
 use kubewitness_core::calendar;
 use rustls::pki_types::CertificateDer;
@@ -11,12 +11,12 @@ const VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 
-/// Of the first certificate of a PEM text.
+/// Of the first certificate in a PEM text.
 pub fn end_of_pem(pem: &[u8]) -> Option<u64> {
     end(&CertificateDer::from_pem_slice(pem).ok()?)
 }
 
-/// In milliseconds; `None` for what is no certificate.
+/// In milliseconds; `None` if it is not a certificate.
 pub fn end(der: &[u8]) -> Option<u64> {
     let (_, certificate, _) = value(der).filter(|(tag, ..)| *tag == SEQUENCE)?;
     let (_, mut signed, _) = value(certificate).filter(|(tag, ..)| *tag == SEQUENCE)?;
@@ -35,7 +35,7 @@ pub fn end(der: &[u8]) -> Option<u64> {
         return None;
     }
     let digits = match (tag, digits.len()) {
-        // Two digits of the year: X.509 has 1950 to 2049 in them.
+        // A two-digit year: in X.509 it means 1950 to 2049.
         (UTC_TIME, 12) if digits < "5" => format!("20{digits}"),
         (UTC_TIME, 12) => format!("19{digits}"),
         (GENERALIZED_TIME, 14) => digits.to_owned(),
@@ -53,13 +53,13 @@ pub fn end(der: &[u8]) -> Option<u64> {
     ))
 }
 
-/// The tag of the first value, its content, and what follows it.
+/// The tag of the first value, its content, and the rest.
 fn value(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&tag, rest) = bytes.split_first()?;
     let (&length, mut rest) = rest.split_first()?;
     let mut size = usize::from(length & 0x7f);
     if length & 0x80 != 0 {
-        // The length has so many bytes; four are enough for any certificate.
+        // The length has this many bytes; four are enough for any certificate.
         if size > 4 {
             return None;
         }
@@ -74,7 +74,7 @@ fn value(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
 mod tests {
     use super::*;
 
-    /// As DER has it, with a short length.
+    /// In DER, with a short length.
     fn of(tag: u8, content: &[u8]) -> Vec<u8> {
         [&[tag, u8::try_from(content.len()).unwrap()], content].concat()
     }

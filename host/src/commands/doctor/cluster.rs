@@ -21,12 +21,12 @@ use crate::config::manifest::{ManifestEntry, ManifestOrigin, parse_host};
 const SHIPPED: &str = include_str!("../../../../deploy/kustomize/host.yaml");
 const SHIPPED_AT: &str = "deploy/kustomize/host.yaml";
 
-/// Since which Kubernetes lists an exact version.
+/// The oldest Kubernetes that can list an exact version.
 const OLDEST: (u32, u32) = (1, 19);
 /// The verbs that a source uses.
 const VERBS: [&str; 3] = ["get", "list", "watch"];
 
-/// Verbs, group and resource, whether they are in the controller's own namespace, and what does not work without.
+/// Verbs, group and resource, whether it is in the controller's own namespace, and what fails without it.
 type OwnRight = (&'static [&'static str], &'static str, &'static str, bool, &'static str);
 
 const OWN_RIGHTS: [OwnRight; 6] = [
@@ -50,13 +50,13 @@ const OWN_RIGHTS: [OwnRight; 6] = [
     (&["get"], "", "namespaces", false, "people who sign in see nothing of a namespace"),
 ];
 
-/// The facts about the API server that other checks need.
+/// Facts about the API server that other checks need.
 pub struct ClusterFacts {
     checkup: RightsCheckup,
     pub server: ApiServer,
 }
 
-/// `None` where there is no cluster to ask.
+/// `None` if no cluster is reachable.
 pub async fn examine(args: &DoctorArgs, found: &mut DoctorFindings) -> Option<ClusterFacts> {
     let options =
         ConnectOptions { kubeconfig: args.reach.kubeconfig.clone(), context: args.reach.context.clone() };
@@ -102,13 +102,13 @@ fn version(told: &str, found: &mut DoctorFindings) {
     let outcome = match (numbers.next(), numbers.next()) {
         (Some(major), Some(minor)) if (major, minor) >= OLDEST => FindingOutcome::Fine,
         (Some(_), Some(_)) => FindingOutcome::Failed,
-        // A server of another make may count otherwise.
+        // Another kind of server may count otherwise.
         _ => FindingOutcome::Warning,
     };
     found.add(&codes::API_VERSION, outcome, told);
 }
 
-/// A certificate that has ended is known by the refusal of its connection alone.
+/// An expired certificate is known only by the refusal of its connection.
 pub fn ended_certificate(whose: &str, refusal: &str, found: &mut DoctorFindings) {
     if refusal.contains("invalid peer certificate") && refusal.to_lowercase().contains("expired") {
         found.add(&codes::CERTIFICATE, FindingOutcome::Failed, format!("that of {whose} has ended"));
@@ -142,7 +142,7 @@ impl ClusterFacts {
             Some(Some((namespace, name))) => {
                 RightsOwner::Account { namespace: namespace.to_owned(), name: name.to_owned() }
             }
-            // The command refused any other form.
+            // The command has refused any other form.
             Some(None) => return,
         };
         self.own_rights(args, &whose, found).await;
@@ -153,7 +153,7 @@ impl ClusterFacts {
         }
     }
 
-    /// Asks for each right that the controller has to have beside its sources.
+    /// Checks each right that the controller needs beside its sources.
     async fn own_rights(&self, args: &DoctorArgs, whose: &RightsOwner, found: &mut DoctorFindings) {
         let RightsOwner::Account { namespace: place, name } = whose else {
             let why = "the account of the controller is not known: name it with --account";
@@ -182,7 +182,7 @@ impl ClusterFacts {
         }
     }
 
-    /// The verbs that somebody may not do, or why that is not known.
+    /// The verbs that the account may not use, or why that is unknown.
     async fn missing(
         &self,
         whose: &RightsOwner,
@@ -231,7 +231,7 @@ impl ClusterFacts {
         }
     }
 
-    /// Whose rights are asked for: those of the settings that are or will be in force.
+    /// The sources whose rights are checked: those of the settings that are or will be in force.
     async fn sources(
         &self,
         args: &DoctorArgs,
@@ -283,7 +283,7 @@ impl ClusterFacts {
     }
 }
 
-/// The settings that an installation begins with.
+/// The settings of a new installation.
 fn shipped() -> Result<HostSpec, Vec<String>> {
     let snapshot = folder::of_text(Path::new(SHIPPED_AT), SHIPPED);
     snapshot.host().map_err(|problem| vec![problem.to_string()]).and_then(parsed)

@@ -10,9 +10,9 @@ use crate::cli::{DoctorArgs, ZoneArg};
 use crate::commands::api::{ApiClient, ControllerFacts, blind, plural};
 use crate::commands::print::age;
 
-/// A plugin that is further behind does not keep up: batches and retries take seconds.
+/// A plugin with a greater lag does not keep up: batches and retries take only seconds.
 const LAG_SECONDS: f64 = 60.0;
-/// A closed file that waits for longer is not just on its way: shipping one takes minutes at most.
+/// A closed file that waits longer is stuck: shipping one takes minutes at most.
 const UNSHIPPED_SECONDS: f64 = 3600.0;
 
 /// The status, and when the controller sent it by its own clock.

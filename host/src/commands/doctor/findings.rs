@@ -12,7 +12,7 @@ pub enum FindingOutcome {
     Fine,
     Warning,
     Failed,
-    /// It could not be looked at, which says nothing about it.
+    /// It could not be checked, which says nothing about it.
     NotChecked,
 }
 
@@ -60,7 +60,8 @@ impl DoctorFindings {
     }
 }
 
-/// A line for each, and what to do below a sign that is not ✓. A remedy that several have is told once.
+/// One line for each finding, and the remedy below every sign that is not ✓. A remedy for several findings is
+/// printed once.
 pub fn text(findings: &[DoctorFinding]) -> String {
     let mut text = String::new();
     for (place, finding) in findings.iter().enumerate() {

@@ -49,13 +49,13 @@ fn written(data: &Path) -> io::Result<()> {
         file.sync_all()
     });
     match std::fs::remove_file(&path) {
-        // It was never made, and why is the error.
+        // It was never created, and the reason is the error.
         Err(_) if done.is_err() => done,
         removed => done.and(removed),
     }
 }
 
-/// Free for this user, and in all.
+/// The space that is free for this user, and the total.
 fn space(data: &Path) -> io::Result<(u64, u64)> {
     let told = rustix::fs::statvfs(data)?;
     Ok((told.f_bavail.saturating_mul(told.f_frsize), told.f_blocks.saturating_mul(told.f_frsize)))

@@ -1,4 +1,9 @@
-//! `kubewitness doctor`: looks at what Kubewitness needs, before it is installed and while it runs. It changes nothing.
+//! `kubewitness doctor`: checks what Kubewitness needs, before it is installed and while it runs.
+//!
+//! An error message shows a symptom, and an operator has to find the cause. So each check looks at one
+//! precondition (rights, versions, clocks, disk, certificates), and has a stable code with a page about its
+//! remedy. A check that could not be made says so: it counts neither as good nor as bad. The command changes
+//! nothing, except for a small file that it writes to the data folder and removes.
 
 mod certificate;
 mod cluster;
@@ -17,7 +22,7 @@ use super::{CommandEnd, CommandResult, UsageError};
 use crate::cli::DoctorArgs;
 use crate::commands::print;
 
-/// Clocks are told in whole seconds, and an answer takes a while.
+/// Times are in whole seconds, and an answer takes a moment.
 const DRIFT_MS: u64 = 5_000;
 const APART_MS: u64 = 60_000;
 
@@ -58,7 +63,7 @@ pub async fn doctor(args: DoctorArgs) -> CommandResult {
     Ok(found.end())
 }
 
-/// How far a clock that was just told is before this machine's, in milliseconds.
+/// How far a clock is ahead of this machine's, in milliseconds.
 fn offset(date: Option<&str>) -> Option<i64> {
     let told = rfc2822::parse(date?).ok()?.timestamp().as_millisecond();
     i64::try_from(now()).ok().map(|now| told.saturating_sub(now))
@@ -74,7 +79,7 @@ fn clocks(api: Option<i64>, other: Option<i64>, whose: &str, found: &mut DoctorF
         apart if apart > DRIFT_MS => FindingOutcome::Warning,
         _ => FindingOutcome::Fine,
     };
-    // Each is a whole second that ends up to a second later.
+    // Each is in whole seconds, and may be up to a second later.
     let told = if apart < 2_000 { "less than 2 s".to_owned() } else { print::age(apart as f64 / 1000.0) };
     found.add(&codes::CLOCK, outcome, format!("{whose} and the API server are {told} apart"));
 }

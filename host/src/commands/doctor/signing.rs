@@ -1,4 +1,4 @@
-//! Checks that a ledger is signed where the controller has a key that nothing else uses.
+//! Checks that a ledger is signed if the controller has a key that nothing else uses.
 
 use kubewitness_core::config::{HostSpec, ManifestFault};
 

@@ -1,4 +1,4 @@
-//! A reader that counts the bytes that were read from it.
+//! A reader that counts the bytes read from it.
 
 use std::io::{self, BufRead, Read};
 use std::sync::atomic::{AtomicU64, Ordering};

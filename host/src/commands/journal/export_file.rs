@@ -1,6 +1,6 @@
-//! Where an export goes. A file is written beside its name, and gets the name once it is whole and on disk: so what is
-//! there under the name is whole, also after a kill or a power cut. A pipe whose reader has stopped reading ends the
-//! export: its snapshot holds back the journal's own cleaning.
+//! The target of an export. A file is written beside its final name, and renamed once it is complete and on
+//! disk. So a file with the final name is complete, even after a kill or a power failure. A pipe whose reader
+//! stops reading ends the export, because its snapshot blocks the journal's own cleanup.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Stdout, Write};
@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// A pager shows a page for as long as somebody reads it. Meanwhile the journal's log grows on disk.
 const PATIENCE: Duration = Duration::from_secs(5 * 60);
-/// A pipe that is ready takes so many bytes without blocking.
+/// A pipe that is ready accepts this many bytes without blocking.
 const PIPE_BYTES: usize = 4096;
 
 pub struct ExportFile {
@@ -46,7 +46,7 @@ impl ExportFile {
         self.file.as_mut().ok_or_else(|| io::Error::other("it was made and is not there"))
     }
 
-    /// What is there may be the only copy of something.
+    /// The existing file may be the only copy of its content.
     fn refuse_to_replace(&self) -> io::Result<()> {
         let path = self.path.display();
         match self.path.try_exists() {
@@ -59,7 +59,7 @@ impl ExportFile {
         }
     }
 
-    /// Gives the export its name.
+    /// Gives the complete export its name.
     pub fn finish(mut self) -> io::Result<()> {
         let Some(file) = self.file.take() else { return Ok(()) };
         file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
@@ -71,7 +71,7 @@ impl ExportFile {
         }
     }
 
-    /// After an export that failed.
+    /// Called after a failed export.
     pub fn remove(self) -> io::Result<()> {
         match self.file {
             Some(_) => fs::remove_file(&self.part),
@@ -90,7 +90,7 @@ impl Write for ExportFile {
     }
 }
 
-/// A pipe or a terminal that may stop taking bytes.
+/// A pipe or a terminal that may stop accepting bytes.
 pub struct PatientWriter<W: AsFd> {
     out: W,
     patience: Duration,
@@ -128,7 +128,7 @@ impl<W: AsFd + Write> Write for PatientWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.wait()?;
         let written = self.out.write(&bytes[..bytes.len().min(PIPE_BYTES)])?;
-        // A standard output with a buffer of its own would write more at another time.
+        // A standard output with its own buffer would write more at another time.
         self.out.flush()?;
         Ok(written)
     }

@@ -1,5 +1,5 @@
-//! `kubewitness plugin forget`: takes away what a plugin left that is taken out. It needs the journal for itself, and asks no
-//! controller.
+//! `kubewitness plugin forget`: removes what a removed plugin left behind. It needs exclusive access to the
+//! journal, and calls no controller.
 
 use std::path::Path;
 
@@ -17,15 +17,15 @@ use crate::commands::print::{self, clean, mark};
 use crate::commands::{CommandEnd, CommandResult};
 use crate::journal_place::place;
 
-/// Who ends a pause of the plugin, in the record of pauses.
+/// The actor in the record of pauses when this command ends a pause.
 const WHO: &str = "kubewitness plugin forget";
-/// Plugins that a message lists.
+/// How many plugins a message lists.
 const LISTED: usize = 20;
 
 pub async fn forget(args: ForgetPluginArgs) -> CommandResult {
     let ForgetPluginArgs { name, at, yes, output } = args;
     let place = place(&at.journal, &at.data)?;
-    // Opening a journal that is not there would make one.
+    // Opening a missing journal would create one.
     kubewitness_journal::stats(&place, &Default::default(), 0)
         .await
         .with_context(|| hint("reading", &place))?;
@@ -68,7 +68,7 @@ struct ForgetReport {
 #[serde(rename_all = "camelCase")]
 struct PluginRemains {
     plugin: String,
-    /// When the controller found that it was taken out.
+    /// When the controller found that it was removed.
     retired_at: String,
     cursor: u64,
     is_paused: bool,
@@ -77,7 +77,7 @@ struct PluginRemains {
     key_bytes: usize,
     report_bytes: u64,
     receipts: Vec<ReceiptCounts>,
-    /// Databases and ledgers of the host's settings, in which things of its own may be.
+    /// Databases and ledgers of the host's settings that may still contain its data.
     remains: Vec<String>,
 }
 
@@ -124,7 +124,7 @@ async fn progress(journal: &Journal, name: &str) -> Result<PluginProgress> {
     Err(anyhow!("the journal has nothing of a plugin `{}`; it knows {known}", clean(name)))
 }
 
-/// Those of the plugin, and why some could not be read.
+/// The receipts of the plugin, and why some could not be read.
 async fn receipts(name: &str, host: &HostSpec, data: &Path) -> (Vec<ReceiptCounts>, Option<String>) {
     let (mut found, mut unread) = (Vec::new(), host.databases.iter().find_map(|spec| missing(spec, data)));
     for proof in prove_receipts(host, data).await {
@@ -138,7 +138,7 @@ async fn receipts(name: &str, host: &HostSpec, data: &Path) -> (Vec<ReceiptCount
     (found, unread)
 }
 
-/// A file on a volume that is not mounted here may hold receipts.
+/// A file on a volume that is not mounted here may contain receipts.
 fn missing(spec: &DatabaseSpec, data: &Path) -> Option<String> {
     let Some(DatabaseKind::Sqlite(sqlite)) = spec.kind() else { return None };
     let path = data.join(&sqlite.path);
@@ -152,7 +152,7 @@ fn missing(spec: &DatabaseSpec, data: &Path) -> Option<String> {
     })
 }
 
-/// Without an address of a server, which may have a password.
+/// Without a server's address, which may contain a password.
 fn remains(host: &HostSpec, data: &Path) -> Vec<String> {
     let databases = host.databases.iter().map(|spec| match spec.kind() {
         Some(DatabaseKind::Sqlite(sqlite)) => format!(
@@ -170,7 +170,7 @@ fn remains(host: &HostSpec, data: &Path) -> Vec<String> {
     databases.chain(ledgers).collect()
 }
 
-/// The journal comes last: what fails before can be tried again.
+/// The journal comes last: if anything before it fails, the command can be repeated.
 async fn take_away(journal: &Journal, left: &PluginRemains, host: &HostSpec, data: &Path) -> Result<()> {
     for ReceiptCounts { database, .. } in &left.receipts {
         let spec =

@@ -1,5 +1,9 @@
-//! `kubewitness journal`: verifies, measures and exports a journal, also beside a running controller. Only an import,
-//! and `kubewitness plugin forget`, write. It asks no controller.
+//! `kubewitness journal`: verifies, measures and exports a journal, also beside a running controller.
+//!
+//! The commands open the store themselves instead of asking the controller: a journal must be readable if the
+//! controller does not start. They read one snapshot, so a running writer does not disturb them. Only an
+//! import, and `kubewitness plugin forget`, write. Those need the journal for themselves, and an import needs
+//! an empty one.
 
 mod counting_reader;
 mod export_file;
@@ -93,14 +97,14 @@ async fn stats(place: &JournalLocation, data: &Path, output: Output) -> CommandR
     Ok(CommandEnd::Fine)
 }
 
-/// The settings that were taken last; `None` where there are none.
+/// The settings that were last in force; `None` if none were.
 pub fn host_of(data: &Path) -> Result<Option<HostSpec>> {
     if !data.join("last-good").is_dir() {
         return Ok(None);
     }
     let kept = LastGood::open(data).and_then(|last_good| last_good.host());
     let Some(entry) = kept.context("reading the settings that were taken last")? else { return Ok(None) };
-    // What an older program took may not parse any more; that is not the question here.
+    // Settings of an older program may not parse any more; that is not the question here.
     Ok(parse_host(&entry).ok().map(|parsed| parsed.spec))
 }
 
@@ -110,7 +114,7 @@ fn retention_of(data: &Path) -> Result<BTreeMap<String, RetentionSpec>> {
     Ok(sources.into_iter().filter_map(|source| Some((source.name, source.retention?))).collect())
 }
 
-/// Before all figures: they are of a part.
+/// Shown before all figures, because they cover only a part.
 const UNFINISHED: &str = "an import into this journal has not come to its end: `kubewitness journal import FILE --continue` \
                           goes on with it, `kubewitness journal import --discard` throws it away\n";
 
@@ -120,7 +124,7 @@ fn kib(bytes: u64) -> String {
 
 fn stats_text(stats: &JournalStats) -> String {
     let disk = match stats.wal_bytes + stats.free_bytes {
-        // Also where a server keeps these to itself.
+        // The same for a server that does not report these figures.
         0 => format!("{} on disk", kib(stats.bytes)),
         _ => format!(
             "{} on disk, {} of them free, and {} of WAL",
@@ -241,7 +245,7 @@ async fn export(args: ExportArgs) -> CommandResult {
     }
 }
 
-/// Which states a person asks for.
+/// The states that a person requests.
 pub fn states(args: StatesArgs, documents: bool) -> ExportQuery {
     ExportQuery {
         source: args.source,
@@ -257,7 +261,8 @@ pub fn states(args: StatesArgs, documents: bool) -> ExportQuery {
     }
 }
 
-/// Refuses a source or a kind that neither the journal nor the settings know. It is asked where a question finds nothing.
+/// Refuses a source or a kind that neither the journal nor the settings know. Called if a query finds
+/// nothing.
 pub async fn must_be_known(place: &JournalLocation, data: &Path, query: &ExportQuery) -> Result<()> {
     let stats = kubewitness_journal::stats(place, &BTreeMap::new(), SystemClock::default().now_ms()).await;
     let stats = stats.with_context(|| hint("reading", place))?;
@@ -289,7 +294,7 @@ pub async fn must_be_known(place: &JournalLocation, data: &Path, query: &ExportQ
     Ok(())
 }
 
-/// Where an import goes: nowhere by default, since what is there must be empty.
+/// The target of an import. It has no default, because it must be empty.
 fn destination(journal: &JournalArgs, data: Option<PathBuf>) -> Result<JournalLocation> {
     let is_embedded = journal.journal_file.is_none() && journal.place.0 == EMBEDDED;
     let Some(data) = data else {
@@ -310,7 +315,7 @@ fn destination(journal: &JournalArgs, data: Option<PathBuf>) -> Result<JournalLo
 }
 
 async fn import(args: ImportArgs) -> CommandResult {
-    // Before a folder is made for it.
+    // Opened before a folder is created for it.
     let input = args.file.as_deref().map(opened).transpose()?;
     let place = destination(&args.journal, args.data.clone())?;
     if args.discard {
@@ -336,8 +341,8 @@ fn opened(file: &Path) -> Result<Box<dyn io::BufRead + Send>> {
     Ok(Box::new(BufReader::new(opened)))
 }
 
-/// What a folder for a journal may hold: the journal, whose content is looked at when it is opened, and
-/// what a new file system has.
+/// The files that a folder for a journal may contain: the journal, whose content is checked when it is
+/// opened, and what a new file system has.
 const FINE: [&str; 6] =
     ["journal.db", "journal.db-journal", "journal.db-wal", "journal.db-shm", "journal.db.lock", "lost+found"];
 
@@ -350,7 +355,7 @@ async fn holds_nothing_else(place: &JournalLocation, data: Option<&Path>) -> Res
         if FINE.iter().any(|fine| name == *fine) {
             continue;
         }
-        // A journal that is not empty says itself what to do about it.
+        // A journal that is not empty has its own message with advice.
         let stats = kubewitness_journal::stats(place, &BTreeMap::new(), 0).await;
         return match stats.is_ok_and(|stats| stats.unfinished || stats.states > 0) {
             true => Ok(()),
@@ -372,7 +377,7 @@ async fn take_in(
 ) -> CommandResult {
     let journal = kubewitness_journal::Journal::open_at(place, options).await?;
     let taken = AtomicU64::new(0);
-    // Of a pipe nobody knows how much comes.
+    // The size of a pipe is unknown.
     let all = std::fs::metadata(file).map_or(0, |file| file.len());
     let mut input = CountingReader { input, taken: &taken };
     let importing = journal.import(&mut input);

@@ -9,10 +9,10 @@ use kubewitness_core::config::HostSpec;
 use kubewitness_core::intents::prints::IdPrint;
 use kubewitness_journal::{JournalLocation, KnownIds, VerifyReport, code, ids_at};
 
-/// States whose ids are held at once.
+/// How many states' ids are held at once.
 const STATES: usize = 64 * 1024;
 
-/// Positions that are named of many findings that say the same: enough to look at some.
+/// How many examples of each misfit are named.
 const EXAMPLES: usize = 3;
 
 /// Adds what is found to the report. Receipts are read before the states: what has a receipt was
@@ -57,7 +57,7 @@ pub async fn check(report: &mut VerifyReport, place: &JournalLocation, host: &Ho
     }
 }
 
-/// How a receipt does not fit the journal.
+/// How a receipt contradicts the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum ReceiptMisfit {
     Another,
@@ -76,7 +76,7 @@ fn misfit(seq: Seq, print: IdPrint, known: &KnownIds) -> Option<ReceiptMisfit> {
     }
 }
 
-/// The findings in one database. Another journal's receipts are many, and each says the same.
+/// The findings in one database. Receipts of another journal are many, and say the same.
 #[derive(Default)]
 struct MisfitTally {
     found: BTreeMap<(String, ReceiptMisfit), ReceiptFindings>,
@@ -98,7 +98,7 @@ impl MisfitTally {
                 kinds.entry(kind).or_insert(*seq);
             }
         }
-        // A progress is saved before the first call.
+        // The progress is saved before the first call.
         let has_progress = known.plugins.as_ref().is_none_or(|plugins| plugins.contains(&receipt.plugin));
         if let (false, Some((seq, _))) = (has_progress, receipt.marks.first()) {
             kinds.insert(ReceiptMisfit::Orphaned, *seq);
@@ -165,7 +165,7 @@ mod tests {
         KnownIds { newest: 3, ids: [(1, id(1)), (3, id(3))].into(), ..KnownIds::default() }
     }
 
-    /// Of one position, given for the state of another.
+    /// A receipt at one position, for the state at another.
     fn receipt(seq: Seq, of: Seq) -> ReceiptProof {
         ReceiptProof { plugin: "audit".into(), marks: vec![(seq, IdPrint::of(id(of).as_str()))] }
     }

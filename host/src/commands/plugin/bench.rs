@@ -1,5 +1,6 @@
-//! `kubewitness plugin bench`: what a state costs in a plugin, beside the plugins that come with the controller. All
-//! of them get the same objects in the same run, in turns, so that a busy machine is as unfair to each.
+//! `kubewitness plugin bench`: measures what a state costs in a plugin, beside the plugins that come with the
+//! controller. All of them get the same objects in the same run, in turns, so that a busy machine slows each
+//! of them equally.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,11 +18,11 @@ use crate::commands::{CommandEnd, CommandResult};
 
 /// The plugins that come with the controller.
 const SHIPPED: [&str; 3] = ["persistence", "notification", "audit"];
-/// The fastest round counts: what made the others slower was something else.
+/// The fastest round counts, because something else slowed the others.
 const ROUNDS: usize = 3;
 /// Documents of the repeated objects.
 const DOCUMENTS_BYTES: usize = 256 << 20;
-/// What is handed over without `-f`.
+/// The object that is used without `-f`.
 const JOB: &str = include_str!("templates/failed.yaml");
 
 pub async fn bench(args: BenchPluginArgs) -> CommandResult {
@@ -29,7 +30,7 @@ pub async fn bench(args: BenchPluginArgs) -> CommandResult {
         Some(file) => object_files::read(file).with_context(|| format!("reading {}", file.display()))?,
         None => object_files::parse(JOB)?,
     };
-    // One more, which is handed over first and not counted.
+    // One more, which is delivered first and not counted.
     let objects = repeated(seen, args.states as usize + 1)?;
     let (subject, replies) = to_try(&args.tried).await?;
     let batch = args.batch.unwrap_or(subject.spec.delivery.batch) as usize;
@@ -45,12 +46,12 @@ pub async fn bench(args: BenchPluginArgs) -> CommandResult {
     Ok(if told.plugins[0].not_done == 0 { CommandEnd::Fine } else { CommandEnd::Failed })
 }
 
-/// The objects again and again, each time under other names, until there are so many. The first versions come first: a
-/// call has many objects, and each of them once. Ticks are left out: they are no states.
+/// Repeats the objects, each time under other names, until there are enough. All first versions come first,
+/// because a call has many objects and each of them once. Ticks are left out: they are not states.
 fn repeated(mut seen: Vec<ObservedObject>, most: usize) -> Result<Vec<ObservedObject>> {
     seen.retain(|it| tick_of(&it.object).is_none());
     anyhow::ensure!(!seen.is_empty(), "there are ticks alone: give objects, too");
-    // What is no object has no name that could be another.
+    // Other input has no name that could be changed.
     let is_named = seen.iter().all(|it| it.object["metadata"].is_object());
     anyhow::ensure!(
         is_named,
@@ -74,7 +75,7 @@ fn repeated(mut seen: Vec<ObservedObject>, most: usize) -> Result<Vec<ObservedOb
     Ok(within.collect())
 }
 
-/// The fastest round of each.
+/// The fastest round of each plugin.
 async fn measured(
     subjects: &[TrialSubject],
     replies: &[TrialReply],
@@ -113,9 +114,9 @@ fn a_state(time: Duration, states: u64) -> f64 {
 #[serde(rename_all = "camelCase")]
 struct BenchReport {
     batch: usize,
-    /// The plugin that is measured, and those that come with the controller.
+    /// The measured plugin, and those that come with the controller.
     plugins: Vec<BenchFigures>,
-    /// The plugin by each of the others.
+    /// The plugin's figures divided by those of each other plugin.
     ratios: Vec<BenchRatio>,
 }
 
@@ -125,14 +126,14 @@ struct BenchFigures {
     name: String,
     states: u64,
     not_done: u64,
-    /// Of a state: the whole call with its commit, and in it the guest's time and that of the controller's
-    /// capabilities.
+    /// For a state: the whole call with its commit, and in it the guest's time and the time of the
+    /// controller's capabilities.
     micros: f64,
     guest_micros: f64,
     host_micros: f64,
-    /// The most that an instance held, in bytes.
+    /// The peak memory of an instance, in bytes.
     memory: u64,
-    /// Of a state, by capability.
+    /// Calls for each state, by capability.
     host_calls: BTreeMap<String, f64>,
 }
 
@@ -177,7 +178,7 @@ impl BenchReport {
         let mut table =
             TextTable::new(&["PLUGIN", "STATES", "A STATE", "GUEST", "HOST", "MEMORY", "HOST CALLS A STATE"]);
         for it in &self.plugins {
-            // What is called once for an instance is no call of a state.
+            // A call that is made once for an instance does not count for a state.
             let calls = it.host_calls.iter().filter(|(_, calls)| **calls >= 0.005);
             let calls: Vec<_> = calls.map(|(name, calls)| format!("{name} {calls:.2}")).collect();
             let micros = |micros: f64| format!("{micros:.1} µs");

@@ -1,4 +1,4 @@
-//! `kubewitness plugin build`: runs the tool of the plugin's language, and checks what it made.
+//! `kubewitness plugin build`: runs the tool of the plugin's language, and checks the result.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -11,7 +11,7 @@ use super::subject;
 use crate::cli::BuildPluginArgs;
 use crate::commands::{CommandEnd, CommandResult, print};
 
-/// The tool that makes a component of Python. It runs in the plugin's folder.
+/// The tool that makes a component from Python. It runs in the plugin's folder.
 const COMPONENTIZE_PY: [&str; 2] = ["venv/bin/componentize-py", "componentize-py"];
 const COMPONENTIZE_JS: &str = "node_modules/.bin/componentize-js";
 /// The world in `wit/component.wit`.
@@ -38,7 +38,7 @@ pub async fn build(args: BuildPluginArgs) -> CommandResult {
         );
     }
     let bytes = std::fs::metadata(&target).with_context(|| format!("reading {}", target.display()))?.len();
-    // Whoever builds wants to know at once whether it fits.
+    // An author wants to know at once whether the component fits.
     let subject = subject::load(&args.dir, None).await?;
     let digest: String = subject.component.digest().chars().take(12).collect();
     print::text(&format!("✓ {} ({} KiB, component {digest})\n", target.display(), bytes.div_ceil(1024)))?;
@@ -58,7 +58,7 @@ async fn rust(folder: &Path, target: &Path) -> Result<()> {
     command.current_dir(folder).stdout(Stdio::piped());
     let hint = "install Rust with rustup, then `rustup target add wasm32-wasip2`";
     let built = output(command, "cargo", hint).await?;
-    // The last message is of the plugin itself.
+    // The last message is about the plugin itself.
     let messages = built.lines().rev().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let made = messages.filter_map(|message| component(&message)).next();
     let Some(made) = made else {
@@ -69,7 +69,7 @@ async fn rust(folder: &Path, target: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The file that a message of cargo says it has made.
+/// The file that a message of cargo reports as built.
 fn component(message: &Value) -> Option<PathBuf> {
     let files = message.get("filenames")?.as_array()?;
     let mut files = files.iter().filter_map(Value::as_str);
@@ -78,7 +78,7 @@ fn component(message: &Value) -> Option<PathBuf> {
 
 async fn python(folder: &Path, file: &str) -> Result<()> {
     let own = folder.join(COMPONENTIZE_PY[0]);
-    // A relative program would be looked for from the folder that it runs in.
+    // A relative program would be searched for in the folder in which it runs.
     let program = if own.is_file() { std::path::absolute(own)? } else { PathBuf::from(COMPONENTIZE_PY[1]) };
     let mut command = Command::new(program);
     command.args(["-d", "wit", "-w", WORLD, "componentize", "plugin", "-o", file]).current_dir(folder);
@@ -89,7 +89,7 @@ async fn python(folder: &Path, file: &str) -> Result<()> {
 
 async fn javascript(folder: &Path, file: &str) -> Result<()> {
     let mut command = Command::new(std::path::absolute(folder.join(COMPONENTIZE_JS))?);
-    // It finds the interfaces by an absolute path only.
+    // It finds the interfaces only by an absolute path.
     command.arg("--wit").arg(std::path::absolute(folder.join("wit"))?).args(["--world-name", WORLD]);
     for feature in ["stdio", "random", "clocks", "http", "fetch-event"] {
         command.args(["--disable", feature]);
@@ -98,7 +98,7 @@ async fn javascript(folder: &Path, file: &str) -> Result<()> {
     output(command, "componentize-js", "`npm install`").await.map(drop)
 }
 
-/// What it printed, if that was asked for. What it complains of goes to the terminal as it comes.
+/// Its standard output, if requested. Its complaints go to the terminal at once.
 async fn output(mut command: Command, tool: &str, install: &str) -> Result<String> {
     let ran = command.stdin(Stdio::null()).spawn();
     let ran = match ran {

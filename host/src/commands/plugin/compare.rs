@@ -1,4 +1,4 @@
-//! Compares what two versions of a plugin do with the same states.
+//! Compares the effects of two versions of a plugin for the same states.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::cli::Output;
 use crate::commands::print::{self, line_diff, mark};
 use crate::commands::{CommandEnd, CommandResult};
 
-/// States that differ and are printed. The count has all of them.
+/// How many differing states are printed. The count includes all of them.
 const SHOWN: usize = 20;
 /// The names of the two sides in a difference.
 const SIDES: [&str; 2] = ["the other version", "this version"];
@@ -30,7 +30,7 @@ struct TrialComparison {
 struct ComparedSide {
     not_done: usize,
     effects: usize,
-    /// The calls together.
+    /// The duration of all calls together.
     took_micros: u128,
 }
 
@@ -48,7 +48,7 @@ struct SideEffects {
     verdict: Value,
 }
 
-/// `rest`: what is said of the states that were not handed over.
+/// `rest` is the remark about the states that were not delivered.
 pub fn print_comparison(output: &Output, this: TriedCalls, against: TriedCalls, rest: &str) -> CommandResult {
     let comparison = compared(this, against);
     print::value(*output, &comparison, |comparison| text(comparison, print::is_coloured()) + rest)?;
@@ -108,7 +108,7 @@ fn text(comparison: &TrialComparison, coloured: bool) -> String {
     text
 }
 
-/// As JSON of many lines, so that a difference shows what.
+/// As JSON with many lines, so that a diff shows the difference.
 fn lines(did: &SideEffects) -> String {
     serde_json::to_string_pretty(did).unwrap_or_else(|error| error.to_string())
 }

@@ -1,6 +1,8 @@
-//! `kubewitness plugin`: what somebody who writes a plugin needs. It makes, builds, tries, tests,
-//! measures, packs and installs one, and needs no controller. `shadow` asks one, and `install` and `cutover` write into a
-//! cluster.
+//! `kubewitness plugin`: the commands for plugin authors.
+//!
+//! An author should know whether a plugin works before any cluster does. So the commands make, build, try,
+//! test, measure and pack a plugin without a controller, with the sandbox that the controller uses. Only
+//! `shadow` calls a controller, and only `install` and `cutover` write into a cluster.
 
 mod bench;
 mod build;

@@ -1,5 +1,5 @@
-//! `kubewitness plugin new`: a folder with a plugin that works. It has all that the plugin is built from, but for what the
-//! language's own registry has.
+//! `kubewitness plugin new`: creates a folder with a working plugin. It has everything that the plugin is
+//! built from, except the packages of the language's own registry.
 
 use std::path::{Path, PathBuf};
 
@@ -57,7 +57,7 @@ impl Language {
         }
     }
 
-    /// Where the interfaces lie.
+    /// The place of the interfaces.
     fn wit(self) -> &'static str {
         match self {
             Self::Rust => "sdk/wit",
@@ -73,7 +73,7 @@ impl Language {
         }
     }
 
-    /// How a controller gets it.
+    /// How a controller gets the plugin.
     fn install(self) -> &'static str {
         match self {
             Self::Rust => PACKED,
@@ -91,7 +91,7 @@ impl Language {
     }
 }
 
-/// A ConfigMap holds a component of Rust. The others bring an interpreter with them.
+/// A ConfigMap is large enough for a component in Rust. The other languages bring an interpreter.
 const PACKED: &str = "    kubewitness plugin pack | kubectl apply -f -";
 const PUSHED: &str = "    wkg oci push registry.example.com/platform/{{name}}:0.1.0 {{name}}.wasm
 
@@ -102,7 +102,7 @@ The component is too large for a ConfigMap, so push it to a registry of yours. T
     kubectl create configmap {{name}} --from-file=plugin.yaml
     kubectl label configmap {{name}} kubewitness.dev/plugin=true";
 
-/// Keywords of Rust, and crates that are there already.
+/// Keywords of Rust, and crates that already exist.
 const NO_CRATES: [&str; 48] = [
     "alloc",
     "as",
@@ -193,7 +193,7 @@ pub fn new(args: &NewPluginArgs) -> CommandResult {
     Ok(CommandEnd::Fine)
 }
 
-/// The SDK's own sources have none of the words that are filled in.
+/// The SDK's own sources contain no placeholders.
 fn filled(text: &str, name: &str, lang: Language) -> String {
     let imports = match lang {
         Language::Rust => {

@@ -1,4 +1,5 @@
-//! `kubewitness plugin replay`: what a plugin does with the states of a journal, or what two versions of it do.
+//! `kubewitness plugin replay`: what a plugin does with the states of a journal, or what two versions of it
+//! do.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use crate::commands::print::progress::{self, ProgressUnit};
 use crate::commands::{CommandEnd, CommandResult, print};
 use crate::journal_place::place;
 
-/// Documents that are in memory at once.
+/// The size of documents in memory at once.
 const DOCUMENTS_BYTES: usize = 256 << 20;
 
 pub async fn replay(args: ReplayPluginArgs) -> CommandResult {
@@ -73,9 +74,9 @@ pub async fn replay(args: ReplayPluginArgs) -> CommandResult {
 struct ReplayedStates {
     states: Vec<RecordedState>,
     bytes: usize,
-    /// The subscription's mode and filter do not want them.
+    /// How many the subscription's mode and filter leave out.
     left_out: usize,
-    /// There are more behind this position, and the bound is reached.
+    /// Set if more states exist after this position and the limit is reached.
     more_after: Option<Seq>,
 }
 
@@ -90,7 +91,7 @@ impl ReplayedStates {
         ControlFlow::Continue(())
     }
 
-    /// The states that were not handed over, and why.
+    /// The states that were not delivered, and why.
     fn rest(&self) -> String {
         let mut text = match self.left_out {
             0 => String::new(),
@@ -105,7 +106,7 @@ impl ReplayedStates {
     }
 }
 
-/// The states that the plugin subscribes to. A component without a manifest gets all.
+/// The states of the plugin's subscriptions. A component without a manifest gets all.
 async fn find(
     place: &JournalLocation,
     query: &ExportQuery,
@@ -132,7 +133,7 @@ async fn find(
 /// The answer of a subscription to a state; `None` without a subscription to its source.
 type SubscriptionAnswer = Box<dyn Fn(&State, &[u8]) -> Option<bool> + Send + Sync>;
 
-/// A state that the filter can't judge is handed over, as the controller does it.
+/// A state that the filter can't judge is delivered, as by the controller.
 fn wants(spec: &PluginSpec) -> Result<SubscriptionAnswer> {
     if spec.subscribe.is_empty() {
         return Ok(Box::new(|_, _| Some(true)));

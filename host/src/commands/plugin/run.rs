@@ -13,7 +13,7 @@ use crate::cli::{RunPluginArgs, TriedPluginArgs};
 use crate::commands::print;
 use crate::commands::{CommandEnd, CommandResult, object_files};
 
-/// A list of answers is written by hand.
+/// People write a list of answers by hand.
 const REPLIES_BYTES: u64 = 1 << 20;
 const EXAMPLES: &str = "Links with `?state=` are examples: the objects of a file are in no journal. `kubewitness plugin replay` \
     shows the links of states that are.\n";
@@ -41,7 +41,8 @@ pub async fn run(args: RunPluginArgs) -> CommandResult {
     Ok(if handed.iter().all(HandedCall::is_done) { CommandEnd::Fine } else { CommandEnd::Failed })
 }
 
-/// Whether something has the address of a state in the portal. A file's objects have the positions of no journal.
+/// Whether an effect contains the portal's address of a state. The objects of a file have no positions in a
+/// journal.
 fn links_to_a_state(handed: &HandedCall) -> bool {
     let says_it = |value: &Value| {
         let text = value.to_string();
@@ -50,7 +51,7 @@ fn links_to_a_state(handed: &HandedCall) -> bool {
     handed.effects.iter().flat_map(|effect| &effect.what).any(|(_, value)| says_it(value))
 }
 
-/// `2 states were handed over`, and the ticks where there are some.
+/// `2 states were handed over`, and the ticks, if there were any.
 fn summary(handed: &[HandedCall]) -> String {
     let ticks = handed.iter().filter(|handed| handed.is_tick()).count();
     let states = match handed.len() - ticks {
@@ -64,7 +65,7 @@ fn summary(handed: &[HandedCall]) -> String {
     }
 }
 
-/// The plugin of a command line, and what its requests are answered.
+/// The plugin of a command line, and the answers to its requests.
 pub async fn to_try(args: &TriedPluginArgs) -> Result<(TrialSubject, Vec<TrialReply>)> {
     let replies = args.answers.as_deref().map(replies).transpose()?.unwrap_or_default();
     Ok((subject::load(&args.plugin, args.config.as_deref()).await?, replies))
@@ -75,7 +76,7 @@ pub fn replies(path: &Path) -> Result<Vec<TrialReply>> {
         files::named(path).and_then(|file| files::read_from(file, REPLIES_BYTES)).and_then(files::into_text);
     let text = text.with_context(|| format!("reading {}", path.display()))?;
     serde_saphyr::from_str(&text).map_err(|error| {
-        // The library's own words name types of this program.
+        // The library's message names types of this program.
         let line = error.location().map(|at| format!(" from line {} on", at.line())).unwrap_or_default();
         anyhow::anyhow!(
             "{} is no list of answers{line}: write one such as `[{{status: 503}}, {{status: 200, body: ok}}]` to requests, and \

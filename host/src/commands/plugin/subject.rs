@@ -1,4 +1,4 @@
-//! Finds the plugin that a command is about: by its folder, its manifest, or its component alone.
+//! Finds the plugin of a command: by its folder, its manifest, or its component alone.
 
 use std::path::{Path, PathBuf};
 
@@ -20,13 +20,13 @@ use crate::controller::{self, plugins};
 
 /// The manifest in the folder of a plugin.
 const MANIFEST: &str = "plugin.yaml";
-/// Where compiled components are kept, so that the second try starts at once.
+/// The folder for compiled components, so that the second try starts at once.
 const CACHE: &str = ".kubewitness";
 
 /// The schedule of a component without a manifest.
 const EACH_SECOND: TickSpec = TickSpec { every: Duration(TICK_LEAST), timeout: None };
 
-/// A plugin that can be called, with what its manifest grants it.
+/// A plugin that can be called, with its grants.
 pub struct TrialSubject {
     pub name: String,
     pub spec: PluginSpec,
@@ -39,7 +39,7 @@ pub fn within(folder: &Path, file: &str) -> PathBuf {
     if folder == Path::new(".") { PathBuf::from(file) } else { folder.join(file) }
 }
 
-/// The manifest of a folder, or of a file that is one.
+/// The manifest in a folder, or in a file.
 pub fn manifest(path: &Path) -> Result<ParsedManifest<PluginSpec>> {
     let path = if path.is_dir() { within(path, MANIFEST) } else { path.to_path_buf() };
     let text = folder::text(&path).map_err(|problem| {
@@ -70,7 +70,7 @@ fn lines(problems: &[ManifestProblem]) -> String {
     problems.iter().map(|problem| format!("\n    {}", clean(&problem.to_string()))).collect()
 }
 
-/// `config` takes the place of that of the manifest.
+/// `config` replaces the configuration of the manifest.
 pub async fn load(path: &Path, config: Option<&str>) -> Result<TrialSubject> {
     let config = config.map(parse_config).transpose()?;
     if is_component(path) {
@@ -103,7 +103,7 @@ pub struct ExaminedComponent {
     pub engine: SandboxEngine,
 }
 
-/// Finds the component of a manifest, and looks at it as the controller does.
+/// Finds the component of a manifest, and examines it as the controller does.
 pub async fn examine(parsed: &ParsedManifest<PluginSpec>) -> Result<ExaminedComponent> {
     let engine = engine(parsed.entry.origin.folder.as_deref())?;
     let folders = component::default_folders(std::env::var_os("KUBEWITNESS_PLUGINS").map(PathBuf::from));
@@ -127,14 +127,14 @@ pub async fn examine(parsed: &ParsedManifest<PluginSpec>) -> Result<ExaminedComp
     })
 }
 
-/// A component without a manifest is granted what it says that it needs.
+/// A component without a manifest gets the grants that it declares as needed.
 async fn alone(path: &Path, config: Map<String, Value>) -> Result<TrialSubject> {
     let bytes = folder::bytes(path, component::COMPONENT_BYTES)
         .with_context(|| format!("reading {}", path.display()))?;
     of_bytes(bytes.into(), engine(path.parent())?, config).await
 }
 
-/// A plugin that comes with the controller. Its compiled code lies beside that of another plugin.
+/// A plugin that comes with the controller. Its compiled code is beside that of another plugin.
 pub async fn shipped(name: &str, folder: Option<&Path>, beside: &SandboxEngine) -> Result<TrialSubject> {
     let bytes = component::shipped(name, folder).await?;
     of_bytes(bytes, beside.clone(), Map::new()).await
@@ -153,7 +153,7 @@ async fn of_bytes(
         grants: Default::default(),
         limits: Default::default(),
         delivery: Default::default(),
-        // A component that can be called on a schedule is, if there is a tick.
+        // A component with a tick is also called on a schedule.
         tick: component.ticks().then_some(EACH_SECOND),
         shadow: None,
         config,
@@ -171,7 +171,7 @@ async fn of_bytes(
             "ledger" => spec.grants.ledger.push(LedgerGrant { ledger: name.clone(), name }),
             "key" => spec.grants.keys.push(KeyGrant { key: name.clone(), name }),
             "lister" => spec.grants.lister.push(name),
-            // The check below tells of a component that says so, and can't be.
+            // The check below reports a component that declares a tick but has none.
             "tick" => spec.tick = Some(EACH_SECOND),
             _ => bail!("the component needs `{}`, which this controller does not know", clean(need)),
         }
@@ -183,7 +183,7 @@ async fn of_bytes(
     Ok(TrialSubject { name: said.name, spec, component, engine })
 }
 
-/// Why a component without a manifest can't be called, and what to do.
+/// Why a component without a manifest can't be called, and what to do about it.
 fn refusal(faults: &[ManifestFault], has_no_config: bool) -> String {
     let is_grant = |fault: &ManifestFault| fault.field.starts_with("spec.grants");
     let what = match has_no_config {
@@ -199,7 +199,7 @@ fn refusal(faults: &[ManifestFault], has_no_config: bool) -> String {
 
 fn engine(folder: Option<&Path>) -> Result<SandboxEngine> {
     let folder = folder.filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // A folder that can't be written has no cache.
+    // A folder that can't be written gets no cache.
     let cache: Option<PathBuf> =
         Some(folder.join(CACHE)).filter(|cache| std::fs::create_dir_all(cache).is_ok());
     controller::engine(cache, false)

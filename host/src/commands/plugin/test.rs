@@ -1,5 +1,5 @@
-//! `kubewitness plugin test`: each file of objects in the folder `tests` is handed to the plugin, and what the plugin does
-//! is compared with the file beside it.
+//! `kubewitness plugin test`: passes each file of objects in the folder `tests` to the plugin, and compares
+//! the effects with the file beside it.
 
 use std::path::{Path, PathBuf};
 
@@ -13,15 +13,15 @@ use crate::cli::TestPluginArgs;
 use crate::commands::print::{self, clean, line_diff, mark};
 use crate::commands::{CommandEnd, CommandResult, object_files};
 
-/// What the plugin is expected to do with `NAME.yaml` is in `NAME.expected.json`; what its requests are answered may be
-/// in `NAME.answers.yaml`.
+/// The expected effects for `NAME.yaml` are in `NAME.expected.json`; the answers to its requests may be in
+/// `NAME.answers.yaml`.
 const EXPECTED: &str = ".expected.json";
 const ANSWERS: &str = ".answers.yaml";
 const OBJECTS: [&str; 3] = [".yaml", ".yml", ".json"];
 const EXPECTED_BYTES: u64 = 64 << 20;
 
 pub async fn test(args: TestPluginArgs) -> CommandResult {
-    // Whoever is in another folder is told that first.
+    // A person in the wrong folder gets this error first.
     subject::manifest(&args.dir)?;
     let cases = cases(&subject::within(&args.dir, "tests"))?;
     let subject = subject::load(&args.dir, None).await?;
@@ -55,7 +55,7 @@ fn cases(folder: &Path) -> Result<Vec<PluginCase>> {
     let (mut cases, mut beside_cases) = (Vec::<PluginCase>::new(), Vec::new());
     for entry in entries {
         let file = entry?.file_name().to_string_lossy().into_owned();
-        // What editors and `git` keep beside files is no test.
+        // Files of editors and `git` are not tests.
         if file.starts_with('.') {
             continue;
         }
@@ -103,7 +103,7 @@ async fn tried(subject: &TrialSubject, case: &PluginCase) -> Result<String> {
     Ok(serde_json::to_string_pretty(&tried.handed)? + "\n")
 }
 
-/// Why it is not as expected.
+/// Why the result is not as expected.
 fn compared(case: &PluginCase, found: &str, update: bool) -> Result<Option<String>> {
     let path = case.expected.display();
     if update {

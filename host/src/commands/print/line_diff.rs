@@ -1,4 +1,4 @@
-//! The lines that two texts do not have in common, as a unified diff. The crate `similar` compares them.
+//! The lines in which two texts differ, as a unified diff. The crate `similar` compares them.
 
 use std::time::{Duration, Instant};
 
@@ -6,10 +6,10 @@ use similar::{Algorithm, ChangeTag, DiffOp, capture_diff_slices_deadline, group_
 
 use super::clean;
 
-/// Texts that have little in common take long to compare. What is left after this time is shown as removed and
-/// added, which is right, if longer than it could be.
+/// Texts with little in common take long to compare. After this time, the rest is shown as removed and added:
+/// correct, but longer than necessary.
 const WITHIN: Duration = Duration::from_secs(2);
-/// Equal lines that are shown around a change.
+/// How many equal lines are shown around a change.
 const AROUND: usize = 3;
 
 pub fn unified(titles: &[String; 2], before: &str, after: &str, coloured: bool) -> String {

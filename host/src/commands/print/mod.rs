@@ -1,6 +1,9 @@
-//! Tables, lines and JSON on standard output, and notes on standard error. Nothing else of the program writes there, and
-//! a lint refuses it: a reader that has left (`| head`) ends no command with a panic, and nothing that a terminal would
-//! obey leaves here.
+//! Tables, lines and JSON on standard output, and notes on standard error.
+//!
+//! Texts of objects come from strangers, and a terminal interprets control characters in them. `println!`
+//! would also panic once the reader of a pipe leaves (`| head`). So nothing else in the program writes to
+//! these streams, and a lint enforces it. Everything passes the filters of `terminal`. A reader that leaves
+//! ends a command without an error.
 
 pub mod line_diff;
 pub mod progress;
@@ -23,10 +26,11 @@ pub use self::terminal::{JsonEscaper, clean, escaped_json};
 use super::{CommandEnd, CommandResult};
 use crate::cli::Output;
 
-/// A command that waits holds a connection of the controller: it lets go of it this soon after its reader left.
+/// A command that waits holds a connection to the controller. It releases it this soon after its reader has
+/// left.
 const LOOK_FOR_READER: Duration = Duration::from_secs(1);
 
-/// How wide a terminal is: COLUMNS goes first.
+/// The width of a terminal: `COLUMNS` takes precedence.
 pub fn width_of(terminal: &impl AsFd) -> Option<usize> {
     let named = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
     let asked = || rustix::termios::tcgetwinsize(terminal).ok().map(|size| usize::from(size.ws_col));
@@ -35,11 +39,12 @@ pub fn width_of(terminal: &impl AsFd) -> Option<usize> {
 
 /// A line for a person: progress, warnings, errors. `note!` calls it.
 pub fn note_line(line: fmt::Arguments<'_>) {
-    // Nobody reads it: that is no reason to stop, and there is no other place to say so.
+    // Nobody reads it: that is no reason to stop, and it can't be reported anywhere else.
     write(&mut io::stderr().lock(), &format!("{}\n", terminal::clean_lines(&line.to_string()))).ok();
 }
 
-/// Writes a line on standard error, as `eprintln!` does, without a panic and without what a terminal obeys.
+/// Writes a line on standard error, as `eprintln!` does, but without panics and without control characters
+/// for the terminal.
 macro_rules! note {
     ($($part:tt)*) => {
         $crate::commands::print::note_line(format_args!($($part)*))
@@ -47,12 +52,12 @@ macro_rules! note {
 }
 pub(crate) use note;
 
-/// Data goes to stdout; a reader that has left (`| head`) is not an error.
+/// Data goes to standard output. A reader that has left (`| head`) is not an error.
 pub fn text(text: &str) -> Result<()> {
     Ok(write(&mut io::stdout().lock(), &shown_text(text))?)
 }
 
-/// The same as it is, for what moves the cursor of a terminal by intention.
+/// The same without filtering, for text that moves the cursor on purpose.
 #[cfg(feature = "playground")]
 pub fn drawing(text: &str) -> Result<()> {
     Ok(write(&mut io::stdout().lock(), text)?)
@@ -69,7 +74,7 @@ pub fn is_on_terminal() -> bool {
     *IS
 }
 
-/// For what goes on until somebody ends it: a reader that has left ends it as well.
+/// A line of a command that runs until somebody ends it. It also ends when its reader leaves.
 pub fn line_of_many(line: &str) -> Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(shown_text(line).as_bytes()).and_then(|()| out.flush()) {
@@ -90,13 +95,13 @@ impl fmt::Display for ReaderLeft {
 
 impl std::error::Error for ReaderLeft {}
 
-/// Returns once the reader of standard output has left, also while nothing is written.
+/// Returns once the reader of standard output has left, even if nothing is written.
 async fn reader_left() {
     loop {
         tokio::time::sleep(LOOK_FOR_READER).await;
         let stdout = io::stdout();
         let mut asked = [PollFd::new(&stdout, PollFlags::empty())];
-        // A pipe without a reader is in error; what can't be asked has not left.
+        // A pipe without a reader reports an error; if polling fails, the reader counts as present.
         let answer = poll(&mut asked, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
         if answer.is_ok() && asked[0].revents().contains(PollFlags::ERR) {
             return;
@@ -104,7 +109,7 @@ async fn reader_left() {
     }
 }
 
-/// Runs what goes on until somebody ends it. It ends well once its reader has left.
+/// Runs a command that has no end of its own. It ends well once its reader has left.
 pub async fn until_reader_leaves(going_on: impl Future<Output = CommandResult>) -> CommandResult {
     let ended = tokio::select! {
         ended = going_on => ended,
@@ -123,12 +128,12 @@ fn write(out: &mut impl Write, text: &str) -> io::Result<()> {
     }
 }
 
-/// For what has no more to show than its table.
+/// For output without more columns than its table.
 pub fn value<T: Serialize>(output: Output, value: &T, table: impl FnOnce(&T) -> String) -> Result<()> {
     wide(output, value, |value, _| table(value))
 }
 
-/// `table` is told whether every column is wanted.
+/// `table` gets whether every column is wanted.
 pub fn wide<T: Serialize>(output: Output, value: &T, table: impl FnOnce(&T, bool) -> String) -> Result<()> {
     text(&render_output(output, value, table)?)
 }
@@ -147,13 +152,13 @@ pub fn render_output<T: Serialize>(
     })
 }
 
-/// Escaped wherever it goes: what reads it gets the same value, and may be a terminal behind a `| grep`.
+/// Escaped for every reader: a program gets the same value, and a `| grep` may lead to a terminal.
 pub fn json<T: Serialize>(value: &T) -> Result<String> {
     Ok(format!("{}\n", escaped_json(&serde_json::to_string_pretty(value)?)))
 }
 
 pub fn yaml<T: Serialize>(value: &T) -> Result<String> {
-    // By way of JSON's own types, so that a field has one form in both.
+    // By way of JSON's own types, so that a field has the same form in both.
     let value = serde_json::to_value(value)?;
     let mut text = serde_saphyr::to_string(&value)?;
     if !text.ends_with('\n') {
@@ -162,7 +167,7 @@ pub fn yaml<T: Serialize>(value: &T) -> Result<String> {
     Ok(text)
 }
 
-/// `850 ms`, `12 s`, `3 m`, `2 h`, `4 d`: for a column, so with one unit.
+/// `850 ms`, `12 s`, `3 m`, `2 h`, `4 d`: one unit only, for a column.
 pub fn age(seconds: f64) -> String {
     match seconds.max(0.0) {
         s if s < 1.0 => format!("{:.0} ms", s * 1000.0),
@@ -173,8 +178,8 @@ pub fn age(seconds: f64) -> String {
     }
 }
 
-/// What does not fit into a column, below the table. Several faults come as several lines; those
-/// after the first are set in, so that none can pass for a remark about something else.
+/// Prints remarks that don't fit into a column below the table. A remark with several lines has the later
+/// ones indented, so that none looks like a remark about something else.
 pub fn remarks<A: AsRef<str>, B: AsRef<str>>(remarks: impl IntoIterator<Item = (A, B)>) -> String {
     let mut text = String::new();
     for (name, remark) in remarks {
@@ -185,19 +190,19 @@ pub fn remarks<A: AsRef<str>, B: AsRef<str>>(remarks: impl IntoIterator<Item = (
     text
 }
 
-/// A sign that reads without colour, for the cells of a table.
+/// A sign for the cells of a table that is clear without colour.
 pub fn sign(fine: bool) -> &'static str {
     if fine { "✓" } else { "✗" }
 }
 
-/// Whether standard output shows colours: a terminal does, unless NO_COLOR or TERM says otherwise.
+/// Whether standard output shows colours: on a terminal, unless NO_COLOR or TERM disables them.
 pub fn is_coloured() -> bool {
     let is = |name: &str, value: &str| std::env::var_os(name).is_some_and(|found| found == value);
     let is_set = std::env::var_os("NO_COLOR").is_some() && !is("NO_COLOR", "");
     is_on_terminal() && !is_set && !is("TERM", "dumb")
 }
 
-/// The sign for the beginning of a line, coloured where a terminal shows colours.
+/// The sign at the beginning of a line, coloured if the terminal shows colours.
 pub fn mark(fine: bool) -> &'static str {
     match (fine, is_coloured()) {
         (true, true) => "\x1b[32m✓\x1b[0m",

@@ -1,5 +1,5 @@
-//! A bar on standard error while something long goes on. It is there for a person at a terminal: a file, a pipe or a
-//! log gets none of it. It is one line, for which `print` knows the terminal and its width, so no crate draws it.
+//! A bar on standard error during a long operation. Only a person at a terminal gets it; a file, a pipe or a
+//! log does not. It is one line, and `print` already knows the terminal and its width, so no crate draws it.
 
 use std::io::{self, IsTerminal, Write};
 use std::pin::pin;
@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use crate::commands::print;
 
-/// Work that ends sooner needs no bar.
+/// Shorter work needs no bar.
 const FIRST: Duration = Duration::from_millis(500);
 const EVERY: Duration = Duration::from_millis(200);
 /// Characters between the brackets.
 const BAR: u64 = 30;
-/// Back to the beginning of the line, and the rest of it is gone.
+/// Moves the cursor to the beginning of the line, and clears the rest.
 const CLEAR: &str = "\r\x1b[K";
 
 /// The unit that a bar counts.
@@ -22,7 +22,7 @@ pub enum ProgressUnit {
     Bytes,
 }
 
-/// Does the work, and shows how far it is: so many of so many, the second 0 where it is not known.
+/// Does the work, and shows its progress: the number done and the total, which is 0 if unknown.
 pub async fn with_progress<T>(
     what: &str,
     unit: ProgressUnit,
@@ -39,7 +39,7 @@ pub async fn with_progress<T>(
     followed(line, work, draw).await
 }
 
-/// Draws the line again and again while the work goes on, and nothing in its place once it is over.
+/// Redraws the line while the work runs, and clears it at the end.
 async fn followed<T>(line: impl Fn() -> String, work: impl Future<Output = T>, draw: impl Fn(&str)) -> T {
     let mut work = pin!(work);
     let mut pause = FIRST;
@@ -59,12 +59,12 @@ async fn followed<T>(line: impl Fn() -> String, work: impl Future<Output = T>, d
     }
 }
 
-/// Whether somebody looks at a terminal that understands more than lines.
+/// Whether standard error is a terminal that understands cursor control.
 pub fn is_seen() -> bool {
     io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// One line, in the place of the one before.
+/// Draws one line in place of the previous one.
 pub fn draw(line: &str) {
     let mut err = io::stderr().lock();
     // A bar that can't be drawn is no reason to stop the work.
@@ -79,12 +79,12 @@ pub fn line(what: &str, unit: ProgressUnit, done: u64, all: u64, width: Option<u
         ProgressUnit::Bytes => (1024 * 1024, "MiB"),
     };
     let (shown, shown_all) = (done / scale, all / scale);
-    // The last column stays free: some terminals begin a new line there.
+    // The last column stays free, because some terminals begin a new line there.
     let width = width.map_or(usize::MAX, |width| width.saturating_sub(1));
     if all == 0 {
         return format!("{what}  {shown} {unit}").chars().take(width).collect();
     }
-    // 128 bits: bytes of a large file, times a hundred.
+    // 128 bits, for the bytes of a large file times a hundred.
     let of =
         |parts: u64| u64::try_from(u128::from(done) * u128::from(parts) / u128::from(all)).unwrap_or(parts);
     let figures = format!("{} %  {shown} of {shown_all} {unit}", of(100));
@@ -93,7 +93,7 @@ pub fn line(what: &str, unit: ProgressUnit, done: u64, all: u64, width: Option<u
     let whole = format!("{what}  [{bar}]  {figures}");
     match whole.len() <= width {
         true => whole,
-        // The figures tell more than the bar.
+        // The figures are more informative than the bar.
         false => format!("{what}  {figures}").chars().take(width).collect(),
     }
 }
@@ -112,7 +112,7 @@ mod tests {
             ("verifying", ProgressUnit::States, 512, 0, None),
             ("verifying", ProgressUnit::States, 0, 3000, None),
             ("verifying", ProgressUnit::States, 1000, 3000, None),
-            // The controller goes on meanwhile.
+            // The controller continues meanwhile.
             ("exporting", ProgressUnit::States, 3001, 3000, None),
             ("importing", ProgressUnit::Bytes, 5 << 30, 20 << 30, None),
             ("importing", ProgressUnit::Bytes, u64::MAX, u64::MAX, None),

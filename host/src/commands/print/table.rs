@@ -1,13 +1,14 @@
-//! Fits tables to the terminal: which columns shrink first, and which values stand below the table.
+//! Fits tables to the terminal: which columns shrink first, and which values are printed below the table.
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal};
 
 use super::{clean, width_of};
 
-/// Cells are not made narrower than this: a shorter one tells nothing.
+/// Cells are not made narrower than this: a shorter one says nothing.
 const NARROWEST: usize = 12;
-/// Columns that are never shortened: half of a time is none. Where a line is too long they go without the part of UTC.
+/// Columns that are never shortened, because half a time is useless. If a line is too long, they lose the
+/// part in UTC.
 const TIMES: [&str; 14] = [
     "AT",
     "CHANGED",
@@ -24,27 +25,28 @@ const TIMES: [&str; 14] = [
     "UNTIL",
     "TOLD AT",
 ];
-/// What is typed again: it gives way after all others.
+/// Columns that people type again: they are shortened after all others.
 const NAMES: [&str; 2] = ["NAME", "OBJECT"];
-/// A text that people read has at least this much of a line, or lines of its own.
+/// A text for people gets at least this width, or lines of its own.
 const READABLE: usize = 48;
-/// How far a text below its row is set in.
+/// The indentation of a text below its row.
 const SET_IN: &str = "  ";
 /// Spaces between two columns.
 const BETWEEN: usize = 3;
 
-/// Columns as wide as their widest cell. On a terminal that is narrower, texts go below their rows, then the middle of
-/// long cells is left out, then spare columns, then the middle of names, and at last the columns at the right. What is
-/// left has the whole width.
+/// Each column is as wide as its widest cell. On a narrower terminal, several steps follow until the table
+/// fits. First texts move below their rows, then the middle of long cells is cut. Then spare columns are
+/// dropped, then the middle of names is cut, and finally the columns at the right are dropped. The remaining
+/// ones use the whole width.
 pub struct TextTable {
     rows: Vec<Vec<String>>,
-    /// Columns of characters; `None` where nothing bounds them.
+    /// The width in characters; `None` if unlimited.
     within: Option<usize>,
-    /// Names of columns that a narrow terminal goes without, the first of these first.
+    /// Names of columns that are dropped on a narrow terminal, in this order.
     spare: &'static [&'static str],
-    /// A column whose cells stand on lines of their own, above the rows that they are about, where it has no room.
+    /// A column whose cells move to their own lines above their rows if the table is too wide.
     above: Option<&'static str>,
-    /// A column of texts that people read: they stand on lines of their own, below their rows, where it has no room.
+    /// A column of texts for people: they move to their own lines below their rows if the table is too wide.
     below: Option<&'static str>,
 }
 
@@ -54,7 +56,7 @@ impl TextTable {
         Self { rows, within: screen(), spare: &[], above: None, below: None }
     }
 
-    /// With every cell as it is, however narrow the terminal.
+    /// Keeps every cell unchanged, however narrow the terminal is.
     pub fn whole(self, whole: bool) -> Self {
         Self { within: self.within.filter(|_| !whole), ..self }
     }
@@ -83,7 +85,7 @@ impl TextTable {
         self.render_from(0)
     }
 
-    /// The rows from this one on (0 is the header), in the columns of the whole.
+    /// The rows from this one on (0 is the header), in the layout of the whole table.
     pub fn render_from(&self, first: usize) -> String {
         let TableLayout { widths, utc } = self.layout();
         let mut text = String::new();
@@ -105,7 +107,7 @@ impl TextTable {
         text
     }
 
-    /// The lines of a row's text that has no column.
+    /// The lines of a row's text without a column.
     fn text_below(&self, row: usize, widths: &[usize]) -> impl Iterator<Item = String> {
         let column = self.column(self.below).filter(|column| row > 0 && widths[*column] == 0);
         let within = self.within.unwrap_or(usize::MAX).saturating_sub(SET_IN.len());
@@ -117,7 +119,7 @@ impl TextTable {
         named.and_then(|named| self.rows[0].iter().position(|name| name == named))
     }
 
-    /// What stands above a row, if it is not what the row before is about.
+    /// The line above a row, if it differs from that of the previous row.
     fn heading(&self, row: usize, widths: &[usize]) -> Option<&str> {
         let column = self.column(self.above)?;
         let is_told = row == 0 || widths[column] > 0 || self.rows[row][column] == self.rows[row - 1][column];
@@ -134,7 +136,7 @@ impl TextTable {
         let spare = self.spare.iter().filter_map(|spare| names.iter().position(|name| name == spare));
         let mut given_up: Vec<_> = spare.collect();
         let spares = given_up.len();
-        // The first column and the name say what a line is about.
+        // The first column and the name identify a row.
         let at_the_right = (1..names.len()).rev().filter(|column| !is_name(&names[*column]));
         given_up.extend(at_the_right.filter(|column| !self.spare.contains(&names[*column].as_str())));
         let with_names = (0..=spares).map(|left_out| (left_out, false));
@@ -163,7 +165,7 @@ impl TextTable {
         last
     }
 
-    /// How wide the widest cell of each column is.
+    /// The width of the widest cell of each column.
     fn widest(&self, utc: bool) -> Vec<usize> {
         let names = self.rows[0].iter().enumerate();
         let widest = names.map(|(column, name)| {
@@ -177,7 +179,7 @@ impl TextTable {
         self.rows.len()
     }
 
-    /// Leaves the header and the newest rows, whose widths the next ones are laid out by.
+    /// Keeps the header and the newest rows, whose widths determine the layout of the next ones.
     pub fn keep_newest(&mut self, rows: usize) {
         let old = self.rows.len().saturating_sub(rows + 1);
         self.rows.drain(1..=old);
@@ -188,7 +190,7 @@ impl TextTable {
 struct TableLayout {
     /// A column of width 0 is left out.
     widths: Vec<usize>,
-    /// Whether times have that of UTC beside them.
+    /// Whether times also have their UTC form.
     utc: bool,
 }
 
@@ -196,7 +198,7 @@ fn is_name(column: &str) -> bool {
     NAMES.contains(&column)
 }
 
-/// A cell, without the part of UTC of a time where there is no space for it.
+/// A cell; a time loses its part in UTC if no space is left for it.
 fn short_cell<'a>(column: &str, cell: &'a str, utc: bool) -> &'a str {
     match cell.split_once(" (") {
         Some((local, beside)) if !utc && TIMES.contains(&column) && beside.ends_with("Z)") => local,
@@ -204,7 +206,7 @@ fn short_cell<'a>(column: &str, cell: &'a str, utc: bool) -> &'a str {
     }
 }
 
-/// Takes from the widest of these columns until all fit, or none has more to give.
+/// Narrows the widest of these columns until all fit, or until no column can become narrower.
 fn shrink(names: &[String], widths: &mut [usize], within: usize, may: impl Fn(&str) -> bool) {
     while taken(widths) > within {
         let may_give = |(name, width): &(&String, &mut usize)| {
@@ -216,13 +218,13 @@ fn shrink(names: &[String], widths: &mut [usize], within: usize, may: impl Fn(&s
     }
 }
 
-/// How wide a line is.
+/// The width of a line.
 fn taken(widths: &[usize]) -> usize {
     let shown = widths.iter().filter(|width| **width > 0).count();
     widths.iter().sum::<usize>() + BETWEEN * shown.saturating_sub(1)
 }
 
-/// Both ends of a text: names differ at their ends, and messages begin with what they are about.
+/// Keeps both ends of a text: names differ at their ends, and messages begin with their subject.
 fn shortened(cell: &str, width: usize) -> Cow<'_, str> {
     let count = cell.chars().count();
     if count <= width {
@@ -234,7 +236,7 @@ fn shortened(cell: &str, width: usize) -> Cow<'_, str> {
     Cow::Owned(ends.collect())
 }
 
-/// A text in lines that are no wider, broken between words where that is possible.
+/// Wraps a text into lines of at most this width, broken between words if possible.
 fn wrapped(text: &str, within: usize) -> Vec<String> {
     let within = within.max(1);
     let mut lines = Vec::<String>::new();
@@ -259,7 +261,7 @@ fn wrapped(text: &str, within: usize) -> Vec<String> {
     lines
 }
 
-/// How wide the terminal of standard output is. A file or another program gets every character.
+/// The width of the terminal of standard output. A file or another program gets every character.
 fn screen() -> Option<usize> {
     let stdout = io::stdout();
     if cfg!(test) || !stdout.is_terminal() {

@@ -1,16 +1,17 @@
-//! What may go to a terminal. Texts of objects, plugins and servers come from outside, and a terminal obeys some
-//! characters: it moves the cursor, answers into the shell's input, or turns the direction of writing. Everything that is
-//! printed passes one of these functions, so no command has to remember which of its texts came from whom.
+//! Filters what goes to a terminal. Texts of objects, plugins and servers come from outside, and a terminal
+//! interprets some characters: it moves the cursor, answers into the shell's input, or reverses the direction
+//! of writing. Escaping at each call was rejected: one forgotten call would suffice. So everything that is
+//! printed passes one of these functions, and no command has to know where its texts came from.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-/// The sequences that this program writes by itself: `print::mark` colours signs.
+/// The escape sequences of this program itself: `print::mark` colours signs.
 const COLOURS: [&str; 3] = ["\x1b[32m", "\x1b[31m", "\x1b[0m"];
 
-/// A text for one line of a terminal: what would move the cursor, begin an escape sequence or turn
-/// the direction of writing becomes a dot.
+/// A text for one line of a terminal: characters that move the cursor, begin an escape sequence or change the
+/// direction of writing become dots.
 pub fn clean(text: &str) -> Cow<'_, str> {
     if text.chars().any(is_obeyed) {
         Cow::Owned(text.chars().map(|c| if is_obeyed(c) { '·' } else { c }).collect())
@@ -19,7 +20,7 @@ pub fn clean(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// The same for several lines, with the colours of this program's own.
+/// The same for several lines, with this program's own colours.
 pub(super) fn clean_lines(text: &str) -> Cow<'_, str> {
     let is_obeyed = |c: char| is_obeyed(c) && !is_layout(c);
     if !text.chars().any(is_obeyed) {
@@ -39,8 +40,8 @@ pub(super) fn clean_lines(text: &str) -> Cow<'_, str> {
     Cow::Owned(cleaned)
 }
 
-/// JSON that says the same without a character that a terminal obeys. They stand only in its strings, where each has an
-/// escape.
+/// The same JSON without characters that a terminal interprets. They occur only in its strings, where each
+/// has an escape.
 pub fn escaped_json(json: &str) -> Cow<'_, str> {
     let is_obeyed = |c: char| is_obeyed(c) && !is_layout(c) && c != '\r';
     if !json.chars().any(is_obeyed) {
@@ -49,7 +50,7 @@ pub fn escaped_json(json: &str) -> Cow<'_, str> {
     let mut escaped = String::with_capacity(json.len() + 16);
     for c in json.chars() {
         match is_obeyed(c) {
-            // All of them are in the plane that one escape can name. Writing into a String can't fail.
+            // All of them are in the plane that a single escape covers. Writing into a String can't fail.
             true => write!(escaped, "\\u{:04x}", u32::from(c)).unwrap_or_default(),
             false => escaped.push(c),
         }
@@ -62,16 +63,16 @@ fn is_layout(c: char) -> bool {
 }
 
 fn is_obeyed(c: char) -> bool {
-    // The controls are C0, DEL and C1; the rest are direction marks and separators of lines.
+    // The controls are C0, DEL and C1; the others are direction marks and line separators.
     let unseen =
         matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     c.is_control() || unseen
 }
 
-/// Escapes JSON that is written piece by piece, however a piece cuts a character.
+/// Escapes JSON that is written in pieces, even if a piece ends within a character.
 pub struct JsonEscaper<W> {
     out: W,
-    /// The beginning of a character.
+    /// An incomplete character.
     cut: Vec<u8>,
 }
 
@@ -86,7 +87,7 @@ impl<W: Write> Write for JsonEscaper<W> {
         self.cut.extend_from_slice(bytes);
         let whole = match std::str::from_utf8(&self.cut) {
             Ok(all) => all.len(),
-            // What no continuation makes a character is shown as one that is unknown.
+            // Bytes that can't be continued to a character are shown as the replacement character.
             Err(error) if error.error_len().is_some() => self.cut.len(),
             Err(error) => error.valid_up_to(),
         };

@@ -1,12 +1,13 @@
-//! Where the controller is, and what a person shows it: for the commands that ask one. This module sends no request
-//! to the controller itself, and writes nothing.
+//! Finds the controller and the person's credentials for it, for the commands that call one. This module
+//! itself sends no request to the controller, and writes nothing.
 //!
-//! An address that is named goes first. Then comes what listens at the default address on this machine, such as a
-//! playground or a `kubectl port-forward`, unless a flag names a cluster. Then comes the cluster of the kubeconfig,
-//! through a way of this command's own.
+//! A named address takes precedence. Next is the default address on this machine, where a playground or a
+//! `kubectl port-forward` may listen, unless a flag names a cluster. Last is the cluster of the kubeconfig,
+//! through a port that this command forwards itself.
 //!
-//! A token, and what a change is to do, go to a server or a namespace that is named, or to a pod that proves whose it is.
-//! A label or a port is no proof: others can listen on a port of this machine, and can label a pod.
+//! A token, and the content of a change, go only to a server or a namespace that the person named, or to a
+//! pod that proves its owner. A label or a port is no proof: others can listen on a port of this machine, and
+//! can label a pod.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -23,31 +24,31 @@ use super::UsageError;
 use crate::cli::{ReachArgs, SecretArg};
 use crate::tasks::{TaskFate, TaskSupervisor};
 
-/// Where a controller listens unless it is told otherwise.
+/// The default address of a controller.
 const DEFAULT: &str = "http://127.0.0.1:8787";
 const DEFAULT_ADDRESS: ([u8; 4], u16) = ([127, 0, 0, 1], 8787);
 /// Whether something listens on this machine is known at once.
 const LISTENS: Duration = Duration::from_millis(500);
-/// In which Kubewitness is, as `deploy/kustomize` has it.
+/// The namespace of Kubewitness, as in `deploy/kustomize`.
 pub const NAMESPACE: &str = "kubewitness";
-/// How to get a token where there is none.
+/// How to get a token.
 const MAKE_A_TOKEN: &str = "KUBEWITNESS_TOKEN=$(kubectl create token ACCOUNT --audience kubewitness.dev)";
 pub const SHOW_A_TOKEN: &str = "kubectl create token ACCOUNT --audience kubewitness.dev";
 
-/// A controller that can be asked.
+/// A controller that can be called.
 pub struct ReachedController {
     pub url: Url,
     pub token: Option<SecretArg>,
-    /// It is at the other end of a way that the API server made; its certificate names another host.
+    /// Whether the API server forwards the connection; then its certificate names another host.
     pub is_forwarded: bool,
-    /// Nobody named it, and any program of this machine may listen there.
+    /// Whether nobody named it, so that any program of this machine may listen there.
     pub is_unnamed: bool,
-    /// What to do where it does not know who asks.
+    /// The advice if it does not know the person.
     pub to_sign_in: String,
     _way: Option<ForwardGuard>,
 }
 
-/// Ends with whoever holds it.
+/// Ends the forward when it is dropped.
 struct ForwardGuard {
     stop: CancellationToken,
 }
@@ -67,8 +68,8 @@ impl ReachedController {
         Self { url, token, is_forwarded: false, is_unnamed: false, to_sign_in, _way: None }
     }
 
-    /// Any program of this machine may listen there, and would have what is sent to it: neither the token nor anything
-    /// of a kubeconfig is, nor what a change is to do.
+    /// Any program of this machine may listen there and would receive everything that is sent. So neither the
+    /// token nor anything from a kubeconfig is sent, nor the content of a change.
     fn unnamed(args: &ReachArgs) -> Result<Self> {
         let mut reached = Self { is_unnamed: true, ..Self::at(named(DEFAULT)?, None) };
         if args.token.is_some() {
@@ -80,7 +81,7 @@ impl ReachedController {
         Ok(reached)
     }
 
-    /// A change says what somebody wants and why, and may hold the parameters of a job.
+    /// A change contains what somebody wants and why, and perhaps the parameters of a job.
     pub fn refuse_a_change_where_anybody_may_listen(&self) -> Result<()> {
         if !self.is_unnamed {
             return Ok(());
@@ -109,7 +110,7 @@ pub async fn controller(args: &ReachArgs) -> Result<ReachedController> {
         Ok(signed_in) => through(&signed_in, args).await.with_context(|| {
             format!("nothing listens at {DEFAULT}, so the cluster of the kubeconfig is asked")
         }),
-        // Without a cluster this machine is all that can have been meant.
+        // Without a cluster, this machine is the only possible meaning.
         Err(ConnectError::NotConfigured(_)) if !names_a_cluster => ReachedController::unnamed(args),
         Err(error) => Err(error.into()),
     }
@@ -119,7 +120,7 @@ fn named(server: &str) -> Result<Url> {
     let parsed = Url::parse(server);
     let has_user = match &parsed {
         Ok(url) if url.has_host() => !url.username().is_empty() || url.password().is_some(),
-        // What can't be read may hold a password, too.
+        // An unreadable address may contain a password, too.
         _ => server.contains('@'),
     };
     if has_user {
@@ -135,14 +136,14 @@ fn named(server: &str) -> Result<Url> {
     if !matches!(url.scheme(), "http" | "https") {
         return Err(UsageError::error(format!("`{server}` is neither http nor https")));
     }
-    // Addresses of the API are joined to it: without the slash they would take the place of its last part.
+    // Addresses of the API are joined to it. Without the slash they would replace its last part.
     if !url.path().ends_with('/') {
         url.set_path(&format!("{}/", url.path()));
     }
     Ok(url)
 }
 
-/// Whoever carries a plain request can read the token in it, and use it as its owner does.
+/// Everybody who carries a plain-text request can read the token in it, and use it as its owner does.
 fn refuse_to_show_a_token_to_everybody(url: &Url, args: &ReachArgs) -> Result<()> {
     let host = url.host_str().unwrap_or_default();
     let is_local = matches!(host, "localhost" | "127.0.0.1" | "[::1]");
@@ -160,7 +161,7 @@ async fn listens() -> bool {
     timeout(LISTENS, connecting).await.is_ok_and(|connected| connected.is_ok())
 }
 
-/// Forwards a port of its own to the portal of a pod, as long as the command runs.
+/// Forwards a local port to the portal of a pod while the command runs.
 async fn through(signed_in: &SignedIn, args: &ReachArgs) -> Result<ReachedController> {
     let (namespace, trust) = match &args.kubewitness_namespace {
         Some(default) if args.is_default_namespace => (default.as_str(), PodTrust::ProvenAccount),

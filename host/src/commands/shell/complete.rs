@@ -1,7 +1,7 @@
-//! The completion of words that only the controller knows: kinds, names, namespaces, plugins,
-//! sources, templates and their parameters.
+//! The completion of words that only the controller knows: kinds, names, namespaces, plugins, sources,
+//! templates and their parameters.
 //!
-//! The controller is asked for at most a second. Where it does not answer, nothing is offered and nothing is said.
+//! The controller has at most a second to answer. If it does not, nothing is offered and no error is shown.
 
 use std::any::TypeId;
 use std::collections::BTreeSet;
@@ -19,23 +19,23 @@ use super::words::CommandWords;
 use crate::cli::{self, ReachArgs, SecretArg};
 use crate::commands::api::{CompletionKind, look_up};
 
-/// Longer is a shell that hangs.
+/// A shell that waits longer seems to hang.
 const WITHIN: Duration = Duration::from_secs(1);
 
-/// The words before the one that is completed: clap's completers are told of that one alone.
+/// The words before the one that is completed, because clap passes only that one to its completers.
 static BEFORE: OnceLock<CommandWords> = OnceLock::new();
 
-/// Takes the words of the line, of which the first is the program, and the index of the one to complete.
+/// Takes the words of the line, the first of which is the program, and the index of the one to complete.
 pub(super) fn begin(words: impl Iterator<Item = OsString>, index: Option<usize>) {
     let words: Vec<String> = words.map(|word| word.to_string_lossy().into_owned()).collect();
     let index = index.unwrap_or(words.len().saturating_sub(1)).min(words.len());
     let mut command = cli::command();
     command.build();
-    // It is set once: this process completes one word.
+    // Set once, because this process completes one word.
     BEFORE.get_or_init(|| CommandWords::read(&command, words.get(1..index).unwrap_or_default()));
 }
 
-/// The command line, whose arguments know what completes them.
+/// The command line, with a completer for each argument.
 pub(super) fn command() -> Command {
     with_completers(cli::command())
 }
@@ -46,7 +46,7 @@ fn with_completers(command: Command) -> Command {
     command.mut_subcommands(with_completers)
 }
 
-/// `command` is the one that the argument belongs to.
+/// `command` is the command to which the argument belongs.
 fn with_completer(command: &str, arg: Arg) -> Arg {
     if arg.get_value_parser().type_id() == TypeId::of::<PathBuf>() {
         return arg;
@@ -80,14 +80,14 @@ fn phases(typed: &OsStr) -> Vec<CompletionCandidate> {
     fits.map(CompletionCandidate::new).collect()
 }
 
-/// The name of an object: a kind, then a name, in one word or in two.
+/// The name of an object: a kind and a name, in one word or in two.
 fn object(before: &CommandWords, typed: &str) -> CompletionKind {
     let command = before.commands.first().map(String::as_str);
     let of = |kind: &str, begins: &str| CompletionKind::Names {
         kind: kind.to_owned(),
         namespace: before.flag(&["-n", "--namespace"]),
         begins: begins.to_owned(),
-        // These tell what was, also of an object that is gone.
+        // These commands show the past, including ended objects.
         gone: !matches!(command, Some("get" | "jobs")) || before.flag(&["--at", "--gone"]).is_some(),
     };
     match (typed.split_once('/'), before.arguments.first()) {
@@ -100,7 +100,7 @@ fn object(before: &CommandWords, typed: &str) -> CompletionKind {
     }
 }
 
-/// A parameter of the template, or its value behind the `=`.
+/// A parameter of the template, or its value after the `=`.
 fn parameter(before: &CommandWords, typed: &str) -> CompletionKind {
     let name = |pair: &str| pair.split_once('=').map_or(pair, |(name, _)| name).to_owned();
     CompletionKind::Parameters {
@@ -121,7 +121,7 @@ fn offered(
     if wanted == CompletionKind::Kinds && is_get {
         found.insert("all".into());
     }
-    // One word names an object as a whole; `get` takes a kind alone as well.
+    // Usually one word names an object with its kind; `get` also accepts a kind alone.
     let kind = typed.split_once('/').filter(|_| matches!(wanted, CompletionKind::Names { .. }));
     let prefix = kind.map(|(kind, _)| format!("{kind}/")).unwrap_or_default();
     let suffix = if wanted == CompletionKind::Kinds && !is_get { "/" } else { "" };
@@ -130,8 +130,8 @@ fn offered(
     words.filter(|word| word.starts_with(typed)).map(CompletionCandidate::new).collect()
 }
 
-/// Whether a shell takes it for one word and nothing else. Others choose these names, and a Role may be called
-/// `$(reboot)`: a word that a shell would obey is not offered, since not every shell quotes what is filled in.
+/// Whether a shell takes it for one plain word. Others choose these names, and a Role may be called
+/// `$(reboot)`. A word that a shell would execute is not offered, because not every shell quotes completions.
 fn is_plain(word: &str) -> bool {
     let is_plain = |c: char| c.is_alphanumeric() || "-_./:=,@+".contains(c);
     word.starts_with(char::is_alphanumeric) && word.chars().all(is_plain)
@@ -154,7 +154,7 @@ fn reach(before: &CommandWords) -> ReachArgs {
 fn asked(reach: &ReachArgs, wanted: &CompletionKind) -> Option<BTreeSet<String>> {
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().ok()?;
     let found = runtime.block_on(async { tokio::time::timeout(WITHIN, look_up(reach, wanted)).await });
-    // A command of the kubeconfig may still run.
+    // A login command of the kubeconfig may still run.
     runtime.shutdown_background();
     found.ok()?.ok()
 }

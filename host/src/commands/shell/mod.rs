@@ -1,4 +1,4 @@
-//! What shells, kubectl and `man` are told of the command line: completion of words, and pages. It changes nothing.
+//! Completion of words and manual pages, for shells, kubectl and `man`. It changes nothing.
 
 mod complete;
 mod scripts;
@@ -22,12 +22,12 @@ const ASKED_BY: &str = "KUBEWITNESS_COMPLETE";
 const PROGRAM: &str = "kubewitness";
 /// kubectl starts a program of this name to complete the words after `kubectl kubewitness`.
 const FOR_KUBECTL: &str = "kubectl_complete-kubewitness";
-/// The last line for kubectl: these words, and no names of files.
+/// The last line for kubectl: only these words, and no file names.
 const NO_FILES: &str = ":4";
-/// The same, and no space behind the word: it goes on.
+/// The same, without a space after the word, because it continues.
 const NO_FILES_NO_SPACE: &str = ":6";
 
-/// Answers a shell or kubectl that asks for completions; `None` where this is any other call.
+/// Answers a shell or kubectl that asks for completions; `None` for any other call.
 pub fn complete() -> Option<ExitCode> {
     let mut arguments = std::env::args_os();
     let is_for_kubectl = arguments.next().is_some_and(|name| cli::is_called(&name, FOR_KUBECTL));
@@ -37,7 +37,7 @@ pub fn complete() -> Option<ExitCode> {
         std::env::var_os(ASKED_BY)?;
         for_shell()
     };
-    // Whatever goes wrong: a person who presses Tab wants words or nothing.
+    // Errors are not shown: a person who presses Tab wants words or nothing.
     Some(if done.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

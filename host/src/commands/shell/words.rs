@@ -1,4 +1,4 @@
-//! Reads the words before the one that is completed: which are flags, and which are arguments.
+//! Reads the words before the one that is completed, and tells flags from arguments.
 
 use clap::{Arg, Command};
 
@@ -11,7 +11,7 @@ pub(super) struct CommandWords {
 }
 
 impl CommandWords {
-    /// `words` begin behind the name of the program.
+    /// `words` begin after the name of the program.
     pub fn read(mut command: &Command, words: &[String]) -> Self {
         let mut read = Self::default();
         let mut words = words.iter();
@@ -41,7 +41,7 @@ impl CommandWords {
         self.flags.iter().filter(|(name, _)| names.contains(&name.as_str())).map(|(_, value)| value.as_str())
     }
 
-    /// The value of a flag, which is empty where the flag has none.
+    /// The value of a flag; empty if it is not given.
     pub fn flag(&self, names: &[&str]) -> Option<String> {
         let mut given = self.flags.iter().filter(|(name, _)| names.contains(&name.as_str()));
         given.next_back().map(|(_, value)| value.clone())

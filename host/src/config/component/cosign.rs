@@ -1,9 +1,9 @@
-//! Signatures by a key of cosign, in its layout of tags: beside the image `sha256:DIGEST` lies one with the tag
-//! `sha256-DIGEST.sig`. Each of its layers is a text that names the signed image, and has the signature over that text
-//! as an annotation. Pure.
+//! Signatures by a key of cosign, in its layout of tags: beside the image `sha256:DIGEST` is another one with
+//! the tag `sha256-DIGEST.sig`. Each of its layers is a text that names the signed image, with the signature
+//! over that text as an annotation. Pure.
 //!
-//! No crate of sigstore is used: one text and one P-256 signature are checked, which `ring` does. Certificates and
-//! transparency logs are not asked.
+//! A sigstore crate was rejected: only one text and one P-256 signature are verified, which `ring` does.
+//! Certificates and transparency logs are not used.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -16,13 +16,13 @@ use thiserror::Error;
 pub const LAYER: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
 pub const ANNOTATION: &str = "dev.cosignproject.cosign/signature";
 
-/// What comes before the point of a P-256 key in its DER, the only kind that cosign makes by itself.
+/// The DER bytes before the point of a P-256 key, the only kind that cosign generates.
 const P256: [u8; 26] = [
     0x30, 0x59, 0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08, 0x2a, 0x86,
     0x48, 0xce, 0x3d, 0x03, 0x01, 0x07, 0x03, 0x42, 0x00,
 ];
 
-/// A text, and the signature over it as base64. Kept beside a component, so that it can be judged again.
+/// A text, and the signature over it in base64. Kept beside a component, so that it can be verified again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CosignSignature {
     pub payload: String,
@@ -71,12 +71,12 @@ pub enum KeyProblem {
     OtherCurve,
 }
 
-/// The tag under which the signatures of an image lie.
+/// The tag of an image's signatures.
 pub fn tag(digest: &str) -> String {
     format!("sha256-{digest}.sig")
 }
 
-/// The place, among `keys`, of the key that has signed the image with this digest.
+/// The index, in `keys`, of the key that signed the image with this digest.
 pub fn signer(keys: &[String], digest: &str, found: &CosignSignature) -> Result<usize, SignatureError> {
     let signature = STANDARD.decode(found.signature.trim()).map_err(|_| SignatureError::NoBase64)?;
     let keys: Result<Vec<_>, _> = keys.iter().enumerate().map(|(place, key)| point(place, key)).collect();
@@ -85,7 +85,7 @@ pub fn signer(keys: &[String], digest: &str, found: &CosignSignature) -> Result<
         key.verify(found.payload.as_bytes(), &signature).is_ok()
     };
     let signer = keys?.iter().position(by).ok_or(SignatureError::OtherKey)?;
-    // Only now is it known who wrote the text.
+    // Only now is the author of the text known.
     let payload: CosignPayload = serde_json::from_str(&found.payload).map_err(SignatureError::OtherText)?;
     match payload.critical.image.digest == format!("sha256:{digest}") {
         true => Ok(signer),
@@ -107,7 +107,8 @@ mod tests {
     use super::*;
 
     const DIGEST: &str = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
-    /// Key, text and signature were made with `openssl ecparam` and `openssl dgst -sha256 -sign`, as cosign writes them.
+    /// Key, text and signature were made with `openssl ecparam` and `openssl dgst -sha256 -sign`, in the
+    /// format of cosign.
     const KEY: &str = "-----BEGIN PUBLIC KEY-----\n\
         MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEywCAFTzHTFOmChcFotY3r+M/BABc\n\
         CkehsVHo8iuCuf5EfOtxjYj/gAJeFsfx8aqcOH5HQw2JWkdHBYkdz/Nvbg==\n-----END PUBLIC KEY-----\n";

@@ -1,6 +1,6 @@
 //! Names and passwords of registries, as `docker login` writes them. Pure.
 //!
-//! It is read here and by no crate, because helpers are programs, which are not run, and no error may quote the text.
+//! A crate was rejected: helpers are programs, which must not be run, and no error may quote the text.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ struct DockerAuth {
     password: Option<String>,
 }
 
-/// It has no `Debug`: it is a secret.
+/// It has no `Debug`, because it is a secret.
 #[derive(Clone)]
 pub struct RegistryLogin {
     pub user: String,
@@ -38,7 +38,7 @@ pub enum LoginError {
     NoPassword(String),
 }
 
-/// The login for this repository. The entry that names most of it counts, as for Kubernetes.
+/// The login for this repository. The most specific entry counts, as in Kubernetes.
 pub fn login(config: &str, registry: &str, repository: &str) -> Result<Option<RegistryLogin>, LoginError> {
     let config: DockerConfig = serde_json::from_str(config)
         .map_err(|error| LoginError::NoConfig { line: error.line(), column: error.column() })?;

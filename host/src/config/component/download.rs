@@ -1,5 +1,6 @@
-//! Gets bytes from a server that nobody has to trust: bounded in time and in size, over HTTPS, and from addresses that
-//! the host's settings allow. Each connection is made to an address that was judged, also after a redirect.
+//! Downloads bytes from an untrusted server: limited in time and size, over HTTPS, and from addresses that
+//! the host's settings allow. Checking the name once was rejected, because it may resolve to another address
+//! later. So each connection is made to an address that was checked, also after a redirect.
 
 use std::io;
 use std::net::IpAddr;
@@ -22,11 +23,12 @@ use tokio::time::Instant;
 use super::memory_budget;
 
 const CONNECT: Duration = Duration::from_secs(10);
-/// Without a byte for so long, a server is taken for one that is away.
+/// A server that sends nothing for this long counts as away.
 const SILENCE: Duration = Duration::from_secs(30);
-/// What a server gives on the average, from its first silence on. So that nobody drips for as long as all may take.
+/// The minimum average rate of a server after its first silence. It prevents a server from sending slowly for
+/// the whole time limit.
 const BYTES_A_SECOND: u64 = 16 << 10;
-/// Registries lead to where they keep their files.
+/// Registries redirect to where they keep their files.
 const REDIRECTS: usize = 5;
 
 /// Why nothing was fetched. Each text goes on after the name of what was asked for.
@@ -85,11 +87,11 @@ fn innermost(error: &reqwest::Error) -> String {
     cause.to_string()
 }
 
-/// A proxy resolves names itself. Where there is one, only addresses without a name are judged here.
+/// A proxy resolves names itself. If one is used, only literal addresses are checked here.
 #[derive(Clone)]
 pub struct DownloadNetwork {
     reachable: Arc<[AddressRange]>,
-    /// For what is long, while it comes.
+    /// The folder for long downloads in progress.
     folder: Arc<Path>,
 }
 
@@ -102,7 +104,7 @@ impl DownloadNetwork {
         &self.folder
     }
 
-    /// For the network, and for this machine, where a proxy has nothing to do.
+    /// A client for the network, or for this machine, where no proxy applies.
     pub fn client(&self, url: &Url) -> Result<Client, DownloadError> {
         if let Some(kind) = self.forbidden(url) {
             return Err(DownloadError::ForbiddenAddress(kind));
@@ -128,7 +130,7 @@ impl DownloadNetwork {
         builder.build().map_err(DownloadError::Client)
     }
 
-    /// The client resolves no address that stands in the place of a name.
+    /// The client's resolver does not see literal addresses.
     fn forbidden(&self, url: &Url) -> Option<AddressKind> {
         let address: IpAddr = url.host_str()?.trim_matches(['[', ']']).parse().ok()?;
         let is_reachable = self.reachable.iter().any(|range| range.contains(address));
@@ -140,21 +142,21 @@ fn is_of_this_machine(url: &Url) -> bool {
     url.scheme() == "http" && is_local(url.authority())
 }
 
-/// The whole body of something short, if it is no longer than `most`.
+/// The whole body of a short answer, up to `most` bytes.
 pub async fn body(response: Response, most: u64) -> Result<Vec<u8>, DownloadError> {
     let mut bytes = Vec::new();
     take(response, most, &mut bytes).await.map(|_| bytes)
 }
 
-/// A component that has come. It lies in a file without a name: a server that is slow holds no memory, so many may be
-/// slow at a time.
+/// A downloaded component. It is in a file without a name: a slow server holds no memory, so many may be slow
+/// at a time.
 pub struct DownloadedFile {
     pub digest: String,
     length: u64,
     file: tokio::fs::File,
 }
 
-/// The whole body, if it is no longer than `most`.
+/// Saves the whole body, up to `most` bytes.
 pub async fn to_disk(response: Response, most: u64, folder: &Path) -> Result<DownloadedFile, DownloadError> {
     let unkept = |source| DownloadError::NoFile { folder: folder.to_owned(), source };
     let place = folder.to_owned();
@@ -165,7 +167,7 @@ pub async fn to_disk(response: Response, most: u64, folder: &Path) -> Result<Dow
 }
 
 impl DownloadedFile {
-    /// Once there is room for it.
+    /// Waits until room for it is available.
     pub async fn read(mut self) -> Result<Bytes, DownloadError> {
         let place = memory_budget::ALL.place(self.length).await;
         let mut bytes = Vec::with_capacity(usize::try_from(self.length).unwrap_or_default());
@@ -178,7 +180,7 @@ impl DownloadedFile {
     }
 }
 
-/// The length and the digest. What a server announces is judged before a byte of it is read.
+/// Returns the length and the digest. If a length is announced, it is checked before a byte is read.
 async fn take(
     response: Response,
     most: u64,

@@ -1,13 +1,13 @@
-//! Whose turn it is to fetch a component. Each server has one place, so that a slow one holds up only what comes from
-//! it. What waits gets its turn in the order in which it came.
+//! Decides whose turn it is to fetch a component. Each server has one place, so that a slow one delays only
+//! its own components. Waiting fetches get their turn in order of arrival.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
-/// Each has a connection, and a file with what has come. More servers than these are not named by one cluster's plugins,
-/// and even if all of these are slow, they hold no memory and are given up in time.
+/// Each has a connection, and a file with its download. One cluster's plugins don't use more servers than
+/// these. Even if all are slow, they hold no memory and are given up in time.
 const AT_ONCE: usize = 16;
 const OF_ONE_SERVER: usize = 1;
 
@@ -15,13 +15,13 @@ static ALL: Semaphore = Semaphore::const_new(AT_ONCE);
 static TURNS: Mutex<FetchTurns> = Mutex::new(FetchTurns { servers: BTreeMap::new(), fetching: Vec::new() });
 
 struct FetchTurns {
-    /// Those that somebody waits for or fetches from.
+    /// The servers with waiting or running fetches.
     servers: BTreeMap<String, Weak<Semaphore>>,
     /// By the names of their manifests.
     fetching: Vec<String>,
 }
 
-/// It is held while a component is fetched.
+/// Held while a component is fetched.
 pub struct FetchTurn {
     name: String,
     _of_all: SemaphorePermit<'static>,
@@ -29,9 +29,9 @@ pub struct FetchTurn {
 }
 
 impl FetchTurn {
-    /// Waits for it. What is before it ends in time.
+    /// Waits for the turn. Earlier fetches are limited in time.
     pub async fn wait(server: &str, name: String) -> Self {
-        // Nobody waits while it holds the lock.
+        // The lock is never held across a wait.
         let places = turns().server(server);
         let (Ok(of_server), Ok(of_all)) = (places.acquire_owned().await, ALL.acquire().await) else {
             // Nobody closes the semaphores.
@@ -67,7 +67,7 @@ fn turns() -> MutexGuard<'static, FetchTurns> {
     TURNS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether a component is being fetched that a manifest names so. Otherwise it waits for its turn.
+/// Whether the component of this manifest is being fetched. Otherwise it waits for its turn.
 pub fn is_fetching(name: &str) -> bool {
     turns().fetching.iter().any(|fetching| fetching == name)
 }

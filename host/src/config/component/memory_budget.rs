@@ -1,6 +1,6 @@
-//! The memory of components that wait to be compiled: one is compiled at a time, and each may take minutes. Those that were
-//! fetched or lie in files share one room. What finds none waits on disk. Those in ConfigMaps and in this binary are in memory
-//! anyhow, and need no room.
+//! The memory of components that wait to be compiled: one is compiled at a time, and each may take minutes.
+//! Fetched components and components in files share a budget; without room they wait on disk. Those in
+//! ConfigMaps and in this binary are in memory anyway, and need no room.
 
 use std::sync::{Arc, LazyLock};
 
@@ -9,21 +9,21 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::COMPONENT_BYTES;
 
-/// In these the room is counted.
+/// The unit of the budget.
 const PIECE: u64 = 64 << 10;
 /// Two of the largest components: a shadow is on disk again before its plugin is read.
 const ROOM: u64 = 2 * COMPONENT_BYTES;
 
-/// That all share.
+/// The budget that all components share.
 pub static ALL: LazyLock<MemoryRoom> = LazyLock::new(|| MemoryRoom::of(ROOM));
 
 #[derive(Clone)]
 pub struct MemoryRoom(Arc<Semaphore>);
 
-/// Room for one component, until its bytes are there.
+/// Room for one component, until its bytes are loaded.
 pub struct MemoryPermit(OwnedSemaphorePermit);
 
-/// Bytes that hold their place.
+/// Bytes that hold their room.
 struct BudgetedBytes {
     bytes: Vec<u8>,
     _place: OwnedSemaphorePermit,
@@ -55,7 +55,7 @@ impl MemoryRoom {
 }
 
 impl MemoryPermit {
-    /// As long as the bytes are there, so is their share of the room.
+    /// The share of the budget is held as long as the bytes exist.
     pub fn filled(mut self, bytes: Vec<u8>) -> Bytes {
         let needed = pieces(bytes.len() as u64) as usize;
         let unused = self.0.num_permits().saturating_sub(needed);

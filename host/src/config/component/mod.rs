@@ -1,5 +1,9 @@
-//! Finds the component of a plugin: beside its manifest, in the plugin folders, in this binary, or in a registry. It
-//! trusts no server: what comes from elsewhere is bounded, and is what its digest says.
+//! Finds the component of a plugin: beside its manifest, in the plugin folders, in this binary, or in a
+//! registry.
+//!
+//! A component is code that gets grants, and the server that delivers it is not trusted. So its digest
+//! identifies it, wherever it comes from: a component from elsewhere is limited in time and size, and is
+//! refused if its digest differs. A tag is resolved once and then kept by digest.
 
 mod cosign;
 mod docker_config;
@@ -59,12 +63,12 @@ pub enum ShippedError {
 #[derive(Clone, Default)]
 pub struct ComponentFolders {
     pub plugins: Vec<PathBuf>,
-    /// The controller's own: what lies there was taken from elsewhere, and is no manifest's to name.
+    /// The controller's own folder. Its content comes from elsewhere, so no manifest may name it.
     pub data: Option<PathBuf>,
 }
 
 impl ComponentFolders {
-    /// What is fetched lies there until all of it has come.
+    /// The folder for downloads until they are complete.
     pub fn for_fetching(&self) -> PathBuf {
         self.data.clone().unwrap_or_else(std::env::temp_dir)
     }
@@ -76,7 +80,7 @@ impl From<Vec<PathBuf>> for ComponentFolders {
     }
 }
 
-/// Where an installed binary looks by itself: the image's folder, and those of a checkout.
+/// Where an installed binary looks by default: the image's folder, and those of a checkout.
 pub fn default_folders(named: Option<PathBuf>) -> ComponentFolders {
     let mut folders: Vec<_> = named.into_iter().collect();
     if let Some(beside) = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.to_path_buf())) {
@@ -87,26 +91,26 @@ pub fn default_folders(named: Option<PathBuf>) -> ComponentFolders {
     folders.into()
 }
 
-/// A component, or where it has to be fetched from first.
+/// A component, or the place from which it must be fetched.
 pub enum ComponentSource {
-    /// In this binary, or in a ConfigMap. It is in memory anyhow, and takes none of its own.
+    /// From this binary or from a ConfigMap. It is in memory anyway, and needs no extra room.
     Here(Bytes),
-    /// A file that the manifest names. It is read once there is room for it.
+    /// A file that the manifest names. It is read once room for it is available.
     File(KeptComponents),
-    /// The last good one, while what is configured can't run.
+    /// The last good component, if the configured one can't run.
     Kept(KeptComponents),
     Remote(Box<RemoteComponent>),
 }
 
-/// A component with the digest that its manifest asks for.
+/// A component with the digest that its manifest requires.
 pub struct FetchedComponent {
     pub bytes: Bytes,
-    /// Of one that lay elsewhere.
+    /// The origin, if it was fetched.
     pub pulled: Option<PulledFrom>,
 }
 
 impl ComponentSource {
-    /// By which two documents that name the same component are known.
+    /// Identifies the component, so that two documents with the same one are recognized.
     pub fn mark(&self) -> String {
         match self {
             Self::Here(bytes) => digest(bytes),
@@ -196,7 +200,7 @@ pub async fn shipped(name: &str, folder: Option<&Path>) -> Result<Bytes, Shipped
     }
 }
 
-/// Whether a component comes with the program, or lies in one of its folders of plugins.
+/// Whether a component comes with the program, or is in one of its folders of plugins.
 pub fn is_shipped(file: &str, folders: &ComponentFolders) -> bool {
     folders.plugins.iter().any(|folder| folder.join(file).is_file()) || embedded(file).is_some()
 }
@@ -206,7 +210,7 @@ fn embedded(file: &str) -> Option<&'static [u8]> {
     EMBEDDED.iter().find(|(embedded, _)| *embedded == name).map(|(_, bytes)| *bytes)
 }
 
-/// Of folders that may not answer.
+/// For folders that may not answer.
 async fn asked(
     file: &str,
     beside: Option<&Path>,
@@ -221,7 +225,7 @@ async fn asked(
 }
 
 fn each_of<'a>(beside: Option<&'a Path>, folders: &'a [PathBuf]) -> Vec<&'a Path> {
-    // A manifest that is named without a folder lies in the one of the process.
+    // A manifest named without a folder is in the working directory.
     let beside = beside.map(|folder| if folder.as_os_str().is_empty() { Path::new(".") } else { folder });
     beside.into_iter().chain(folders.iter().map(PathBuf::as_path)).collect()
 }
@@ -240,8 +244,8 @@ fn find_file(
     let data = folders.data.as_ref().and_then(|data| data.canonicalize().ok());
     for folder in &candidates {
         let path = folder.join(file);
-        // A folder that can't be looked into has nothing for us. What lies elsewhere is told like what isn't there:
-        // else a manifest could ask which files this machine has.
+        // A folder that can't be read counts as empty. A file elsewhere is reported as missing: otherwise a
+        // manifest could find out which files exist on this machine.
         if let Some(real) =
             path.canonicalize().ok().filter(|real| may_hold(&candidates, data.as_deref(), real))
         {
@@ -255,7 +259,7 @@ fn find_file(
     Err(FindError::Missing { file: file.to_owned(), folders: looked_in(&candidates) })
 }
 
-/// Whether one of the folders has the file, and not only because the data folder lies in it.
+/// Whether one of the folders has the file, and not only because the data folder is inside of it.
 fn may_hold(folders: &[&Path], data: Option<&Path>, file: &Path) -> bool {
     folders.iter().filter_map(|folder| folder.canonicalize().ok()).any(|folder| {
         let is_the_hosts = data.is_some_and(|data| data.starts_with(&folder) && file.starts_with(data));
@@ -263,11 +267,11 @@ fn may_hold(folders: &[&Path], data: Option<&Path>, file: &Path) -> bool {
     })
 }
 
-/// A program may be started from where its plugins lie, or be told a folder that it knows.
+/// A program may be started in the folder of its plugins, or be given a folder that it already knows.
 fn each_once<'a>(folders: impl Iterator<Item = &'a Path>) -> Vec<&'a Path> {
     let (mut known, mut once) = (BTreeSet::new(), Vec::new());
     for folder in folders {
-        // `bin/../plugins` and `plugins` are the same; what isn't there has no other name.
+        // `bin/../plugins` and `plugins` are the same folder. A missing folder has no other name.
         if known.insert(folder.canonicalize().unwrap_or_else(|_| folder.to_path_buf())) {
             once.push(folder);
         }
@@ -279,7 +283,7 @@ fn each_once<'a>(folders: impl Iterator<Item = &'a Path>) -> Vec<&'a Path> {
 mod tests {
     use super::*;
 
-    /// The digest of what is found.
+    /// The digest of the found component.
     fn found(file: &str, beside: Option<&Path>, folders: &ComponentFolders) -> Result<String, FindError> {
         find_file(file, beside, folders).map(|found| found.mark())
     }

@@ -1,5 +1,5 @@
-//! A component that this controller has already: it need not be fetched again. It lies on disk and not in memory, and
-//! is what its digest says, or it is not taken.
+//! A component that this controller already has on disk, so that it need not be fetched again. Its digest is
+//! checked before it is used.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -15,7 +15,7 @@ use thiserror::Error;
 use super::memory_budget::{self, MemoryRoom};
 use super::{COMPONENT_BYTES, digest};
 
-/// What is read of a file at once to know its digest.
+/// How many bytes of a file are read at once to compute its digest.
 const PIECE: usize = 64 << 10;
 
 /// Why a component that this controller has can't be read, or kept.
@@ -52,9 +52,9 @@ pub struct KeptComponents {
 
 #[derive(Clone, Debug)]
 enum KeptPlace {
-    /// The first of these that has these bytes.
+    /// The first of these files with these bytes.
     Files(Vec<PathBuf>),
-    /// Of a version that is compared and may take over, as long as it is.
+    /// The component of a compared version, which may take over, for as long as it is compared.
     Unnamed(Arc<File>),
 }
 
@@ -63,7 +63,7 @@ impl KeptComponents {
         Self { digest, place: KeptPlace::Files(files) }
     }
 
-    /// Lets go of the memory.
+    /// Moves the bytes from memory to disk.
     pub async fn on_disk(bytes: Bytes, folder: &Path) -> Result<Self, KeptError> {
         let digest = digest(&bytes);
         let place = folder.to_owned();
@@ -81,7 +81,7 @@ impl KeptComponents {
         &self.digest
     }
 
-    /// Once there is room for it.
+    /// Waits until room for it is available.
     pub async fn read(self) -> Result<Bytes, KeptError> {
         self.read_within(&memory_budget::ALL).await
     }
@@ -105,7 +105,7 @@ impl KeptComponents {
         Ok(place.filled(bytes?))
     }
 
-    /// What it may take to read it. A file that grows meanwhile has other bytes.
+    /// The room that reading it may need. If a file grows meanwhile, its digest is wrong.
     async fn length(&self) -> u64 {
         let paths = match &self.place {
             KeptPlace::Unnamed(file) => return file.metadata().map_or(COMPONENT_BYTES, |found| found.len()),
@@ -146,7 +146,7 @@ fn read(paths: &[PathBuf], wanted: &str, most: u64) -> Result<Vec<u8>, KeptError
     Err(KeptError::Files(problems))
 }
 
-/// Of a file, without having all of it in memory.
+/// The digest of a file, computed without loading all of it.
 pub fn digest_of(path: &Path) -> io::Result<String> {
     let file = files::open(path, std::fs::OpenOptions::new().read(true))?;
     files::fits(file.metadata()?.len(), COMPONENT_BYTES)?;

@@ -1,8 +1,8 @@
-//! Fetches a component from an OCI registry, as `wkg oci push` leaves it there: a manifest with one layer, the
-//! component. What is fetched is what its digests say, whoever answers.
+//! Fetches a component from an OCI registry, in the form of `wkg oci push`: a manifest with one layer, the
+//! component. Digests are verified, so it does not matter who answers.
 //!
-//! No client crate of registries is used: every connection has to go through `DownloadNetwork`, which judges the address and
-//! bounds time and size. Of the protocol, a manifest, a layer and a token are enough.
+//! A registry client crate was rejected: every connection has to go through `DownloadNetwork`, which checks
+//! the address and limits time and size. Of the protocol, only a manifest, a layer and a token are needed.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,12 +19,12 @@ use super::digest;
 use super::docker_config::RegistryLogin;
 use super::download::{self, DownloadError, DownloadNetwork, DownloadedFile, RequestError};
 
-/// A manifest names a few layers.
+/// A manifest lists a few layers.
 const MANIFEST_BYTES: u64 = 1 << 20;
 const TOKEN_BYTES: u64 = 64 << 10;
 /// A signed text of cosign has some hundred bytes.
 const PAYLOAD_BYTES: u64 = 64 << 10;
-/// Of one image. Each is fetched and looked at.
+/// The most signatures of one image. Each is fetched and verified.
 const SIGNATURES: usize = 16;
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
@@ -125,7 +125,7 @@ pub struct OciRegistry<'a> {
     network: DownloadNetwork,
     base: Url,
     login: Option<RegistryLogin>,
-    /// What the registry wants to see, once it has said so.
+    /// The most signatures of one image. Each is fetched and verified.
     shown: Option<ShownCredentials>,
 }
 
@@ -234,7 +234,7 @@ impl<'a> OciRegistry<'a> {
         RegistryError::Refused { server, status, hint }
     }
 
-    /// Asks as a stranger first, and then with what the registry wants to see.
+    /// Requests anonymously first, then with the credentials that the registry demands.
     async fn get(&mut self, path: &str, accept: &str) -> Result<Response, RegistryError> {
         let url = self.base.join(path).map_err(RegistryError::NoAddress)?;
         let client = self.network.client(&url)?;
@@ -250,7 +250,8 @@ impl<'a> OciRegistry<'a> {
             send(request, AskedServer::Registry).await
         };
         let answer = ask(&self.shown).await?;
-        // A redirect may lead anywhere. Only the registry itself may ask for the login, or say who gives a token for it.
+        // A redirect may lead anywhere. Only the registry itself may ask for the login, or name the server of
+        // tokens.
         let is_registry = answer.url().origin() == url.origin();
         if answer.status() != StatusCode::UNAUTHORIZED || self.shown.is_some() || !is_registry {
             return Ok(answer);
@@ -317,7 +318,7 @@ fn parse(bytes: &[u8]) -> Result<ImageManifest, RegistryError> {
     }
 }
 
-/// `name="value"` pairs of a challenge. A comma within quotes is part of the value.
+/// The `name="value"` pairs of a challenge. A comma within quotes belongs to the value.
 fn fields(text: &str) -> BTreeMap<String, String> {
     let (mut found, mut rest) = (BTreeMap::new(), text);
     while let Some((name, after)) = rest.split_once('=') {
@@ -332,7 +333,7 @@ fn fields(text: &str) -> BTreeMap<String, String> {
     found
 }
 
-/// What a registry wrote, for people.
+/// A registry's text, shortened for people.
 fn shortened(text: &str) -> String {
     text.chars().take(100).map(|c| if c.is_control() { '·' } else { c }).collect()
 }

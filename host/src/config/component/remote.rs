@@ -1,5 +1,5 @@
-//! Components that lie elsewhere: in a registry, or at an address. One that was fetched before, and that the same
-//! document names, is not fetched again: so a tag is resolved once, and a restart needs no registry.
+//! Components that are elsewhere: in a registry, or at an address. A component that was fetched for the same
+//! document is not fetched again. So a tag is resolved once, and a restart needs no registry.
 
 use std::path::Path;
 use std::str::FromStr;
@@ -20,7 +20,7 @@ use super::fetch_queue::FetchTurn;
 use super::on_disk::KeptComponents;
 use super::registry::{OciRegistry, RegistryError};
 
-/// For all that one component needs, from when its turn has come.
+/// The time limit for one component, counted from the start of its turn.
 const ALL: Duration = Duration::from_secs(120);
 
 /// Why a component was not fetched, under the name that its manifest gives it.
@@ -54,7 +54,7 @@ pub enum FetchProblem {
     Signature(#[from] SignatureError),
 }
 
-/// A component that has to be fetched.
+/// A component that must be fetched.
 pub struct RemoteComponent {
     place: RemoteAddress,
     credentials: Option<SecretRef>,
@@ -68,15 +68,15 @@ enum RemoteAddress {
     Url(String),
 }
 
-/// Where a component was fetched from. It is kept beside the component.
+/// The origin of a fetched component. It is stored beside the component.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PulledFrom {
-    /// As the manifest names it.
+    /// As named in the manifest.
     pub from: String,
     /// The digest of the component.
     pub component: String,
-    /// The digest of the image that this was.
+    /// The digest of its image, if it came from one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -94,10 +94,10 @@ impl PulledFrom {
 }
 
 impl RemoteComponent {
-    /// `None` where the module lies here. `folder`: what comes lies there until all of it has come.
+    /// `None` if the module is local. `folder` holds the download until it is complete.
     pub fn of(module: &ModuleSpec, host: &HostSpec, folder: &Path) -> Option<Self> {
         let place = match (&module.oci, &module.url) {
-            // It was checked when the document was.
+            // It was checked together with the document.
             (Some(oci), _) => RemoteAddress::Oci(OciReference::parse(oci).ok()?),
             (None, Some(url)) => RemoteAddress::Url(url.clone()),
             (None, None) => return None,
@@ -122,7 +122,7 @@ impl RemoteComponent {
         }
     }
 
-    /// Where what comes lies.
+    /// The folder for downloads.
     pub fn folder(&self) -> &Path {
         self.network.folder()
     }
@@ -130,15 +130,15 @@ impl RemoteComponent {
     fn server(&self) -> &str {
         match &self.place {
             RemoteAddress::Oci(reference) => &reference.registry,
-            // It was checked when the document was.
+            // It was checked together with the document.
             RemoteAddress::Url(url) => url.split('/').nth(2).unwrap_or_default(),
         }
     }
 
-    /// What was fetched for the same document before. Where it no longer is what is wanted, it is fetched again.
+    /// Keeps what was fetched for the same document before. If it no longer matches, it is fetched again.
     pub fn keep(&mut self, component: KeptComponents, pulled: &PulledFrom) {
         let name = self.name();
-        // A name with the digest of the image is that image, whatever the tag is now.
+        // A name with the image's digest is that image, whatever its tag means now.
         let is_it = pulled.from == name || pulled.source_label() == name;
         if is_it && pulled.component == component.digest() && self.judge(pulled).is_ok() {
             self.kept = Some((component, PulledFrom { from: name, ..pulled.clone() }));
@@ -163,7 +163,7 @@ impl RemoteComponent {
         let fetched = fetched.unwrap_or(Err(FetchProblem::TooLate));
         let named = |problem| FetchError { name: self.name(), problem };
         let (arrived, pulled) = fetched.map_err(named)?;
-        // It holds its turn meanwhile: no more of them lie on disk than there are turns.
+        // It keeps its turn meanwhile, so at most as many downloads are on disk as turns exist.
         Ok((arrived.read().await.map_err(|error| named(error.into()))?, pulled))
     }
 
@@ -205,13 +205,13 @@ impl RemoteComponent {
     }
 }
 
-/// Whether a component that runs may go on under settings that ask for these signatures.
+/// Whether a running component may continue under settings that require these signatures.
 pub fn is_signed(module: &ModuleSpec, pulled: Option<&PulledFrom>, signed_by: &[String]) -> bool {
     let has_signature = || pulled.is_some_and(|pulled| judge(signed_by, pulled).is_ok());
     signed_by.is_empty() || module.can_be_signed() && (module.oci.is_none() || has_signature())
 }
 
-/// Whether it is signed, where that is asked for.
+/// Whether it is signed, if that is required.
 fn judge(signed_by: &[String], pulled: &PulledFrom) -> Result<(), SignatureError> {
     if signed_by.is_empty() {
         return Ok(());

@@ -14,12 +14,12 @@ use crate::config::manifest::{ManifestEntry, ManifestOrigin, ManifestProblem, VA
 use crate::config::tree::YamlTree;
 use crate::config::{ConfigSnapshot, decode_base64};
 
-/// Of a document that is in no ConfigMap: it is one of ours, whatever its version.
+/// The API group of a document outside of a ConfigMap: it is one of ours, whatever its version.
 const GROUP: &str = "kubewitness.dev";
 const KINDS: [&str; 3] = ["Host", "Plugin", "JobTemplate"];
 const CONFIG_MAP: &str = "ConfigMap";
 
-/// A file's text, which its documents are parts of.
+/// The text of a file with its documents.
 struct FileSource<'a> {
     path: &'a Path,
     text: &'a str,
@@ -32,7 +32,7 @@ pub fn read(path: &Path, text: &str, snapshot: &mut ConfigSnapshot) {
     };
     let source = FileSource { path, text };
     if text.trim().is_empty() {
-        // Whoever opens a file to write it makes it empty first.
+        // A program that writes a file empties it first.
         let told = "is empty: write its documents, or remove the file".to_owned();
         snapshot.problems.push(problem(path, None, told));
     } else if documents.is_empty() {
@@ -90,7 +90,7 @@ impl FileSource<'_> {
         }
     }
 
-    /// Another program may have a kind of the same name.
+    /// Another program may have a kind with the same name.
     fn of_another_version(
         &self,
         document: &YamlTree,
@@ -114,8 +114,8 @@ impl FileSource<'_> {
         problem(self.path, Some(line), message)
     }
 
-    /// A document as it would stand in a ConfigMap. Its identity is its own name, so that it may move to
-    /// another file, and has a slash, which the name of a ConfigMap can't have.
+    /// Treats a bare document as if it were in a ConfigMap. Its identity is its own name, so that it may move
+    /// to another file. It has a slash, which the name of a ConfigMap can't have.
     fn bare(&self, kind: &str, document: &YamlTree, is_whole: bool) -> ManifestEntry {
         let name =
             document.get("metadata").and_then(|metadata| metadata.get("name")).and_then(YamlTree::text);
@@ -139,8 +139,8 @@ impl FileSource<'_> {
         ManifestOrigin { place: self.path.display().to_string(), first_line, folder }
     }
 
-    /// Whether a label is there. Any other value than the text `"true"` is a slip that would take a
-    /// plugin out without a word.
+    /// Whether a label is set. Any value other than the text `"true"` is a mistake that would silently remove
+    /// a plugin.
     fn labelled(&self, metadata: Option<&YamlTree>, label: &str) -> Result<bool, ManifestProblem> {
         let Some(value) = metadata.and_then(|m| m.get("labels")).and_then(|labels| labels.get(label)) else {
             return Ok(false);
@@ -228,14 +228,14 @@ fn group_of(version: &str) -> &str {
     version.split_once('/').map_or("", |(group, _)| group)
 }
 
-/// A kind of ours, or a ConfigMap, that is written otherwise.
+/// A kind of ours, or ConfigMap, in another spelling.
 fn meant(kind: &str, is_ours: bool, version: Option<&str>) -> Option<&'static str> {
     let kinds = KINDS.into_iter().filter(|_| is_ours);
     let config_map = (is_ours || version == Some("v1")).then_some(CONFIG_MAP);
     nearest(kind, kinds.chain(config_map)).filter(|_| !kind.ends_with("List"))
 }
 
-/// As the API server wants it: it becomes part of other names.
+/// In the form that the API server requires, because it becomes part of other names.
 fn is_config_map_name(name: &str) -> bool {
     let ends = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     name.len() <= 253
@@ -244,7 +244,7 @@ fn is_config_map_name(name: &str) -> bool {
         && name.chars().all(|c| ends(c) || c == '-' || c == '.')
 }
 
-/// The part of a text in which the document with this line stands, and the line at which it begins.
+/// The part of a text with the document at this line, and the line where it begins.
 fn part(text: &str, line: usize) -> (usize, String) {
     let begins = |line: &str| line == "---" || line.starts_with("--- ") || line.starts_with("---\t");
     let marks = text.lines().enumerate().filter(|(_, text)| begins(text)).map(|(index, _)| index + 1);
@@ -318,7 +318,7 @@ mod tests {
         );
     }
 
-    /// Its name can't be used: it is set apart, and no other document's.
+    /// Its name is unusable, so it is treated separately and not as another document's.
     #[test]
     fn a_document_without_a_name_is_nobody_elses() {
         let nameless = read_one(&PLUGIN.replace("name: notify", "name: n"));

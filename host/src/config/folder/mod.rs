@@ -1,5 +1,10 @@
-//! Reads the configuration from a folder, and follows it: ConfigMaps as `kubectl apply` takes them, or the bare
-//! documents. A file that is not taken is named with the reason. It writes nothing.
+//! Reads the configuration from a folder, and follows it: ConfigMaps as `kubectl apply` accepts them, or bare
+//! documents.
+//!
+//! File events were rejected: Kubernetes swaps a mounted ConfigMap by links, which events miss. So the folder
+//! is read at intervals, and compared with the last content. A file that can't be used must not be ignored
+//! silently, so it is named with the reason. A folder that can't be read is reported as a problem, and what
+//! runs continues. This module writes nothing.
 
 mod documents;
 
@@ -17,17 +22,17 @@ use tokio_util::sync::CancellationToken;
 use super::ConfigSnapshot;
 use super::manifest::ManifestProblem;
 
-/// A folder larger than this is not one of manifests; reading it would only take memory.
+/// A folder with more files does not contain manifests. Reading it would only take memory.
 const FILES: usize = 1000;
-/// Faults that are kept: what a person mends first shows the rest.
+/// How many faults are kept: after fixing the first ones, a person sees the rest.
 const PROBLEMS: usize = 200;
-/// With whatever else lies beside them.
+/// With all other files in the folder.
 const ENTRIES: usize = 10_000;
 const FILE_BYTES: u64 = 16 << 20;
-/// Of all manifests together: they are held in memory, and read each second.
+/// The total size of all manifests: they are in memory, and are read each second.
 const FOLDER_BYTES: usize = 64 << 20;
 
-/// A folder's files, by what they are to us.
+/// The files of a folder, by their purpose.
 #[derive(Default)]
 struct FolderListing {
     manifests: Vec<PathBuf>,
@@ -35,23 +40,23 @@ struct FolderListing {
     others: Vec<(PathBuf, &'static str)>,
 }
 
-/// A folder as it was read: not understood yet, since most looks find what the last one has found.
+/// The raw content of a folder. It is not parsed yet, because it usually equals the previous one.
 struct FolderSnapshot {
     listing: FolderListing,
     texts: Vec<io::Result<String>>,
     fingerprint: Vec<u8>,
 }
 
-/// Reads every `.yaml`, `.yml` and `.json` file directly in the folder. A file that can't be
-/// read is a problem of that file and hides none of the others.
+/// Reads every `.yaml`, `.yml` and `.json` file directly in the folder. An unreadable file is a problem of
+/// its own, and hides none of the others.
 pub fn read(folder: &Path) -> Result<ConfigSnapshot, ManifestProblem> {
     let listing = list(folder).map_err(|error| unlisted(folder, &error))?;
     let texts: Vec<_> = listing.manifests.iter().map(|path| files::text(path, FILE_BYTES)).collect();
     Ok(snapshot(&listing, texts))
 }
 
-/// Looks at the folder this often until `stop`. Polled, because a mounted ConfigMap is swapped by links that file
-/// events miss. A disk that does not answer is told, and asked again once it has.
+/// Reads the folder this often until `stop`. Polling is used because a mounted ConfigMap is swapped by links,
+/// which file events miss. A disk that does not answer is reported, and read again once it does.
 pub async fn follow(
     folder: PathBuf,
     every: Duration,
@@ -72,7 +77,7 @@ pub async fn follow(
                 seen = Some(look.fingerprint.clone());
                 ConfigSnapshot { fingerprint: Some(look.fingerprint), ..snapshot(&look.listing, look.texts) }
             }
-            // It is looked at again each time, and told once.
+            // It is read again each time, but reported once.
             Err(problem) => {
                 seen = None;
                 ConfigSnapshot { problems: vec![problem], ..ConfigSnapshot::default() }
@@ -85,7 +90,7 @@ pub async fn follow(
     Ok(())
 }
 
-/// Each file has its own time: one that hangs holds up the others once, and is passed over after that.
+/// Each file has its own time limit: one that hangs delays the others once, and is skipped after that.
 async fn look(folder: &Path) -> Result<FolderSnapshot, ManifestProblem> {
     let asked = folder.to_owned();
     let listing = files::within(folder, files::ANSWER, move || list(&asked)).await;
@@ -127,7 +132,7 @@ fn list(folder: &Path) -> io::Result<FolderListing> {
             )));
         }
         let (path, name) = (entry.path(), entry.file_name());
-        // A mounted ConfigMap has links of such names, and editors leave files of such names.
+        // A mounted ConfigMap has links with such names, and editors leave files with such names.
         if name.as_encoded_bytes().starts_with(b".") {
             continue;
         }
@@ -190,14 +195,14 @@ fn snapshot(listing: &FolderListing, texts: Vec<io::Result<String>>) -> ConfigSn
     snapshot
 }
 
-/// The documents of one file, whatever its ending.
+/// The documents of one file, with any extension.
 pub fn of_text(path: &Path, text: &str) -> ConfigSnapshot {
     let mut snapshot = ConfigSnapshot::default();
     documents::read(path, text, &mut snapshot);
     snapshot
 }
 
-/// The bytes of a file that the command line names, or of a pipe that a shell handed over.
+/// The bytes of a file that the command line names, or of a pipe from a shell.
 pub fn bytes(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     files::read_from(files::named(path)?, most)
 }

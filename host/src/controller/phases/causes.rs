@@ -1,6 +1,7 @@
-//! Explains outcomes once, for lists, filters and metrics. [`kubewitness_core::story::outcomes`] says why here.
+//! Explains outcomes once, for lists, filters and metrics. [`kubewitness_core::story::outcomes`] has the
+//! reasons for this design.
 //!
-//! Only the word is kept, so documents are read as the journal has them: no text of them goes anywhere.
+//! Only the word is stored, so documents are read unredacted: no text of them leaves this module.
 
 use std::sync::Arc;
 
@@ -14,15 +15,17 @@ use kubewitness_core::{Seq, State};
 use kubewitness_journal::{Journal, OpenOutcome, PhaseIndex};
 use tracing::{debug, warn};
 
-/// Outcomes that are explained before the journal is read on, so that a burst of failures keeps no list waiting.
+/// How many outcomes are explained before the journal is read on, so that a burst of failures does not delay
+/// lists.
 const PART: usize = 16;
-/// States of an object, and of what it owns, that one explanation reads: a job with the pods of its attempts.
+/// The most states of an object and the objects that it owns that one explanation reads: a job with the pods
+/// of its attempts.
 const STATES: usize = 2_000;
 
-/// Explains a part of the outcomes that are due. False: no other ones are.
+/// Explains a part of the due outcomes. Returns `false` if no others are due.
 ///
-/// An outcome whose states can't be read now is put off, and the part ends with it. If the journal can't be read at all, the
-/// follower says so before it asks for the next part.
+/// An outcome whose states can't be read now is postponed, and the part ends with it. If the journal can't be
+/// read at all, the follower reports that before it asks for the next part.
 pub(super) async fn explain_some(
     index: &PhaseIndex,
     outcomes: &impl OutcomeReader,
@@ -36,7 +39,7 @@ pub(super) async fn explain_some(
     let mut explained: Vec<(OpenOutcome, Option<CauseKind>)> = Vec::with_capacity(due.len());
     for outcome in due {
         let cause = match outcomes.cause_of(&outcome.uid, now_ms).await {
-            // A damaged state stays so. Whoever waited for it would keep the index from going on.
+            // A damaged state stays damaged, and waiting for it would stop the index.
             Err(JournalError::Fatal(error)) => {
                 warn!(uid = outcome.uid, "an outcome is not explained: {error}");
                 Some(CauseKind::Unknown)
@@ -60,9 +63,9 @@ pub(super) async fn explain_some(
     Ok(goes_on)
 }
 
-/// Where outcomes are read.
+/// Reads what outcomes need.
 pub(super) trait OutcomeReader: Sync {
-    /// The cause of one object's outcome. `None`: it has not ended badly.
+    /// The cause of one object's outcome; `None` if it has not ended badly.
     fn cause_of(
         &self,
         uid: &str,
@@ -95,7 +98,8 @@ async fn cause_of(journal: &Journal, uid: &str, now_ms: u64) -> Result<Option<Ca
     Ok(word(why, is_cut))
 }
 
-/// The word for an explanation. Of a story that is cut another pod may have failed first, which a word can't say.
+/// The word for an explanation. If the story is truncated, another pod may have failed first, which a word
+/// can't express.
 fn word(why: WhyView, is_cut: bool) -> Option<CauseKind> {
     let is_bad = matches!(why.outcome, Outcome::Failed | Outcome::Deleted);
     let cause = why.cause.filter(|cause| !is_cut || cause.object.is_none());
@@ -112,7 +116,7 @@ async fn events_of(journal: &Journal, states: &[Arc<State>]) -> Result<Vec<Event
     Ok(events::fold(told))
 }
 
-/// `None` where retention has taken it, or it is damaged: the states still say what they say.
+/// `None` if retention has removed it or it is damaged: the states still have their own information.
 async fn document(journal: &Journal, seq: Seq) -> Result<Option<Bytes>, JournalError> {
     match journal.document(seq).await {
         Err(JournalError::Fatal(_)) => Ok(None),
@@ -242,7 +246,7 @@ mod tests {
         assert_eq!(bench.causes().await, [(CauseKind::ExitCode, vec!["train".to_owned()])].into());
     }
 
-    /// A journal that can't be read where it is about one object.
+    /// A journal that can't be read for one object.
     struct FailingReader<'a> {
         journal: &'a Journal,
         uid: &'static str,

@@ -1,5 +1,9 @@
-//! Keeps the index of phases up to date with the journal, and has outcomes explained for it. Where the index can't be
-//! kept, questions to it say why, and nothing else stops.
+//! Keeps the index of phases up to date with the journal, and has outcomes explained for it.
+//!
+//! The index only serves queries, so its faults must not stop witnessing or delivery. So a follower of its
+//! own reads the journal, at its own pace, beside everything else. If the index can't be kept, queries to it
+//! return the reason, and nothing else stops. Explaining an outcome when a list asks for it was rejected: a
+//! list would read the documents of thousands of objects.
 
 mod causes;
 
@@ -16,12 +20,13 @@ use tracing::{info, warn};
 /// In the data folder. It can be deleted at any time.
 pub const FILE: &str = "index/phases.db";
 
-/// What comes meanwhile is written down together, unless somebody asks before.
+/// Changes within this time are stored together, unless a query comes first.
 const BETWEEN: Duration = Duration::from_millis(200);
-/// Between two looks at parts of the index, for what retention took, and between two rounds of them.
+/// The pause between two checks of parts of the index for states that retention removed, and between two
+/// rounds of them.
 const SWEEP: Duration = Duration::from_secs(5);
 const ROUND: Duration = Duration::from_secs(600);
-/// The next attempt, where a disk is full or a server away.
+/// The pause before a retry if a disk is full or a server unreachable.
 const AGAIN: Duration = Duration::from_secs(5);
 
 pub async fn follow(index: PhaseIndex, journal: Journal, stop: CancellationToken) -> Result<()> {
@@ -36,7 +41,7 @@ pub async fn follow(index: PhaseIndex, journal: Journal, stop: CancellationToken
                 true if is_more_due => {}
                 true => {
                     tokio::time::timeout(BETWEEN, index.wanted()).await.ok();
-                    // What retention took is looked for while nothing comes, too, and outcomes are explained.
+                    // Removed states are searched for while nothing arrives, too, and outcomes are explained.
                     tokio::time::timeout(longest_pause(&index).await, newest.changed()).await.ok();
                 }
                 false => tokio::time::sleep(AGAIN).await,
@@ -48,21 +53,21 @@ pub async fn follow(index: PhaseIndex, journal: Journal, stop: CancellationToken
     }
 }
 
-/// Where the next part of what retention took is looked for, and when.
+/// The next part to check for removed states, and when to check it.
 struct PhaseSweep {
     next: Instant,
     after: Option<(i64, u64)>,
 }
 
-/// Until the next outcome is due, or a part is to be looked at for what retention took.
+/// The time until the next outcome is due, or a part must be checked for removed states.
 async fn longest_pause(index: &PhaseIndex) -> Duration {
     let due_ms = index.next_due_ms().await.unwrap_or_default();
     let now_ms = SystemClock::default().now_ms();
     due_ms.map_or(SWEEP, |due_ms| Duration::from_millis(due_ms.saturating_sub(now_ms)).min(SWEEP))
 }
 
-/// Reads all that the journal has more, looks for what retention took, and explains a part of what is due. False: no
-/// more is due.
+/// Reads everything new in the journal, checks for removed states, and explains a part of the due outcomes.
+/// Returns `false` if no more are due.
 async fn go_on(index: &PhaseIndex, journal: &Journal, sweep: &mut PhaseSweep) -> Result<bool, JournalError> {
     let clock = SystemClock::default();
     while index.advance(journal, clock.now_ms()).await? {
@@ -75,7 +80,7 @@ async fn go_on(index: &PhaseIndex, journal: &Journal, sweep: &mut PhaseSweep) ->
     causes::explain_some(index, journal, clock.now_ms()).await
 }
 
-/// Whether it goes on without a pause. Trouble is logged once.
+/// Whether to continue without a pause. A problem is logged once.
 fn log_outcome(index: &PhaseIndex, went: Result<(), JournalError>) -> bool {
     let before = index.trouble();
     let now = went.err().map(|error| error.to_string());

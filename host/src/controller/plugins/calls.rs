@@ -1,5 +1,5 @@
-//! Runs each call of a plugin as a task of its own. So the dispatcher, other calls and the journal share the
-//! processors, instead of taking turns on one. A newer version takes the place of the older one between two calls.
+//! Runs each call of a plugin as its own task. So the dispatcher, other calls and the journal run on all
+//! processors, instead of taking turns on one. A newer version replaces the older one between two calls.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 use crate::controller::election::ReplicaElection;
 use crate::tasks::{TaskFate, TaskSupervisor};
 
-/// Clone freely: all clones are about the same plugin's calls.
+/// Clone freely: all clones share the same plugin's calls.
 #[derive(Clone)]
 pub struct PluginCalls {
     name: Arc<str>,
@@ -36,7 +36,7 @@ impl PluginCalls {
         Self { name, handler, tasks, running: TaskTracker::new(), election }
     }
 
-    /// Calls that begin from now on go to this version. Those under way end where they began.
+    /// New calls go to this version. Calls in progress end where they began.
     pub fn replace(&self, handler: Arc<dyn PluginHandler>) {
         *self.handler.write().unwrap_or_else(PoisonError::into_inner) = handler;
     }
@@ -45,8 +45,8 @@ impl PluginCalls {
         self.handler.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Waits until no call is under way. The plugin's states may not be handed over before that: a call that
-    /// was given up may commit while it ends, and the next one reads what it has done.
+    /// Waits until no call is in progress. The plugin's states may not be delivered before that: an abandoned
+    /// call may commit while it ends, and the next one reads what it has done.
     pub async fn ended(&self) {
         self.running.close();
         self.running.wait().await;
@@ -54,12 +54,12 @@ impl PluginCalls {
 }
 
 impl PluginCalls {
-    /// Dropped, it gives the call up, which ends where it waits next.
+    /// If dropped, it abandons the call, which ends at its next wait.
     async fn run<T: Send + 'static>(
         &self,
         call: impl Future<Output = Result<T, CallError>> + Send + 'static,
     ) -> Result<T, CallError> {
-        // A process that was stopped past its Lease sees it here first.
+        // A process that was suspended beyond its Lease notices it here first.
         if self.election.as_ref().is_some_and(|election| !election.is_held()) {
             return Err(CallError::Unavailable("another replica is the leader now".into()));
         }
@@ -70,7 +70,7 @@ impl PluginCalls {
                 () = reply.closed() => return Ok(()),
                 called = call => called,
             };
-            // Given up at the last moment: what it has done is told by its receipt.
+            // The caller gave up at the last moment: the receipt records what the call has done.
             reply.send(called).ok();
             Ok(())
         });
@@ -107,7 +107,7 @@ mod tests {
 
     use super::*;
 
-    /// Answers when it may; counts the calls under way.
+    /// Answers when the test allows it, and counts the calls in progress.
     struct SlowHandler {
         may: Semaphore,
         now: AtomicUsize,

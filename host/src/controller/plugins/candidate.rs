@@ -1,5 +1,4 @@
-//! A plugin on its way from a document to one that may run: what is wanted, and what passed every check. It starts
-//! nothing.
+//! A plugin between its document and running: what is wanted, and what passed every check. It starts nothing.
 
 use bytes::Bytes;
 use kubewitness_core::config::{ComponentsSpec, HostSpec, ManifestFault, ModulesSpec, PluginSpec};
@@ -10,13 +9,13 @@ use crate::config::component::{ComponentSource, FetchedComponent, KeptComponents
 use crate::config::last_good::{GoodPlugin, LastGood};
 use crate::config::manifest::{ManifestEntry, ManifestProblem, ParsedManifest};
 
-/// The subject of an examination. The same question has the same answer.
+/// The subject of an examination. Equal questions have equal answers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExaminedQuestion {
     pub entry: ManifestEntry,
-    /// Of the component; of one that is fetched, its name elsewhere.
+    /// Identifies the component; for a remote one, by its remote name.
     pub mark: String,
-    /// The same of its shadow.
+    /// The same for its shadow.
     pub shadow_mark: Option<String>,
     pub limits: ComponentsSpec,
     pub modules: ModulesSpec,
@@ -37,7 +36,7 @@ pub struct WantedPlugin {
     pub parsed: ParsedManifest<PluginSpec>,
     pub found: ComponentSource,
     pub question: ExaminedQuestion,
-    /// Told once it is taken.
+    /// Logged once it is accepted.
     pub warnings: Vec<ManifestProblem>,
     /// The version that is compared with it.
     pub shadow: Option<Box<WantedPlugin>>,
@@ -48,24 +47,24 @@ pub struct WantedPlugin {
 pub struct PluginCandidate {
     pub parsed: ParsedManifest<PluginSpec>,
     pub component: PluginComponent,
-    /// Where the component was fetched from, if it lay elsewhere.
+    /// The origin of the component, if it was fetched.
     pub pulled: Option<PulledFrom>,
-    /// Of a shadow that was fetched: it may take over, and is not fetched again then.
+    /// The component of a fetched shadow: it may take over, and is then not fetched again.
     pub kept: Option<KeptComponents>,
     pub question: ExaminedQuestion,
-    /// Told once it is taken.
+    /// Logged once it is accepted.
     pub warnings: Vec<ManifestProblem>,
     pub shadow: Option<Box<PluginCandidate>>,
 }
 
-/// What fits, with the bytes of its component: they go to the disk once it runs.
+/// A plugin that passed the checks, with the bytes of its component: they are saved once it runs.
 pub struct ExaminedFit {
     pub candidate: PluginCandidate,
     pub bytes: Bytes,
 }
 
 impl PluginCandidate {
-    /// Whether components are all that would change: what the plugin may reach, is told and is handed stays.
+    /// Whether only components would change: grants, configuration and subscriptions stay the same.
     pub fn differs_in_components_alone(&self, other: &Self) -> bool {
         let PluginSpec { module, shadow, .. } = other.parsed.spec.clone();
         PluginSpec { module, shadow, ..self.parsed.spec.clone() } == other.parsed.spec
@@ -101,7 +100,7 @@ impl WantedPlugin {
         }
     }
 
-    /// Without a shadow that lies elsewhere. A registry that does not answer holds up what comes from it alone.
+    /// Without a remote shadow. A registry that does not answer delays only its own components.
     pub fn at_work(self) -> Self {
         match &self.shadow {
             Some(shadow) if matches!(shadow.found, ComponentSource::Remote(_)) => self.beside(None),
@@ -109,7 +108,7 @@ impl WantedPlugin {
         }
     }
 
-    /// What was fetched for this very document before need not be fetched again.
+    /// Reuses what was fetched for the same document before.
     pub fn keep(&mut self, good: &GoodPlugin, last_good: &LastGood) {
         if let (ComponentSource::Remote(remote), Some(pulled)) = (&mut self.found, &good.pulled)
             && good.entry.text == self.parsed.entry.text
@@ -118,7 +117,7 @@ impl WantedPlugin {
         }
     }
 
-    /// What was compared under this name is what takes over: a tag that has moved meanwhile is not asked for.
+    /// Keeps the component that was compared under this name, even if the tag has moved meanwhile.
     pub fn keep_compared(&mut self, running: &PluginCandidate) {
         let Some(shadow) = &running.shadow else { return };
         if let (ComponentSource::Remote(remote), Some(pulled), Some(kept)) =
@@ -144,7 +143,7 @@ impl WantedPlugin {
         Ok(ExaminedFit { candidate, bytes })
     }
 
-    /// As a version that is compared. One that was fetched waits on disk, since it may take over.
+    /// Examines it as a version to compare. A fetched component waits on disk, because it may take over.
     async fn examine_aside(
         self: Box<Self>,
         engine: &SandboxEngine,
@@ -162,7 +161,7 @@ impl WantedPlugin {
     }
 }
 
-/// The one judge of a component: `kubewitness check` asks it too.
+/// The only judge of a component; `kubewitness check` uses it, too.
 pub async fn examine_component(
     engine: &SandboxEngine,
     parsed: &ParsedManifest<PluginSpec>,

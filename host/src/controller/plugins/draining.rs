@@ -1,5 +1,5 @@
-//! How a version of a plugin ends: its calls have a time to end, and until they have, no other version gets the plugin's
-//! states. It starts no version.
+//! How a version of a plugin ends: its calls have time to finish, and until then no other version gets the
+//! plugin's states. It starts no version.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -14,7 +14,7 @@ use super::{PluginCandidate, RunningPlugin, RunningPlugins};
 use crate::controller::shared::PluginPhase;
 use crate::tasks::TaskFate;
 
-/// Other plugins' changes wait so long for a plugin that drains: almost every call has ended by then.
+/// How long other plugins' changes wait for a plugin that drains. Almost every call has ended by then.
 const WAIT: Duration = Duration::from_secs(1);
 
 pub(super) struct DrainingPlugins {
@@ -25,14 +25,14 @@ pub(super) struct DrainingPlugins {
 /// The result of stopping a plugin.
 pub enum StopOutcome {
     Drained(Box<PluginCandidate>),
-    /// Its calls have not ended yet.
+    /// Some calls have not ended.
     NotYet,
     NotThere,
 }
 
 impl RunningPlugins {
-    /// Drains one plugin. The next version goes on from its cursor, with the states that it did not finish. A
-    /// plugin that drains slowly goes on beside everything else; the caller stops it again once it has drained.
+    /// Drains one plugin. The next version continues from its cursor, with the unfinished states. A plugin
+    /// that drains slowly continues beside everything else; the caller stops it again once it has drained.
     pub async fn stop(&mut self, name: &str) -> StopOutcome {
         if self.is_draining(name) {
             return StopOutcome::NotYet;
@@ -56,7 +56,7 @@ impl RunningPlugins {
         StopOutcome::NotYet
     }
 
-    /// Until one that was left draining has drained.
+    /// Returns once a plugin that was left draining has drained.
     pub async fn has_drained(&mut self) {
         let name = poll_fn(|context| {
             let ended = self.draining.iter_mut().find_map(|(name, draining)| {
@@ -75,7 +75,7 @@ impl RunningPlugins {
         std::mem::take(&mut self.drained).into_values().collect()
     }
 
-    /// Ends all without draining: another replica may go on with them already.
+    /// Ends all without draining: another replica may already continue with them.
     pub async fn give_up(&mut self) {
         for running in self.running.values() {
             running.abort.cancel();
@@ -107,7 +107,7 @@ async fn drain(name: String, running: RunningPlugin) {
             limits::DRAIN.as_secs()
         );
         abort.cancel();
-        // How it ended was told to the supervisor.
+        // Its end was reported to the supervisor.
         task.await.ok();
     }
     info!(plugin = name, "the plugin has drained");

@@ -1,4 +1,4 @@
-//! Compiles the filters of subscriptions, and gives them the documents that they read.
+//! Compiles the filters of subscriptions, and passes them the documents that they read.
 
 use std::sync::Arc;
 

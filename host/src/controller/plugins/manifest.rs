@@ -3,14 +3,14 @@
 use kubewitness_core::config::{DocumentsGrant, GrantsSpec, PluginSpec, config_fields};
 use kubewitness_core::views::{GrantView, ManifestView};
 
-/// Interfaces that take a grant. The others, such as `log`, every plugin has.
+/// Interfaces that need a grant. Every plugin has the others, such as `log`.
 const CAPABILITIES: [&str; 7] = ["sql", "http", "mail", "ledger", "kv", "lister", "documents"];
 
-/// `schema` is that of the configuration, as the component brings it.
+/// `schema` is the configuration schema of the component.
 pub fn view(imports: &[String], needs: Vec<String>, schema: &str, spec: &PluginSpec) -> ManifestView {
     let mut declared = needs;
     for import in imports.iter().filter(|import| CAPABILITIES.contains(&import.as_str())) {
-        // The interface of ledgers is that of keys, too.
+        // The interface of ledgers is also that of keys.
         let is_of = |need: &String| match need.split(':').next().unwrap_or_default() {
             "key" => import == "ledger",
             capability => import == capability,

@@ -1,7 +1,10 @@
-//! The plugins that run, and how one version replaces another. A change is parsed, compiled and checked before it is
-//! taken. Then the old version drains, and the new one goes on from the cursor. Where the component alone is another
-//! one and nothing waits for a retry, nothing drains: the next call goes to the new version. A change that fails a
-//! check leaves the running version as it is. It decides nothing about configuration: `reconcile` does.
+//! The running plugins, and how one version replaces another.
+//!
+//! A change is parsed, compiled and checked before it is accepted; if a check fails, the running version
+//! stays. Then the old version drains, and the new one continues from the cursor. Starting the new one at
+//! once was rejected: two versions would get the same states. If only the component differs and nothing waits
+//! for a retry, nothing drains: the next call simply goes to the new version. This module decides nothing
+//! about configuration: `reconcile` does.
 
 mod calls;
 mod candidate;
@@ -66,19 +69,19 @@ pub struct RunningPlugins {
     pub shared: Arc<SharedStatus>,
     pub tasks: TaskSupervisor,
     pub folders: ComponentFolders,
-    /// Stops calls at once, in whichever plugin drains.
+    /// Stops calls at once, in every draining plugin.
     pub abort: CancellationToken,
-    /// By which calls are made, where replicas share the journal.
+    /// Decides whether calls are made, if replicas share the journal.
     election: Option<ReplicaElection>,
-    /// What each plugin that has `kv` is told.
+    /// The value that each plugin with `kv` sees.
     told: SharedValue,
     pauses: LongestPauses,
     running: BTreeMap<String, RunningPlugin>,
-    /// Plugins with calls that have not ended. Until they have, no other version gets the plugin's states.
+    /// Plugins with calls that have not ended. Until these end, no other version gets the plugin's states.
     draining: BTreeMap<String, DrainingPlugins>,
-    /// What ran of those that have drained since, and wait for what comes after it.
+    /// The candidates of drained plugins, until their successors start.
     drained: BTreeMap<String, PluginCandidate>,
-    /// The probation of a version has ended.
+    /// Signals that the probation of a version has ended.
     decided: Arc<Notify>,
     damage: Option<String>,
 }
@@ -113,7 +116,7 @@ impl RunningPlugins {
         }
     }
 
-    /// Of a replica: calls are made only while it is elected.
+    /// For a replica: calls are made only while it is elected.
     pub fn elected_by(self, election: Option<ReplicaElection>) -> Self {
         Self { election, ..self }
     }
@@ -127,7 +130,7 @@ impl RunningPlugins {
         Self { pauses, ..self }
     }
 
-    /// Parses, and finds the component. Nothing that runs is touched.
+    /// Parses the document and finds the component. Running plugins are not touched.
     pub async fn find(
         &self,
         entry: &ManifestEntry,
@@ -158,18 +161,18 @@ impl RunningPlugins {
         self.draining.contains_key(name)
     }
 
-    /// The ConfigMap whose version of the plugin runs.
+    /// The ConfigMap of the running version of the plugin.
     pub fn config_map(&self, name: &str) -> Option<String> {
         self.running.get(name).map(|running| running.candidate.parsed.entry.config_map.clone())
     }
 
-    /// Until the probation of a version has ended. Only a plugin that had another version before is asked about it.
+    /// Waits until the probation of a version has ended. Only plugins that had another version before count.
     pub fn version_decided(&self) -> impl Future<Output = ()> + use<> {
         let decided = Arc::clone(&self.decided);
         async move { decided.notified().await }
     }
 
-    /// What is known of the first calls of what runs: the question that was answered with it, and the failure.
+    /// The failure of the running version's first calls, with the question that the version answers.
     pub fn failure(&self, name: &str) -> Option<(ExaminedQuestion, String)> {
         let running = self.running.get(name)?;
         running.probation.failure().map(|why| (running.candidate.question.clone(), why))
@@ -196,7 +199,8 @@ impl RunningPlugins {
         running.is_some_and(|running| running.candidate.question == wanted.question)
     }
 
-    /// Whether what runs does what the candidate would do. Then the candidate's document stands for it from now on.
+    /// Whether the running version would behave as the candidate. If so, the candidate's document represents
+    /// it from now on.
     pub fn runs(&mut self, candidate: &PluginCandidate) -> bool {
         let Some(running) = self.running.get_mut(&candidate.parsed.name) else { return false };
         let is_same = running.candidate.is_same(candidate);
@@ -206,8 +210,8 @@ impl RunningPlugins {
         is_same
     }
 
-    /// Takes the candidate. If it can't be started after all, what ran before runs again. `false`: what
-    /// ran before has not drained yet, and the candidate has to be brought again once it has.
+    /// Starts the candidate. If that fails after all, the previous version runs again. Returns `false` if the
+    /// previous version has not drained yet; the candidate must be passed again once it has.
     pub async fn take(
         &mut self,
         candidate: PluginCandidate,
@@ -223,7 +227,7 @@ impl RunningPlugins {
             StopOutcome::Drained(before) => Some(*before),
             StopOutcome::NotThere => None,
         };
-        // The drain took a while. What is stopped now starts nothing that would have to drain as well.
+        // The drain took a while. During shutdown, nothing new is started that would have to drain as well.
         if self.tasks.is_stopping() {
             return Ok(true);
         }
@@ -236,9 +240,9 @@ impl RunningPlugins {
         Err(error)
     }
 
-    /// Whether the next call may go to the candidate while calls of the running version are under way. What failed
-    /// under that one is tried again at once by the next, and not after a pause that the failures have earned: then
-    /// the running version drains, and the pauses end with it.
+    /// Whether the next call may go to the candidate while calls of the running version are in progress. If
+    /// calls have failed, the candidate should retry at once instead of waiting for the pause that the
+    /// failures earned. So then the running version drains, and the pauses end with it.
     fn can_replace(&self, candidate: &PluginCandidate) -> bool {
         let Some(running) = self.running.get(&candidate.parsed.name) else { return false };
         let stats = running.handle.stats();
@@ -246,7 +250,7 @@ impl RunningPlugins {
         is_calm && !running.task.is_finished() && candidate.differs_in_components_alone(&running.candidate)
     }
 
-    /// Puts the candidate into the place of the running version.
+    /// Replaces the running version by the candidate.
     async fn replace(&mut self, candidate: PluginCandidate) -> Result<()> {
         let name = candidate.parsed.name.clone();
         let Some(running) = self.running.get(&name) else { return Ok(()) };
@@ -268,7 +272,7 @@ impl RunningPlugins {
         Ok(())
     }
 
-    /// The version that is compared with the candidate, where its manifest names one.
+    /// The version that is compared with the candidate, if its manifest names one.
     fn shadow_of(&self, candidate: &PluginCandidate) -> Option<ShadowTask> {
         let shadow = candidate.shadow.as_deref()?;
         let pair = VersionPair { active: candidate.clone(), shadow: shadow.clone() };
@@ -278,7 +282,7 @@ impl RunningPlugins {
     }
 
     /// A fatal error of the journal at the start of a plugin. No configuration caused it, and later writes
-    /// would go to a disk that can't be trusted.
+    /// would go to an untrustworthy disk.
     pub fn damage(&self) -> Option<&str> {
         self.damage.as_deref()
     }
@@ -367,7 +371,7 @@ impl RunningPlugins {
         Ok(())
     }
 
-    /// What a burst needed is not kept where it is quiet.
+    /// Releases the instances of a burst once it is quiet.
     pub fn let_go_of_idle(&self) {
         let now = Instant::now();
         for running in self.running.values() {
@@ -375,20 +379,20 @@ impl RunningPlugins {
         }
     }
 
-    /// Where each plugin's cursor durably is: what lies behind it needs no receipts.
+    /// The durable cursor of each plugin. Earlier states need no receipts.
     pub fn cursors(&self) -> Vec<(String, Seq)> {
         self.running.iter().map(|(name, running)| (name.clone(), running.handle.saved_cursor())).collect()
     }
 }
 
-/// A cursor that the plugin surely starts at or after. For a source that is added, its dispatcher may go back as far as
-/// the beginning.
+/// A cursor at or before the plugin's actual start. For an added source, its dispatcher may go back to the
+/// very beginning.
 fn cursor_before(progress: &PluginProgress, spec: &PluginSpec) -> Seq {
     let goes_back = |it: &SubscribeSpec| it.start != Start::Now && !progress.is_subscribed(&it.source);
     if spec.subscribe.iter().any(goes_back) { 0 } else { progress.cursor }
 }
 
-/// What people see of a version from its first call on, beside what the plugin keeps over its versions.
+/// What people see of a version from its first call on, beside what is kept across versions.
 fn active(candidate: &PluginCandidate, manifest: ManifestView, kept: PluginState) -> PluginState {
     PluginState {
         phase: PluginPhase::Active,

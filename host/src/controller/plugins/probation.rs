@@ -1,6 +1,6 @@
-//! The probation of a new version: its first calls. One success passes it, because a later failure may be the fault of a
-//! state or of a database. A version that fails for several states before its first success is rolled back to the
-//! previous version.
+//! The probation of a new version: its first calls. One success passes it, because a later failure may be
+//! caused by a state or a database. A version that fails for several states before its first success is
+//! rolled back to the previous version.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,12 +12,12 @@ use kubewitness_core::ports::{
 };
 use tokio::sync::Notify;
 
-/// One poison state is no evidence against a version. So many states, each alone in its call, are.
+/// One poison state does not count against a version. This many states, each alone in its call, do.
 const STATES: usize = 3;
-/// Batches are split until a state fails alone. A version that fails all of them is known before that.
+/// Batches are split until a state fails alone. If every call fails, that is known before this many.
 const CALLS: usize = 12;
 
-/// Clone freely: all clones are about the same version.
+/// Clone freely: all clones share the same version.
 #[derive(Clone)]
 pub struct VersionProbation {
     evidence: Arc<Mutex<ProbationEvidence>>,
@@ -30,7 +30,7 @@ struct ProbationEvidence {
     has_passed: bool,
     calls: usize,
     alone: BTreeSet<Seq>,
-    /// Why it has failed for good.
+    /// Why it has finally failed.
     failed: Option<String>,
 }
 
@@ -52,7 +52,7 @@ impl ProbationEvidence {
             self.alone.insert(*seq);
         }
         if self.alone.len() >= STATES || self.calls >= CALLS {
-            // A guest's words go on for lines.
+            // A guest's text may have many lines.
             self.failed = Some(error.to_string().lines().next().unwrap_or_default().to_owned());
         }
         self.failed.is_some()
@@ -78,7 +78,7 @@ impl VersionProbation {
     }
 }
 
-/// Hands calls on, and looks at what comes of them.
+/// Passes calls on, and observes their results.
 pub struct WatchedHandler {
     pub handler: Arc<dyn PluginHandler>,
     pub probation: VersionProbation,
@@ -95,7 +95,7 @@ impl PluginHandler for WatchedHandler {
         called
     }
 
-    /// Says nothing for or against the version: what fails may be the server that it sends to.
+    /// A tick counts neither for nor against the version: the server that it sends to may be at fault.
     async fn tick(&self, tick: ScheduledCall) -> Result<Vec<KvWrite>, CallError> {
         self.handler.tick(tick).await
     }

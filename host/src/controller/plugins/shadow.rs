@@ -1,6 +1,7 @@
-//! Compares the next version of a plugin with the one at work, on live states. After a call of the plugin, its states are
-//! handed to both versions once more, one at a time, with the effects of both held back. It slows no call: what comes
-//! faster than it is compared is missed and counted.
+//! Compares the next version of a plugin with the one at work, on live states. Switching traffic to it was
+//! rejected: its effects would be real. So after a call of the plugin, its states go to both versions again,
+//! one at a time, with the effects of both held back. It slows no call: states that come faster than they are
+//! compared are skipped and counted.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -33,24 +34,25 @@ use crate::controller::trial::{
 };
 use crate::tasks::{TaskFate, TaskSupervisor};
 
-/// States that wait to be compared. Further ones are missed.
+/// How many states may wait to be compared. Further ones are skipped.
 const QUEUE: usize = 256;
-/// Positions that were offered and are remembered: more than all calls of a plugin have at a time.
+/// How many offered positions are remembered: more than all concurrent calls of a plugin have.
 const OFFERED: usize = 1 << 17;
-/// How long the first call waits until what the plugin has stored is read.
+/// How long the first call waits until the plugin's stored data is read.
 const READ: Duration = Duration::from_secs(1);
-/// States that differ and are told. The counts have all of them.
+/// How many differing states are shown. The counts include all of them.
 const TOLD: usize = 10;
-/// Bytes of effects that are told of one version and state.
+/// How many bytes of effects are shown for one version and state.
 const TOLD_BYTES: usize = 8 << 10;
-/// Bytes of a failure that are told and compared. A guest's words go on for pages.
+/// How many bytes of a failure are shown and compared. A guest's text may be very long.
 const FAILURE: usize = 1024;
-/// What a round may leave in databases, ledgers and `kv` of a trial. Then both versions begin with empty ones.
+/// How much a round may leave in databases, ledgers and `kv` of a trial. After that, both versions begin with
+/// empty ones.
 const ROUND_BYTES: usize = 16 << 20;
 const ROUND_STATES: u64 = 10_000;
-/// A file holds what a round leaves. One statement of a plugin may double a table.
+/// The size limit of a round's file. One statement of a plugin may double a table.
 const DATABASE: Bytes = Bytes(32 << 20);
-/// Until what can't be opened is tried again.
+/// The pause before opening is retried.
 const AGAIN: Duration = Duration::from_secs(10);
 
 /// The version at work, and the one that is compared with it.
@@ -59,13 +61,14 @@ pub struct VersionPair {
     pub shadow: PluginCandidate,
 }
 
-/// Ends with its last call.
+/// Ends with the last call.
 pub struct ShadowTask {
     states: mpsc::Sender<Arc<State>>,
     view: watch::Sender<ShadowView>,
     /// A batch that fails is halved, and each half is a first attempt. The smallest positions are forgotten first.
     offered: Mutex<BTreeSet<Seq>>,
-    /// Cancelled once what the plugin has stored is read: both versions begin where it was before their first state.
+    /// Cancelled once the plugin's stored data is read: both versions begin with the data from before their
+    /// first state.
     read: CancellationToken,
     _stop: DropGuard,
 }
@@ -108,12 +111,12 @@ impl ShadowTask {
         Self { states, view, offered: Mutex::default(), read, _stop: stop.drop_guard() }
     }
 
-    /// What people see.
+    /// The state that people see.
     pub fn view(&self) -> watch::Receiver<ShadowView> {
         self.view.subscribe()
     }
 
-    /// Retries and resyncs are the same states once more.
+    /// Retries and resyncs repeat the same states.
     fn offer(&self, batch: &[StateDelivery]) {
         let first = batch.iter().filter(|delivery| delivery.attempt == 1 && !delivery.resync);
         let mut offered = self.offered.lock().unwrap_or_else(PoisonError::into_inner);
@@ -129,7 +132,7 @@ impl ShadowTask {
     }
 }
 
-/// Hands calls on, and their states to the shadow afterwards.
+/// Passes calls on, and afterwards their states to the shadow.
 pub struct ShadowedHandler {
     pub handler: Arc<dyn PluginHandler>,
     pub shadow: ShadowTask,
@@ -138,8 +141,8 @@ pub struct ShadowedHandler {
 #[async_trait]
 impl PluginHandler for ShadowedHandler {
     async fn handle(&self, batch: &[StateDelivery]) -> Result<CallOutcome, CallError> {
-        // Without it, what the first call writes to `kv` would be there before its states are compared. A journal that is
-        // slow holds nobody up for longer.
+        // Without this wait, the first call's writes to `kv` would be present before its states are compared.
+        // A slow journal delays calls no longer than this.
         let read = self.shadow.read.cancelled();
         if tokio::time::timeout(READ, read).await.is_err() {
             self.shadow.read.cancel();
@@ -152,7 +155,7 @@ impl PluginHandler for ShadowedHandler {
         called
     }
 
-    /// A shadow is not called on the schedule.
+    /// A shadow is not called on a schedule.
     async fn tick(&self, tick: ScheduledCall) -> Result<Vec<KvWrite>, CallError> {
         self.handler.tick(tick).await
     }
@@ -173,7 +176,7 @@ impl ShadowSide {
     fn new(candidate: &PluginCandidate, clock: &Arc<dyn Clock>) -> Self {
         let mut spec = candidate.parsed.spec.clone();
         spec.limits.concurrency = 1;
-        // What people are shown of it may have no secrets of documents.
+        // People see these texts, so they may contain no secrets of documents.
         if spec.grants.documents == DocumentsGrant::Raw {
             spec.grants.documents = DocumentsGrant::Digest;
         }
@@ -182,7 +185,7 @@ impl ShadowSide {
     }
 }
 
-/// The clock of a trial stands at the state.
+/// The clock of a trial, which shows the time of the state.
 #[derive(Default)]
 struct TrialMoment {
     ms: AtomicU64,
@@ -199,7 +202,7 @@ impl Clock for TrialMoment {
     }
 }
 
-/// Both versions with empty databases and ledgers, and a copy of what the plugin has stored.
+/// Both versions with empty databases and ledgers, and a copy of the plugin's stored data.
 struct ShadowRound {
     now: Arc<TrialMoment>,
     stages: [TrialPlugin; 2],
@@ -208,7 +211,7 @@ struct ShadowRound {
     bytes: usize,
 }
 
-/// The effects of one version with one state.
+/// The effects of one version for one state.
 struct SideAct {
     noted: NotedEffects,
     verdict: Value,
@@ -218,12 +221,12 @@ struct SideAct {
 struct ShadowComparison {
     plugin: String,
     sides: [ShadowSide; 2],
-    /// Where the files of its trials are.
+    /// The folder for the files of its trials.
     folder: Option<PathBuf>,
     journal: Journal,
     shared: Arc<SharedStatus>,
     view: watch::Sender<ShadowView>,
-    /// What the plugin had stored before the first state, for the first round.
+    /// The plugin's stored data before the first state, for the first round.
     stored: Option<Vec<(String, Vec<u8>)>>,
     round: Option<ShadowRound>,
 }
@@ -232,14 +235,14 @@ impl ShadowComparison {
     async fn run(&mut self, mut queue: mpsc::Receiver<Arc<State>>, read: DropGuard) {
         match self.kv().await {
             Ok(stored) => self.stored = Some(stored),
-            // The first round reads again, and tells of it.
+            // The first round reads again, and reports the error.
             Err(error) => warn!(plugin = self.plugin, "{error:#}"),
         }
         drop(read);
         while let Some(state) = queue.recv().await {
             let begun = Instant::now();
             let pause = match self.compare(&state).await {
-                // So it takes at most half of one processor.
+                // So it uses at most half of one processor.
                 Ok(()) => begun.elapsed(),
                 Err(error) => {
                     self.fails(&error);
@@ -328,7 +331,7 @@ impl ShadowComparison {
 async fn act(stage: &TrialPlugin, state: &Arc<State>) -> SideAct {
     let begun = Instant::now();
     let mut verdict = stage.hand_over(state).await;
-    // The rest of a trap's text is of addresses in the component.
+    // The rest of a trap's text contains only addresses in the component.
     if let Some(failed) = verdict["failed"].as_str() {
         verdict = json!({"failed": shortened(failed.lines().next().unwrap_or_default(), FAILURE)});
     }
@@ -366,7 +369,7 @@ fn take(view: &mut ShadowView, state: &State, [active, shadow]: [SideAct; 2], re
     }
 }
 
-/// Effects that can't be told without secrets are only counted.
+/// Effects that can't be shown without secrets are only counted.
 fn act_view(SideAct { noted, verdict, .. }: SideAct, redaction: &SecretRedaction) -> ShadowActView {
     let all = json!({"effects": noted.effects});
     let shown = all.as_object().and_then(|all| redaction.settings(all).ok());
@@ -419,7 +422,7 @@ mod tests {
         for part in [&batch[..], &batch[..4], &batch[4..], &batch[4..6]] {
             shadow.offer(part);
         }
-        // A state whose lane had waited comes later than its place.
+        // A state whose lane had waited comes out of order.
         shadow.offer(&[StateDelivery { state: state(0), attempt: 1, resync: false }]);
         let offered: Vec<_> = std::iter::from_fn(|| queue.try_recv().ok()).map(|state| state.seq).collect();
         assert_eq!(offered, [1, 2, 3, 4, 5, 6, 7, 8, 0]);

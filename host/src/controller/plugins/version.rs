@@ -1,4 +1,4 @@
-//! One version of a plugin, made of a candidate. It starts nothing: calls go where `calls` sends them.
+//! One version of a plugin, made from a candidate. It starts nothing: `calls` decides where calls go.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub struct PluginVersion {
     pub handler: Arc<dyn PluginHandler>,
     pub probation: VersionProbation,
     pub manifest: ManifestView,
-    /// What its shadow does beside it.
+    /// The comparison with its shadow.
     pub shadow: Option<watch::Receiver<ShadowView>>,
 }
 
@@ -42,7 +42,7 @@ impl PluginVersion {
         Ok(Self { plugin, handler, probation, manifest, shadow: None })
     }
 
-    /// The same, with each state handed on to a shadow.
+    /// The same, but each state is also passed to a shadow.
     pub fn beside(self, shadow: Option<ShadowTask>) -> Self {
         let Some(shadow) = shadow else { return self };
         let view = Some(shadow.view());

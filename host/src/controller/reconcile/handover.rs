@@ -13,8 +13,8 @@ use crate::config::manifest::claimed_name;
 use crate::controller::shared::{PluginPhase, PluginState};
 
 impl ReconcileLoop {
-    /// Whatever ran in a term that is over ends before the next one begins: what it writes afterwards
-    /// would be taken for the next one's.
+    /// Everything of an ended term stops before the next one begins: later writes would count for the next
+    /// term.
     pub(super) async fn change_role(&mut self) -> Result<()> {
         if self.role.is_lost() {
             self.give_up().await;
@@ -24,7 +24,7 @@ impl ReconcileLoop {
         taken
     }
 
-    /// The next one may have begun: nothing is waited for that is not under way.
+    /// The next leader may have begun: nothing is waited for except calls in progress.
     async fn give_up(&mut self) {
         warn!("this replica no longer holds the Lease: its plugins are stopped, and it goes on witnessing");
         self.examinations.give_up();
@@ -42,7 +42,7 @@ impl ReconcileLoop {
     }
 
     /// What the replicas witness under each source's name, as the first replica recorded it in the journal: a
-    /// pod has no data folder that remembers it.
+    /// pod has no data folder that would remember it.
     pub(super) async fn agreed(&self, spec: &HostSpec) -> Result<BTreeMap<String, SourceSpec>, Vec<String>> {
         let mut agreed = BTreeMap::new();
         if !self.role.is_elected() {
@@ -61,7 +61,7 @@ impl ReconcileLoop {
         Ok(agreed)
     }
 
-    /// What lies beside one replica is not there for the next.
+    /// Warns that files of one replica are missing on the next.
     pub(super) fn warn_of_files(&self, spec: &HostSpec) {
         if !self.role.is_elected() {
             return;

@@ -12,13 +12,13 @@ use super::{ReconcileLoop, unreadable};
 use crate::config::ConfigSnapshot;
 use crate::tasks::TaskFate;
 
-/// Removing old receipts of one plugin may take this long.
+/// The limit for removing old receipts of one plugin.
 const PRUNE: Duration = Duration::from_secs(2);
-/// Looking at the journal may take this long: changes of the configuration wait for it.
+/// The limit for checking the journal, because changes of the configuration wait for it.
 const LOOK: Duration = Duration::from_secs(2);
 
 impl ReconcileLoop {
-    /// Once each, for as long as it lies there.
+    /// Logged once each, for as long as it stays.
     pub(super) fn tell_of_untaken(&mut self, snapshot: &ConfigSnapshot) {
         let untaken: BTreeSet<_> =
             snapshot.slips.iter().map(ToString::to_string).chain(snapshot.untaken()).collect();
@@ -28,7 +28,7 @@ impl ReconcileLoop {
         self.untaken = untaken;
     }
 
-    /// Finds a journal that is gone even while no state comes, so that an operator can put a copy back soon.
+    /// Detects a lost journal even while no state arrives, so that an operator can restore a copy soon.
     pub(super) async fn look_at_journal(&mut self) -> Result<()> {
         let has_states = *self.plugins.journal.newest().borrow() > 0;
         if let Err(error) = self.last_good.ask(move |kept| kept.witnessed(has_states)).await {
@@ -45,14 +45,14 @@ impl ReconcileLoop {
         if let Some(trouble) = &trouble {
             warn!("the journal: {trouble}");
         }
-        // A journal that is only busy answers the next time.
+        // A journal that is merely busy answers the next time.
         let lasts = self.journal_was_in_trouble && trouble.is_some();
         self.journal_was_in_trouble = trouble.is_some();
         self.shared.set_journal_trouble(trouble.filter(|_| lasts));
         Ok(())
     }
 
-    /// Beside everything else, and one at a time: a ledger's disk that does not answer holds up no change.
+    /// Runs beside everything else, one at a time: a ledger's disk that does not answer delays no change.
     pub(super) fn tend_ledgers(&mut self) {
         let is_tended = self.tending.as_ref().is_some_and(|task| !task.is_finished());
         let Some(capabilities) = self.capabilities.clone().filter(|own| own.seals() && !is_tended) else {
@@ -65,7 +65,7 @@ impl ReconcileLoop {
         self.tending = Some(self.plugins.tasks.spawn("signing of ledgers", TaskFate::Finite, tend));
     }
 
-    /// The same for closed files. Nothing waits for a bucket, and a turn that a stop ends is made again.
+    /// The same for closed files. Nothing waits for a bucket, and a round that a stop interrupts is repeated.
     pub(super) fn ship_ledgers(&mut self, stop: &CancellationToken) {
         let Some(capabilities) = self.capabilities.clone() else { return };
         let shipping = capabilities.shipping();
@@ -85,7 +85,7 @@ impl ReconcileLoop {
         let Some(capabilities) = &self.capabilities else { return };
         let now = self.plugins.clock.elapsed();
         for (name, cursor) in self.plugins.cursors() {
-            // A database that is slow or away is asked again the next time: changes don't wait for it.
+            // A slow or unreachable database is tried again the next time: changes don't wait for it.
             match tokio::time::timeout(PRUNE, capabilities.prune(&name, cursor, now)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => {

@@ -1,5 +1,9 @@
-//! The loop that makes what runs equal to what is configured. It alone starts and stops sources, streams and plugins;
-//! it reads no state and answers no request. It waits for nothing that takes minutes: [`examinations`] do.
+//! The reconciliation loop: makes what runs equal to what is configured.
+//!
+//! It alone starts and stops sources, streams and plugins, so no two changes can race. A single loop must
+//! never block, or one plugin would delay every other change. So compiling and examining, which take minutes,
+//! run beside it ([`component_checks`]), and draining continues across rounds. It reads no state and answers
+//! no request. A faulty document changes nothing that runs.
 
 mod component_checks;
 mod handover;
@@ -39,9 +43,9 @@ use plugins::WaitingPlugin;
 use report::ConfigReporter;
 use rollback::RollbackTable;
 
-/// Several files written one after the other are one change.
+/// Files that are written one after the other count as one change.
 const DEBOUNCE: Duration = Duration::from_millis(200);
-/// What a burst left in memory is let go of after this long without another state.
+/// How long after the last state the memory of a burst is released.
 const QUIET: Duration = Duration::from_secs(1);
 
 pub struct ReconcileLoop {
@@ -58,23 +62,23 @@ pub struct ReconcileLoop {
     rollbacks: RollbackTable,
     pub shared: std::sync::Arc<SharedStatus>,
     examinations: ComponentChecks,
-    /// Those that the last round found without an answer.
+    /// Plugins whose examination had no answer in the last round.
     waiting: Vec<WaitingPlugin>,
     host: Option<HostSpec>,
     capabilities: Option<OpenCapabilities>,
-    /// Signs and closes ledgers.
+    /// The task that signs and closes ledgers.
     tending: Option<JoinHandle<()>>,
-    /// Ships closed files of ledgers.
+    /// The task that ships closed files of ledgers.
     shipping: Option<JoinHandle<()>>,
     refused: bool,
-    /// When what was refused is tried again.
+    /// When refused changes are tried again.
     refused_again: Duration,
     shipping_pauses: ShipPauses,
-    /// A look has asked for something after it had waited for answers.
+    /// Set if a round requested something after it had waited for answers.
     look_again: bool,
-    /// What of the configuration is not taken, and was told.
+    /// Parts of the configuration that are not used, and were reported.
     untaken: BTreeSet<String>,
-    /// At the last look.
+    /// As of the last round.
     journal_was_in_trouble: bool,
 }
 
@@ -129,8 +133,7 @@ impl ReconcileLoop {
         })
     }
 
-    /// Runs until `stop`, then ends what runs, whatever it ended with: first what takes in,
-    /// then what hands out.
+    /// Runs until `stop`, then ends everything, however it ended itself: first intake, then delivery.
     pub async fn run(
         mut self,
         snapshots: watch::Receiver<Option<ConfigSnapshot>>,
@@ -164,7 +167,7 @@ impl ReconcileLoop {
         loop {
             let version_decided = self.plugins.version_decided();
             tokio::select! {
-                // The task that follows the configuration stops at the same time: that is no failure then.
+                // The task that follows the configuration stops at the same time. That is not a failure then.
                 biased;
                 () = stop.cancelled() => return Ok(()),
                 changed = snapshots.changed() => {
@@ -172,14 +175,14 @@ impl ReconcileLoop {
                         return Ok(());
                     }
                     changed.context("the configuration is not watched any more")?;
-                    // Nothing runs yet that half a change could end: a restart doesn't wait.
+                    // Nothing runs yet that half a change could end, so a restart doesn't wait.
                     if !std::mem::take(&mut is_first) {
                         tokio::time::sleep(DEBOUNCE).await;
                     }
                 }
-                // Its change, or one that came since, has waited for this.
+                // Its change, or a later one, has waited for this.
                 () = self.plugins.has_drained() => {}
-                // What a look has asked for late.
+                // A round requested another one.
                 () = std::future::ready(()), if std::mem::take(&mut self.look_again) => {}
                 // Its plugin has waited for this.
                 () = self.examinations.answered() => {}
@@ -226,7 +229,7 @@ impl ReconcileLoop {
         }
     }
 
-    /// Offers the templates to people, and returns what is wrong with some.
+    /// Offers the templates to people, and returns the faults in them.
     fn offer(&self, snapshot: &ConfigSnapshot) -> Vec<String> {
         let (mut offer, problems) = offered(self.host.as_ref(), snapshot);
         if !snapshot.is_whole()
@@ -240,8 +243,8 @@ impl ReconcileLoop {
         texts(&problems)
     }
 
-    /// Ends early on a stop. What it did not get to is left as it is: only what was looked at and
-    /// is not wanted any more is taken out.
+    /// Ends early on a stop. Documents that it did not reach are left as they are: only what was examined and
+    /// is no longer wanted is removed.
     async fn reconcile(&mut self, snapshot: &ConfigSnapshot, stop: &CancellationToken) {
         let mut problems: Vec<String> = snapshot.problems.iter().map(ToString::to_string).collect();
         if let Err(found) = self.reconcile_host(snapshot, stop).await {

@@ -1,4 +1,4 @@
-//! Makes the plugins that run equal to those that are configured.
+//! Makes the running plugins equal to the configured ones.
 
 use std::collections::BTreeSet;
 
@@ -20,19 +20,19 @@ use crate::controller::shared::{PluginPhase, PluginState};
 const UNREAD: &str = "a part of the configuration is missing or can't be read, and the rest does not name this plugin. Its \
                       last good version goes on: repair what `kubewitness status` shows under `configuration`";
 
-/// A plugin whose component is still examined.
+/// A plugin whose component is still being examined.
 pub(super) struct WaitingPlugin {
     name: String,
     number: u64,
-    /// Why its last good version is examined instead of what is configured.
+    /// Why its last good version is examined instead of the configured one.
     refusal: Option<String>,
 }
 
-/// How what a document wants stands.
+/// The progress of a document.
 #[derive(Clone, Copy)]
 enum DocumentState {
     Runs,
-    /// By the number of its examination.
+    /// With the number of its examination.
     Asked(u64),
 }
 
@@ -47,14 +47,14 @@ struct FallingPlugin<'a> {
     name: String,
     config_map: &'a str,
     message: String,
-    /// The examination of its last good version, where that does not run.
+    /// The examination of its last good version, if that does not run.
     good: Option<Result<u64, String>>,
 }
 
 impl ReconcileLoop {
     pub(super) async fn move_plugins(&mut self, capabilities: &OpenCapabilities, stop: &CancellationToken) {
         for name in self.plugins.names() {
-            // On shut-down no plugin has to move first.
+            // During shutdown, no plugin has to move first.
             if stop.is_cancelled() {
                 return;
             }
@@ -73,8 +73,9 @@ impl ReconcileLoop {
         }
     }
 
-    /// What fits is taken first, so that what does not can't stand in its place. What takes long to examine is taken in
-    /// a later round. Answers the names that are still wanted; none where a stop came before all were looked at.
+    /// Documents that fit are applied first, so that a faulty one can't take their place. Those that take
+    /// long to examine are applied in a later round. Returns the names that are still wanted; `None` if a
+    /// stop came before all were examined.
     pub(super) async fn reconcile_plugins(
         &mut self,
         snapshot: &ConfigSnapshot,
@@ -117,7 +118,7 @@ impl ReconcileLoop {
                         Ok(DocumentState::Runs) => {}
                         Ok(DocumentState::Asked(number)) => {
                             self.waiting.push(WaitingPlugin { name, number, refusal: None });
-                            // The answer may come while this look still goes on.
+                            // The answer may arrive while this round is still running.
                             self.look_again = true;
                         }
                     }
@@ -143,7 +144,7 @@ impl ReconcileLoop {
         good.map(|(name, good)| (name.clone(), good.entry.clone())).collect()
     }
 
-    /// What one document wants, and how that stands. The error is what people are told.
+    /// The name of one document's plugin, and its progress. The error is shown to people.
     async fn look(
         &mut self,
         entry: &ManifestEntry,
@@ -168,7 +169,7 @@ impl ReconcileLoop {
         }
         match self.plugins.candidate(&name) {
             Some(running) => wanted.keep_compared(running),
-            // Its shadow is asked for once it runs.
+            // Its shadow is requested once it runs.
             None => wanted = wanted.at_work(),
         }
         Ok((name, DocumentState::Asked(self.examinations.ask(wanted))))
@@ -196,7 +197,7 @@ impl ReconcileLoop {
         format!("{}: the plugin `{name}` is {owner}'s: choose another name", entry.origin.place)
     }
 
-    /// Logs the plugins whose components are still examined.
+    /// Logs the plugins whose components are still being examined.
     pub(super) fn tell_of_waiting(&self) {
         for WaitingPlugin { name, number, refusal } in &self.waiting {
             let Some(told) = self.examinations.waiting_message(*number) else { continue };
@@ -227,8 +228,8 @@ impl ReconcileLoop {
         self.plugins.config_map(name).or_else(good)
     }
 
-    /// The name under which a refused ConfigMap is shown: the name of its plugin, else the name that it gives
-    /// itself, else its own name, set apart so that no plugin has it.
+    /// The name under which a refused ConfigMap is shown: that of its plugin, otherwise the name in it,
+    /// otherwise its own name, marked so that no plugin can have it.
     fn name_of_refused(&self, entry: &ManifestEntry, kept: &BTreeSet<String>) -> String {
         let mut owned = self.plugins.names().into_iter().chain(self.good_plugins.keys().cloned());
         let is_own =
@@ -261,7 +262,7 @@ impl ReconcileLoop {
         }
         let good = GoodPlugin { entry: entry.clone(), component, pulled };
         self.begin_probation(&name, &good).await.map_err(failed)?;
-        // After a restart it lies there already, and each of its files would take two syncs.
+        // After a restart it is already there, and each of its files would take two syncs.
         if !self.good_plugins.get(&name).is_some_and(|before| before.is_kept_as(&good)) {
             let (of, saved) = (name.clone(), good.clone());
             let kept = self.last_good.ask(move |kept| kept.save_plugin(&of, &saved, &bytes)).await;
@@ -272,7 +273,8 @@ impl ReconcileLoop {
         Ok(())
     }
 
-    /// What runs is what is wanted. A bad change may have been taken back, or one that was still examined.
+    /// The running version is the wanted one. A bad change, or one that was still being examined, may have
+    /// been reverted.
     async fn goes_on(&mut self, name: &str, config_map: &str) {
         let is_told = |state: PluginState| state.phase != PluginPhase::Active || state.message.is_some();
         if self.shared.plugin(name).is_some_and(is_told) {
@@ -285,7 +287,7 @@ impl ReconcileLoop {
         self.tell(name, config_map, PluginPhase::Active, None).await;
     }
 
-    /// All that have to start first are examined at the same time. `None`: a stop came before the end.
+    /// Those that must start first are all examined at the same time. `None` if a stop came before the end.
     async fn fall_back_all(
         &mut self,
         refused: Vec<(&ManifestEntry, Option<String>, String)>,
@@ -312,7 +314,8 @@ impl ReconcileLoop {
         Some(())
     }
 
-    /// Stops what has no signature under settings that now ask for one. As the last good version it would run on.
+    /// Stops plugins without a signature under settings that now require one. Otherwise they would continue
+    /// as the last good version.
     async fn stop_unsigned(&mut self, name: &str, host: &HostSpec) {
         let has_none = |it: &PluginCandidate| {
             !is_signed(&it.parsed.spec.module, it.pulled.as_ref(), &host.modules.signed_by)
@@ -351,7 +354,7 @@ impl ReconcileLoop {
         Some(wanted.map(|wanted| self.examinations.ask(wanted)))
     }
 
-    /// Keeps the last good one running, or starts it after a restart.
+    /// Keeps the last good version running, or starts it after a restart.
     async fn fall_back(
         &mut self,
         refused: FallingPlugin<'_>,
@@ -359,7 +362,7 @@ impl ReconcileLoop {
         stop: &CancellationToken,
     ) {
         let FallingPlugin { name, config_map, message, good } = refused;
-        // What is so is told when what ran has drained: until then the last good one can't be started.
+        // Reported once the running version has drained: until then the last good one can't be started.
         if self.plugins.is_draining(&name) {
             return;
         }
@@ -392,7 +395,7 @@ impl ReconcileLoop {
     }
 
     async fn tell(&mut self, name: &str, config_map: &str, phase: PluginPhase, message: Option<String>) {
-        // A plugin that was not started any more is not active.
+        // A plugin that could not be started is not active.
         if self.plugins.tasks.is_stopping() {
             return;
         }
@@ -406,7 +409,7 @@ impl ReconcileLoop {
         let known: BTreeSet<String> =
             self.shared.plugins().into_keys().chain(self.good_plugins.keys().cloned()).collect();
         for name in known.difference(kept) {
-            // What it finishes meanwhile is still its own.
+            // States that it finishes meanwhile still count.
             if matches!(self.plugins.stop(name).await, StopOutcome::NotYet) {
                 continue;
             }
@@ -421,7 +424,7 @@ impl ReconcileLoop {
             }
             self.reporter.forget(name).await;
         }
-        // What it left stays for a while; it is only an aid to retention, and is tried again.
+        // Its remains stay for a while. Recording this only helps retention, and is retried.
         let draining = known.into_iter().filter(|name| self.plugins.is_draining(name));
         let holding = kept.iter().cloned().chain(draining).chain(self.streams.progress_names()).collect();
         if let Err(error) = self.plugins.journal.retire_all_but(&holding).await {

@@ -1,5 +1,5 @@
-//! Reports the result of each change of a plugin: in the log, and in the cluster as a status ConfigMap for each plugin
-//! and an Event on the operator's ConfigMap.
+//! Reports the result of each change of a plugin: in the log, and in the cluster as a status ConfigMap for
+//! each plugin and an Event on the operator's ConfigMap.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,8 +13,8 @@ use tracing::{error, info, warn};
 use crate::config::cluster::WatchedMaps;
 use crate::controller::shared::PluginPhase;
 
-/// Statuses are not watched, so each is read this often to find one that was deleted or edited: one request
-/// a plugin.
+/// Statuses are not watched. Each is read this often, with one request for each plugin, to find one that was
+/// deleted or edited.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
 
 /// The outcome of one plugin's configuration.
@@ -37,7 +37,7 @@ pub struct ClusterReports {
 
 pub struct ConfigReporter {
     cluster: Option<ClusterReports>,
-    /// The last reports. A report that could not be written to the cluster is not in `written`.
+    /// The last reports. A report that could not be written to the cluster is missing in `written`.
     told: BTreeMap<String, ConfigReport>,
     written: BTreeMap<String, ConfigReport>,
     looked: Instant,
@@ -55,7 +55,7 @@ impl ConfigReporter {
         self.write(&report).await;
     }
 
-    /// The plugin was taken out: so is its status.
+    /// Removes the status of a removed plugin.
     pub async fn forget(&mut self, plugin: &str) {
         self.told.remove(plugin);
         self.written.remove(plugin);
@@ -69,7 +69,7 @@ impl ConfigReporter {
         }
     }
 
-    /// Writes again what could not be written, and repairs statuses that were changed in the cluster.
+    /// Writes reports that failed before, and repairs statuses that were changed in the cluster.
     pub async fn catch_up(&mut self) {
         let look = self.looked.elapsed() >= LOOK_AGAIN;
         if look {
@@ -119,7 +119,7 @@ fn log(report: &ConfigReport) {
     match (report.phase, &report.message) {
         (PluginPhase::Active, _) => info!(plugin, digest, "the plugin is active"),
         (PluginPhase::Failed, message) => {
-            // One record is one line of the log, however many faults there are.
+            // One record is one line of the log, however many faults it has.
             let why = message.as_deref().unwrap_or("no reason was given").replace('\n', "; ");
             error!(plugin, "the plugin is not loaded: {why}");
         }
@@ -133,7 +133,7 @@ fn status_name(plugin: &str) -> String {
     format!("kubewitness-status-{plugin}")
 }
 
-/// `false`: it is there as it should be.
+/// Returns `false` if nothing had to change.
 async fn write_status(
     cluster: &ClusterReports,
     report: &ConfigReport,
@@ -141,7 +141,7 @@ async fn write_status(
     let labels = BTreeMap::from([
         (STATUS_LABEL.to_string(), "true".to_string()),
         ("kubewitness.dev/phase".to_string(), report.phase.as_str().to_string()),
-        // A label holds 63 characters; 12 tell components apart, and data has the whole digest.
+        // A label has at most 63 characters; 12 identify a component, and the data has the whole digest.
         ("kubewitness.dev/digest".to_string(), report.digest.chars().take(12).collect()),
     ]);
     let data = BTreeMap::from([
@@ -155,7 +155,7 @@ async fn write_status(
     configmaps::write_status(&cluster.connection.client, &cluster.namespace, &name, &labels, &data).await
 }
 
-/// An event is a courtesy: the status ConfigMap says the same, so a failure is only logged.
+/// An Event is an extra: the status ConfigMap says the same, so a failure is only logged.
 async fn emit(cluster: &ClusterReports, about: &ConfigMapDoc, report: &ConfigReport) {
     let (kind, reason, text) = match report.phase {
         PluginPhase::Active => {

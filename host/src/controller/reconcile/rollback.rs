@@ -1,7 +1,8 @@
-//! Takes a version back that fails its first calls, and goes on with the one before. A plugin's first version has none
-//! before it: it stays, and its states wait as those of any plugin that fails.
+//! Rolls back a version that fails its first calls, and continues with the previous one. A plugin's first
+//! version has no predecessor: it stays, and its states wait as those of any failing plugin.
 //!
-//! What ran before is kept on disk as long as the probation lasts, so a restart does not end it.
+//! The previous version is kept on disk as long as the probation lasts, so a restart does not end the
+//! probation.
 
 use std::collections::BTreeMap;
 
@@ -15,19 +16,19 @@ use crate::controller::plugins::ExaminedQuestion;
 /// By the plugin's name.
 #[derive(Default)]
 pub(super) struct RollbackTable {
-    /// Of versions that have not worked yet: what ran before.
+    /// The previous versions of those that have not worked yet.
     before: BTreeMap<String, GoodPlugin>,
-    /// What was taken back, and why. The same document is not taken again.
+    /// The versions that were rolled back, and why. The same document is not applied again.
     refused: BTreeMap<String, (ExaminedQuestion, String)>,
 }
 
 impl RollbackTable {
-    /// `before`: of versions that had not worked yet when the process before ended.
+    /// `before` has the versions that had not worked yet when the previous process ended.
     pub fn of(before: BTreeMap<String, GoodPlugin>) -> Self {
         Self { before, ..Self::default() }
     }
 
-    /// Why this very question has its answer already.
+    /// The refusal of exactly this question, if there was one.
     pub fn refusal(&self, name: &str, question: &ExaminedQuestion) -> Option<String> {
         let (refused, why) = self.refused.get(name)?;
         (refused == question).then(|| why.clone())
@@ -40,10 +41,10 @@ impl RollbackTable {
 }
 
 impl ReconcileLoop {
-    /// A version has started, and is not the last good one yet. Where another one ran before, that one is kept until the
-    /// new one has worked.
+    /// A version has started, and is not the last good one yet. If another one ran before, that one is kept
+    /// until the new one has worked.
     pub(super) async fn begin_probation(&mut self, name: &str, good: &GoodPlugin) -> anyhow::Result<()> {
-        // A version that is replaced before it has worked has not shown that it can.
+        // A version that is replaced before it has worked has not proved itself.
         let known = self.rollbacks.before.get(name);
         let before = known.or_else(|| self.good_plugins.get(name)).filter(|before| before.is_another(good));
         let Some(before) = before.cloned() else {
@@ -80,8 +81,8 @@ impl ReconcileLoop {
         }
     }
 
-    /// Ends versions that have failed. What ran before is started as the last good version is, in the next look at the
-    /// configuration. Returns whether there was one.
+    /// Ends versions that have failed. The previous ones start in the next round, as the last good versions.
+    /// Returns whether any had failed.
     pub(super) async fn take_back(&mut self) -> bool {
         self.end_probations().await;
         let mut has_failed = false;

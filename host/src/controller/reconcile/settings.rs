@@ -1,5 +1,5 @@
-//! The controller's own document: sources, streams, and what plugins can be granted. Witnessing depends on none of what
-//! plugins are granted.
+//! The controller's own document: sources, streams, and what plugins can be granted. Witnessing depends on
+//! none of the grants.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,12 +28,12 @@ impl ReconcileLoop {
                 Ok(()) => return Ok(()),
                 Err(refusal) => refusal,
             },
-            // What could not be read may well hold it, and is told already.
+            // An unreadable file may well contain it, and was reported already.
             Err(_) if unread => Vec::new(),
             Err(problem) => texts(&[problem]),
         };
-        // Nothing runs yet in this process, or no plugin in a replica that has become the leader: the last good settings
-        // are better than none.
+        // Nothing runs yet in this process, or no plugin in a replica that has become the leader: the last
+        // good settings are better than none.
         let has_nothing = self.host.is_none() || (self.role.is_leader() && self.capabilities.is_none());
         if has_nothing
             && let Some(good) =
@@ -45,12 +45,13 @@ impl ReconcileLoop {
         Err(refusal)
     }
 
-    /// Sources change one by one. When databases, destinations, ledgers or keys change, what
-    /// stays is kept open, and the plugins go over to the new ones.
+    /// Sources change one by one. When databases, destinations, ledgers or keys change, unchanged ones stay
+    /// open, and the plugins move to the new ones.
     ///
-    /// Witnessing depends on none of them: at a start the settings are taken although some can't be opened. Those are
-    /// told as problems, their plugins fail, and the next look tries them again. A change of settings that run is
-    /// refused if what it brings can't be opened: the last good settings go on, and their plugins with them.
+    /// Witnessing depends on none of them: at startup the settings are applied even if some can't be opened.
+    /// Those are reported as problems, their plugins fail, and the next round tries them again. A change of
+    /// running settings is refused if it can't be opened: the last good settings stay, and their plugins with
+    /// them.
     async fn take_host(
         &mut self,
         entry: &ManifestEntry,
@@ -97,7 +98,7 @@ impl ReconcileLoop {
                 Arc::new(opened.map_err(|faults| texts(&parsed.problems(faults)))?)
             }
         };
-        // Capabilities that stay were opened for the sources of before.
+        // Capabilities that stay open were opened for the former sources.
         redaction.watch(&parsed.spec.sources);
         let named = parsed.spec.sources.iter().map(|source| (source.name.clone(), source.clone()));
         let known: BTreeMap<_, _> = known.into_iter().chain(named).collect();
@@ -122,14 +123,14 @@ impl ReconcileLoop {
         self.keep_host(&parsed).await
     }
 
-    /// Tries again what could not be opened. What is open stays so, and no plugin that runs has to move.
+    /// Retries what could not be opened. Open ones stay open, and no running plugin has to move.
     async fn open_closed(
         &mut self,
         parsed: &ParsedManifest<HostSpec>,
         stop: &CancellationToken,
     ) -> Result<(), Vec<String>> {
         let Some(old) = self.capabilities.clone() else {
-            // A replica that only witnesses shows documents, too, and waits for its key.
+            // A replica that only witnesses also shows documents, and waits for its key.
             let waits = self.shared.redaction().is_some_and(|redaction| redaction.ready().is_err());
             return if waits { self.keep_host(parsed).await } else { Ok(()) };
         };
@@ -158,8 +159,7 @@ impl ReconcileLoop {
         saved.map_err(|error| vec![unreadable(&error)])
     }
 
-    /// Each replica witnesses. What comes from a stream has one reader, and what is done to a history or
-    /// with it one who does it.
+    /// Each replica witnesses. A stream has one reader, and only one replica changes a history.
     pub(super) async fn reconcile_sources(&mut self, spec: &HostSpec, rules: StatusRules) {
         if self.role.is_leader() {
             self.sources.reconcile(&spec.sources, &spec.streams, rules).await;
@@ -174,8 +174,9 @@ impl ReconcileLoop {
     }
 }
 
-/// A source's checkpoint and objects belong to what it witnessed. Under the same name something
-/// else would begin in the middle of them, and objects would be missing without a word.
+/// Finds sources that now witness something else. A source's checkpoint and objects belong to what it
+/// witnessed. Another kind under the same name would start in the middle of them, and objects would be
+/// missing silently.
 pub(super) fn changed_sources(
     known: &BTreeMap<String, SourceSpec>,
     wanted: &[SourceSpec],
@@ -186,7 +187,7 @@ pub(super) fn changed_sources(
             source.kind.clone(),
             source.namespace.clone(),
             source.match_labels.clone(),
-            // What another controller witnesses has positions of its own.
+            // The positions of a carried source belong to the other controller.
             source.from.as_ref().map(|from| from.stream.clone()),
         )
     };
@@ -204,8 +205,8 @@ pub(super) fn changed_sources(
     wanted.iter().enumerate().filter(|(_, source)| changed(source)).map(fault).collect()
 }
 
-/// What plugins are given: all but what is witnessed, and how, and what a component is held against before
-/// it runs.
+/// The settings that concern plugins: all except what is witnessed and how, and the limits that a component
+/// is checked against before it runs.
 fn for_plugins(spec: &HostSpec) -> HostSpec {
     let (sources, streams, status_rules) = (Vec::new(), Vec::new(), Vec::new());
     let (limits, modules) = (HostLimitsSpec::default(), ModulesSpec::default());

@@ -1,5 +1,9 @@
-//! The sources that run: one list-watch each, started and stopped as the configuration says. It never looks into a
-//! state.
+//! The running sources: one list-watch each, started and stopped as configured.
+//!
+//! Two watches of one source would witness the same versions twice. So a source whose settings changed is
+//! stopped before it starts again, and it resumes from its checkpoint. A source that fails stays and retries;
+//! the others don't notice. If another replica is ahead, a source ends and begins again where that one is.
+//! This module never looks into a state.
 
 pub mod resync;
 pub mod retention;
@@ -26,12 +30,12 @@ use tracing::info;
 use super::shared::SharedStatus;
 use crate::tasks::{TaskFate, TaskSupervisor};
 
-/// Sources that wait to begin again.
+/// The most sources that wait to start again.
 const OVERTAKEN: usize = 16;
 
 struct RunningSource {
     spec: SourceSpec,
-    /// Which brings it, where another controller witnesses it.
+    /// The stream that carries it, if another controller witnesses it.
     stream: Option<StreamSpec>,
     stop: CancellationToken,
     tasks: Vec<JoinHandle<()>>,
@@ -39,7 +43,7 @@ struct RunningSource {
 
 impl RunningSource {
     async fn ended(self) {
-        // How they ended was told to the supervisor; here only that they have.
+        // The supervisor has their results. Here only their end matters.
         for task in self.tasks {
             task.await.ok();
         }
@@ -91,21 +95,21 @@ impl SourceParts {
         }
     }
 
-    /// Says whether this process audits. An audit of each replica would ask for the same list.
+    /// Sets whether this process audits. An audit by each replica would request the same list.
     pub fn audit(&self, audits: bool) {
         self.audits.store(audits, Ordering::Relaxed);
     }
 
-    /// Until another witness of a shared journal turned out to be ahead in a source, which has ended.
+    /// Returns a source that has ended because another witness of a shared journal is ahead.
     pub async fn overtaken(&mut self) -> String {
         match self.overtaken.1.recv().await {
             Some(name) => name,
-            // This one keeps a sender.
+            // A sender is held here, so the channel never closes.
             None => std::future::pending().await,
         }
     }
 
-    /// From where the journal is now.
+    /// Starts the source again at the journal's present position.
     pub async fn begin_again(&mut self, name: &str) {
         let Some(RunningSource { spec, stream, .. }) = self.running.get(name) else { return };
         let (spec, streams) = (spec.clone(), stream.iter().cloned().collect::<Vec<_>>());
@@ -113,11 +117,11 @@ impl SourceParts {
         self.start(&spec, &streams);
     }
 
-    /// A source whose settings changed is stopped before it starts again: two at once would
-    /// witness the same versions twice. So is one whose kind has other rules now: it goes on from
-    /// its checkpoint, and what is journaled keeps the status that it was given.
+    /// A source whose settings changed is stopped before it starts again: two at once would witness the same
+    /// versions twice. The same applies if its kind has other rules now: it continues from its checkpoint,
+    /// and journaled states keep their status.
     pub async fn reconcile(&mut self, wanted: &[SourceSpec], streams: &[StreamSpec], rules: StatusRules) {
-        // When it is resynced and what is kept of it has nothing to do with how it is witnessed.
+        // Resync and retention don't affect how it is witnessed.
         let watched = |spec: &SourceSpec| SourceSpec { resync: None, retention: None, ..spec.clone() };
         let is_wanted = |running: &RunningSource| {
             let (group, kind) = (running.spec.group(), &running.spec.kind);
@@ -133,7 +137,7 @@ impl SourceParts {
             .collect();
         for name in names {
             self.stop(&name).await;
-            // A source that restarts is still asked: its old objects are better than no answer.
+            // A source that restarts stays readable: its old objects are better than no answer.
             if wanted.iter().all(|spec| spec.name != name) {
                 self.shared.remove_source(&name);
             }
@@ -181,7 +185,7 @@ impl SourceParts {
         self.running.insert(spec.name.clone(), RunningSource { spec: spec.clone(), stream, stop, tasks });
     }
 
-    /// The task that makes a source's states: without it there is no source.
+    /// The task that makes a source's states: without it, the source is gone.
     fn essence(
         &self,
         name: &str,
@@ -193,7 +197,7 @@ impl SourceParts {
             match making.await {
                 Err(SourceError::Overtaken(why)) => {
                     info!(source = name, "starting the source again: {why}");
-                    // Where sending fails, the reconciliation loop has ended.
+                    // If sending fails, the reconciliation loop has ended.
                     overtaken.send(name).await.ok();
                     return Ok(());
                 }
@@ -214,7 +218,7 @@ impl SourceParts {
         }
     }
 
-    /// Ends all of them, at once.
+    /// Ends all of them at the same time.
     pub async fn shut_down(&mut self) {
         for running in self.running.values() {
             running.stop.cancel();

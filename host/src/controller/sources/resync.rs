@@ -1,5 +1,5 @@
-//! Decides when each source is resynced; the dispatchers decide what a plugin gets. Nothing is kept over a restart:
-//! the next resync makes up for a missed one, and plugins that need every state read the journal.
+//! Decides when each source is resynced; the dispatchers decide what a plugin gets. Nothing is saved across a
+//! restart: the next resync makes up for a missed one, and plugins that need every state read the journal.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -64,7 +64,7 @@ impl SourceResyncs {
     }
 }
 
-/// Up to a tenth more or less, so that sources and replicas that began together don't stay so.
+/// Up to a tenth more or less, so that sources and replicas that began together drift apart.
 fn jittered(every: Duration) -> Duration {
     let random = (RandomState::new().hash_one(0u8) % 1000) as f64 / 1000.0;
     every.mul_f64(0.9 + 0.2 * random)

@@ -1,5 +1,5 @@
-//! Asks the journal at intervals to remove states beyond each source's settings, one source after the other. The
-//! journal decides which states may go.
+//! Asks the journal at intervals to remove states beyond each source's settings, one source after the other.
+//! The journal decides which states may be removed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -67,7 +67,7 @@ impl SourceRetentions {
             while stopped.run_until_cancelled(tokio::time::sleep(pause)).await.is_some() {
                 pause = timers.pause;
                 let begun = Instant::now();
-                // Dropped in the middle it has taken what it has taken.
+                // If it is dropped in the middle, the removals so far stay.
                 let passed = stopped.run_until_cancelled(retention.pass(&spec)).await;
                 if let Some(Ok(told)) = &passed {
                     shared.set_held(&source, retention.held_states(), clock.now_ms());
@@ -101,7 +101,7 @@ impl SourceRetentions {
     }
 }
 
-/// Reports go with the last state of their object.
+/// Reports are removed with the last state of their object.
 async fn measure_reports(shared: &SharedStatus, journal: &Journal) {
     for (plugin, room) in shared.report_rooms() {
         match journal.report_bytes(&plugin).await {
@@ -131,7 +131,7 @@ mod tests {
         SourceSpec { retention, ..SourceSpec::of(name, "v1", "Pod") }
     }
 
-    /// What `status` and the portal tell comes from the passes themselves.
+    /// `status` and the portal show the results of the passes themselves.
     #[tokio::test]
     async fn what_holds_a_source_is_known_after_a_pass_and_forgotten_with_its_bounds() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! The streams to other controllers, with one carrier each, and the readers of sources that another controller
-//! witnesses.
+//! The streams to other controllers, with one carrier each, and the readers of sources that another
+//! controller witnesses.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
@@ -18,7 +18,7 @@ use tracing::info;
 use crate::controller::shared::SharedStatus;
 use crate::tasks::{TaskFate, TaskSupervisor};
 
-/// Names this process on the streams' servers, for as long as it lives.
+/// Identifies this process on the streams' servers, for as long as it lives.
 static INSTANCE: LazyLock<Arc<str>> = LazyLock::new(new_name);
 
 struct RunningStream {
@@ -30,7 +30,7 @@ struct RunningStream {
 impl RunningStream {
     async fn ended(self) {
         self.stop.cancel();
-        // How it ended was told to the supervisor.
+        // The supervisor has reported its end.
         self.task.await.ok();
     }
 }
@@ -47,7 +47,7 @@ impl SourceStreams {
         Self { journal, shared, tasks, running: BTreeMap::new() }
     }
 
-    /// One whose settings changed ends before it begins again: two would keep one progress.
+    /// A stream whose settings changed ends before it starts again: two would share one progress.
     pub async fn reconcile(&mut self, wanted: &[StreamSpec]) {
         let wanted: Vec<_> = wanted.iter().filter(|spec| !spec.carry.is_empty()).collect();
         let is_wanted = |running: &RunningStream| wanted.contains(&&running.spec);
@@ -77,7 +77,7 @@ impl SourceStreams {
         self.running.insert(spec.name.clone(), RunningStream { spec: spec.clone(), stop, task });
     }
 
-    /// Under which names the journal keeps how far they are.
+    /// The names under which the journal stores their progress.
     pub fn progress_names(&self) -> impl Iterator<Item = String> {
         self.running.keys().map(|name| progress_name(name))
     }
@@ -104,7 +104,7 @@ fn secret(reference: &SecretRef) -> SecretReader {
     })
 }
 
-/// How a source that another controller witnesses comes here; `None` where it is witnessed here.
+/// The reader of a source that another controller witnesses; `None` if it is witnessed here.
 pub fn reader(source: &SourceSpec, streams: &[StreamSpec], clock: Arc<dyn Clock>) -> Option<StreamReader> {
     let from = source.from.as_ref()?;
     let stream = stream_of(source, streams)?;

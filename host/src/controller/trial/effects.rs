@@ -5,7 +5,7 @@ use ring::digest::{Context, Digest, SHA256};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// What a request is answered, or a message: requests and messages take theirs in order, each from its own kind.
+/// The answer to a request or a message: each takes the next one of its own kind.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(untagged)]
 pub enum TrialReply {
@@ -21,7 +21,7 @@ pub struct HttpReply {
     pub body: String,
 }
 
-/// The recipients that the mail server refuses. It takes the message for the others.
+/// The recipients that the mail server refuses. It accepts the message for the others.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MailReply {
@@ -48,7 +48,8 @@ impl From<RefusedReply> for MailRefusal {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TrialEffect {
     pub call: &'static str,
-    /// The name that the plugin uses: a database, a destination, a ledger, a key; the level of a log line.
+    /// The plugin's name for the target (a database, a destination, a ledger, a key), or the level of a log
+    /// line.
     pub to: String,
     #[serde(flatten)]
     pub what: Map<String, Value>,
@@ -61,7 +62,7 @@ pub struct TrialEffect {
 pub struct NotedEffects {
     pub effects: Vec<TrialEffect>,
     pub count: usize,
-    /// Of all effects, as JSON.
+    /// The size of all effects, as JSON.
     pub bytes: usize,
     digest: Context,
 }
@@ -73,7 +74,7 @@ impl Default for NotedEffects {
 }
 
 impl NotedEffects {
-    /// `most`: bytes that are kept.
+    /// `most` is the number of bytes that are kept.
     pub fn add(&mut self, effect: TrialEffect, most: usize) {
         // A map of JSON values is always JSON.
         let text = serde_json::to_vec(&effect).unwrap_or_default();

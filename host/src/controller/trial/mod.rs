@@ -1,6 +1,10 @@
-//! A plugin that is called as the controller calls it, with nothing behind it: the database is a file that is thrown
-//! away, requests are answered and not sent. What it would have done is written down. It is no part of a plugin at
-//! work: a shadow and the commands for authors try plugins so.
+//! Calls a plugin as the controller does, but without the outside world.
+//!
+//! An author wants to see a plugin's effects before they are real, and a shadow version must not write to the
+//! operator's systems. A separate mock host was rejected: it would behave differently from the real one. So a
+//! trial uses the real sandbox and the real capabilities, with a temporary database and ledgers. Requests and
+//! messages are answered instead of sent. Intended effects are recorded. Plugins at work never run in it:
+//! shadows and the commands for authors do.
 
 mod effects;
 mod recorder;
@@ -30,9 +34,10 @@ use tempfile::TempDir;
 pub use effects::{HttpReply, MailReply, NotedEffects, TrialEffect, TrialReply};
 pub use recorder::{EffectKeep, EffectRecorder};
 
-/// Digests of secrets are keyed. This key is no secret, so that the same secret has the same digest in each trial.
+/// Digests of secrets are keyed. This key is public, so that the same secret has the same digest in each
+/// trial.
 const REDACTION_KEY: &str = "a trial of a plugin hides nothing: it sends nothing";
-/// What an Ed25519 key in PKCS#8 begins with; its 32 bytes follow.
+/// The prefix of an Ed25519 key in PKCS#8; its 32 bytes follow.
 const KEY_BEGINS: [u8; 16] = [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
 
 /// The stand-ins for the journal, the cache and the clock.
@@ -44,18 +49,18 @@ pub struct TrialServices {
     /// The entries that the plugin has stored.
     pub kv: Vec<(String, Vec<u8>)>,
     pub newest: Seq,
-    /// The largest that its database may grow.
+    /// The size limit of its database.
     pub database: Option<Bytes>,
-    /// Where its files are, for as long as it is called. Left out: among the temporary files.
+    /// The folder for its files while it is called. `None`: a temporary folder.
     pub folder: Option<PathBuf>,
 }
 
-/// Where the trials of a controller have their files.
+/// The folder for the trials of a controller.
 pub fn folder(data: &Path) -> PathBuf {
     data.join("trial")
 }
 
-/// Removes what the trials of a controller left that did not end by itself.
+/// Removes the files of a controller's trials that were interrupted.
 pub fn clear(data: &Path) -> io::Result<()> {
     match std::fs::remove_dir_all(folder(data)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -65,17 +70,17 @@ pub fn clear(data: &Path) -> io::Result<()> {
 
 /// The rules that hide secrets from the plugin.
 pub enum SecretHiding {
-    /// These rules, and a key that everybody knows.
+    /// These rules, with a public key.
     Rules(Box<RedactionSpec>),
-    /// As a controller does it.
+    /// As in a controller.
     Same(Arc<SecretRedaction>),
 }
 
-/// A plugin that is ready to be called, with what it is granted.
+/// A plugin that is ready to be called, with its grants.
 pub struct TrialPlugin {
     pub plugin: SandboxPlugin,
     pub recorder: Arc<EffectRecorder>,
-    /// Where its database and its ledgers are, for as long as it is called.
+    /// The folder of its database and ledgers while it is called.
     _folder: TempDir,
 }
 
@@ -129,12 +134,12 @@ impl TrialPlugin {
         Ok(Self { plugin, recorder, _folder: folder })
     }
 
-    /// Its calls are counted here.
+    /// Counts its calls.
     pub fn counted_by(self, tally: Arc<PluginTally>) -> Self {
         Self { plugin: self.plugin.counted_by(tally), ..self }
     }
 
-    /// Hands one state over. The answer is the verdict, or why the call failed.
+    /// Delivers one state. Returns the verdict, or why the call failed.
     pub async fn hand_over(&self, state: &Arc<State>) -> Value {
         let delivery = StateDelivery { state: state.clone(), attempt: 1, resync: false };
         match self.plugin.handle(&[delivery]).await {
@@ -165,7 +170,7 @@ pub fn object_of(state: &State) -> String {
     format!("{} {place}{}", object.kind, object.name)
 }
 
-/// A trial has no later start that could read its notes.
+/// A trial never restarts, so its notes are never read.
 struct UnreadNotes;
 
 #[async_trait]
@@ -177,7 +182,7 @@ impl NoteStore for UnreadNotes {
     fn note_later(&self, _: &str, _: Vec<KvWrite>) {}
 }
 
-/// A host that has what the plugin is granted, in a folder of its own.
+/// A host with everything that the plugin is granted, in a separate folder.
 fn host(spec: &PluginSpec, redaction: RedactionSpec, folder: &Path) -> Result<HostSpec> {
     let secret = |file: &str, text: &str| {
         let path = folder.join(file);
@@ -193,7 +198,7 @@ fn host(spec: &PluginSpec, redaction: RedactionSpec, folder: &Path) -> Result<Ho
     Ok(host)
 }
 
-/// A host that has whatever a plugin names.
+/// A host that has everything that a plugin names.
 pub fn host_for(spec: &PluginSpec) -> HostSpec {
     let PluginSpec { subscribe, grants, .. } = spec.clone();
     let sources: BTreeSet<_> = subscribe.into_iter().map(|s| s.source).chain(grants.lister).collect();
@@ -219,7 +224,7 @@ pub fn host_for(spec: &PluginSpec) -> HostSpec {
     }
 }
 
-/// Two grants may be of the same.
+/// Two grants may name the same thing.
 fn once<T>(grants: Vec<T>, name: fn(T) -> String) -> impl Iterator<Item = String> {
     grants.into_iter().map(name).collect::<BTreeSet<_>>().into_iter()
 }

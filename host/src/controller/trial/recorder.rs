@@ -1,5 +1,4 @@
-//! Lets a plugin's calls through to what it is granted, and writes down those that have effects. Requests are answered
-//! here.
+//! Passes a plugin's calls on to its grants, and records those with effects. Requests are answered here.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,9 +20,9 @@ use super::{HttpReply, MailReply, NotedEffects, TrialEffect, TrialReply};
 /// The treatment of effects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EffectKeep {
-    /// The cost is of interest, and not what is done.
+    /// Only the cost matters: effects are not recorded.
     Nothing(Vec<TrialReply>),
-    /// Up to so many bytes of one call.
+    /// Up to this many bytes of one call.
     Bytes(usize, Vec<TrialReply>),
 }
 
@@ -39,7 +38,7 @@ pub struct EffectRecorder {
     notes: Arc<Mutex<RecorderNotes>>,
     destinations: Arc<HashSet<String>>,
     mail: Arc<HashSet<String>>,
-    /// Bytes of effects that are kept of one call. `None`: effects are not written down.
+    /// How many bytes of one call's effects are kept. `None`: effects are not recorded.
     most: Option<usize>,
 }
 
@@ -62,7 +61,7 @@ impl EffectRecorder {
         Self { grants, notes, destinations, mail, most }
     }
 
-    /// The effects since it was last asked.
+    /// The effects since the last call of this function.
     pub fn take(&self) -> NotedEffects {
         std::mem::take(&mut lock(&self.notes).noted)
     }
@@ -95,7 +94,7 @@ struct RecordedSession {
 }
 
 impl RecordedSession {
-    /// What is written down of a call.
+    /// The recorded form of a call.
     fn heard(&self, what: impl FnOnce() -> Value) -> Value {
         if self.most.is_none() { Value::Null } else { what() }
     }
@@ -111,7 +110,7 @@ impl RecordedSession {
     }
 }
 
-/// As JSON where they are JSON, as text where they are text, in hex otherwise.
+/// As JSON if it is JSON, as text if it is text, in hex otherwise.
 fn bytes(bytes: &[u8]) -> Value {
     match (serde_json::from_slice(bytes), std::str::from_utf8(bytes)) {
         (Ok(value @ (Value::Object(_) | Value::Array(_))), _) => value,
@@ -135,7 +134,7 @@ fn rows(rows: &[Vec<SqlValue>]) -> Value {
     rows.iter().map(|row| row.iter().map(value).collect::<Value>()).collect()
 }
 
-/// As a plugin says it.
+/// In the words of the plugin interface.
 fn conflict(on_conflict: &OnConflict) -> Value {
     match on_conflict {
         OnConflict::Ignore => "ignore".into(),
@@ -217,7 +216,7 @@ impl EffectSession for RecordedSession {
             || json!({"method": method, "path": path, "headers": pairs(headers), "body": bytes(body)}),
         );
         if !self.destinations.contains(destination) {
-            // The refusal that the controller gives, too.
+            // The refusal that the controller would also give.
             let answer = self.session.http_send(destination, request).await;
             self.note("http.send", destination, what, &answer);
             return answer;
@@ -234,7 +233,7 @@ impl EffectSession for RecordedSession {
         answer
     }
 
-    /// Never handed over: what is granted is written down.
+    /// The message is recorded and never sent.
     async fn mail_send(
         &mut self,
         server: &str,
@@ -244,7 +243,7 @@ impl EffectSession for RecordedSession {
         let mut what = self
             .heard(|| json!({"recipients": to, "subject": subject, "text": text, "html": html, "id": id}));
         if !self.mail.contains(server) {
-            // The refusal that the controller gives, too.
+            // The refusal that the controller would also give.
             let answer = self.session.mail_send(server, message).await;
             self.note("mail.send", server, what, &answer);
             return answer;
@@ -301,8 +300,8 @@ impl EffectSession for RecordedSession {
         self.session.ledger_sign(key, message)
     }
 
-    /// The real digest is another one each time, and what is recorded is compared. Nobody erases a name from the files of a
-    /// trial, so they get another one of the same length.
+    /// The real digest differs each time, but recorded effects are compared. No name is erased from the files
+    /// of a trial, so they get a fixed digest of the same length.
     async fn conceal(&mut self, ledger: &str, name: String) -> Result<String, GrantError> {
         self.session.conceal(ledger, "x".repeat(name.len())).await?;
         Ok(PersonEntry::named(&name, [0; SALT_BYTES]).digest().to_owned())

@@ -1,4 +1,4 @@
-//! Objects as they were at a moment, from the journal.
+//! Objects as of a past moment, from the journal.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -16,20 +16,21 @@ use super::objects::wrong_cursor;
 use super::redacted::party;
 use super::{HostViews, unavailable};
 
-/// Gaps of whole sources that one answer looks at.
+/// How many gaps of whole sources one answer examines.
 const GAPS: usize = 1_000;
 
-/// Walks at a time. Each holds one of the journal's few readers for long, and the others are for short questions and for
-/// plugins.
+/// Concurrent walks. Each holds one of the journal's few readers for long, and the others are for short
+/// queries and for plugins.
 const WALKS: usize = 2;
 
-/// Turns to walk through the journal. A party has one at a time, and so it waits for itself and not for all others.
+/// Turns for walking through the journal. A party has one at a time, so its requests wait for each other and
+/// not for those of all others.
 pub(super) struct WalkTurns {
     each: PartyShares<ThreadParty>,
     all: Arc<Semaphore>,
 }
 
-/// Dropped, it is somebody else's turn.
+/// Releases the turn when it is dropped.
 struct WalkTurn {
     _own: OwnedSemaphorePermit,
     _all: OwnedSemaphorePermit,
@@ -158,7 +159,8 @@ impl HostViews {
     }
 }
 
-/// The sources of which all may be seen: a gap of a whole source hides how much of whose is missing.
+/// The sources of which the person may see everything: a gap of a whole source does not say whose states are
+/// missing.
 fn whole(sources: &[String], query: &ObjectQuery) -> Vec<String> {
     let is_whole = |source: &&String| {
         let within = query.within.as_ref();

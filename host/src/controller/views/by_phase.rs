@@ -1,4 +1,5 @@
-//! Objects that were in a phase, or that ended badly for a cause, within a range of time: from the index of phases.
+//! Objects that were in a phase, or that ended badly for a cause, within a range of time: from the index of
+//! phases.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,27 +19,28 @@ use super::gone::{DOCUMENTS, is_named};
 use super::objects::wrong_cursor;
 use super::{HostViews, unavailable};
 
-/// Times that are looked at together, and so often by one page: some 50 ms. A page that finds too few ends early.
+/// How many times are examined together, and how often one page does that: some 50 ms. A page that finds too
+/// few ends early.
 const LOOKED: usize = 2_000;
 const ROUNDS: usize = 10;
-/// A question waits so long for what the index has still to read.
+/// How long a query waits for what the index still has to read.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Said while the index is behind.
+/// The notice while the index lags.
 pub(super) const INCOMPLETE: &str = "The index of phases is still being read from the journal, so objects may be \
     missing here. Ask again in a moment.";
 
-/// Parts that are counted: a number is for people, and no list waits long for it.
+/// How many parts are counted: people read the number, and no list waits long for it.
 const COUNTED: usize = 2;
 
-/// A word that became due more recently is no news: the follower is about to look for it.
+/// A word that became due more recently is not reported: the follower is about to find it.
 const OVERDUE_MS: u64 = 1_000;
 
-/// Said while outcomes that are asked for are overdue.
+/// The notice while requested outcomes are overdue.
 const UNEXPLAINED: &str = "The causes of some outcomes are still being looked for, so objects may be missing here. Ask \
     again in a moment.";
 
-/// What is asked about the past.
+/// The subject of a query about the past.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum PastQuery<'a> {
     /// The phase that objects were in.
@@ -68,7 +70,7 @@ impl<'a> PastQuery<'a> {
     }
 }
 
-/// A page of the index that is asked for.
+/// A requested page of the index.
 #[derive(Clone)]
 enum IndexQuery {
     Phase(PhaseQuery),
@@ -99,15 +101,15 @@ impl IndexQuery {
     }
 }
 
-/// An object that may be meant.
+/// An object that may match.
 struct PhaseCandidate {
-    /// Of the state that it is in, or that was its end.
+    /// The position of its present state or its end.
     seq: Seq,
     current: Option<CurrentObject>,
     time: TimeInPhase,
 }
 
-/// The matches of one question.
+/// The matches of one query.
 struct PhaseMatches {
     current: Option<CurrentObject>,
     state: Arc<State>,
@@ -154,13 +156,14 @@ impl HostViews {
         Ok(page)
     }
 
-    /// Whether words of the asked sources are overdue.
+    /// Whether words of the requested sources are overdue.
     async fn lacks_words(&self, query: &ObjectQuery) -> bool {
         let before_ms = self.clock.now_ms().saturating_sub(OVERDUE_MS);
         self.phases.lacks_words(self.asked(query), before_ms).await.unwrap_or(true)
     }
 
-    /// How many there are. `None`: too many to count, or each would have to be read.
+    /// The number of objects; `None` if they are too many to count, or if counting would have to read each of
+    /// them.
     pub(super) async fn count_was(&self, query: &ObjectQuery, phase: &str) -> Result<Option<u64>, ViewError> {
         let is_read = |shown: &SourceVisibility| matches!(shown, SourceVisibility::Namespaces(_));
         let within = query.within.as_ref();
@@ -202,13 +205,13 @@ impl HostViews {
         })
     }
 
-    /// Adds the word for its cause to each object that may have one: one look at the index for all of them.
+    /// Adds the word for the cause to each object that may have one, with one lookup for all.
     pub(super) async fn add_causes(&self, views: &mut [ObjectView]) -> Result<(), ViewError> {
         let has_ended = |view: &ObjectView| view.status.terminal || view.ended_at.is_some();
         let mut asked: Vec<_> =
             views.iter_mut().filter(|view| has_ended(view) && !outcomes::is_part(&view.object)).collect();
         let objects = asked.iter().map(|view| (view.source.clone(), view.object.uid.clone())).collect();
-        // A list is told without causes where the index can't be used: the question for one is refused.
+        // If the index can't be used, a list is shown without causes; a query for a cause is refused.
         let causes = self.phases.causes(objects).await.unwrap_or_default();
         for (place, kind) in causes {
             asked[place].cause = Some(kind);
@@ -216,7 +219,7 @@ impl HostViews {
         Ok(())
     }
 
-    /// What a time is of, if it is asked for by its names: the object that is there, and its newest position.
+    /// The object of a time, if it matches by name: the present object, and its newest position.
     fn candidate(&self, query: &ObjectQuery, time: TimeInPhase) -> Result<Option<PhaseCandidate>, ViewError> {
         if !is_named(query, &time.source, &time.namespace, &time.name) {
             return Ok(None);
@@ -228,12 +231,12 @@ impl HostViews {
             GoneFilter::Only => current.is_none(),
             GoneFilter::Too => true,
         };
-        // Until the cache shows it, a new object is known by the state with which it came into the phase.
+        // Until the cache shows it, a new object is known by the state with which it entered the phase.
         let seq = current.as_ref().map(|current| current.seq).or(time.ended).unwrap_or(time.entered);
         Ok(is_asked.then_some(PhaseCandidate { seq, current, time }))
     }
 
-    /// Of these times, those of objects that are asked for by their names, each with its object as it is or as it ended.
+    /// The times whose objects match by name, each with its object as it is or as it ended.
     async fn found(
         &self,
         query: &ObjectQuery,
@@ -273,14 +276,14 @@ impl HostViews {
         Ok(views)
     }
 
-    /// What retention took is not among them.
+    /// Removed states are left out.
     pub(super) async fn states_at(&self, seqs: &[Seq]) -> Result<HashMap<Seq, Arc<State>>, ViewError> {
         let states = self.journal.read_at(seqs).await.map_err(unavailable)?;
         Ok(states.into_iter().map(|state| (state.seq, state)).collect())
     }
 }
 
-/// What makes no sense together with `was` or `cause`.
+/// Refuses parameters that make no sense together with `was` or `cause`.
 fn refuse_others(query: &ObjectQuery, selection: &ObjectSelection, name: &str) -> Result<(), ViewError> {
     let told = if query.at.is_some() {
         format!("`at` and `{name}` ask for different times: leave one of them out")

@@ -15,11 +15,11 @@ use kubewitness_core::{Change, Seq, State};
 use super::redacted::party;
 use super::{HostViews, unavailable};
 
-/// States of one object that a list reads.
+/// How many states of one object a list reads.
 const STATES: usize = 256;
 
 impl HostViews {
-    /// Times go up to the moment that the objects are of, or up to now.
+    /// Times run until the moment of the objects, or until now.
     pub(super) async fn add_details(
         &self,
         views: &mut [ObjectView],
@@ -55,7 +55,7 @@ impl HostViews {
         Ok(())
     }
 
-    /// What an Event tells. The document of its end may be empty.
+    /// The content of an Event. The document of its deletion may be empty.
     async fn event(
         &self,
         states: &[Arc<State>],
@@ -68,9 +68,9 @@ impl HostViews {
         Ok(self.events(vec![last.clone().into()], patience).await?.pop())
     }
 
-    /// What a page of objects shows of a document.
+    /// What a page of objects shows from a document.
     async fn about(&self, last: &State) -> Result<DocumentFacts, ViewError> {
-        // As of a state without a document.
+        // The same as for a state without a document.
         let Some(cut) = DocumentFacts::cut(&self.last_document(last).await?) else {
             return Ok(DocumentFacts::default());
         };
@@ -81,7 +81,7 @@ impl HostViews {
         }
     }
 
-    /// How far each plugin that runs here is with these states.
+    /// The stage of these states in each plugin that runs here.
     pub(super) async fn told_of(&self, states: &[Arc<State>]) -> Result<DeliveryMap, ViewError> {
         let mut seqs: Vec<Seq> = states.iter().map(|state| state.seq).collect();
         seqs.sort_unstable();
@@ -120,7 +120,7 @@ fn delivery_stage(
     })
 }
 
-/// An object is with a plugin as the worst of its states is.
+/// An object's stage in a plugin is the worst of its states.
 fn worst(deliveries: &DeliveryMap, states: &[Arc<State>]) -> BTreeMap<String, String> {
     let of_plugin = |(name, told): (&String, &BTreeMap<Seq, DeliveryStage>)| {
         let worst = states.iter().filter_map(|state| told.get(&state.seq)).max()?;

@@ -1,4 +1,4 @@
-//! The Events of one object's story, as their documents tell them.
+//! The Events of one object's story, from their documents.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,15 +13,15 @@ use kubewitness_core::{Change, State};
 use super::redacted::party;
 use super::{HostViews, unavailable};
 
-/// The state of an Event that tells what it says: the document of its deletion may tell nothing. `None`: of any other
-/// object.
+/// The state of an Event that has its content: the document of its deletion may be empty. `None` for any
+/// other object.
 pub(super) fn itself(states: &[Arc<State>]) -> Option<Arc<State>> {
     let last = states.last().filter(|last| events::is_event(&last.object.group, &last.object.kind))?;
     Some(states.iter().rfind(|state| state.change == Change::Present).unwrap_or(last).clone())
 }
 
 impl HostViews {
-    /// Of these newest states of Events, what people may read of them.
+    /// What people may read of these newest states of Events.
     pub(super) async fn events(
         &self,
         states: Vec<RawState>,
@@ -29,12 +29,12 @@ impl HostViews {
     ) -> Result<Vec<EventView>, ViewError> {
         let redaction = self.redaction()?;
         if redaction.ready().is_err() {
-            // Without their messages they tell nothing.
+            // Without their messages they say nothing.
             return Ok(Vec::new());
         }
         let (mut told, mut objects) = (Vec::new(), HashMap::new());
         for state in states.into_iter().rev().map(RawState::unredacted) {
-            // Retention may have taken it meanwhile.
+            // Retention may have removed it meanwhile.
             let Some(document) = self.journal.document(state.seq).await.map_err(unavailable)? else {
                 continue;
             };

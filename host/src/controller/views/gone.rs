@@ -1,4 +1,4 @@
-//! Objects that have ended, from the journal's index over their ends, or by their names from the index of phases.
+//! Ended objects, from the journal's index over their ends, or by name from the index of phases.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,29 +21,30 @@ use super::objects::{PagePart, time};
 use super::shapes::is_asked;
 use super::{HostViews, unavailable};
 
-/// Documents that one page reads to see whether objects fit. A page that finds too few of them ends early.
+/// How many documents one page reads to check whether objects match. A page that finds too few matches ends
+/// early.
 pub(super) const DOCUMENTS: usize = 2_000;
 
-/// So often one page asks the journal for more, which looks at some thousands of objects each time.
+/// How often one page asks the journal for more, which examines some thousands of objects each time.
 pub(super) const ROUNDS: usize = 5;
 
-/// Indexes find objects by their ends and by their names. So many of them, those that ended last, one page sorts by
-/// anything else.
+/// Indexes find objects by their ends and by their names. For any other order, one page sorts this many of
+/// the objects that ended last.
 const SORTED: usize = 2_000;
 
-/// Names that are looked at together, and so often by one page.
+/// How many names are examined together, and how often one page does that.
 const NAMES: usize = 2_000;
-/// The same of each namespace, where a person may see some of them.
+/// The same for each namespace, if a person may see only some of them.
 const FEWEST_NAMES: usize = 100;
 const ROUNDS_OF_NAMES: usize = 10;
 
-/// Namespaces of what has ended that are found, and how long they are kept.
+/// How many namespaces of ended objects are found, and how long they are kept.
 const NAMESPACES: usize = 1_000;
 const KEPT: Duration = Duration::from_secs(2);
 
-/// The namespaces of what has ended, by source. They are the same for everybody. To find them holds one of the journal's
-/// few readers for long, so one request does that at a time, and the others have what it finds. A namespace of which
-/// the only object has just ended is found at most two seconds later.
+/// The namespaces of ended objects, by source. They are the same for everybody. Finding them holds one of the
+/// journal's few readers for long, so one request at a time does that, and the others share the result. A
+/// namespace whose only object has just ended is found at most two seconds later.
 #[derive(Default)]
 pub(super) struct EndedIn {
     looks: tokio::sync::Mutex<()>,
@@ -53,7 +54,7 @@ pub(super) struct EndedIn {
 type NameSet = Arc<BTreeSet<String>>;
 
 impl EndedIn {
-    /// What `look` finds, or what it found a moment ago.
+    /// The result of `look`, or a recent one.
     async fn of(
         &self,
         source: &str,
@@ -79,7 +80,7 @@ impl EndedIn {
     }
 }
 
-/// Which ends a page looks at.
+/// A range of ends that a page examines.
 struct EndRange {
     after: Seq,
     before: Seq,
@@ -103,7 +104,7 @@ impl HostViews {
         }
     }
 
-    /// The positions that lie between the times of a query: after the first and before the second.
+    /// The positions for the times of a query: after the first and before the second.
     pub(super) async fn range(&self, query: &ObjectQuery) -> Result<(Seq, Seq), ViewError> {
         let after = match &query.since {
             Some(text) => self.before(time("since", text)?).await?,
@@ -137,7 +138,7 @@ impl HostViews {
         Ok(part)
     }
 
-    /// By name, from the index that has the names of what has ended.
+    /// By name, from the index with the names of ended objects.
     async fn by_name(
         &self,
         query: &ObjectQuery,
@@ -174,7 +175,7 @@ impl HostViews {
                 let place = place_of_end(order, &end);
                 part.floor = Some(place.clone());
                 asked.beyond = Some(asked.place(&end));
-                // What retention has just taken is not among them.
+                // States that retention has just removed are left out.
                 let Some(state) = states.get(&end.ended) else { continue };
                 if !self.is_there_again(state)
                     && self.is_meant(state, query, selection, &mut documents).await?
@@ -193,7 +194,7 @@ impl HostViews {
         Ok(part)
     }
 
-    /// Where names are looked up: what may not be shown is not looked at, so nothing depends on it.
+    /// Where names are looked up: only in what the person may see, so the answer depends on nothing else.
     fn named_within(&self, query: &ObjectQuery) -> Vec<(String, Option<String>)> {
         let mut within = Vec::new();
         for source in self.asked(query) {
@@ -210,14 +211,14 @@ impl HostViews {
         within
     }
 
-    /// The index of names leaves Events out.
+    /// The index of names has no Events.
     fn asks_for_events(&self, query: &ObjectQuery) -> bool {
         let asked = self.asked(query);
         let watched = self.watched().into_iter();
         watched.filter(|it| asked.contains(&it.source)).any(|it| is_event(&it.group, &it.kind))
     }
 
-    /// In an order that no index has: of those that ended last.
+    /// In an order without an index: sorts the objects that ended last.
     async fn sorted(
         &self,
         query: &ObjectQuery,
@@ -249,7 +250,7 @@ impl HostViews {
         Ok(part)
     }
 
-    /// Those that are asked for, and the end behind which there may be more.
+    /// The matching ends, and the end after which more may follow.
     async fn ends(
         &self,
         query: &ObjectQuery,
@@ -291,7 +292,7 @@ impl HostViews {
         Ok(ObjectView { ended_at, ..ObjectView::from(&*self.without_secrets(state).await?) })
     }
 
-    /// Among those that are there. One that was deleted has the phase that it had before.
+    /// Its position among the existing objects. A deleted object has the phase from before its deletion.
     async fn place_of(&self, order: ObjectOrder, end: &EndedObject) -> Result<OrderPosition, ViewError> {
         let EndedObject { position, state } = end;
         let created = match order.by {
@@ -333,7 +334,7 @@ impl HostViews {
             if names.len() < NAMESPACES && !names.contains(namespace) {
                 names.insert(namespace.to_owned());
             }
-            // What is looked at is all that is wanted: no state of it is read.
+            // Only the names are needed, so no state is read.
             false
         };
         let query = EndedQuery {
@@ -348,7 +349,7 @@ impl HostViews {
         Ok(found.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The sources that a question is about, and that may be shown.
+    /// The sources that a query concerns and that may be shown.
     pub(super) fn asked(&self, query: &ObjectQuery) -> Vec<String> {
         let specs = self.shared.sources_with_specs().into_iter().map(|(spec, _)| spec);
         let is_shown = |name: &str| {
@@ -370,7 +371,7 @@ impl HostViews {
         found.ok().flatten().is_some_and(|current| current.object.uid == object.uid)
     }
 
-    /// Whether a state is asked for by more than the object's name, and may be shown.
+    /// Whether a state matches the query apart from its name, and may be shown.
     pub(super) async fn is_meant(
         &self,
         state: &Arc<State>,
@@ -378,7 +379,7 @@ impl HostViews {
         selection: &ObjectSelection,
         documents: &mut usize,
     ) -> Result<bool, ViewError> {
-        // An object that was deleted is found by the phase that it had before, too.
+        // A deleted object is also found by the phase before its deletion.
         let before = state.previous.as_ref().filter(|_| state.change == Change::Gone);
         let has = |phase: &str| {
             phase.eq_ignore_ascii_case(&state.status.phase)
@@ -406,7 +407,7 @@ impl HostViews {
             })
     }
 
-    /// The document of a state; of an end that a comparison found, that of the state before.
+    /// The document of a state. For a deletion that a relist found, that of the state before.
     pub(super) async fn last_document(&self, state: &State) -> Result<Vec<u8>, ViewError> {
         let object = &state.object;
         let current = self.shared.listers.get(&state.source, &object.namespace, &object.name).ok().flatten();
@@ -421,7 +422,7 @@ impl HostViews {
     }
 }
 
-/// Of an object that has ended, among names.
+/// The position of an ended object in an order of names.
 fn place_of_end(order: ObjectOrder, end: &NamedEnd) -> OrderPosition {
     let placed = OrderFields {
         seq: end.ended,
@@ -433,7 +434,7 @@ fn place_of_end(order: ObjectOrder, end: &NamedEnd) -> OrderPosition {
     order.place(&placed, || end.uid.clone())
 }
 
-/// The same place as the index has it.
+/// The same position in the form of the index.
 fn name_place(place: &OrderPosition, by_namespace: bool) -> NamePlace {
     let (namespace, name) = match place.text.split_once(' ') {
         Some((namespace, name)) if by_namespace => (namespace, name),
@@ -442,7 +443,7 @@ fn name_place(place: &OrderPosition, by_namespace: bool) -> NamePlace {
     NamePlace { namespace: namespace.into(), name: name.into(), uid: place.uid.clone() }
 }
 
-/// Said of those that an order leaves out.
+/// The notice about objects that an order leaves out.
 fn not_sorted(last: Option<&EndedObject>) -> String {
     let which = match last {
         Some(end) => format!("those that ended at {} or later", calendar::rfc3339(end.state.observed_ms)),
@@ -454,7 +455,7 @@ fn not_sorted(last: Option<&EndedObject>) -> String {
     )
 }
 
-/// From when on objects of a namespace may be shown; `None` where all of them may.
+/// The creation time from which objects of a namespace may be shown; `None` if all may.
 fn since(query: &ObjectQuery, source: &str, namespace: &str) -> Option<u64> {
     match query.within.as_ref()?.sources.get(source) {
         Some(SourceVisibility::Everything) => None,
@@ -463,7 +464,7 @@ fn since(query: &ObjectQuery, source: &str, namespace: &str) -> Option<u64> {
     }
 }
 
-/// Whether an object is asked for by its namespace and name, and its namespace may be shown.
+/// Whether an object matches by namespace and name, and its namespace may be shown.
 pub(super) fn is_named(query: &ObjectQuery, source: &str, namespace: &str, name: &str) -> bool {
     query.namespace.as_deref().is_none_or(|asked| asked == namespace)
         && query.name.as_deref().is_none_or(|asked| asked == name)
@@ -478,7 +479,7 @@ mod tests {
 
     use super::*;
 
-    /// Counts how often it looks, and finds one namespace.
+    /// Counts how often it is called, and finds one namespace.
     async fn look(looks: &AtomicUsize) -> Result<BTreeSet<String>, ViewError> {
         let number = looks.fetch_add(1, Ordering::Relaxed);
         tokio::time::sleep(Duration::from_millis(100)).await;

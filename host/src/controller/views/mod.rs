@@ -1,5 +1,8 @@
-//! Answers the portal and the API from the journal, the cache and the dispatchers. On request it
-//! replays and drops dead letters, pauses and resumes plugins, and mutes. It changes nothing else.
+//! Answers the portal and the API from the journal, the cache and the dispatchers. On request it replays and
+//! drops dead letters, pauses and resumes plugins, and mutes. It changes nothing else.
+//!
+//! No secret may reach the portal, and only the portal knows what a person may see. So states that it has not
+//! checked yet travel as raw types whose texts it can't read, and documents and texts are redacted here.
 
 mod at_moment;
 mod by_phase;
@@ -42,14 +45,14 @@ use super::election::ReplicaElection;
 use super::mutes::StoryMutes;
 use super::shared::{PluginPhase, PluginState, SharedStatus};
 
-/// Letters that are looked at together, for those that a request means: of more only the positions are kept.
+/// Letters that are examined together to find those of a request: of the rest, only the positions are kept.
 const LETTERS: usize = 1000;
 
 pub struct HostViews {
     shared: Arc<SharedStatus>,
     journal: Journal,
     clock: SystemClock,
-    /// Where replicas share the journal.
+    /// Set if replicas share the journal.
     election: Option<ReplicaElection>,
     mutes: Arc<StoryMutes>,
     phases: PhaseIndex,
@@ -214,7 +217,7 @@ impl Views for HostViews {
     }
 
     async fn story(&self, query: &TimelineQuery) -> Result<RawStory, ViewError> {
-        // One more tells whether there are more.
+        // One more shows whether more exist.
         let asked = TimelineQuery { limit: query.limit.map(|limit| limit + 1), ..query.clone() };
         let mut found = self.journal.timeline(&asked).await.map_err(|error| match error {
             JournalError::Invalid(message) => ViewError::Invalid(message),
@@ -231,7 +234,7 @@ impl Views for HostViews {
             related: cut(&mut found.related),
             owned: here.owned,
         };
-        // After the last states of these objects come those of the next ones.
+        // After the last states of these objects, those of the next ones follow.
         let next = match found.owned_below {
             Some(owned) if next.related == 0 => StoryCursor { related: Seq::MAX, owned, ..next },
             _ => next,
@@ -262,7 +265,8 @@ impl Views for HostViews {
         for seq in story.documents_wanted() {
             match self.document(seq).await {
                 Ok(document) => drop(documents.insert(seq, document)),
-                // Retention may have taken it since, or it is withheld. The states still say what they say.
+                // Retention may have removed it since, or it is withheld. The states still have their own
+                // information.
                 Err(ViewError::NotFound { .. } | ViewError::Unavailable(_)) => {}
                 Err(error) => return Err(error),
             }
@@ -275,7 +279,7 @@ impl Views for HostViews {
     }
 
     async fn created_ms(&self, seq: Seq) -> Result<Option<u64>, ViewError> {
-        // When it was created is no secret of the one who may see it, whatever the rules hide.
+        // The creation time is not secret for a person who may see the object, whatever the rules hide.
         let document = self.journal.document(seq).await.map_err(unavailable)?;
         Ok(document.and_then(|document| created_ms(&document)))
     }
@@ -316,7 +320,7 @@ impl Views for HostViews {
 
     async fn dead_letters(&self, query: &LetterQuery) -> Result<Vec<DeadLetterView>, ViewError> {
         let letters = self.journal.letters_with_states(query).await.map_err(unavailable)?;
-        // A plugin that was taken away may have left letters behind; behind the last one there are none.
+        // A removed plugin may have left letters behind; after the last one, none exist.
         let is_unknown = |name: &&String| {
             letters.is_empty() && query.cursor.is_none() && self.shared.plugin(name).is_none()
         };
@@ -402,7 +406,7 @@ impl Views for HostViews {
         let sources: Vec<Arc<str>> = counters.into_iter().map(|it| it.source.into()).collect();
         let newest = *self.journal.newest().borrow();
         let there = self.journal.count(&sources, after, newest).await.map_err(unavailable)?;
-        // Each state has the position behind the one before.
+        // Positions are consecutive.
         Ok(there >= newest.saturating_sub(after))
     }
 
@@ -442,9 +446,9 @@ impl Views for HostViews {
     }
 }
 
-/// The letters that a request means.
+/// The letters that a request selects.
 enum ChosenLetters {
-    /// It only asks how many, or there is none.
+    /// It only asks for the number, or none match.
     Counted(u64),
     From(DispatchHandle, Vec<Seq>),
 }
@@ -464,7 +468,7 @@ impl HostViews {
         }
     }
 
-    /// The positions of the parked letters that a request means, in order.
+    /// The positions of the parked letters that a request selects, in order.
     async fn meant(&self, request: &ReplayRequest) -> Result<Vec<Seq>, ViewError> {
         let mut meant = MeantLetters::new(request, self.clock.now_ms())?;
         let mut query = meant.query();
@@ -495,8 +499,8 @@ fn no_plugin(name: &str) -> ViewError {
     }
 }
 
-/// Finds the parked letters that a request means. Positions that name none are a mistake; letters that are on their way
-/// already or were dropped are not.
+/// Finds the parked letters of a request. Positions without a letter are an error; letters that are already
+/// being replayed or were dropped are not.
 struct MeantLetters<'a, F> {
     request: &'a ReplayRequest,
     fits: F,
@@ -516,7 +520,7 @@ impl<'a> MeantLetters<'a, ()> {
 }
 
 impl<F: Fn(&DeadLetter, &str) -> bool> MeantLetters<'_, F> {
-    /// From the first letter that it may mean.
+    /// Begins at the first letter that it may select.
     fn query(&self) -> LetterQuery {
         let plugin = self.request.plugin.clone();
         let which = if self.asked.is_empty() { LetterChoice::NotDropped } else { LetterChoice::All };

@@ -1,5 +1,5 @@
-//! A page of objects: those that are there, from the cache, and those that are gone, from the journal. Each has a place in
-//! the order that is asked for, and the place of the last one is the cursor of the next page.
+//! A page of objects: existing ones from the cache, and ended ones from the journal. Each has a position in
+//! the requested order, and the position of the last one is the cursor of the next page.
 
 use kubewitness_capability::AnswerPatience;
 use kubewitness_core::calendar;
@@ -15,15 +15,15 @@ use super::shapes::is_asked;
 use super::visible::{self, first_of};
 use super::{HostViews, unavailable};
 
-/// Rows of one page with details: each takes the object's states and its document.
+/// The most rows of a page with details: each needs the object's states and its document.
 const DETAILED: usize = 500;
 
-/// A part of a page, and how far it goes.
+/// A part of a page, and how far it extends.
 #[derive(Default)]
 pub(super) struct PagePart {
-    /// Each with its place in the order that is asked for.
+    /// Each object with its position in the requested order.
     pub objects: Vec<(OrderPosition, ObjectView)>,
-    /// Objects behind this place may have been left out.
+    /// Objects after this position may have been left out.
     pub floor: Option<OrderPosition>,
     /// The notices that the part is incomplete.
     pub notices: Vec<String>,
@@ -37,7 +37,7 @@ impl HostViews {
             return Err(ViewError::Invalid(told));
         }
         let at_ms = query.at.as_deref().map(|text| time("at", text)).transpose()?;
-        // What is no time is a mistake, also where nothing is asked about an end.
+        // A text that is not a time is an error, even if nothing is asked about an end.
         for (name, text) in [("since", &query.since), ("until", &query.until)] {
             text.as_deref().map(|text| time(name, text)).transpose()?;
         }
@@ -50,7 +50,7 @@ impl HostViews {
         if query.details {
             self.add_details(&mut page.objects, at_ms).await?;
         }
-        // A cause is that of the end, and not of a moment before.
+        // A cause belongs to the end, not to a moment before.
         if (query.details || query.cause.is_some()) && at_ms.is_none() {
             self.add_causes(&mut page.objects).await?;
         }
@@ -92,8 +92,8 @@ impl HostViews {
         Ok(ObjectPage { objects, next: next.map(|next| next.cursor()), notices })
     }
 
-    /// What makes a list of what is there old or less than all. It tells no number: a reader of one namespace would
-    /// learn from it how much happens in others.
+    /// Why a list of present objects is outdated or incomplete. It contains no number, from which a reader of
+    /// one namespace could learn how much happens in others.
     fn behind(&self, query: &ObjectQuery) -> Vec<String> {
         let asked = self.asked(query);
         let sources = self.shared.sources_with_specs().into_iter();
@@ -130,7 +130,7 @@ impl HostViews {
                 continue;
             }
             match visible::select(&self.shared.listers, source, selection, shown.flatten()) {
-                // Less than all would be taken for all.
+                // An incomplete list would look complete.
                 Err(error @ SelectError::Loading(_)) => return Err(unavailable(error)),
                 Ok(found) => {
                     answered = true;
@@ -140,7 +140,7 @@ impl HostViews {
                         part.objects.push((place, self.shown_object(source, current, &mut patience).await?));
                     }
                 }
-                // An answer without this source's objects would tell as much.
+                // An answer without this source's objects would reveal the same.
                 Err(SelectError::Index(error @ IndexError::Hidden { .. })) => {
                     return Err(ViewError::Invalid(error.to_string()));
                 }
@@ -149,7 +149,7 @@ impl HostViews {
                 Err(SelectError::Source { .. }) => {}
             }
         }
-        // An index that only some sources have is no fault; one that none has is.
+        // An index that only some sources have is not a fault; one that no source has is.
         match (answered, refused) {
             (false, Some(error)) => Err(ViewError::Invalid(error)),
             _ => Ok(part),
@@ -179,13 +179,13 @@ fn place(cursor: &str) -> Result<OrderPosition, ViewError> {
     OrderPosition::parse(cursor).ok_or_else(wrong_cursor)
 }
 
-/// It does not tell the cursor, which may name what the person may not see.
+/// The error does not quote the cursor, which may contain what the person may not see.
 pub(super) fn wrong_cursor() -> ViewError {
     let told = "the cursor is none of this list: take it from the header `Link` of the page before";
     ViewError::Invalid(told.into())
 }
 
-/// The moment of a parameter, in milliseconds.
+/// The time in a parameter, in milliseconds.
 pub(super) fn time(name: &str, text: &str) -> Result<u64, ViewError> {
     calendar::moment(text).ok_or_else(|| {
         ViewError::Invalid(format!(

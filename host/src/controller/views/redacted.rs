@@ -1,4 +1,4 @@
-//! Documents and statuses for people, with secrets hidden. Nobody who asks here has a right to secrets.
+//! Documents and statuses for people, with secrets hidden. No caller of this module has a right to secrets.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ impl HostViews {
         })
     }
 
-    /// What is asked for. A question that would tell a secret by its answer is refused.
+    /// The selection of a query. A query whose answer would reveal a secret is refused.
     pub(super) fn selection(&self, query: &ObjectQuery) -> Result<ObjectSelection, ViewError> {
         let selection = selection(query)?;
         if selection.order.is_some_and(|order| order.by == OrderKey::Created) {
@@ -72,13 +72,14 @@ impl HostViews {
     }
 }
 
-/// Who asks for what is redacted now.
+/// The party on whose behalf documents are redacted.
 pub(super) fn party() -> ThreadParty {
     kubewitness_portal::asking().map_or(ThreadParty::Anybody, ThreadParty::Person)
 }
 
-/// A document that is damaged stays so: whoever waited for it would never see what came later. Its state is told, but for
-/// texts that may quote a secret of it. What can't be read now may be read later, and is an error.
+/// A damaged document stays damaged: waiting for it would hide everything that came later. Its state is shown
+/// without texts that may quote its secrets. A document that can't be read now may be readable later, so that
+/// is an error.
 fn or_without_texts(
     shown: Result<Arc<State>, JournalError>,
     is_ready: bool,
@@ -97,12 +98,12 @@ fn or_without_texts(
     }
 }
 
-/// Without the redaction key a list is told all the same, but for texts that may quote a secret.
+/// Without the redaction key a list is shown all the same, but without texts that may quote a secret.
 fn without_texts(status: &Arc<Status>) -> Arc<Status> {
     SecretDigests::unknown().hidden_in(status).map_or_else(|| status.clone(), Arc::new)
 }
 
-/// An order by what is hidden would tell it.
+/// Sorting by a hidden value would reveal it.
 fn refuse_hidden_creation(rules: &RedactionRules) -> Result<(), ViewError> {
     match rules.hides(None, &["metadata", "creationTimestamp"]) {
         false => Ok(()),

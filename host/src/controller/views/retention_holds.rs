@@ -1,4 +1,4 @@
-//! Tells what holds retention back, and what an operator can do about it.
+//! Reports what blocks retention, and what an operator can do about it.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub fn hold_views(shared: &SharedStatus, now_ms: u64) -> Vec<HeldView> {
     each.filter_map(|(source, (holder, kept))| view(shared, source, holder, *kept, now_ms)).collect()
 }
 
-/// `None` for what may well have let go by the next pass.
+/// `None` for a holder that may well be gone by the next pass.
 fn view(
     shared: &SharedStatus,
     source: &str,
@@ -54,7 +54,7 @@ fn view(
     Some(HeldView { source: source.to_owned(), holder, states, since, remedy })
 }
 
-/// A plugin that runs is given time to come along.
+/// A running plugin has some time to catch up.
 fn of_plugin(shared: &SharedStatus, name: &str, is_lasting: bool) -> Option<String> {
     let Some(plugin) = shared.plugin(name) else {
         return Some(format!(

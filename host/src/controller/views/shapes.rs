@@ -23,10 +23,10 @@ use kubewitness_watch::SourceSnapshot;
 
 use crate::controller::shared::{PluginPhase, PluginState};
 
-/// A page of objects is never longer than this, whatever was asked for.
+/// The most objects on a page, for any request.
 const OBJECTS: usize = 10_000;
 
-/// How far a source that another controller witnesses was read, in positions of that controller's journal.
+/// How far a carried source was read, in positions of the other controller's journal.
 pub fn read_through(stream: &str, checkpoint: &str) -> String {
     let places = ReaderPositions::parse(checkpoint).unwrap_or_default();
     let newest = places.of.values().map(|place| place.position).max();
@@ -56,7 +56,7 @@ pub fn source_view(
             None => counters.checkpoint,
         },
         epoch: view.epoch,
-        // What is held up shows what was there, and not what is.
+        // A blocked source shows the past instead of the present.
         synced: view.synced && view.stalled.is_none() && view.condition.is_none(),
         gaps: counters.gaps,
         poison: counters.poison,
@@ -76,7 +76,7 @@ pub fn source_view(
     }
 }
 
-/// Of a source of jobs each cause, so that a count begins at 0; of others those that came up.
+/// For a source of jobs every cause, so that counters begin at 0; for others those that occurred.
 pub fn outcomes_of(spec: &SourceSpec, counts: &OutcomeCounts) -> BTreeMap<String, u64> {
     let group = spec.api_version.split_once('/').map_or("", |(group, _)| group);
     let is_of_jobs = has_outcome(group, &spec.kind);
@@ -179,7 +179,7 @@ pub fn queue_view(stats: &DispatchStats) -> QueueView {
     }
 }
 
-/// A plugin whose calls fail is not well, whatever its configuration. One that is paused is not called.
+/// A plugin with failing calls is not healthy, whatever its configuration. A paused one is not called.
 pub fn phase(state: &PluginState, stats: &DispatchStats) -> PluginPhase {
     match state.phase {
         PluginPhase::Active if stats.paused.is_some() => PluginPhase::Paused,
@@ -265,7 +265,7 @@ mod tests {
             "kv": true,
         }))
         .unwrap();
-        // It uses `http` and `ledger`, and says so of neither.
+        // It uses `http` and `ledger`, but declares neither.
         let manifest = ManifestView {
             declared: ["sql:main", "http", "ledger"].map(String::from).into(),
             ..ManifestView::default()
@@ -286,7 +286,7 @@ mod tests {
             ("sql:other", false),
         ];
         assert_eq!(declared, expected);
-        // The portal's page has it from there.
+        // The portal's page takes it from there.
         assert!(expected.iter().all(|(name, is_asked)| manifest.asks_for(name) == *is_asked));
     }
 

@@ -1,4 +1,4 @@
-//! Answers about plugins that do not run in this process, and of a replica that is not the leader about itself.
+//! Answers about plugins that do not run in this process, and about a replica that is not the leader.
 
 use kubewitness_core::ports::{Backlog, PluginProgress};
 use kubewitness_core::views::{PluginView, ReplicaView, ViewError};
@@ -6,7 +6,7 @@ use kubewitness_core::views::{PluginView, ReplicaView, ViewError};
 use super::{HostViews, unavailable};
 
 impl HostViews {
-    /// A plugin that another replica runs, or that could not be started: by what was saved last.
+    /// A plugin that another replica runs, or that could not be started, from its last saved progress.
     pub(super) async fn idle(
         &self,
         view: PluginView,
@@ -33,7 +33,7 @@ impl HostViews {
         }
     }
 
-    /// To try again helps only where another is about to take over.
+    /// A retry helps only if another replica is about to take over.
     pub(super) async fn why_idle(&self, plugin: &str) -> Result<ViewError, ViewError> {
         Ok(match self.replica().await? {
             Some(ReplicaView { dispatches: false, dispatcher: Some(other), .. }) => ViewError::Invalid(

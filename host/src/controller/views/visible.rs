@@ -1,4 +1,4 @@
-//! Objects that exist, for a viewer who may see a part of them.
+//! Existing objects, for a viewer who may see some of them.
 
 use std::collections::BTreeSet;
 
@@ -8,15 +8,15 @@ use kubewitness_core::ports::{
 };
 use kubewitness_core::views::ObjectCounts;
 
-/// Objects that are looked at before others have a turn.
+/// How many objects are examined before others have a turn.
 const PAGE: usize = 1024;
 
-/// Objects, and how far the search for them went.
+/// Objects, and how far the search has come.
 #[derive(Default)]
 pub struct VisibleObjects {
-    /// Each with its place.
+    /// Each object with its position.
     pub objects: Vec<(OrderPosition, CurrentObject)>,
-    /// Objects behind this place may have been left out.
+    /// Objects after this position may have been left out.
     pub floor: Option<OrderPosition>,
 }
 
@@ -29,7 +29,7 @@ impl VisibleObjects {
     }
 }
 
-/// The place that comes first.
+/// The earlier position.
 pub(super) fn first_of(
     order: ObjectOrder,
     a: Option<OrderPosition>,
@@ -41,8 +41,8 @@ pub(super) fn first_of(
     }
 }
 
-/// The selections of what is shown: one of all, or one for each namespace, of the objects that were created in the
-/// namespace that is there now.
+/// The selections of visible objects: one for everything, or one for each namespace. The latter contains only
+/// objects that were created in the present namespace of that name.
 fn shown_of(selection: &ObjectSelection, shown: Option<&SourceVisibility>) -> Vec<ObjectSelection> {
     let Some(SourceVisibility::Namespaces(namespaces)) = shown else { return vec![selection.clone()] };
     let is_asked = |name: &str| selection.namespace.as_ref().is_none_or(|asked| asked == name);
@@ -54,7 +54,7 @@ fn shown_of(selection: &ObjectSelection, shown: Option<&SourceVisibility>) -> Ve
     namespaces.iter().filter(|(name, _)| is_asked(name)).map(of).collect()
 }
 
-/// As the selection says, of what is shown.
+/// Applies the selection to visible objects.
 pub fn select(
     listers: &dyn ObjectLister,
     source: &str,
@@ -68,7 +68,7 @@ pub fn select(
     Ok(found)
 }
 
-/// Counts what is shown.
+/// Counts visible objects.
 pub fn tally(
     listers: &dyn ObjectLister,
     source: &str,
@@ -113,7 +113,7 @@ mod tests {
 
     use super::*;
 
-    /// Gives two objects a page.
+    /// Returns two objects for each page.
     struct TwoObjectCache(Vec<CurrentObject>);
 
     #[async_trait]

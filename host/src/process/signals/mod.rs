@@ -1,8 +1,10 @@
-//! Signals: the first one ends the process in order, the second one at once. Bounds end it even when something hangs.
+//! Signals: the first one ends the process in order, the second one at once. Time limits end it even if
+//! something hangs.
 //!
-//! A thread with a runtime of its own listens for signals. It writes nothing itself, shares no lock with the rest,
-//! and waits for nothing else. So a second signal ends the process even when every worker of the runtime waits for a
-//! file system and every log line waits for a reader.
+//! A separate thread with its own runtime listens for signals. A task of the main runtime was rejected: it
+//! would not run while every worker waits for a file system. The thread writes nothing itself, shares no lock
+//! with the rest, and waits for nothing else. So a second signal ends the process even while every log line
+//! waits for a reader.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -18,22 +20,22 @@ use tracing::{info, warn};
 
 use crate::tasks;
 
-/// What an end may take before it goes on as after a second signal. Longer than all that has a bound of its
-/// own, one after the other: a playground's deliveries (60 s), calls of plugins (20 s) and the last save (5 s),
-/// clients (3 s), the journal's closing.
+/// The time limit of an orderly end, after which it continues as after a second signal. It is longer than the
+/// sum of all parts with their own limits: a playground's deliveries (60 s), calls of plugins (20 s) and the
+/// last save (5 s), clients (3 s), the journal's closing.
 const END: Duration = Duration::from_secs(100);
-/// When the process ends after a second signal, whatever hangs: longer than the graces of all
-/// stages one after the other, so that an end in order comes first and can name what hangs.
+/// When the process exits after a second signal, whatever hangs. It is longer than the sum of all grace
+/// periods, so that an orderly end comes first and can name what hangs.
 const LAST_RESORT: Duration = Duration::from_secs(12);
-/// A reader of standard error has this long to take the last line.
+/// How long a reader of standard error has to take the last line.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
-/// How an end is asked for, and how it is seen. Clone freely.
+/// How an end is requested and observed. Clone freely.
 #[derive(Clone, Default)]
 pub struct EndRequests {
-    /// An operator asks for an end in order: the first signal.
+    /// The first signal: an operator asks for an orderly end.
     pub asked: CancellationToken,
-    /// The end has begun, by that wish or because a task failed.
+    /// The end has begun, because of a signal or because a task failed.
     pub begun: CancellationToken,
     /// Everything stops at once: the second signal.
     pub abort: CancellationToken,
@@ -42,7 +44,7 @@ pub struct EndRequests {
 impl EndRequests {
     pub fn new() -> Self {
         let asked = CancellationToken::new();
-        // A task that fails stops the controller too, but no operator asked for that.
+        // A task that fails also stops the controller, but then no operator asked for it.
         Self { begun: asked.child_token(), asked, abort: CancellationToken::new() }
     }
 }
@@ -53,7 +55,7 @@ struct StopPatience {
     last_resort: Duration,
 }
 
-/// From here on a signal is an orderly end, not the process's death.
+/// From here on a signal causes an orderly end and does not kill the process.
 pub async fn listen(ends: &EndRequests) -> Result<()> {
     listen_within(ends, StopPatience { end: END, last_resort: LAST_RESORT }).await
 }
@@ -64,7 +66,7 @@ async fn listen_within(ends: &EndRequests, patience: StopPatience) -> Result<()>
     tasks::thread("signals", move || {
         let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
             Ok(runtime) => runtime,
-            // The receiver is gone only where the whole process ends.
+            // The receiver is gone only if the whole process ends.
             Err(error) => return drop(ready.send(Err(error.into()))),
         };
         runtime.block_on(async {
@@ -81,7 +83,7 @@ async fn listen_within(ends: &EndRequests, patience: StopPatience) -> Result<()>
     is_ready.await.context("the thread that listens for signals has ended")?
 }
 
-/// Returns when the process has not ended in all the time that it had.
+/// Returns if the process has not ended within all of its time limits.
 async fn watch(mut signals: EndSignals, ends: &EndRequests, patience: StopPatience) {
     let by_failure = tokio::select! {
         () = signals.next() => false,
@@ -111,22 +113,22 @@ async fn watch(mut signals: EndSignals, ends: &EndRequests, patience: StopPatien
     tokio::time::sleep(patience.last_resort).await;
 }
 
-/// On a thread of its own: without a reader of the log, writing to it never ends.
+/// On a separate thread: without a reader of the log, writing to it blocks forever.
 fn aside(tell: impl FnOnce() + Send + 'static) {
-    // Without a thread to spare it is not told; what matters is done.
+    // If no thread can be started, it is not logged; the essential work is done.
     tasks::thread("last words", tell).ok();
 }
 
 fn exit(after: Duration) -> ! {
     let line = format!("kubewitness: did not end within {after:?} of being told to stop at once");
-    // The process ends as well where nobody reads this.
+    // The process exits even if nobody reads this.
     aside(move || drop(writeln!(std::io::stderr(), "{line}")));
     std::thread::sleep(LAST_WORDS);
     std::process::exit(1);
 }
 
-/// For a command that leaves something behind if a signal just ends it. Returns when it is told to end; the process
-/// goes on.
+/// For a command that would leave something behind if a signal just killed it. Returns when a signal arrives;
+/// the process continues.
 pub async fn asked_to_end() -> Result<()> {
     let mut hung_up = signal(SignalKind::hangup()).context("listening for SIGHUP")?;
     let mut signals = EndSignals::register()?;

@@ -1,5 +1,5 @@
-//! Authenticates messages under a key that the carrier and its readers share, so that what others publish on the
-//! subjects of a stream is told apart. Without a key nothing is signed, and nothing is checked.
+//! Authenticates messages with a key that the carrier and its readers share, to detect what others publish on
+//! the subjects of a stream. Without a key nothing is signed, and nothing is checked.
 
 use async_nats::HeaderMap;
 use ring::hmac;
@@ -8,16 +8,16 @@ use super::{PART, STOOD};
 
 /// The HMAC-SHA256 of a message, in hex.
 const MAC: &str = "Kubewitness-Mac";
-/// Shorter keys can be guessed from one message.
+/// A shorter key could be guessed from one message.
 const KEY_BYTES: usize = 32;
-/// One key signs. During a rotation, another one is still valid.
+/// The most keys. One key signs; during a rotation, another one is still valid.
 const KEYS: usize = 4;
 
 /// The keys of a stream: the first signs, and a message under any of them is valid.
 pub(crate) struct MessageKeys(Vec<hmac::Key>);
 
 impl MessageKeys {
-    /// One key a line.
+    /// One key for each line.
     pub fn of(text: &str) -> Result<Self, String> {
         let lines: Vec<_> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
         if lines.is_empty() || lines.len() > KEYS || lines.iter().any(|line| line.len() < KEY_BYTES) {

@@ -1,4 +1,9 @@
-//! Encodes a state as messages: mostly as one, or as several if the server's messages are too small.
+//! Encodes a state as messages: usually one, or several if the server's messages are too small.
+//!
+//! A state's document can be larger than a server's largest message. So a large state is split into parts
+//! that follow each other in their partition, and it counts as missing unless all of them arrive. Its
+//! position is in a header, and the id of a message lets the server recognize a repeat. With a key, messages
+//! are signed ([`keys`]).
 
 mod keys;
 
@@ -13,13 +18,13 @@ use kubewitness_core::stream::{GarbledMessage, JournalPosition, unpack};
 
 pub(crate) use keys::MessageKeys;
 
-/// The journal's line, the position, the position before it, and the line of that one if it was another.
+/// The journal's line, the position, the previous position, and the line of that one if it differs.
 const STOOD: &str = "Kubewitness-Stood";
-/// Which part of how many, if there are several.
+/// The part's number and the number of parts, if there are several.
 const PART: &str = "Kubewitness-Part";
-/// The journal's id has 16 characters. It stands in the reader's checkpoint, between signs.
+/// The journal's id has 16 characters. It is part of the reader's checkpoint, between separators.
 const LINE_BYTES: usize = 64;
-/// The bytes of a message that headers and the protocol take.
+/// How many bytes of a message its headers and the protocol take.
 const BESIDE: usize = 4096;
 /// The smallest part, whatever limit the server announces.
 const LEAST: usize = 64 * 1024;
@@ -51,7 +56,8 @@ pub(crate) fn parts(
     let part = |index: usize| {
         let mut headers = HeaderMap::new();
         let JournalPosition { line, position, before, before_line } = stood;
-        // Another size of parts cuts a state elsewhere. The server may not take its parts for repeats of the former ones.
+        // Another part size splits a state differently. The server must not consider the new parts repeats of
+        // the former ones.
         let cut = if count > 1 { format!("/{size}") } else { String::new() };
         headers.insert(NATS_MESSAGE_ID, format!("{line}/{source}/{position}/{index}{cut}"));
         let before_line = before_line.as_ref().map(|line| format!(" {line}")).unwrap_or_default();
@@ -65,8 +71,8 @@ pub(crate) fn parts(
     (0..count).map(part).collect()
 }
 
-/// Joins parts to states. The parts of a state follow each other in their partition. A part out of order
-/// begins anew, and the state is then missed as a whole when its last part arrives.
+/// Joins parts to states. The parts of a state are consecutive in their partition. A part out of order starts
+/// over, and the state is then missed as a whole when its last part arrives.
 #[derive(Default)]
 pub(crate) struct PartJoiner {
     of: Option<JournalPosition>,
@@ -91,7 +97,7 @@ impl PartJoiner {
     ) -> Result<Option<(JournalPosition, State, Bytes)>, GarbledMessage> {
         let stood =
             stood(headers).ok_or_else(|| GarbledMessage("a message does not say its position".into()))?;
-        // A later state proves that the rest will never come. The incomplete one must not hold up reading.
+        // A later state proves that the rest will never arrive. The incomplete one must not block reading.
         let is_behind = |of: &JournalPosition| of.line != stood.line || of.position < stood.position;
         if self.of.as_ref().is_some_and(is_behind) {
             *self = Self::default();
@@ -104,7 +110,7 @@ impl PartJoiner {
             *self = Self { of: Some(stood.clone()), first: sequence, ..Self::default() };
         }
         if self.of.as_ref() != Some(&stood) || self.next != index {
-            // This is a repeat of a part, or a part whose first part is lost.
+            // A repeat of a part, or a part whose first part is lost.
             return Ok(None);
         }
         if self.bytes.len() + body.len() > LARGEST {
@@ -169,7 +175,7 @@ mod tests {
         }
     }
 
-    /// Bytes that no compression makes smaller.
+    /// Incompressible bytes.
     fn noise(length: usize) -> Vec<u8> {
         let mut dice = 1_u64;
         let mut byte = || {
@@ -238,7 +244,7 @@ mod tests {
         }
         let whole = |position| parts("jobs", &stood(position), &pack(&state(), b"{}"), 0).remove(0);
         assert!(parts_of.take(7, &whole(10).headers, &whole(10).body).unwrap().is_some());
-        // A repeat of an older state between the parts is no reason to begin anew; a newer state is.
+        // A repeat of an older state between the parts is no reason to start over; a newer state is.
         let mut held = PartJoiner { of: Some(stood(12)), first: 3, ..PartJoiner::default() };
         assert!(held.take(7, &whole(9).headers, &whole(9).body).unwrap().is_some());
         assert_eq!(held.first_number(), Some(3));

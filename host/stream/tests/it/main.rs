@@ -1,4 +1,9 @@
-//! Tests of a carrier and readers with a real server and real journals.
+//! A carrier and its readers, with a real NATS server and real journals.
+//!
+//! The promise is that readers on other machines have the same states as the carrier's journal, in the same
+//! order, even if the stream is full, the server comes back empty, or somebody else writes into it.
+//! Retention, deduplication and flow control are the server's, so a fake server would only repeat our own
+//! assumptions about them. Without a server on the machine, these tests are skipped; in CI that is a failure.
 
 mod ahead;
 mod copies;

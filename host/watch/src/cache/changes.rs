@@ -1,4 +1,5 @@
-//! The changes of objects by phase, so that the objects of one phase are found and counted, too.
+//! Orders objects by phase and last change, so that the objects of one phase are found and counted without a
+//! search.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -46,7 +47,7 @@ impl ChangePositions {
         self.0.iter().filter(move |(name, _)| is_asked(name)).map(|(name, changes)| (&**name, changes))
     }
 
-    /// Reads as many of each phase as are wanted, and returns the first of them all.
+    /// Reads as many of each phase as are wanted, and returns the first of all.
     pub fn changed(
         &self,
         order: ObjectOrder,
@@ -75,7 +76,7 @@ impl ChangePositions {
         found.into_iter().map(|(_, slot)| slot).collect()
     }
 
-    /// Phase by phase. A number of a place counts down from the greatest position, so the newest comes first.
+    /// Phase by phase. The number of a position counts down from the greatest one, so the newest comes first.
     pub fn by_phase(
         &self,
         order: ObjectOrder,
@@ -109,7 +110,7 @@ impl ChangePositions {
     }
 }
 
-/// Changes the value of a name, which is copied only if it is new.
+/// Applies `change` to the value of a name. The name is copied only if it is new.
 pub(super) fn with<T: Default>(map: &mut BTreeMap<String, T>, name: &str, change: impl FnOnce(&mut T)) {
     match map.get_mut(name) {
         Some(found) => change(found),

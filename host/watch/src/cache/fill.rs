@@ -1,5 +1,4 @@
-//! Fills a cache at the start: it places the journal's objects part by part and builds the indexes at the
-//! end.
+//! Fills a cache at startup: it loads the journal's objects in parts and builds the indexes at the end.
 
 use kubewitness_core::Version;
 use kubewitness_core::document::unpack;
@@ -13,7 +12,7 @@ use crate::version::number;
 pub(crate) struct CacheFill {
     cache: ObjectCache,
     entries: Vec<(u32, CacheSlot)>,
-    /// Objects that came twice, or that have another object's name.
+    /// Objects that appeared twice, or that have the name of another object.
     again: Vec<CurrentObject>,
 }
 

@@ -8,13 +8,13 @@ use kubewitness_core::project::ObjectOutline;
 use kubewitness_core::search_filter::SearchSignature;
 use kubewitness_core::state::ObjectRef;
 
-/// The keys that an object is found by.
+/// The keys by which an object is found.
 #[derive(Clone, Debug)]
 pub(crate) struct ObjectKeys {
-    /// The hashes of all its keys, ascending, each once.
+    /// The hashes of all its keys, ascending and distinct.
     pub hashes: Arc<[u32]>,
     pub signature: SearchSignature,
-    /// A hash of the bytes that the keys were read from, if the next version will ask for it.
+    /// A hash of the bytes from which the keys were read, if the next version may need it.
     said: Option<u64>,
 }
 
@@ -29,7 +29,7 @@ impl KeyMaker {
         Self { indexes: Arc::new(indexes), hasher: RandomState::new() }
     }
 
-    /// None where the key is of no index.
+    /// `None` if no index has the key.
     pub fn hash(&self, key: IndexKey<'_>) -> Option<u32> {
         let hash = match key {
             IndexKey::Submitter(_) => return None,
@@ -39,12 +39,12 @@ impl KeyMaker {
             IndexKey::Label(key, value) => self.hasher.hash_one((3u8, key, value)),
             IndexKey::Named(number, text) => self.hasher.hash_one((4u8, number, text)),
         };
-        // This takes the low half. The hash has a random seed, so nobody can make all objects collide.
+        // Takes the low half. The hash has a random seed, so nobody can make all objects collide.
         Some(hash as u32)
     }
 
-    /// The keys of a document's next version. It takes the former keys if the bytes that they are read from
-    /// have not changed.
+    /// The keys of a document's next version. The former keys are reused if the bytes that determine them are
+    /// unchanged.
     pub fn next(
         &self,
         object: &ObjectRef,
@@ -60,9 +60,8 @@ impl KeyMaker {
         }
     }
 
-    /// A hash of the bytes that the keys are read from. The namespace is not in it, because an object keeps
-    /// its namespace. It is a keyed hash of 64 bits, so two different inputs do not collide by chance or by
-    /// intent.
+    /// A hash of the bytes that determine the keys, without the namespace, which an object never changes. It
+    /// is keyed and has 64 bits, so two different inputs collide neither by chance nor by intent.
     fn said(&self, owner: Option<&ObjectRef>, document: &[u8], outline: &ObjectOutline) -> u64 {
         let mut hasher = self.hasher.build_hasher();
         hasher.write(owner.map_or("", |owner| &owner.uid).as_bytes());
@@ -93,8 +92,7 @@ impl KeyMaker {
             Some(outline) => self.indexes.outlined_keys(document, outline, found),
             None => self.indexes.keys(document, found),
         };
-        // An unreadable object has only these keys. Whoever reads the document finds and reports that its
-        // bytes are damaged.
+        // An unreadable object has only these keys. Readers of the document detect and report the damage.
         if read.is_err() {
             signature.open();
             tracing::warn!(

@@ -1,5 +1,5 @@
-//! The known version of an object when its next version arrives: from the batch that is being made, or from
-//! the cache.
+//! The known version of an object when its next version arrives: from the batch in progress, or from the
+//! cache.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ pub(crate) struct KnownObjects {
     pub owner: Option<Arc<ObjectRef>>,
     pub version: Version,
     pub status: Arc<Status>,
-    /// Its keys in the indexes, if they are at hand.
+    /// Its keys in the indexes, if available.
     pub keys: Option<ObjectKeys>,
     /// The rules under which its document has no secret, where somebody has looked.
     pub secretless_under: Option<RulesPrint>,
@@ -69,7 +69,7 @@ impl KnownObjects {
         }
     }
 
-    /// The document, as a hint for the journal's delta. A document that can't be read gives no hint.
+    /// The document, as a hint for the journal's delta. An unreadable document gives no hint.
     pub fn document(&self) -> Option<Bytes> {
         match &self.held {
             KnownRecord::Plain(document) => Some(document.clone()),

@@ -1,9 +1,14 @@
 //! The cache: the objects of each source that exist now, with one writer and many readers.
 //!
-//! Objects lie in slots, each as one immutable [`CacheRecord`]. The indexes hold hashes and slot numbers, eight
-//! bytes for each entry, and compare what they find with the object itself. A signature of 64 bytes rules most
-//! objects out of a search. A reader takes a page of records under the lock and reads them outside of it. Documents stay packed, except those of objects that changed
-//! lately ([`recent`]). Knows nothing about the API server.
+//! A cluster can have hundreds of thousands of objects, and every Job that is held costs memory for its whole
+//! life. So each object is one immutable [`CacheRecord`] in a slot instead of a tree of allocations. The
+//! indexes hold hashes and slot numbers, eight bytes for each entry, and compare what they find with the
+//! object itself. A signature of 64 bytes rules most objects out of a search. Documents stay packed, except
+//! those of objects that changed lately ([`recent`]).
+//!
+//! A reader takes a page of records under the lock and reads them outside of it, so no reader delays the
+//! writer. The cache never shows a state that is not durable; its writer calls it only after the commit. It
+//! knows nothing about the API server.
 
 mod changes;
 mod fill;
@@ -108,7 +113,7 @@ pub(crate) struct ObjectCache {
     orders: SortedOrders,
     keyer: Arc<KeyMaker>,
     order: RecentOrder,
-    /// The kind of the first object. The records of other objects of this kind leave it out.
+    /// The kind of the first object. Records of objects of this kind omit it.
     kind: Option<Arc<SourceKind>>,
     hasher: DefaultHashBuilder,
 }
@@ -160,7 +165,7 @@ impl ObjectCache {
         self.at(self.slot_of_name(namespace, name)?).map(|held| self.brief_of(held))
     }
 
-    /// The known version of an object, with which the next one is compared.
+    /// The known version of an object, for comparison with the next one.
     pub fn known_object(&self, uid: &str) -> Option<KnownObjects> {
         let slot = self.slot_of_uid(uid)?;
         match self.at(slot)? {
@@ -179,8 +184,8 @@ impl ObjectCache {
         self.slots.iter().flatten().map(|held| self.brief_of(held))
     }
 
-    /// Stores the object's newest state and replaces another uid of the same name. `document` is the
-    /// uncompressed document, if it is at hand.
+    /// Stores the object's newest state, in place of another uid with the same name. `document` is the
+    /// uncompressed document, if available.
     pub fn put(&mut self, current: &CurrentObject, document: Option<&[u8]>) {
         let kind = self.kind_of(&current.object);
         let unpacked;
@@ -224,7 +229,7 @@ impl ObjectCache {
         self.orders.enter(&self.slots, slot);
     }
 
-    /// Takes a slot for a new object and enters its uid and its name.
+    /// Takes a slot for a new object, and adds its uid and its name.
     fn take_slot(&mut self, held: SlotContent, signature: SearchSignature) -> CacheSlot {
         let slot = self.free.pop().unwrap_or_else(|| {
             if self.slots.len() == self.slots.capacity() {
@@ -302,7 +307,7 @@ impl ObjectCache {
         self.keyer.keys(&current.object, current.owner.as_deref(), document, None)
     }
 
-    /// When an object was created, in seconds. It never changes, so it is read once.
+    /// The creation time of an object, in seconds. It never changes, so it is read once.
     fn created_s(&self, uid: &str, document: &[u8]) -> u32 {
         match self.slot_of_uid(uid).and_then(|slot| self.at(slot)) {
             Some(held) => held.kept.read().created_s,
@@ -348,7 +353,7 @@ impl ObjectCache {
     }
 }
 
-/// 0 where the document does not say so.
+/// 0 if the document has no creation time.
 fn created_s(document: &[u8]) -> u32 {
     created_ms(document).and_then(|ms| u32::try_from(ms / 1_000).ok()).unwrap_or_default()
 }

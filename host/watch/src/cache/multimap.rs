@@ -1,8 +1,8 @@
 //! Maps the hash of a key to the slots of the objects that have the key. It is one sorted list of words,
-//! `hash << 32 | slot`, in chunks.
+//! `hash << 32 | slot`, split into chunks.
 //!
 //! All indexes of a source share it. An entry takes about nine bytes, whether many objects share a key or
-//! each has its own. Two keys may have the same hash, so the reader compares with the object.
+//! each has its own. Two keys may have the same hash, so readers compare with the object itself.
 
 use std::cmp::Ordering;
 
@@ -11,7 +11,7 @@ const CHUNK: usize = 512;
 /// Chunks grow by this many words, so that a half-full chunk does not reserve room for a full one.
 const STEP: usize = 64;
 
-/// Words in the order that the caller compares them by.
+/// Words, in the order in which the caller compares them.
 #[derive(Default)]
 pub(super) struct WordChunks {
     /// No chunk is empty, and all are in order.
@@ -22,12 +22,13 @@ pub(super) struct WordChunks {
 pub(super) type ChunkPosition = (usize, usize);
 
 impl WordChunks {
-    /// The chunks are half full, like chunks that have grown. So the next insertion splits none.
+    /// The chunks are half full, like chunks that have grown, so the next insertion does not split one.
     pub fn of(words: &[u64]) -> Self {
         Self { chunks: words.chunks(CHUNK / 2).map(<[u64]>::to_vec).collect() }
     }
 
-    /// Where a word is or would be, which `compare` compares others with.
+    /// The position of a word, or the position at which to insert it. `compare` compares another word with
+    /// it.
     pub fn place(&self, compare: impl Fn(u64) -> Ordering) -> Result<ChunkPosition, ChunkPosition> {
         let number =
             self.chunks.partition_point(|chunk| compare(chunk[0]) != Ordering::Greater).saturating_sub(1);
@@ -66,14 +67,14 @@ impl WordChunks {
         self.chunks.get(number..).unwrap_or_default().iter().flatten().skip(place).copied()
     }
 
-    /// Backwards, the word before a place first.
+    /// Backwards, beginning with the word before a position.
     pub fn before(&self, (number, place): ChunkPosition) -> impl Iterator<Item = u64> {
         let within = self.chunks.get(number).map(|chunk| &chunk[..place]).unwrap_or_default();
         let lower = self.chunks.get(..number).unwrap_or_default();
         within.iter().rev().chain(lower.iter().rev().flat_map(|chunk| chunk.iter().rev())).copied()
     }
 
-    /// Behind all words.
+    /// The position after all words.
     pub fn end(&self) -> ChunkPosition {
         (self.chunks.len(), 0)
     }
@@ -118,7 +119,7 @@ impl ChunkedMultimap {
         self.0.from(at).take_while(move |word| *word >> 32 == u64::from(hash)).map(|word| word as u32)
     }
 
-    /// About how many slots have this hash. It counts whole chunks as full.
+    /// The approximate number of slots with this hash. It counts whole chunks as full.
     pub fn estimate(&self, hash: u32) -> usize {
         let (Ok((first, low)) | Err((first, low))) = self.place(word(hash, 0));
         let (Ok((last, high)) | Err((last, high))) = self.place(word(hash, u32::MAX));

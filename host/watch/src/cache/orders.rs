@@ -1,8 +1,8 @@
-//! The orders of a source's objects: a page of any of them is read without a look at the other objects.
+//! The sort orders of a source's objects. A page of any order is read without reading other objects.
 //!
-//! A name, a namespace, a creation and an attempt are entries of eight bytes in chunks. An entry has a number and a slot;
-//! where numbers are equal, the objects themselves are compared. Changes are kept by phase, of all objects and of those of
-//! each namespace: most people ask for one.
+//! Orders by name, namespace, creation and attempt are entries of eight bytes in chunks. An entry has a
+//! number and a slot; if numbers are equal, the objects themselves are compared. The order of changes is kept
+//! by phase, for all objects and for each namespace, because most people ask for one of these.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -36,7 +36,7 @@ impl RecordView<'_> {
     }
 }
 
-/// The values that an entry is compared by.
+/// The values with which an entry is compared.
 struct OrderProbe<'a> {
     number: u32,
     slot: CacheSlot,
@@ -59,7 +59,7 @@ impl<'a> OrderProbe<'a> {
     }
 }
 
-/// The namespace, if the order is one of namespaces, and the name, if the order is one of names.
+/// The namespace, for an order of namespaces, and the name, for an order of names.
 fn names<'a>(by: OrderKey, read: &RecordView<'a>) -> [&'a str; 2] {
     match by {
         OrderKey::Name => ["", read.name],
@@ -68,7 +68,7 @@ fn names<'a>(by: OrderKey, read: &RecordView<'a>) -> [&'a str; 2] {
     }
 }
 
-/// Entries by number, and then by the names, if it is an order of names, and the uid.
+/// Entries by number, then by the names (for an order of names) and the uid.
 #[derive(Default)]
 struct SortedEntry(WordChunks);
 
@@ -118,7 +118,7 @@ impl SortedEntry {
         }
     }
 
-    /// The slots behind a place, at most so many.
+    /// At most so many slots after a position.
     fn beyond(
         &self,
         order: ObjectOrder,
@@ -158,7 +158,7 @@ impl SortedEntry {
 }
 
 impl SortedOrders {
-    /// Makes the orders of all objects at once.
+    /// Builds the orders of all objects at once.
     pub fn of(slots: &SlotList) -> Self {
         let mut orders = Self {
             by_name: SortedEntry::of(OrderKey::Name, slots),
@@ -175,7 +175,7 @@ impl SortedOrders {
         orders
     }
 
-    /// An object that has just come into its slot.
+    /// Adds an object that has just been put into its slot.
     pub fn enter(&mut self, slots: &SlotList, slot: CacheSlot) {
         let Some(held) = &slots[slot as usize] else { return };
         let read = held.kept.read();
@@ -185,7 +185,7 @@ impl SortedOrders {
         self.count(slot, held);
     }
 
-    /// An object that has just left its slot.
+    /// Removes an object that has just left its slot.
     pub fn leave(&mut self, slots: &SlotList, slot: CacheSlot, held: &SlotContent) {
         let read = held.kept.read();
         for (by, sorted) in self.sorted() {
@@ -194,7 +194,7 @@ impl SortedOrders {
         self.discount(slot, held);
     }
 
-    /// An object in its slot that was another version before. Its name and its creation are what they were.
+    /// Replaces the version of an object in its slot. Its name and creation time are unchanged.
     pub fn change(&mut self, slots: &SlotList, slot: CacheSlot, before: &SlotContent) {
         let Some(held) = &slots[slot as usize] else { return };
         if held.status.attempt != before.status.attempt {
@@ -210,7 +210,7 @@ impl SortedOrders {
         let is_same =
             before.kept.read().seq == held.kept.read().seq && before.status.phase == held.status.phase;
         if !is_same {
-            // In this order, the phase of the only object of a namespace is not taken away and made anew.
+            // In this order, the phase of a namespace's only object is not removed and added again.
             self.count(slot, held);
             self.discount(slot, before);
         }
@@ -242,8 +242,8 @@ impl SortedOrders {
         }
     }
 
-    /// The slots behind a place, in order, at most so many. Orders by changes and by phases have those of one namespace
-    /// and of one phase apart, where they are named.
+    /// At most so many slots after a position, in order. For orders by changes and by phases, the slots of a
+    /// given namespace and phase are stored separately.
     pub fn page(
         &self,
         slots: &SlotList,
@@ -277,7 +277,7 @@ impl SortedOrders {
         sorted == [true; 4] && changes.is_empty() && namespaces.is_empty()
     }
 
-    /// How many objects are in a phase.
+    /// The number of objects in a phase.
     pub fn in_phase(&self, phase: &str) -> usize {
         self.changes.of_phase(Some(phase)).map(|(_, changes)| changes.len()).sum()
     }
@@ -292,7 +292,7 @@ impl SortedOrders {
         slots
     }
 
-    /// Adds the objects of a namespace, or of all, and of a phase, or of all.
+    /// Counts the objects of a namespace, or of all, and of a phase, or of all.
     pub fn tally(&self, namespace: Option<&str>, phase: Option<&str>, counts: &mut ObjectCounts) {
         let is_asked = |name: &str| namespace.is_none_or(|asked| asked == name);
         for (name, changes) in self.namespaces.iter().filter(|(name, _)| is_asked(name)) {

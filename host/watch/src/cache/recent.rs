@@ -1,6 +1,6 @@
 //! Keeps the documents of recently changed objects uncompressed. The next version is compared with such a
-//! document, and its delta is built on it, so packing each version would be wasted work. Objects are packed
-//! when they have been quiet, or when there are too many.
+//! document, and its delta is based on it, so packing each version would be wasted work. Objects are packed
+//! once they are quiet, or if too many are uncompressed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use super::keys::ObjectKeys;
 use super::record::{self, CacheRecord, SourceKind};
 use super::{CacheSlot, ObjectCache, SlotContent, StoredObject};
 
-/// The bytes of uncompressed documents that a source keeps: some thousand objects of the usual size.
+/// How many bytes of uncompressed documents a source keeps: some thousand objects of the usual size.
 const RECENT_BYTES: usize = 16 * 1024 * 1024;
 /// A larger document is packed at once. A few of them would leave no room for the others.
 pub(crate) const RECENT_DOCUMENT: usize = 64 * 1024;
-/// Outdated entries are removed once there are more of them than of current entries plus this many.
+/// Outdated entries are removed once they outnumber the current entries by this many.
 const OLD_PLACES: usize = 1024;
 
 /// The facts of a state about its object, without the status.
@@ -33,9 +33,9 @@ pub(crate) struct RecentObject {
     pub keys: ObjectKeys,
     /// The rules under which the document has no secret, where somebody has looked.
     pub secretless_under: Option<RulesPrint>,
-    /// When it was created, in seconds; set as it enters the cache.
+    /// When it was created, in seconds. It is set when the object enters the cache.
     pub created_s: u32,
-    /// A copy of its own. A slice would keep everything in memory that came over the network with it.
+    /// A separate copy. A slice would keep everything in memory that came over the network with it.
     pub document: Bytes,
     /// Its number in the order of the source's changes.
     turn: u64,
@@ -131,7 +131,7 @@ impl RecentOrder {
 }
 
 impl ObjectCache {
-    /// Stores the object's newest state as it is. It replaces another uid of the same name.
+    /// Stores the object's newest state uncompressed, in place of another uid with the same name.
     pub fn put_recent(&mut self, mut recent: RecentObject, status: Arc<Status>) {
         self.kind_of(&recent.object);
         self.order.turn += 1;
@@ -155,12 +155,12 @@ impl ObjectCache {
         self.order.objects > 0
     }
 
-    /// Whether more is kept uncompressed than allowed.
+    /// Whether more is uncompressed than allowed.
     pub fn is_overheated(&self) -> bool {
         self.order.bytes > RECENT_BYTES
     }
 
-    /// The objects that changed the longest ago, at most `most`.
+    /// The objects whose last change is longest ago, at most `most`.
     pub fn longest_quiet(&mut self, most: usize) -> Vec<ToPack> {
         let Some(kind) = self.kind.clone() else { return Vec::new() };
         let mut found = Vec::new();

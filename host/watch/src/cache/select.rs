@@ -15,32 +15,32 @@ use kubewitness_core::views::{NAMESPACES, ObjectCounts};
 use super::record::SourceKind;
 use super::{CacheSlot, ObjectCache, SlotContent, StoredObject};
 
-/// The candidates of one hold of the lock, which takes some microseconds.
+/// How many candidates are taken under the lock at once, which takes some microseconds.
 const PAGE: usize = 256;
 
-/// Pages up to this size are taken from the index of their order.
+/// Pages up to this size are read from the index of their order.
 const ORDERED: usize = 1024;
 
-/// Documents that one page of such a search reads: some 100 ms.
+/// How many documents one page of such a search reads: some 100 ms.
 const READ: usize = 4_000;
 
-/// The signatures of one hold of the lock, which takes some 100 microseconds.
+/// How many signatures are tested under the lock at once, which takes some 100 microseconds.
 const SIGNATURES: usize = 16 * 1024;
 
-/// Where the candidates come from.
+/// The source of the candidates.
 #[derive(Clone, Debug)]
 pub(crate) enum SelectPlan {
     All,
     Name(CacheSlot),
     Keyed(u32),
-    /// Those of a phase, or those whose signatures pass, as they were when the search began.
+    /// The slots of a phase, or those whose signatures match, as of the start of the search.
     Slots(Vec<CacheSlot>),
-    /// As the selection's order says.
+    /// In the selection's order.
     Ordered,
     Nothing,
 }
 
-/// The records at one moment, and where the next page begins.
+/// The records at one moment, and the start of the next page.
 pub(crate) struct RecordPage {
     found: Vec<SelectCandidate>,
     kind: Option<Arc<SourceKind>>,
@@ -54,12 +54,12 @@ struct SelectCandidate {
     slot: CacheSlot,
     kept: StoredObject,
     status: Arc<Status>,
-    /// Whether its document may have what is searched for.
+    /// Whether its document may match the search.
     may_say: bool,
 }
 
 impl ObjectCache {
-    /// The plan with the fewest candidates, as far as the indexes tell.
+    /// The plan with the fewest candidates, as far as the indexes show.
     pub fn plan(&self, search: &SelectSearch<'_>) -> SelectPlan {
         let selection = search.selection;
         if let (Some(namespace), Some(name)) = (&selection.namespace, &selection.name) {
@@ -72,10 +72,10 @@ impl ObjectCache {
         let keys = search.key.into_iter().chain(namespace).chain(labels);
         let hashes = keys.filter_map(|key| self.keyer.hash(key));
         let fewest = hashes.map(|hash| (self.by_key.estimate(hash), hash)).min();
-        // A search reads documents, so it must be one that ends early.
+        // A search reads documents, so it must be able to end early.
         let is_ordered =
             selection.order.is_some() && (selection.limit <= ORDERED || selection.search.is_some());
-        // Looked through in the order of changes, a phase needs no plan of its own.
+        // A phase that is searched in the order of changes needs no plan of its own.
         let phase = selection.phase.as_deref().filter(|_| !search.walks_phases());
         let phase = phase.map(|phase| (self.orders.in_phase(phase), phase));
         let most = match of_namespace {
@@ -94,8 +94,8 @@ impl ObjectCache {
         }
     }
 
-    /// The objects of the selection's order behind a place. An object that changes between two pages may be in
-    /// neither.
+    /// The objects of the selection's order after a position. An object that changes between two pages may be
+    /// in neither.
     pub fn ordered_page(&self, search: &SelectSearch<'_>, beyond: Option<&OrderPosition>) -> RecordPage {
         let (order, selection) = (search.order, search.selection);
         let among = (selection.namespace.as_deref(), selection.phase.as_deref());
@@ -130,7 +130,7 @@ impl ObjectCache {
         slots.iter().filter_map(held).collect()
     }
 
-    /// Whether the object's document may have what is searched for; none where the object is ruled out.
+    /// Whether the object's document may match the search; `None` if the object is ruled out.
     fn passes(&self, search: &SelectSearch<'_>, slot: CacheSlot) -> Option<bool> {
         let Some(grams) = &search.grams else { return Some(true) };
         let signature = self.signatures.get(slot as usize)?;
@@ -138,7 +138,7 @@ impl ObjectCache {
         (may_say || signature.may_be_named(grams)).then_some(may_say)
     }
 
-    /// Adds the slots from this one on whose signatures pass. Returns where the next look begins.
+    /// Adds the slots from this one on whose signatures match. Returns the start of the next call.
     pub fn add_passing(
         &self,
         search: &SelectSearch<'_>,
@@ -150,7 +150,8 @@ impl ObjectCache {
         ((to as usize) < self.slots.len()).then_some(to)
     }
 
-    /// Counts what a selection means that needs no look at objects. Returns `false` for any other one.
+    /// Counts a selection, if that is possible without reading objects. Returns `false` for any other
+    /// selection.
     pub fn tally(&self, selection: &ObjectSelection, counts: &mut ObjectCounts) -> bool {
         let ObjectSelection { namespace, name, phase, labels, index, search, created_since_ms, .. } =
             selection;
@@ -167,7 +168,7 @@ impl ObjectCache {
     }
 }
 
-/// A selection that fits the source's indexes, and the objects found so far.
+/// A selection that the source's indexes support, and the objects found so far.
 pub(crate) struct SelectSearch<'s> {
     selection: &'s ObjectSelection,
     order: ObjectOrder,
@@ -175,11 +176,11 @@ pub(crate) struct SelectSearch<'s> {
     grams: Option<SearchGrams>,
     indexes: &'s IndexSet,
     found: Vec<CurrentObject>,
-    /// With an order: the first objects of it, the last of them on top.
+    /// With an order: its first objects, the last of them on top.
     first: BinaryHeap<RankedObject>,
     next: Option<CacheSlot>,
     read: usize,
-    /// The last object of which the document was read.
+    /// The last object whose document was read.
     last_read: Option<OrderPosition>,
     looked: Option<OrderPosition>,
 }
@@ -236,17 +237,17 @@ impl<'s> SelectSearch<'s> {
         })
     }
 
-    /// Whether its order goes by phases, so that those of one phase lie together.
+    /// Whether its order goes by phase, so that objects of one phase are adjacent.
     fn walks_phases(&self) -> bool {
         self.selection.order.is_some_and(|order| matches!(order.by, OrderKey::Changed | OrderKey::Phase))
     }
 
-    /// Whether its order has the objects of a namespace apart.
+    /// Whether its order is kept separately for each namespace.
     fn walks_namespaces(&self) -> bool {
         self.walks_phases() && self.selection.search.is_none() && self.selection.limit <= ORDERED
     }
 
-    /// Looks at the signatures of all objects, where no index makes the candidates few. `look` is
+    /// Filters all objects by their signatures if no index gives few candidates. `look` is
     /// [`ObjectCache::add_passing`].
     pub fn narrowed(
         &self,
@@ -340,7 +341,7 @@ impl<'s> SelectSearch<'s> {
         self.read >= READ
     }
 
-    /// The objects found, and where a further search begins.
+    /// The matching objects, and where a further search begins.
     pub fn end(self) -> SelectedObjects {
         let Self { found, next, looked, .. } = self;
         if self.selection.order.is_none() {
@@ -349,8 +350,8 @@ impl<'s> SelectSearch<'s> {
         let mut selected = SelectedObjects { looked, ..SelectedObjects::default() };
         let mut slots = HashSet::new();
         for RankedObject { place, slot, kept, status, kind, .. } in self.first.into_sorted_vec() {
-            // An object that changes meanwhile may be found at both of its places. The page is short then, and not the
-            // last one.
+            // An object that changes meanwhile may be found at both of its positions. Then the page is short
+            // without being the last one.
             if !slots.insert(slot) {
                 selected.looked.get_or_insert(place);
                 continue;
@@ -361,7 +362,7 @@ impl<'s> SelectSearch<'s> {
         selected
     }
 
-    /// Runs the cheap tests first. It unpacks the document only if nothing else can tell.
+    /// Runs the cheap tests first. The document is unpacked only if they don't decide.
     fn matches(&mut self, candidate: &SelectCandidate) -> bool {
         let (read, status) = (candidate.kept.read(), &candidate.status);
         let ObjectSelection { namespace, name, phase, labels, search, created_since_ms, .. } = self.selection;

@@ -1,5 +1,5 @@
-//! Shares equal statuses between objects. The table holds recent ones, each at one fixed place. A miss costs
-//! memory, never a search.
+//! Shares equal statuses between objects. The table has recent statuses, each at one fixed place. A miss
+//! costs memory but never a search.
 
 use std::hash::BuildHasher;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use hashbrown::DefaultHashBuilder;
 use kubewitness_core::state::Status;
 
-/// The statuses in the table. Most objects of a cluster have one of few.
+/// The number of statuses in the table. Most objects of a cluster have one of a few statuses.
 const SHARED_STATUSES: usize = 256;
 
 pub(crate) struct StatusTable {

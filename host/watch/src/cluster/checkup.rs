@@ -1,4 +1,4 @@
-//! Asks the API server what a checkup tells: its version and its clock, what the settings in the cluster say, and
+//! Asks the API server for what a checkup reports: its version and clock, the settings in the cluster, and
 //! whether somebody has a right.
 
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ use crate::connect::resource::{group_version, resolve};
 const OWN_RIGHTS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 /// A person waits for the answer.
 const WITHIN: Duration = Duration::from_secs(10);
-/// ConfigMaps with settings: one is expected, and each holds 1 MiB at most.
+/// ConfigMaps with settings. One is expected, and each holds 1 MiB at most.
 const MAPS: &str = "10";
 const BYTES: usize = 16 * 1024 * 1024;
 
@@ -50,16 +50,16 @@ impl From<RequestFailure> for CheckupError {
 /// An API server that answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiServer {
-    /// Such as `v1.36.0`.
+    /// For example `v1.36.0`.
     pub version: String,
-    /// Its clock, as the header `Date` has it.
+    /// Its clock, from the header `Date`.
     pub date: Option<String>,
 }
 
-/// Whose rights are asked about.
+/// Whose rights are checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RightsOwner {
-    /// Those of whoever asks.
+    /// The caller's own rights.
     Own,
     Account {
         namespace: String,
@@ -87,7 +87,7 @@ impl RightsCheckup {
         Ok(ApiServer { version: version.git_version, date })
     }
 
-    /// The group of a source's kind, and the plural by which rules name it.
+    /// The API group of a source's kind, and its plural as used in RBAC rules.
     pub async fn resource(&self, source: &SourceSpec) -> Result<(String, String), CheckupError> {
         let resource = within(resolve(&self.api, source)).await?;
         let (group, _) = group_version(&source.api_version);

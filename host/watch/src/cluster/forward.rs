@@ -1,10 +1,11 @@
 //! Forwards connections to the portal in a pod through the API server, as `kubectl port-forward` does.
 //!
-//! A person without the right to forward ports of the pod gets no connection. This module never reads what it carries.
+//! A person without the right to forward ports of the pod gets no connection. This module never reads what it
+//! carries.
 //!
-//! A label proves nothing: a tenant who may create pods can label one, and would be sent the tokens of administrators.
-//! So either the person named the namespace, or the pod's service account may create token reviews. Only somebody
-//! who grants rights in the whole cluster can give an account that right.
+//! Choosing the pod by its label alone was rejected: a tenant who may create pods could label one and receive
+//! the tokens of administrators. So either the person named the namespace, or the pod's service account may
+//! create token reviews. Only somebody who grants cluster-wide rights can give an account that right.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -28,21 +29,21 @@ use crate::connect::request::{RequestAddress, RequestFailure, causes};
 
 /// The label of Kubewitness' pods.
 const LABEL: &str = "app.kubernetes.io/name=kubewitness";
-/// The port of the portal, by its name in a pod; with TLS, and without.
+/// The names of the portal's port in a pod, with TLS and without.
 const SECURE: &str = "portal-tls";
 const PLAIN: &str = "portal";
-/// Where the portal listens in a pod that does not name it.
+/// The portal's default port, for a pod that does not name one.
 const PORT: u16 = 8787;
-/// For finding the pod, and for each connection to it. A person waits for it.
+/// The timeout for finding the pod, and for each connection to it. A person waits for it.
 const WITHIN: Duration = Duration::from_secs(10);
-/// Some pods of some replicas, a few KiB each.
+/// Enough for the pods of some replicas, with a few KiB each.
 const PODS: &str = "50";
 const BYTES: usize = 4 * 1024 * 1024;
-/// A portal closes a connection on which nobody asks: one that has waited for longer is not used.
+/// The portal closes idle connections, so a connection that was idle for longer is not used.
 const FRESH: Duration = Duration::from_secs(2);
-/// Service accounts that are asked about. The pods of one installation share an account.
+/// How many service accounts are checked. The pods of one installation share an account.
 const ACCOUNTS: usize = 4;
-/// Connections at once: a command has one or two, a browser six.
+/// The most concurrent connections: a command has one or two, a browser six.
 const AT_ONCE: usize = 32;
 
 #[derive(Debug, Error)]
@@ -67,12 +68,12 @@ pub enum ForwardError {
     Broken { server: String, why: String },
 }
 
-/// Why a pod may have what a person sends.
+/// Why a pod may receive a person's requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PodTrust {
     /// The person named its namespace.
     NamedNamespace,
-    /// Nobody named it: its service account has to be one that may create token reviews.
+    /// Nobody named it, so its service account must be allowed to create token reviews.
     ProvenAccount,
 }
 
@@ -82,7 +83,7 @@ pub struct PortForward {
     portal: PortalPod,
     listener: TcpListener,
     address: SocketAddr,
-    /// Proves that there is a way; a first connection takes it.
+    /// The connection that proved that forwarding works. The first client uses it.
     first: Option<(Instant, Portforwarder)>,
 }
 
@@ -123,13 +124,13 @@ impl PortForward {
         Ok(Self { pods, portal, listener, address, first: Some((Instant::now(), first)) })
     }
 
-    /// Where it listens.
+    /// The local address.
     pub fn url(&self) -> String {
         let scheme = if self.portal.is_secure { "https" } else { "http" };
         format!("{scheme}://{}", self.address)
     }
 
-    /// Until the stop. A connection that fails is closed, and the others go on.
+    /// Runs until the stop. A connection that fails is closed, and the others continue.
     pub async fn serve(mut self, stop: CancellationToken) {
         let mut carried = FuturesUnordered::new();
         loop {
@@ -182,7 +183,7 @@ async fn open(pods: &kube::Api<Pod>, portal: &PortalPod) -> Result<Portforwarder
     })
 }
 
-/// The first pod whose service account may create token reviews. The person's own rights ask for it.
+/// The first pod whose service account may create token reviews. The check uses the person's own rights.
 async fn proven(
     signed_in: &SignedIn,
     namespace: &str,

@@ -1,7 +1,7 @@
-//! Creates Jobs in the name of the person who submits them.
+//! Creates Jobs under the identity of the person who submits them.
 //!
-//! A person's own token goes over a connection that has no credentials of the controller. Impersonation goes
-//! over the controller's. Nothing is retried here: the caller repeats the request with the same name.
+//! A person's own token goes over a connection without any credentials of the controller. Impersonation uses
+//! the controller's connection. Nothing is retried here: the caller repeats the request with the same name.
 
 use std::time::Duration;
 
@@ -17,18 +17,18 @@ use tokio::time::timeout;
 use crate::connect::ApiConnection;
 use crate::connect::request::{ApiClient, RequestAddress, RequestFailure};
 
-/// From a request to its whole answer, waiting for its turn included. A person waits for it, and for two of them
-/// where a name is taken.
+/// From the request to its whole answer, including the wait for a turn. A person waits for it, and for two of
+/// them if a name is in use.
 const WITHIN: Duration = Duration::from_secs(6);
-/// The API server takes no larger object.
+/// The API server accepts no larger object.
 const BYTES: usize = 3 * 1024 * 1024;
-/// Requests at once.
+/// The most concurrent requests.
 const AT_ONCE: usize = 16;
 /// The most causes of a refusal that are reported.
 const CAUSES: usize = 100;
-/// The longest key of an extra attribute that is sent; those of Kubernetes are names of a domain and a word.
+/// The longest key of an extra attribute that is sent. Keys of Kubernetes are a domain name and a word.
 const EXTRA_KEY_BYTES: usize = 512;
-/// Capital letters as well: names of headers have none.
+/// Includes capital letters, because names of headers have none.
 const ESCAPED_IN_A_KEY: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
@@ -59,7 +59,7 @@ const ESCAPED_IN_A_KEY: &AsciiSet = &NON_ALPHANUMERIC
     .add(b'X')
     .add(b'Y')
     .add(b'Z');
-/// The API server adds these groups by itself, and would ask whether the controller may impersonate them.
+/// The API server adds these groups by itself. Sending them would require the right to impersonate them.
 const ADDED: [&str; 2] = ["system:authenticated", "system:serviceaccounts"];
 
 /// The Jobs of one API server.
@@ -86,7 +86,7 @@ impl JobClient {
         dry_run: bool,
     ) -> Result<Value, SubmitError> {
         let address = jobs_of(namespace)?.with("fieldManager", "kubewitness-submit");
-        // A field that the API server does not know is a slip in the template.
+        // A field that the API server does not know is probably a mistake in the template.
         let address = address.with("fieldValidation", "Strict");
         let address = if dry_run { address.with("dryRun", "All") } else { address };
         self.ask(acting, Method::POST, &address, Some(job.to_string().into_bytes())).await
@@ -120,7 +120,7 @@ impl JobClient {
         };
         let body = body.map(|body| ("application/json", body));
         let asked = timeout(WITHIN, async {
-            // It is never closed.
+            // The semaphore is never closed.
             let _turn = self.turns.acquire().await;
             api.told_with(method, address.as_str(), headers, body, BYTES).await
         });
@@ -152,7 +152,7 @@ fn header(name: HeaderName, text: &str) -> Result<(HeaderName, HeaderValue), Sub
         message: format!("what `{name}` would name has characters that no header has"),
         causes: Vec::new(),
     };
-    // The API server reads a name as UTF-8, so a header may have other letters than those of ASCII.
+    // The API server decodes a name as UTF-8, so the header may contain non-ASCII letters.
     let is_clean = !text.chars().any(char::is_control);
     let value = HeaderValue::from_bytes(text.as_bytes()).ok().filter(|_| is_clean);
     let mut value = value.ok_or_else(refused)?;
@@ -164,9 +164,10 @@ fn bearer(token: &str) -> Result<RequestHeaders, SubmitError> {
     Ok(vec![header(AUTHORIZATION, &format!("Bearer {token}"))?])
 }
 
-/// All that the API server knows of them. A token whose rights are narrowed says so in an extra attribute: without it, an
-/// admission rule or a webhook would take the Job for one of the whole person. Where the controller may not impersonate
-/// one of these, the API server refuses the Job and names the right.
+/// Everything that the API server knows of the person. A token with narrowed rights is marked by an extra
+/// attribute: without it, an admission rule or a webhook would treat the Job as one of the person with full
+/// rights. If the controller may not impersonate one of these, the API server refuses the Job and names the
+/// right.
 fn impersonating(person: &Person) -> Result<RequestHeaders, SubmitError> {
     let mut headers = vec![header(HeaderName::from_static("impersonate-user"), &person.user)?];
     if !person.uid.is_empty() {
@@ -187,7 +188,7 @@ fn impersonating(person: &Person) -> Result<RequestHeaders, SubmitError> {
     Ok(headers)
 }
 
-/// The API server takes the rest of the name for the key, in small letters and with its escapes resolved.
+/// The API server takes the rest of the header's name as the key, in lower case and unescaped.
 fn extra_header(key: &str) -> Result<HeaderName, SubmitError> {
     let name = format!("impersonate-extra-{}", utf8_percent_encode(key, ESCAPED_IN_A_KEY));
     let is_short = key.len() <= EXTRA_KEY_BYTES && !key.is_empty();

@@ -1,7 +1,8 @@
-//! Reads what a process needs of the cluster beside its sources: its configuration, the Lease of the leader, who
-//! may see what, the way of a command to the portal, and what a checkup tells.
+//! Everything else that a process needs of the cluster: its configuration, the leader's Lease, reviews of
+//! rights, the connection of a command to the portal, and checkups.
 //!
-//! Uses `connect` alone, and knows nothing about sources, the cache or the journal.
+//! None of these needs history. So they use plain requests over `connect` instead of a source, and work
+//! before the journal is open. They know nothing about sources, the cache or the journal.
 
 pub mod checkup;
 pub mod configmaps;

@@ -1,5 +1,5 @@
-//! Computes pauses: exponential, with jitter, never shorter than the server asked for. Pure. No crate does it here: the
-//! server's wish is a bound of each pause, and a seed repeats a run.
+//! Computes pauses: exponential, with jitter, never shorter than the server asked for. Pure. Written by hand
+//! for two reasons: the server's request is a lower bound of each pause, and a seed repeats a run.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;

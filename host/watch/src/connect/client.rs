@@ -1,8 +1,8 @@
-//! Builds a client from a kube configuration. It decides on connections and protocols and notices dead
-//! connections. Credentials and trust are kube's. Knows nothing about resources.
+//! Builds a client from a kube configuration. It chooses connections and protocols and detects dead
+//! connections. Credentials and trust are left to kube. It knows nothing about resources.
 //!
-//! kube's own stack offers HTTP/1.1 only, with a connection for each watch and for each concurrent request.
-//! Over HTTP/2 many of them share a connection ([`pool`](crate::connect::pool)).
+//! kube's own stack was rejected: it offers HTTP/1.1 only, with a connection for each watch and each
+//! concurrent request. Over HTTP/2 many of them share a connection ([`pool`](crate::connect::pool)).
 
 use std::time::Duration;
 
@@ -26,26 +26,26 @@ use crate::connect::liveness::ReportingConnector;
 use crate::connect::login::LoginService;
 use crate::connect::pool::ClientPool;
 
-/// The bytes that one stream may send before it is read: a large object, or a second of a busy watch. A watch
-/// that the journal holds up occupies this much of the connection's window.
+/// How many bytes one stream may send before they are read: a large object, or a second of a busy watch. A
+/// watch that waits for the journal occupies this much of the connection's window.
 const STREAM_WINDOW: u32 = 1024 * 1024;
-/// This many streams may be held up while others are still read. No API server allows more streams on one
-/// connection (Go's default is 250, Kubernetes' 100). An adaptive window would be the same for a stream and
-/// for the connection, so one slow watch would block all others.
+/// How many streams may be blocked while others are still read. No API server allows more streams on one
+/// connection (Go's default is 250, Kubernetes' 100). With an adaptive window, which is the same for a stream
+/// and its connection, one slow watch would block all others.
 const HELD_UP: u32 = 256;
 const CONNECTION_WINDOW: u32 = HELD_UP * STREAM_WINDOW;
 
 /// Detects a dead connection that many requests share.
 #[derive(Clone, Debug)]
 pub struct KeepAlive {
-    /// A ping goes out when nothing has arrived for this long.
+    /// A ping is sent if nothing has arrived for this long.
     pub every: Duration,
-    /// If no answer arrives within this time, the connection is dropped with everything on it.
+    /// If no answer arrives within this time, the connection and everything on it is dropped.
     pub within: Duration,
 }
 
-/// client-go's values. Their sum is well below the time after which a silent watch is dropped, so a dead
-/// connection is not taken for a quiet cluster.
+/// client-go's values. Their sum is well below the time after which a silent watch is dropped, so that a dead
+/// connection is not mistaken for a quiet cluster.
 impl Default for KeepAlive {
     fn default() -> Self {
         Self { every: Duration::from_secs(30), within: Duration::from_secs(15) }
@@ -55,9 +55,9 @@ impl Default for KeepAlive {
 /// The HTTP version of a connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum HttpProtocol {
-    /// HTTP/2 where the server has it.
+    /// HTTP/2 if the server supports it.
     Shared,
-    /// HTTP/1.1: a WebSocket takes a connection for itself.
+    /// HTTP/1.1: a WebSocket takes a whole connection.
     Upgradable,
 }
 
@@ -70,7 +70,7 @@ pub(crate) fn client(
     Ok(made(config, login, keep_alive, HttpProtocol::Shared)?.0)
 }
 
-/// The same for WebSockets, with what it signs in by.
+/// The same for WebSockets, with the login.
 pub(crate) fn upgradable(config: &Config, login: Option<LoginService>) -> Result<MadeClient, BoxError> {
     made(config, login, &KeepAlive::default(), HttpProtocol::Upgradable)
 }
@@ -140,7 +140,7 @@ where
         .http2_initial_connection_window_size(CONNECTION_WINDOW)
         .http2_keep_alive_interval(keep_alive.every)
         .http2_keep_alive_timeout(keep_alive.within)
-        // A connection that died while idle is not handed to the next request.
+        // A connection that died while idle is not used for the next request.
         .http2_keep_alive_while_idle(true);
     let client = ClientPool::new(move || -> Client<_, Body> { builder.build(connector.clone()) });
     let auth = config.auth_layer()?;
@@ -178,7 +178,7 @@ pub(crate) async fn shown_certificate(config: &Config) -> Result<Option<Vec<u8>>
     })
 }
 
-/// Adds TLS as the configuration says, and offers what the protocol needs. A plain address gets no TLS.
+/// Adds TLS as configured, and offers the protocols that are needed. A plain address gets no TLS.
 fn secured<C>(connector: C, config: &Config, protocol: HttpProtocol) -> Result<HttpsConnector<C>, BoxError> {
     let builder = HttpsConnectorBuilder::new().with_tls_config(config.rustls_client_config()?);
     let mut builder = builder.https_or_http();

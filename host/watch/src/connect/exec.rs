@@ -1,7 +1,7 @@
-//! Runs the command that a kubeconfig names for logging in, and keeps what it gives until that expires.
+//! Runs the login command of a kubeconfig, and caches its credential until that expires.
 //!
-//! The client library would run it too, but for as long as it likes, twice, and with all that it prints in memory.
-//! Here it has a time, and what it prints a size. A command that is over either is ended.
+//! The client library could run the command, but without a timeout, twice, and with all of its output in
+//! memory. Here both its time and its output are limited. A command that exceeds a limit is killed.
 
 use std::io;
 use std::process::{ExitStatus, Stdio};
@@ -23,7 +23,7 @@ use crate::connect::provider::holds_token_or_password;
 
 /// A token and a certificate with its key have some KiB.
 const PRINTED: usize = 1 << 20;
-/// The most bytes that are kept of a command's error output.
+/// How many bytes of a command's error output are kept.
 const SAID: usize = 4 << 10;
 /// A token is renewed this long before it expires, so that no request carries an old one.
 const EARLY: Duration = Duration::from_secs(60);
@@ -94,8 +94,8 @@ impl CredentialStatus {
 }
 
 impl ExecLogin {
-    /// Takes the command out of what the client library would do by itself. `None`: another way of logging in comes
-    /// first, as it does for kubectl, or there is none.
+    /// Takes over the command, so that the client library does not run it. `None` if another login method
+    /// takes precedence, as in kubectl, or if no command exists.
     pub fn take_from(user: &mut AuthInfo) -> Option<Self> {
         let is_first = user.auth_provider.is_none() && !holds_token_or_password(user);
         let config = user.exec.take_if(|_| is_first)?;
@@ -107,7 +107,8 @@ impl ExecLogin {
         self.config.command.as_deref().unwrap_or_default()
     }
 
-    /// Logs in for the first time. Connections use the certificate that the command gives, if it gives one.
+    /// Logs in for the first time. Connections use the certificate that the command returns, if it returns
+    /// one.
     pub async fn log_in(&self, user: &mut AuthInfo) -> Result<(), ExecError> {
         let status = self.renewed().await?;
         if let (Some(certificate), Some(key)) = (status.client_certificate_data, status.client_key_data) {
@@ -117,7 +118,7 @@ impl ExecLogin {
         Ok(())
     }
 
-    /// The header of a request that is made now. Runs the command again where its token is about to expire.
+    /// The header for a request that is made now. Runs the command again if its token is about to expire.
     pub async fn header(&self) -> Result<Option<HeaderValue>, ExecError> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner).clone();
         match kept.filter(|kept| kept.token.is_none() || kept.lasts(SystemClock::default().now_ms())) {
@@ -177,7 +178,7 @@ fn start(config: &ExecConfig) -> Result<Child, ExecError> {
     command.spawn().map_err(ExecError::NotStarted)
 }
 
-/// All that a command prints, up to its bound.
+/// Everything that a command prints, up to a limit.
 async fn all(printed: impl AsyncRead + Unpin) -> Result<Vec<u8>, ExecError> {
     let mut bytes = Vec::new();
     let read = printed.take(PRINTED as u64 + 1).read_to_end(&mut bytes).await;
@@ -188,11 +189,11 @@ async fn all(printed: impl AsyncRead + Unpin) -> Result<Vec<u8>, ExecError> {
     }
 }
 
-/// The first of what a command says, as one line. The rest is read, so that it does not wait.
+/// The first line of the error output. The rest is read, too, so that the command does not block.
 async fn first(errors: Option<impl AsyncRead + Unpin>) -> String {
     let Some(mut errors) = errors else { return String::new() };
     let (mut chunk, mut said) = (vec![0; SAID], Vec::new());
-    // If it can't be read, the message has only what was read before.
+    // If reading fails, the message has only what was read before.
     while let Ok(read @ 1..) = errors.read(&mut chunk).await {
         let room = SAID - said.len();
         said.extend(&chunk[..read.min(room)]);
@@ -238,7 +239,7 @@ mod tests {
         ends(&pid).await;
     }
 
-    /// The process whose number stands there.
+    /// Waits for the end of the process whose id is in the file.
     async fn ends(pid: &std::path::Path) {
         let pid = std::fs::read_to_string(pid).unwrap();
         let stat = format!("/proc/{}/stat", pid.trim());

@@ -1,5 +1,5 @@
-//! Reads the kubeconfig, or the service account of the pod. Each file that it names is looked at before the client
-//! library opens it.
+//! Reads the kubeconfig, or the service account of the pod. Each file that it names is checked before the
+//! client library opens it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use kubewitness_core::files;
 
 use crate::connect::{ConnectError, ConnectOptions};
 
-/// A kubeconfig's clusters with their certificates take some KiB each.
+/// A kubeconfig's clusters, with their certificates, take some KiB each.
 const FILE_BYTES: u64 = 16 << 20;
 /// A bundle of certificates has some hundred KiB, a key and a token some KiB.
 pub(super) const NAMED_FILE_BYTES: u64 = 1 << 20;
@@ -55,11 +55,11 @@ pub(super) async fn configuration(options: &ConnectOptions) -> Result<Kubeconfig
     Ok(KubeconfigChoice { config, in_cluster: true })
 }
 
-/// The namespace that the context names, where there is a kubeconfig. No credentials are looked at.
+/// The namespace of the kubeconfig's context, if a kubeconfig exists. No credentials are read.
 pub async fn namespace(options: &ConnectOptions) -> Result<Option<String>, ConnectError> {
     let read = match &options.kubeconfig {
         Some(path) => read_kubeconfig(path).await,
-        // Who has no home folder has no kubeconfig in it.
+        // Without a home folder, no default kubeconfig exists.
         None => {
             let read = || merged(&existing(paths().unwrap_or_default()));
             files::within(Path::new("the kubeconfig"), files::WORK, read).await
@@ -75,7 +75,7 @@ pub async fn namespace(options: &ConnectOptions) -> Result<Option<String>, Conne
     Ok(namespace.filter(|namespace| !namespace.is_empty()))
 }
 
-/// Reads a kubeconfig. It may come from a shell's `<(…)`. Then it takes as long as that program.
+/// Reads a kubeconfig. It may come from a shell's `<(…)`; then reading takes as long as that program runs.
 async fn read_kubeconfig(path: &Path) -> io::Result<Kubeconfig> {
     let asked = path.to_owned();
     files::within(path, files::WORK, move || read_one(&asked)).await
@@ -97,7 +97,7 @@ fn paths() -> io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Those that are there: who has no kubeconfig has named no namespace.
+/// The paths that exist. Without any kubeconfig, no namespace was named.
 fn existing(mut paths: Vec<PathBuf>) -> Vec<PathBuf> {
     paths.retain(|path| !matches!(files::look(path), Ok(None)));
     paths
@@ -112,7 +112,7 @@ fn merged(paths: &[PathBuf]) -> io::Result<Kubeconfig> {
 
 fn read_one(path: &Path) -> io::Result<Kubeconfig> {
     if files::is_handed_over(path) {
-        // It is in no folder that paths in it could start from.
+        // It has no folder to which relative paths could refer.
         let text = files::into_text(files::read_from(files::named(path)?, FILE_BYTES)?)?;
         return Kubeconfig::from_yaml(&text).map_err(io::Error::other);
     }
@@ -130,7 +130,7 @@ fn named_files(config: &Kubeconfig, context: Option<&str>) -> Vec<(&'static str,
     let mut files = Vec::new();
     let cluster = config.clusters.iter().find(|cluster| cluster.name == chosen.cluster);
     if let Some(cluster) = cluster.and_then(|named| named.cluster.as_ref()) {
-        // What stands in the kubeconfig itself comes first, and the file is not read.
+        // Data in the kubeconfig itself takes precedence, and the file is not read.
         let file = cluster.certificate_authority.clone();
         let file = file.filter(|_| cluster.certificate_authority_data.is_none());
         files.extend(file.map(|file| ("certificate-authority", file)));

@@ -1,8 +1,8 @@
-//! Ends requests whose connection is gone.
+//! Ends requests whose connection has closed.
 //!
-//! A request that is handed to a connection just when the connection ends can be lost
+//! A request that is passed to a connection just as it closes can be lost
 //! (<https://github.com/hyperium/hyper/issues/4122>). Nobody answers it, and its caller would wait for the
-//! longest answer time. So this module watches the connection of each request.
+//! full timeout. So this module watches the connection of each request.
 
 use std::io;
 use std::pin::Pin;
@@ -19,8 +19,8 @@ use tokio::time::sleep;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tower::{BoxError, Service};
 
-/// The last answers of a connection arrive within this time. A request that was not begun on it is on the
-/// next one by then.
+/// The last answers of a closed connection arrive within this time. A request that was not sent on it has
+/// moved to the next connection by then.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// The state of a connection while a caller waits for it.
@@ -31,7 +31,7 @@ struct ConnectionState {
     making: PendingConnections,
 }
 
-/// Connections that are being made. A request that was not begun on a closed connection moves to the next.
+/// Connections that are being opened. A request that was not sent on a closed connection moves to the next.
 #[derive(Clone, Default)]
 struct PendingConnections(Arc<ConnectionCounts>);
 
@@ -41,7 +41,7 @@ struct ConnectionCounts {
     ended: AtomicU64,
 }
 
-/// A connection that is being made.
+/// A connection that is being opened.
 struct PendingConnection(PendingConnections);
 
 impl PendingConnections {
@@ -50,7 +50,7 @@ impl PendingConnections {
         PendingConnection(self.clone())
     }
 
-    /// Returns when no connection has been made for a while.
+    /// Returns once no connection has been opened for a while.
     async fn rests(&self) {
         let begun = || self.0.begun.load(Ordering::SeqCst);
         loop {
@@ -164,7 +164,7 @@ impl<T: Write + Unpin> Write for ConnectionLifeline<T> {
     }
 }
 
-/// Returns the answer, or an error soon after the request's connection is gone.
+/// Returns the answer, or an error soon after the request's connection has closed.
 pub(crate) async fn answered<T, E: Into<BoxError>>(
     answer: impl Future<Output = Result<T, E>>,
     connection: CaptureConnection,
@@ -176,9 +176,9 @@ pub(crate) async fn answered<T, E: Into<BoxError>>(
     }
 }
 
-/// Returns when the connection of a request is gone and no other one takes the request over.
+/// Returns once the connection of a request has closed and no other one takes the request over.
 async fn lost(mut connection: CaptureConnection) {
-    // Returns once there is a connection, or there can't be one any more.
+    // Returns once a connection exists, or can't exist any more.
     drop(connection.wait_for_connection_metadata().await);
     while let Some(ConnectionState { gone, making }) = known(&connection) {
         gone.cancelled().await;

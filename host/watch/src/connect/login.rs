@@ -1,7 +1,7 @@
-//! Renews the authorization header, where a command or a file supplies it.
+//! Renews the authorization header that a command or a file supplies.
 //!
-//! The first request that finds the token too old begins a renewal. It outlives that request, and is the only one: all
-//! requests wait for it. A command that hangs costs one process, for as long as its limit.
+//! The first request that finds the token too old starts a renewal. The renewal outlives that request, and
+//! all other requests wait for the same one. So a command that hangs costs one process, until its timeout.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
@@ -32,7 +32,7 @@ pub(crate) struct LoginService {
 }
 
 impl LoginService {
-    /// Takes the header from a command. A renewal that takes longer than the limit ends, and the command with it.
+    /// Takes the header from a command. A renewal that takes too long is ended together with its command.
     pub fn by(exec: ExecLogin, limit: Duration) -> Self {
         let (command, exec) = (exec.command().to_owned(), Arc::new(exec));
         let told = command.clone();
@@ -71,7 +71,7 @@ impl LoginService {
         Self { command: command.into(), limit, begin: Arc::new(begin), renewal: Arc::default() }
     }
 
-    /// The header of a request that is made now.
+    /// The header for a request that is made now.
     pub async fn header(&self) -> Result<Option<HeaderValue>, BoxError> {
         let renewal = {
             let mut held = self.renewal.lock().unwrap_or_else(PoisonError::into_inner);
@@ -135,7 +135,7 @@ where
     type Future = BoxFuture<'static, Result<S::Response, BoxError>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        // The clone is polled once the header is there.
+        // The clone is polled once the header is available.
         Poll::Ready(Ok(()))
     }
 

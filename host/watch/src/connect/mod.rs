@@ -1,8 +1,9 @@
 //! Connects to the API server: from a kubeconfig or a service account to requests that are answered, or fail
 //! for a stated reason.
 //!
-//! Promises that no request waits for ever, neither for a dead connection nor behind more streams than a
-//! server takes. Knows the address of a resource, and nothing about objects, sources or the journal.
+//! Promises that no request waits forever, neither for a dead connection nor for a free stream. Every request
+//! has a timeout, and a stream is opened only on a connection that has room. The module knows the addresses
+//! of resources, but nothing about objects, sources or the journal.
 
 pub(crate) mod backoff;
 pub(crate) mod client;
@@ -40,7 +41,7 @@ pub use crate::connect::signed_in::SignedIn;
 
 /// A login command may ask a person, in a browser or for a second factor.
 pub(crate) const LOGIN: Duration = Duration::from_secs(60);
-/// After this time, the log says what the start waits for.
+/// After this time, the log says what startup waits for.
 const TELL: Duration = Duration::from_secs(5);
 
 /// How to find the API server. The default is kubectl's order: `KUBECONFIG`, then `~/.kube/config`, then the
@@ -60,7 +61,7 @@ pub struct ApiConnection {
     /// The namespace of the context, or of the pod.
     pub namespace: String,
     pub server: String,
-    /// By the service account of the pod, and not by a kubeconfig.
+    /// Whether the pod's service account was used and not a kubeconfig.
     pub in_cluster: bool,
 }
 
@@ -153,7 +154,7 @@ async fn configured(options: &ConnectOptions, limit: Duration) -> Result<Kubecon
     Ok(configured)
 }
 
-/// Makes a client. That may run a command, and ask a person.
+/// Makes a client. This may run a command, which may prompt a person.
 async fn signing_in<T: Send + 'static>(
     mut config: kube::Config,
     limit: Duration,
@@ -193,8 +194,8 @@ async fn logged_in(
     Ok(LoginService::by(exec, limit))
 }
 
-/// Runs `work` on a thread of its own. kube opens files that may never answer. On one of
-/// the runtime's threads such a call would block others, and a stop would wait for it.
+/// Runs `work` on its own thread. kube opens files that may never answer. On a runtime thread such a call
+/// would block others, and a stop would wait for it.
 async fn aside<T: Send + 'static>(
     what: &str,
     limit: Duration,
@@ -213,7 +214,7 @@ async fn aside<T: Send + 'static>(
     within(what, limit, advice, answer).await?.map_err(|_| failed("it panicked".into()))
 }
 
-/// Gives up at the limit, and tells an operator before what is waited for.
+/// Gives up at the limit. Before that, it logs what the operator is waiting for.
 async fn within<T>(
     what: &str,
     limit: Duration,
@@ -261,8 +262,8 @@ mod tests {
             "args": ["-c", script], "interactiveMode": "Never"}})
     }
 
-    /// The runtime has one thread: a blocked thread would keep the limit from being noticed. The command ends
-    /// with the test.
+    /// The runtime has one thread, and a blocked thread would prevent the limit from being noticed. The
+    /// command ends with the test.
     #[tokio::test]
     async fn a_login_command_that_hangs_is_given_up_and_named_and_holds_nobody_up() {
         let folder = tempfile::tempdir().unwrap();

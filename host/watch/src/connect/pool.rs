@@ -1,13 +1,13 @@
 //! Spreads requests over as many connections as they need.
 //!
-//! A server limits the requests on one HTTP/2 connection: Kubernetes takes 100, Go 250, others 128. Further
-//! requests wait until one ends, and a watch only ends after minutes. Then the hundredth source would see
+//! A server limits the concurrent requests on one HTTP/2 connection: 100 in Kubernetes, 128 or 250 in others.
+//! Further requests wait until one ends, and a watch ends only after minutes. The hundredth source would see
 //! nothing, and no other request would get through. So each connection carries fewer requests than any server
-//! takes, and the next request goes to the next connection.
+//! allows, and the next request goes to the next connection.
 //!
-//! Whether a server speaks HTTP/2 is known after its first answer. Requests that arrive earlier would each
-//! open a connection with a handshake of its own, only to close it again. So until a connection is known to
-//! work, its requests go one at a time.
+//! Only the first answer shows whether a server speaks HTTP/2. Requests before it would each open a
+//! connection with its own handshake, only to close it again. So until a connection is known to work, its
+//! requests go one at a time.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,15 +24,15 @@ use tower::{BoxError, Service};
 
 use crate::connect::liveness::answered;
 
-/// Requests on one connection. It is well below 100, the lowest usual limit.
+/// The most requests on one connection. It is well below 100, the lowest usual limit.
 const AT_ONCE: usize = 64;
-/// The most connections. Beyond them requests wait in line. No process has thousands of sources.
+/// The most connections. At this number requests wait in line. No process has thousands of sources.
 const MOST: usize = 64;
-/// How long a request waits for the earlier ones on a connection that is not known to work. A handshake takes
+/// How long a request waits for earlier ones on a connection that is not yet known to work. A handshake takes
 /// less, and a server that is slow for one request may answer another.
 const TURN: Duration = Duration::from_secs(1);
 
-/// Clients with one connection each. They are made when they are needed.
+/// Clients with one connection each. They are created on demand.
 pub(crate) struct ClientPool<C> {
     make: Arc<dyn Fn() -> C + Send + Sync>,
     lines: Arc<Mutex<Vec<PooledClient<C>>>>,
@@ -86,7 +86,7 @@ impl<C: Clone> ClientPool<C> {
         Self { make: Arc::new(make), lines: Arc::default() }
     }
 
-    /// The first connection with room, so that the later ones become idle and may be closed.
+    /// The first connection with room, so that later ones become idle and may be closed.
     fn line(&self) -> (PooledClient<C>, RequestPermit) {
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         let place = |line: &PooledClient<C>| Arc::clone(&line.room).try_acquire_owned().ok();

@@ -1,7 +1,8 @@
-//! Judges the `auth-provider` of a kubeconfig, the older way of logging in, before its token is used.
+//! Checks the `auth-provider` of a kubeconfig, the older login method, before its token is used.
 //!
-//! The token is used as it is, and never renewed: an identity provider may end a refresh token with its first use, and
-//! kubectl, which keeps it, would be locked out. So a token that is too old is refused with the way to a new one.
+//! The token is never renewed here: an identity provider may invalidate a refresh token at its first use, and
+//! kubectl, which stores it, would be locked out. So an expired token is refused with instructions for
+//! getting a new one.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -11,23 +12,26 @@ use serde::Deserialize;
 const LOG_IN: &str = "Let kubectl renew it, for instance by `kubectl auth whoami`, or log in again; a command in `exec` \
     instead of `auth-provider` renews it by itself";
 
-/// A token that ends sooner is taken for one that has ended: it has to last until the answer. kubectl has the same.
+/// A token that expires sooner counts as expired, because it has to be valid until the answer. kubectl uses
+/// the same value.
 const LEAST_SECONDS: u64 = 10;
 
-/// Whether the kubeconfig itself holds or names what signs a person in, which comes first, as it does for kubectl.
+/// Whether the kubeconfig itself contains or names a token or a password. These take precedence, as in
+/// kubectl.
 pub fn holds_token_or_password(user: &AuthInfo) -> bool {
     let has_password = user.username.is_some() && user.password.is_some();
     has_password || user.token.is_some() || user.token_file.is_some()
 }
 
-/// Takes a provider out that something else comes before. The client library would ask it first.
+/// Removes a provider if another login method takes precedence. The client library would ask the provider
+/// first.
 pub fn set_aside_beside_another(user: &mut AuthInfo) {
     if holds_token_or_password(user) {
         user.auth_provider = None;
     }
 }
 
-/// Why this provider gives no token that is good at this moment. `None`: it gives one.
+/// Why this provider has no valid token now; `None` if it has one.
 pub fn refusal(provider: &AuthProviderConfig, now_ms: u64) -> Option<String> {
     if provider.config.contains_key("cmd-path") {
         return Some(
@@ -46,8 +50,8 @@ pub fn refusal(provider: &AuthProviderConfig, now_ms: u64) -> Option<String> {
     is_over.then(|| format!("the `id-token` of the kubeconfig's `auth-provider` has expired. {LOG_IN}"))
 }
 
-/// The moment in seconds at which a token says that it ends. `None`: it says nothing that can be read, so the API server
-/// judges it.
+/// The expiry time in a token, in seconds. `None` if the token has no readable one; then the API server
+/// decides.
 fn expiry(token: &str) -> Option<u64> {
     #[derive(Deserialize)]
     struct TokenClaims {

@@ -1,5 +1,5 @@
-//! Sends single requests to the API server: the address, the bounded answer, and the meaning of a failure.
-//! Knows HTTP and the `Status` object, and nothing about sources.
+//! Sends single requests to the API server: the address, the bounded answer, and the meaning of a failure. It
+//! knows HTTP and the `Status` object, and nothing about sources.
 
 use std::time::Duration;
 
@@ -16,17 +16,17 @@ use tokio::time::timeout;
 
 /// Everything except RFC 3986's unreserved characters.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
-/// The largest answer in one piece. A page of 500 objects of 1.5 MiB would be larger. Such a source needs
-/// smaller pages, and its condition says so.
+/// The largest single answer. A page of 500 objects of 1.5 MiB would be larger. Such a source needs smaller
+/// pages, and its condition says so.
 const ANSWER_BYTES: usize = 512 * 1024 * 1024;
 const JSON: &str = "application/json";
 /// A server that does not know the first form sends whole objects.
 const METADATA: &str = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io,application/json";
-/// How much of an error's body is read. A `Status` takes a few hundred bytes.
+/// How much of an error's body is read. A `Status` has a few hundred bytes.
 const ERROR_BYTES: usize = 64 * 1024;
-/// The time from the request to the whole answer. A page of 500 objects takes a second on a slow server.
+/// The limit for a request with its whole answer. A page of 500 objects takes a second on a slow server.
 pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(90);
-/// The longest pause that a server can ask for. After it the request is repeated.
+/// The longest pause that a server can demand. After that the request is repeated.
 pub(crate) const RETRY_AFTER_CAP: Duration = Duration::from_secs(600);
 
 /// Why a request failed.
@@ -38,7 +38,7 @@ pub(crate) enum RequestFailure {
         reason: String,
         message: String,
         retry_after: Option<Duration>,
-        /// A token with which an expired list may go on inconsistently.
+        /// A token with which an expired list may continue inconsistently.
         token: Option<String>,
     },
     #[error("the API server can't be reached: {0}")]
@@ -68,7 +68,7 @@ impl RequestFailure {
             || matches!(self, Self::Status { reason, .. } if reason == "Expired" || reason == "Gone")
     }
 
-    /// Whether the same request may succeed in a moment.
+    /// Whether the failure is temporary, so that a retry may succeed.
     pub fn is_passing(&self) -> bool {
         match self {
             Self::Status { code, .. } => *code == 429 || *code >= 500,
@@ -103,7 +103,7 @@ pub(crate) fn list_page(bytes: &[u8]) -> Result<ListPage<'_>, RequestFailure> {
     })
 }
 
-/// Reads a `Status` from an ERROR frame or an answer's body. If it is none, the body becomes the message.
+/// Reads a `Status` from an ERROR frame or an answer's body. Any other body becomes the message.
 pub(crate) fn status_failure(code: Option<u16>, body: &[u8], header: Option<Duration>) -> RequestFailure {
     let status = project::error_status(body);
     let code = code.or((status.code > 0).then_some(status.code)).unwrap_or(500);
@@ -194,7 +194,7 @@ impl ApiClient {
         answered.map_err(|(failure, _)| failure)
     }
 
-    /// Gets an answer with a time limit of its own.
+    /// Gets an answer with a separate time limit.
     pub async fn get_within(&self, address: &str, within: Duration) -> Result<Bytes, RequestFailure> {
         timeout(within, self.get(address)).await.map_err(|_| RequestFailure::TimedOut(within))?
     }
@@ -210,7 +210,7 @@ impl ApiClient {
         answered.await.map_err(|_| RequestFailure::TimedOut(ANSWER_TIME))?
     }
 
-    /// The same for an answer of this size at most. The caller has a bound of its own in time.
+    /// The same for an answer of at most this size. The caller limits the time.
     pub async fn ask_for(
         &self,
         method: Method,
@@ -232,7 +232,7 @@ impl ApiClient {
         Ok((collect(body, bytes).await?, date))
     }
 
-    /// Opens an answer that goes on. Returns its body once the server has accepted the request.
+    /// Opens a streaming answer. Returns its body once the server has accepted the request.
     pub async fn open(&self, address: &str, within: Duration) -> Result<Body, RequestFailure> {
         timeout(within, self.send(Method::GET, address, None))
             .await
@@ -248,7 +248,8 @@ impl ApiClient {
         Ok(self.answer(method, address, body).await?.1)
     }
 
-    /// The same with headers of this request alone. A failure comes with the answer's body, which says more.
+    /// The same, with headers for this request only. A failure comes with the answer's body, which has
+    /// details.
     pub async fn told_with(
         &self,
         method: Method,
@@ -282,7 +283,7 @@ impl ApiClient {
         Err(status_failure(Some(head.status.as_u16()), &text, told))
     }
 
-    /// The answer, whatever its status is.
+    /// The answer, whatever its status.
     async fn sent(
         &self,
         method: Method,
@@ -290,7 +291,7 @@ impl ApiClient {
         headers: Vec<(HeaderName, HeaderValue)>,
         body: Option<(&'static str, Vec<u8>)>,
     ) -> Result<(Parts, Body), RequestFailure> {
-        // No compression is asked for: from Kubernetes 1.37 on a compressed stream would need a decoder for
+        // Compression is not requested: since Kubernetes 1.37 a compressed stream would need a decoder for
         // each frame.
         let mut request = Request::builder().method(method).uri(address).header(ACCEPT_ENCODING, "identity");
         if headers.iter().all(|(name, _)| *name != ACCEPT) {
@@ -322,8 +323,7 @@ async fn collect(body: Body, limit: usize) -> Result<Bytes, RequestFailure> {
     }
 }
 
-/// The whole chain of an error in one line. The last link tends to be the one that helps, such as "connection
-/// refused".
+/// The whole chain of an error in one line. The last link, such as "connection refused", usually helps most.
 pub(crate) fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

@@ -1,4 +1,4 @@
-//! Finds the address of a kind's resource. Knows nothing about objects.
+//! Finds the address of a kind's resource. It knows nothing about objects.
 
 use kubewitness_core::Version;
 use kubewitness_core::config::SourceSpec;
@@ -18,11 +18,11 @@ struct ListedResource {
     name: String,
     kind: String,
     namespaced: bool,
-    /// The verbs of the resource; `None` if the server doesn't say.
+    /// The verbs of the resource; `None` if the server doesn't list them.
     verbs: Option<Vec<String>>,
 }
 
-/// The verbs without which nothing can be witnessed.
+/// A source needs all of these verbs.
 const NEEDED_VERBS: [&str; 2] = ["list", "watch"];
 
 /// The resource of a source.
@@ -37,7 +37,7 @@ pub(crate) struct SourceResource {
 }
 
 impl SourceResource {
-    /// As rules name it, such as `jobs`.
+    /// The name in RBAC rules, such as `jobs`.
     pub fn plural(&self) -> &str {
         &self.plural
     }

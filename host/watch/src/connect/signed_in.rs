@@ -1,4 +1,4 @@
-//! A person at a command line: what their kubeconfig signs them in with, here and at the portal.
+//! A person at a command line: the credentials of their kubeconfig, for the API server and for the portal.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,14 +14,14 @@ use crate::connect::login::LoginService;
 use crate::connect::request::{ApiClient, causes};
 use crate::connect::{ConnectError, ConnectOptions, LOGIN, client, configured, signing_in};
 
-/// Signed in to an API server. No request has been made yet.
+/// A person's connection to an API server. No request has been made yet.
 pub struct SignedIn {
     pub(crate) client: kube::Client,
     login: Option<LoginService>,
     config: kube::Config,
     /// Without path and user: either may be a secret.
     pub server: String,
-    /// The certificate of the kubeconfig by which a person signs in, in PEM.
+    /// The client certificate of the kubeconfig, in PEM.
     pub certificate: Option<Vec<u8>>,
 }
 
@@ -54,8 +54,8 @@ impl SignedIn {
         ApiClient::new(self.client.clone())
     }
 
-    /// The token that requests carry. `None`: the person signs in by a certificate or a password, which
-    /// nobody but the API server can check.
+    /// The token of a request. `None` if the person signs in with a certificate or a password, which only the
+    /// API server can verify.
     pub async fn token(&self) -> Result<Option<String>, ConnectError> {
         let Some(login) = &self.login else { return Ok(None) };
         let header = login
@@ -66,7 +66,7 @@ impl SignedIn {
     }
 }
 
-/// Whether it can be used is known where it is used.
+/// An unusable certificate is reported when it is used.
 fn certificate(by: &AuthInfo) -> Option<Vec<u8>> {
     match (&by.client_certificate_data, &by.client_certificate) {
         (Some(data), _) => STANDARD.decode(data.trim()).ok(),

@@ -3,7 +3,7 @@
 
 use kubewitness_core::state::Gap;
 
-/// The gaps of a round that are logged one by one. After them only their number is logged.
+/// How many gaps of a round are logged individually. After that, only their number is logged.
 const ONE_BY_ONE: usize = 10;
 
 #[derive(Default)]

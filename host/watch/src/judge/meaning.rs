@@ -13,7 +13,7 @@ pub(crate) enum JudgedEvent {
     RelistedObject,
 }
 
-/// The parts of an event that decide something.
+/// The parts of an event on which a decision depends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ObservedEvent<'a> {
     pub event: JudgedEvent,
@@ -84,7 +84,7 @@ pub(crate) fn judge(
         });
     }
     if seen.event == JudgedEvent::Deleted {
-        // The object that has ended had the name until then.
+        // The ended object had the name until then.
         return EventJudgement {
             rival_gone: known.is_none() && rival.is_some(),
             meaning: deleted(seen, known),

@@ -7,9 +7,9 @@ use kubewitness_core::state::ObjectRef;
 use crate::connect::resource::group_version;
 use crate::source::parts::SourceParts;
 
-/// Adds kind and apiVersion to an object. A watch's frames carry them; items of a built-in kind's list do
-/// not. They go where the server itself puts them, so that a version has the same bytes whichever way it
-/// came.
+/// Adds kind and apiVersion to an object. Frames of a watch have them; items of a built-in kind's list do
+/// not. They are inserted where the server itself puts them, so that a version has the same bytes from a list
+/// and from a watch.
 pub(crate) fn with_kind(item: Bytes, envelope: &ObjectEnvelope<'_>, api_version: &str, kind: &str) -> Bytes {
     if !envelope.kind.is_empty() {
         return item;
@@ -27,8 +27,8 @@ pub(crate) fn with_kind(item: Bytes, envelope: &ObjectEnvelope<'_>, api_version:
     whole.into()
 }
 
-/// The identity of an object. Group, version and kind come from the source: a list's items do not carry them,
-/// and an id must not depend on how a version came.
+/// The identity of an object. Group, version and kind come from the source: items of a list lack them, and an
+/// id must not depend on how a version arrived.
 pub(crate) fn reference(parts: &SourceParts, envelope: &ObjectEnvelope<'_>) -> ObjectRef {
     let (group, version) = group_version(&parts.spec.api_version);
     ObjectRef {
@@ -58,8 +58,8 @@ pub(crate) fn check(parts: &SourceParts, envelope: &ObjectEnvelope<'_>) -> Resul
     Ok(())
 }
 
-/// Whether an object is in the source's scope. The controller decides, not the server, so that an object that
-/// leaves the scope does not look deleted.
+/// Whether an object is in the source's scope. The controller decides instead of the server, so that an
+/// object that leaves the scope does not look deleted.
 pub(crate) fn matches(parts: &SourceParts, envelope: &ObjectEnvelope<'_>) -> bool {
     let mut wanted = parts.spec.match_labels.iter();
     wanted.all(|(key, value)| envelope.labels.iter().any(|(k, v)| *k == **key && *v == **value))

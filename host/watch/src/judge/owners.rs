@@ -1,4 +1,4 @@
-//! Finds the owners of an object, from its controlling owner up to the outermost known one. Objects that
+//! Finds the owners of an object, from its controlling owner up to the outermost known one. So objects that
 //! belong together are found together. An Event belongs to the object that it is about.
 
 use std::sync::Arc;
@@ -30,7 +30,8 @@ pub(crate) fn owners(
         return ObjectOwners { outermost: known.and_then(|known| known.owner.clone()), controller: None };
     };
     let direct = reference(envelope, controller);
-    // What its maker has written is no owner, and would bring it into the story of somebody else's object.
+    // The creator of the object chose this reference. It would put the object into the story of somebody
+    // else's object.
     if listers.is_elsewhere(&direct) {
         return ObjectOwners::default();
     }
@@ -42,7 +43,8 @@ pub(crate) fn owners(
     ObjectOwners { outermost: Some(outermost), controller }
 }
 
-/// The same of an Event in this namespace. An event about an object that is no longer known keeps the owner that it had.
+/// The same for an Event in this namespace. An event about an object that is no longer known keeps its former
+/// owner.
 pub(crate) fn of_event(
     listers: &CacheListers,
     namespace: &str,
@@ -53,7 +55,7 @@ pub(crate) fn of_event(
     let Some(about) = events::about(document) else {
         return ObjectOwners { outermost: before, controller: None };
     };
-    // The API server refuses such an Event. Its writer would learn whose the object is.
+    // The API server refuses such an Event. Its writer would learn who owns the object.
     if !about.namespace.is_empty() && about.namespace != namespace {
         return ObjectOwners::default();
     }
@@ -66,8 +68,8 @@ pub(crate) fn of_event(
     ObjectOwners { outermost: Some(outermost), controller }
 }
 
-/// The former owner, if the direct owner is no longer known. An owner is deleted before its objects, and at a
-/// start its source may not be loaded. So the last states of a pod keep the owner of its first.
+/// The former owner, if the direct owner is no longer known. An owner is deleted before its objects, and at
+/// startup its source may not be loaded yet. So the last states of a pod keep the owner of its first state.
 fn outlived(
     listers: &CacheListers,
     controller: &OwnerRef<'_>,
@@ -125,7 +127,7 @@ mod tests {
         let split = |text: &str| text.split_once('/').map(|(a, b)| (a.to_string(), b.to_string()));
         let (kind, name) = split(object).unwrap();
         let owners = split(owner).map(|(kind, name)| {
-            // There is an owner beside the controller. Only the controller counts.
+            // An owner without `controller: true` does not count.
             json!([{"apiVersion": "v1", "kind": "Friend", "name": "f", "uid": "f"},
                 {"apiVersion": "group.dev/v1", "kind": kind, "name": name, "uid": name, "controller": true}])
         });

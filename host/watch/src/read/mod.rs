@@ -1,8 +1,10 @@
-//! Talks to the API server for one source: it lists and watches, and hands everything to the writer, in
-//! order.
+//! Reads one source from the API server: it lists and watches, and passes everything to the writer, in order.
 //!
-//! [`NextAction`] decides what to do next, for example after a 410. The writer decides what an object means.
-//! The reader neither changes the cache nor writes to the journal.
+//! A connection can break at any point, a server can lag, restart, or be restored from a backup. Handling
+//! each case where it occurs was rejected: the cases combine. So [`NextAction`], a pure machine, decides what
+//! to do next, for example after a 410, and this module executes it. The writer decides what an object means.
+//! The reader never skips a frame: if the writer is full, it stops reading the socket. It neither changes the
+//! cache nor writes to the journal.
 
 mod list;
 pub(crate) mod next_action;

@@ -1,6 +1,6 @@
-//! Audits a source: compares a consistent list with the witnessed states while the watch goes on. The list has
-//! the metadata alone, because names and versions tell what differs. Some differences remain once the watch has
-//! passed the list's version. Those versions were lost or never sent, so they are read back, journaled and
+//! Audits a source: compares a consistent list with the witnessed states while the watch continues. The list
+//! has only metadata, because names and versions show what differs. Differences that remain after the watch
+//! has passed the list's version were lost or never sent. Those versions are read back, journaled and
 //! counted.
 
 use std::borrow::Cow;
@@ -34,10 +34,10 @@ use crate::source::missing::reason;
 use crate::source::parts::SourceParts;
 use crate::source::round::{CompleteSince, MovedObject, NameRead, UidSet, VanishedObject};
 
-/// The differences that one audit follows up. More of them mean an outage, not a lost event; the next audit
+/// How many differences one audit follows up. More of them mean an outage, not a lost event; the next audit
 /// finds the others.
 const CANDIDATES: usize = 10_000;
-/// Audits that fail in a row before the log says so. The next audit makes up for a single failure.
+/// How many audits must fail in a row before it is logged. The next audit makes up for a single failure.
 const FAILURES: u32 = 2;
 /// The kind of an object of which only the metadata was sent.
 const METADATA_KIND: &str = "PartialObjectMetadata";
@@ -53,7 +53,7 @@ pub(crate) struct ListAuditor {
 enum AuditFailure {
     Closed,
     Failed(RequestFailure),
-    /// There is no watch, so nothing can be compared.
+    /// No watch is open, so nothing can be compared.
     NotWatching,
     /// The server was restored after it listed.
     OtherHistory,
@@ -74,9 +74,9 @@ impl From<RequestFailure> for AuditFailure {
 /// How an object differs from the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AuditDifference {
-    /// The listed version was not witnessed, or not yet.
+    /// The listed version was not witnessed, or not witnessed yet.
     Newer,
-    /// The object was not witnessed, or not yet.
+    /// The object was not witnessed, or not witnessed yet.
     Unknown,
 }
 
@@ -84,7 +84,8 @@ enum AuditDifference {
 fn difference(listed: &Version, known: Option<&Version>, matches: bool) -> Option<AuditDifference> {
     match known {
         Some(known) if listed.is_newer_than(known) => Some(AuditDifference::Newer),
-        // The versions have no order. A different one counts as newer; the watch may still bring it.
+        // The versions have no order. A different one counts as newer, because the watch may still deliver
+        // it.
         Some(known) if known.compare(listed).is_none() => Some(AuditDifference::Newer),
         Some(_) => None,
         None => matches.then_some(AuditDifference::Unknown),
@@ -244,8 +245,8 @@ impl ListAuditor {
         self.parts.shared.read().brief(uid).map(|held| held.resource_version)
     }
 
-    /// Gets the whole of a listed object, as it is now; `None` if it has ended since. If the server now shows less
-    /// of it than it listed, it was restored meanwhile, and its list belongs to the past.
+    /// Gets a listed object in full, as it is now; `None` if it has ended since. If the server now shows an
+    /// older version than it listed, it was restored meanwhile, and its list belongs to the past.
     async fn as_now(
         &self,
         resource: &SourceResource,
@@ -282,7 +283,7 @@ impl ListAuditor {
         is_it.then(|| with_kind(answer.slice_ref(item), &envelope, &spec.api_version, &spec.kind))
     }
 
-    /// An object whose end was witnessed can't exist again: the history is another one. The reader checks
+    /// An object whose end was witnessed can't exist again, so the history is another one. The reader checks
     /// that.
     async fn revived(&self, object: &ObjectRef) -> Result<AuditFailure, WriterClosed> {
         say_revived(&self.parts, object);
@@ -291,7 +292,7 @@ impl ListAuditor {
         Ok(AuditFailure::OtherHistory)
     }
 
-    /// Another uid that has the object's name, as far as was witnessed.
+    /// Another uid that has the object's name, as far as is known.
     fn rival(&self, object: &ObjectRef) -> Option<(Arc<ObjectRef>, CompleteSince)> {
         let held = self.parts.shared.read().brief_of_name(&object.namespace, &object.name)?;
         (held.object.uid != object.uid).then_some((held.object, CompleteSince::at(held.resource_version)))
@@ -307,7 +308,7 @@ impl ListAuditor {
         missing.take(CANDIDATES).collect()
     }
 
-    /// Waits until the watch has reached the list's version, or has had enough time.
+    /// Waits until the watch has reached the list's version, or the time for it is over.
     async fn pass(&self, listed: &Version) -> Result<(), AuditFailure> {
         let until = Instant::now() + self.parts.tuning.audit_grace;
         while Instant::now() < until {
@@ -322,7 +323,7 @@ impl ListAuditor {
         if self.is_watching() { Ok(()) } else { Err(AuditFailure::NotWatching) }
     }
 
-    /// The differences that remain. For each it asks the server again whether the object exists.
+    /// The differences that remain. For each, it asks the server again whether the object exists.
     async fn still(
         &self,
         candidates: Vec<DifferingObject>,
@@ -335,14 +336,14 @@ impl ListAuditor {
         for DifferingObject { object, version: listed_at, matches } in candidates {
             let known = self.known(&object.uid);
             let Some(difference) = difference(&listed_at, known.as_ref(), matches) else { continue };
-            // This comes before the question to the server, because the object may end in between.
+            // Read before the server is asked, because the object may end in between.
             let fate = match difference {
                 AuditDifference::Unknown => fate_now(&self.parts, &object).await,
                 AuditDifference::Newer => FormerEnd::Unknown,
             };
             let Some((version, document)) = self.as_now(resource, &object, &listed_at).await? else {
-                // An unknown object came and went with the watch. The end of a known one comes with the watch, or
-                // has come; what lies before it is late.
+                // An unknown object came and went during the watch. The watch delivers, or has delivered, the
+                // end of a known one; earlier versions are late.
                 if let Some(floor) = known.filter(|_| difference == AuditDifference::Newer) {
                     let document = self.as_listed(resource, &object, &listed_at).await;
                     found.push(discrepancy(&self.parts, &object, Some(&floor), Some(&listed_at)));
@@ -354,7 +355,7 @@ impl ListAuditor {
             if fate == FormerEnd::Ended {
                 return Err(self.revived(&object).await?);
             }
-            // A name has one story. The end of its former object comes first.
+            // A name has one story, in which the end of its former object comes first.
             let rival = if known.is_none() { self.rival(&object) } else { None };
             if let Some((rival, since)) = &rival {
                 found.push(discrepancy(&self.parts, rival, Some(&since.floor), None));

@@ -1,4 +1,5 @@
-//! Looks up one object: whether the server has it now, and whether the journal has its end. Decides nothing.
+//! Looks up one object: whether the server has it now, and whether the journal has its end. It decides
+//! nothing.
 
 use bytes::Bytes;
 use kubewitness_core::Version;
@@ -14,7 +15,7 @@ use crate::source::parts::SourceParts;
 /// The version up to which a missing object is known: the one at which it left the selector.
 pub(crate) fn left_at(parts: &SourceParts, fate: &FormerEnd, version: &Version) -> Version {
     match fate {
-        // Without a selector no object leaves.
+        // Without a selector no object leaves it.
         FormerEnd::Left(left) if !parts.spec.match_labels.is_empty() && !is_upto(version, left) => {
             left.clone()
         }
@@ -43,7 +44,7 @@ pub(crate) fn say_revived(parts: &SourceParts, object: &ObjectRef) {
     tracing::warn!(%source, %namespace, %name, %uid, "an object exists although its end was witnessed");
 }
 
-/// Asks for an object by name, because a list had unreadable items, or to be sure.
+/// Asks for an object by name, because a list had unreadable items, or to be certain.
 pub(crate) async fn is_absent(
     parts: &SourceParts,
     resource: &SourceResource,

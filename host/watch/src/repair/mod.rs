@@ -13,7 +13,12 @@
 //! | `lookup` | asks whether one object exists, or how it ended |
 //! | `audit` | the watch lost something that no event proves |
 //!
-//! It writes nothing itself. It sends what it finds to the writer as messages.
+//! Compaction removes old versions after minutes, so the repair runs beside the watch, within a budget for
+//! each connection. Stopping the watch for it was rejected: one large outage would delay every other object.
+//! Only names with missing versions wait. A round is complete only once each missing version is either read
+//! back or in a gap, and until then the checkpoint on disk stays.
+//!
+//! The repair writes nothing itself. It sends what it finds to the writer as messages.
 
 pub(crate) mod audit;
 pub(crate) mod compare;

@@ -1,5 +1,6 @@
-//! Repairs, beside the watch, what the comparison of a list found missing: one round for each list. It reads missed
-//! versions back, sweeps for objects that came and went unseen, and tells the writer, name by name.
+//! Repairs, beside the watch, what the comparison of a list found missing: one round for each list. It reads
+//! missed versions back, sweeps for objects that came and went unseen, and reports to the writer, name by
+//! name.
 
 use std::sync::Arc;
 
@@ -26,7 +27,7 @@ use crate::source::parts::SourceParts;
 use crate::source::round::{CompleteSince, MovedObject, NameRead, RepairRound, VanishedObject, WatchOutage};
 use crate::version::number;
 
-/// The rounds that may wait. A list waits until the round before is settled.
+/// How many rounds may wait. A list waits until the previous round is settled.
 pub(crate) const ROUNDS: usize = 1;
 
 pub(crate) struct RoundWorker {
@@ -34,11 +35,11 @@ pub(crate) struct RoundWorker {
     inputs: mpsc::Sender<WriterInput>,
 }
 
-/// A name that was read back, and what the sweep learns from it.
+/// A name that was read back, and its results for the sweep.
 pub(crate) struct NameWalk {
     pub report: NameReport,
     told: Vec<KnownVersions>,
-    /// Lost versions from a time in which the watch counted as complete.
+    /// Lost versions from a time when the watch counted as complete.
     lost: Vec<DiscrepancyView>,
 }
 
@@ -106,14 +107,14 @@ impl RoundWorker {
         Ok(())
     }
 
-    /// Requests, versions that they found, and gaps.
+    /// The numbers of requests, of found versions, and of gaps.
     fn counted(&self) -> [u64; 3] {
         let counters = &self.parts.shared.counters;
         [&counters.walk_back_requests, &counters.walked_back, &counters.gaps].map(read)
     }
 
-    /// Reads all names back. Returns what the sweep learns, the uids met on the way, and whether anything had
-    /// been lost before.
+    /// Reads all names back. Returns the results for the sweep, the uids that were met, and whether versions
+    /// had been lost before the outage.
     async fn walk_all(
         &self,
         round: &RepairRound,
@@ -166,7 +167,7 @@ async fn moved_back(exact: &OldVersions, moved: MovedObject, outage: Option<&Wat
     told.born = number(&begins).filter(|_| !witnessed && walked.hole.is_none());
     told.unsure = number(&begins).filter(|_| !witnessed && walked.hole.is_some());
     let (mut told, mut before, mut between) = (vec![told], Vec::new(), Vec::new());
-    // An object from before the outage had its name throughout.
+    // An object from before the outage had its name all the time.
     let waits = outage.and(number(&begins)).filter(|_| !witnessed);
     if let Some((rival, since)) = rival {
         let CompleteSince { floor, last } = since.clone();
@@ -174,7 +175,7 @@ async fn moved_back(exact: &OldVersions, moved: MovedObject, outage: Option<&Wat
         lost.extend(ended.was_lost.then(|| discrepancy(&exact.parts(), &rival, last.as_ref(), None)));
         let floor = last.filter(|_| ended.was_lost).unwrap_or(floor);
         told.push(end_of(&ended));
-        // Here it has the name itself.
+        // This object has the name itself.
         let span = UnwatchedSpan { like: &rival, floor: &floor, until: &begins, is_over: true };
         let known = |uid: &str| *uid == *object.uid || is_known(outage, uid);
         between = met_back(exact, &ended.met, span, &known).await;
@@ -226,12 +227,12 @@ enum UnlistedExistence {
     No(VanishedObject),
     /// It existed at the list's version, with this content.
     Listed(MovedObject),
-    /// It exists now. What it was at the list's version is not known; an audit compares it again.
+    /// It exists now. Its content at the list's version is unknown; an audit compares it again.
     Since(Arc<ObjectRef>),
 }
 
-/// Checks an object that was not listed. A list can lack an object that existed. What the server has at the
-/// list's version says so, or at least what it has now. An invented end would block the real one.
+/// Checks an object that was not listed, because a list can lack an existing object. It asks for the object
+/// at the list's version, or else for its present version. An invented end would block the real one.
 async fn still_there(exact: &OldVersions, vanished: VanishedObject) -> UnlistedExistence {
     let VanishedObject { object, since, absent } = &vanished;
     let answer = if absent.is_comparable() { exact.at(object, absent).await } else { None };
@@ -253,7 +254,7 @@ async fn still_there(exact: &OldVersions, vanished: VanishedObject) -> UnlistedE
         Some(ExactAnswer::Compacted | ExactAnswer::Refused(_)) | None => {
             match exact.is_absent(object).await {
                 Ok(false) => UnlistedExistence::Since(Arc::clone(object)),
-                // If nobody can tell, the list is believed.
+                // If the server can't answer, the list is believed.
                 Ok(true) | Err(_) => UnlistedExistence::No(vanished),
             }
         }
@@ -277,8 +278,8 @@ async fn met_back(
     lives
 }
 
-/// Whether the watch brings the object. If a part was listed later, the watch brings what began since, and
-/// every later object of the name, in order.
+/// Whether the watch delivers the object. If a part was listed later, the watch delivers what began since,
+/// and every later object of the name, in order.
 fn is_watched(outage: Option<&WatchOutage>, begins: Option<u128>) -> bool {
     outage.is_some_and(|outage| begins > number(&outage.listed))
 }

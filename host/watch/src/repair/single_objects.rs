@@ -30,7 +30,7 @@ use crate::source::missing::reason;
 use crate::source::parts::SourceParts;
 use crate::source::round::{CompleteSince, MISSED_AT_ONCE, MissedObject, MovedObject, NameRead, newest};
 
-/// How often it checks whether the epoch is over.
+/// How often it checks whether the epoch has ended.
 const LOOK: Duration = Duration::from_millis(100);
 
 pub(crate) struct MissedRepair {
@@ -57,13 +57,13 @@ impl MissedRepair {
     }
 
     async fn mend(&self, unended: Vec<MissedObject>) -> Result<(), WriterClosed> {
-        // Everything that came with it is known by then, perhaps also the end that had overtaken it.
+        // Everything that came with it is known by then, perhaps also the end that overtook it.
         let epoch = sync(&self.inputs).await?.epoch;
         let mut jobs = Vec::new();
         for MissedObject { epoch: of, mut moved, place } in unended {
-            // The permit is returned before the story is sent. So the writer sees that a permit is free.
+            // The permit is returned before the story is sent, so that the writer sees it as free.
             drop(place);
-            // Its history is over, and its name is no longer held.
+            // Its history has ended, and its name is no longer held.
             if of != epoch {
                 continue;
             }
@@ -136,7 +136,7 @@ impl MissedRepair {
         }
     }
 
-    /// Gives up reading back: what is missing becomes a hole, and the name goes on.
+    /// Gives up: the missing versions become a hole, and the name continues.
     async fn give_up(
         &self,
         epoch: u32,
@@ -162,8 +162,8 @@ impl MissedRepair {
     }
 }
 
-/// Reads back held names that belong to no round, and tells the writer. It ends with its epoch: what another
-/// history did can't be read from this one, and its names are no longer held.
+/// Reads back held names that belong to no round, and reports them to the writer. It ends with its epoch:
+/// another history can't be read from this one, and its names are no longer held.
 pub(crate) async fn tell(
     parts: &Arc<SourceParts>,
     inputs: &mpsc::Sender<WriterInput>,

@@ -1,5 +1,5 @@
-//! Runs a source that another controller witnesses. It writes and shows what that controller carries as if this one had
-//! watched it. It asks the API server nothing.
+//! Runs a source that another controller witnesses. It stores and shows the carried states as if this
+//! controller had watched them. It sends no request to the API server.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::write::append::write;
 use crate::write::current;
 
 impl SourceTask {
-    /// Runs on the feed until the stop. An error is final.
+    /// Reads the feed until the stop. An error is final.
     pub async fn feed(
         self,
         mut feed: Box<dyn StateFeed>,

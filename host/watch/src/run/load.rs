@@ -1,5 +1,5 @@
-//! Loads a source's objects from the journal into its cache. It asks the server nothing. One task reads the
-//! journal while another places what was read.
+//! Loads a source's objects from the journal into its cache. It sends no request to the server. One task
+//! reads the journal while another fills the cache.
 
 use kubewitness_core::Seq;
 use kubewitness_core::document::unpack;
@@ -13,7 +13,7 @@ use crate::connect::backoff::{Backoff, JitterDice};
 use crate::source::landmarks::{LandmarkSet, VersionLandmark};
 use crate::source::parts::{SourceError, SourceParts};
 
-/// Parts that were read and are not placed yet.
+/// How many parts may be read and not yet placed.
 const AHEAD: usize = 2;
 
 pub(crate) enum LoadMode {

@@ -1,7 +1,8 @@
 //! Runs one source: it loads the source from the journal, then starts the tasks that list, watch, repair and
 //! write.
 //!
-//! Wires the other folders, and decides nothing about objects.
+//! Reading, judging and writing are separate tasks, so that the socket is read while the journal syncs. This
+//! folder wires them and decides nothing about objects.
 
 mod carried;
 mod load;
@@ -84,13 +85,13 @@ impl SourceTask {
         self
     }
 
-    /// Shares one budget of repairs with the other sources of the connection.
+    /// Shares one repair budget with the other sources of the connection.
     pub fn with_repair_budget(mut self, repairs: RepairBudget) -> Self {
         self.parts.repairs = repairs;
         self
     }
 
-    /// Audits only while this says so.
+    /// Audits only while this is true.
     pub fn with_audits(mut self, audits: Arc<AtomicBool>) -> Self {
         self.parts.audits = audits;
         self

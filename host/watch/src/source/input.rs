@@ -1,4 +1,4 @@
-//! Defines the messages from the reader to the writer, in order, and the writer's answers.
+//! The messages from the reader to the writer, in order, and the writer's answers.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Keeps landmarks: a few complete witnessed versions by which a history is recognized.
 //!
 //! One landmark may be equal in two histories by chance, or because a controller repeats a write. So older
-//! ones are kept, too, each the last before a round number of versions.
+//! ones are kept as well, each the last before a round number of versions.
 
 use std::sync::Arc;
 

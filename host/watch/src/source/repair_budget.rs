@@ -1,14 +1,15 @@
-//! One budget of a connection for everything that is read back: requests and bytes a second, names at a time,
-//! and bytes in memory.
+//! One budget of a connection for everything that is read back: requests and bytes per second, concurrent
+//! names, and bytes in memory.
 //!
 //! All sources of a connection share it, because one server answers them all, often just after it has come
 //! back. A budget for each source would multiply by their number. Requests and bytes share one line of turns:
 //! an answer puts the next turn off by the time that its bytes may take. Documents that were read back count
 //! until they are dropped; while too many are in memory, no further version is asked for.
 //!
-//! A name gives its documents back only once all of its versions are read. If names with large objects could only wait for
-//! each other's memory, all of them would wait until each gave up with a gap. So the name that began first may go on beyond
-//! the bound, up to twice as much: one of them always ends, and gives room to the others.
+//! A name releases its documents only once all of its versions are read. If names with large objects could
+//! only wait for each other's memory, all of them would wait until each gave up with a gap. So the name that
+//! began first may exceed the bound, up to twice as much: one name always finishes and makes room for the
+//! others.
 
 use std::collections::VecDeque;
 use std::pin::pin;

@@ -1,5 +1,5 @@
-//! Writes one batch after another to the journal while the next batch is made. It retries a batch that can't
-//! be written, and takes nothing else until then.
+//! Writes one batch after another to the journal while the next batch is made. A failed batch is retried, and
+//! nothing else is accepted until it is written.
 
 use std::sync::Arc;
 

@@ -2,8 +2,8 @@
 //!
 //! Versions are not unique: twelve expired leases are deleted at the same version. So a version is complete
 //! only once a greater one, or a bookmark at or after it, has arrived. Until then the safe version is the one
-//! before. If versions are decimal, that is the number before the newest version: a watch is in order, so
-//! every event below it has come. Otherwise it is the version seen before it.
+//! before. If versions are decimal, that is the newest version minus one: a watch is in order, so every event
+//! below it has arrived. Otherwise it is the previously seen version.
 
 use std::cmp::Ordering;
 

@@ -1,10 +1,10 @@
 //! The one writer of a source: it turns lines and items into durable states, and then shows them in the
 //! cache.
 //!
-//! Promises that the cache and the checkpoint never show what is not durable. It takes whatever has arrived,
-//! up to one transaction, and never waits for more. While a batch is written, it makes the next one. If the
-//! journal can't be written, it keeps its batches and takes nothing else, so that the socket is not read. It
-//! asks the server nothing.
+//! Promises that the cache and the checkpoint never show anything that is not durable. It takes whatever has
+//! arrived, up to one transaction, and never waits for more: a fixed batch size would delay a quiet source.
+//! While a batch is written, it makes the next one. If the journal can't be written, it keeps its batches and
+//! accepts nothing else, so that the socket is no longer read. It sends no request to the server.
 
 pub(crate) mod append;
 mod checkpoint;

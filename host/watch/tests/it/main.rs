@@ -1,4 +1,9 @@
-//! Tests of a source against a small API server over real sockets, and a journal in memory.
+//! A source against a small API server over real sockets, with a journal in memory.
+//!
+//! The small server has one kind, and a test can replace any of its answers, also with answers that no
+//! correct server gives. It keeps its whole history to compare with the witnessed states. The simulated API
+//! server of `tests/playground` is closer to a real one but answers correctly; `simulator` runs the source
+//! against it, too, and `model` compares random lives and faults with a model.
 
 // A helper of a test fails as the test itself would; its tasks end with the test's runtime.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, clippy::needless_pass_by_value)]

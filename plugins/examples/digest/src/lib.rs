@@ -1,7 +1,7 @@
 //! Writes one e-mail about the jobs that failed since the last one, on the schedule of the manifest.
 //!
-//! A failure is noted in `kv` when its state comes. A tick writes the message and takes the notes away. Both are kept
-//! together with the call, so a crash loses no failure. It may send a message twice, with the same id.
+//! A failure is noted in `kv` when its state arrives. A tick writes the message and removes the notes. Both
+//! commit together with the call, so a crash loses no failure. It may send a message twice, with the same id.
 
 use kubewitness_sdk::mail::{self, Message};
 use kubewitness_sdk::{About, Change, Error, FieldError, Plugin, State, Ticking, Verdict, kv, log};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 /// Failures of one message. The others follow in the next one.
 const MOST: u32 = 200;
-/// What the keys of the notes begin with.
+/// The prefix of the notes' keys.
 const NOTES: &str = "failed/";
 const SERVER: &str = "people";
 
@@ -20,7 +20,7 @@ struct Config {
     to: Vec<String>,
 }
 
-/// What the message says of a job.
+/// What the message contains about a job.
 #[derive(Serialize, Deserialize)]
 struct Failure {
     job: String,

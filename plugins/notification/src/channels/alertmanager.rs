@@ -1,6 +1,7 @@
-//! Alertmanager: a bad outcome is a firing alert, any other one of the same object resolves it. The labels are the same for
-//! both, since they are the alert's identity. An alert without an end would be resolved after Alertmanager's own
-//! `resolve_timeout`, mostly of five minutes, since nothing sends it again.
+//! Alertmanager: a bad outcome is a firing alert, and any other one of the same object resolves it. The
+//! labels are the same for both, because they are the alert's identity. An alert without an end would be
+//! resolved after Alertmanager's own `resolve_timeout`, usually of five minutes, because nothing sends it
+//! again.
 
 use kubewitness_sdk::time;
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! CloudEvents 1.0 in structured mode: the envelope and what is known of the state as `data`.
+//! CloudEvents 1.0 in structured mode: the envelope, with the facts about the state as `data`.
 
 use kubewitness_sdk::time;
 use serde_json::{Value, json};

@@ -1,5 +1,5 @@
-//! DingTalk: a custom robot. The host adds `timestamp` and `sign` to the address where the destination's scheme is
-//! `dingtalk`. A failure is an `errcode` in the body of a 200.
+//! DingTalk: a custom robot. The host adds `timestamp` and `sign` to the address if the destination's scheme
+//! is `dingtalk`. A failure is an `errcode` in the body of a 200.
 
 use kubewitness_sdk::http::Response;
 use serde_json::{Value, json};

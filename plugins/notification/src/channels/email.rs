@@ -1,4 +1,4 @@
-//! E-mail, through a granted mail server. Each person has a message of their own.
+//! E-mail, through a granted mail server. Each person gets a separate message.
 
 use kubewitness_sdk::mail;
 

@@ -1,5 +1,5 @@
-//! Feishu and Lark: a custom bot. The host adds `timestamp` and `sign` to the body where the destination's scheme is
-//! `feishu`. A failure is a `code` in the body of a 200.
+//! Feishu and Lark: a custom bot. The host adds `timestamp` and `sign` to the body if the destination's
+//! scheme is `feishu`. A failure is a `code` in the body of a 200.
 
 use kubewitness_sdk::http::Response;
 use serde_json::{Value, json};

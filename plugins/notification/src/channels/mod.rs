@@ -1,6 +1,12 @@
-//! Channels: each makes the request of its service from the one kind of message, and judges the answer. A channel more is
-//! a file here with `body` and `answer`, a line in `config::Kind`, and its lines in the two tables below. A channel
-//! decides nothing about who is told, and reads neither `kv` nor the clock.
+//! Channels: each makes the request of its service from the common kind of message, and interprets the
+//! answer.
+//!
+//! Services differ in more than the body: some report a failure in a 200, some resolve an earlier message,
+//! some want mail. Templates alone could not express that, so a channel is code, and `webhook` has templates
+//! for any other receiver.
+//!
+//! A new channel is a file here with `body` and `answer`, a line in `config::Kind`, and its lines in the two
+//! tables below. A channel decides nothing about recipients, and reads neither `kv` nor the clock.
 
 mod alertmanager;
 mod cloudevents;

@@ -1,4 +1,4 @@
-//! Any receiver of JSON: the operator's template, or all that is known.
+//! Any receiver of JSON: the operator's template, or all known facts.
 
 use serde_json::Value;
 

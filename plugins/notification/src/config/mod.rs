@@ -1,4 +1,8 @@
-//! What an operator writes under `spec.config`. This module calls no capability.
+//! The settings under `spec.config`.
+//!
+//! A wrong channel would be noticed only when a message fails to arrive. So the schema of these types is
+//! embedded in the component, and the host checks a manifest before the plugin runs; `check` finds the rest.
+//! Defaults are chosen so that people get few messages. This module calls no capability.
 
 mod hours;
 mod kind;

@@ -1,4 +1,9 @@
-//! Decides who is told of a state. Pure: from the configuration and what was read of the object.
+//! Decides who is notified of a state. Pure: it depends on the configuration and on what was read of the
+//! object.
+//!
+//! An object passes through many phases, and its pods report the same failure again. So only outcomes are
+//! news unless more is requested, and a part is reported with its owner. A state that can't be attributed is
+//! reported rather than dropped.
 
 mod past;
 

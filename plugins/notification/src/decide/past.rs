@@ -1,4 +1,5 @@
-//! When what a state tells happened. The first look at an object shows what may be long past, so its document is asked.
+//! Determines when a state's news happened. The first look at an object may show something long past, so its
+//! document is read for the time.
 
 use kubewitness_sdk::{State, time};
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! Reads and writes `kv` for people: the mutes that they make, and the reports that they read. This module
+//! Reads and writes `kv` for people: the mutes that they set, and the reports that they read. This module
 //! sends nothing, and reads no document.
 
 pub mod mutes;

@@ -1,4 +1,4 @@
-//! What people have muted in the portal. The host keeps the list, and shows it under a key of `kv`.
+//! People's mutes from the portal. The host keeps the list, and shows it under a key of `kv`.
 
 use kubewitness_sdk::{Error, kv};
 use serde_json::Value;

@@ -1,5 +1,5 @@
-//! Reports what became of each message, by object and recipient. Their keys in `kv` are those by which the host finds
-//! reports: it shows them with the object, and removes them with it. None of the room of `kv` is spent on them.
+//! Reports the result of each message, by object and recipient. The host finds reports by their keys in `kv`:
+//! it shows them with the object, and removes them with it. They use none of the room of `kv`.
 
 use kubewitness_sdk::{Error, kv, log};
 use serde::Serialize;

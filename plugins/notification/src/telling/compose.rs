@@ -1,4 +1,4 @@
-//! Writes messages: of one object with its parts, and of many objects.
+//! Writes messages: about one object with its parts, and about many objects.
 
 use serde_json::Value;
 

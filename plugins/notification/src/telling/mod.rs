@@ -1,10 +1,11 @@
-//! Tells people, in two steps. A call with states notes what is to be told: one key of `kv` for each state, so that calls
-//! in several instances never write the same key. A tick takes the notes into the [`OutboxBook`], decides what is due, and
-//! sends. No call runs beside a tick, so the tick alone reads and writes the book. It knows no service: `channels`
-//! do.
+//! Notifies people, in two steps. A call with states notes the news: one key of `kv` for each state, so that
+//! calls in several instances never write the same key. A tick moves the notes into the [`OutboxBook`],
+//! decides what is due, and sends. No call runs during a tick, so only the tick reads and writes the book. It
+//! knows no service: `channels` do.
 //!
-//! Notes are committed with the progress of the states. From then on the book remembers who is still to be told: one
-//! recipient that can't be reached repeats nothing for the others, and holds up no state.
+//! Sending inside a call was rejected: one unreachable recipient would make the state come again for all of
+//! them. Notes commit with the progress of the states. From then on the book remembers who still needs the
+//! message, so an unreachable recipient repeats nothing for the others, and delays no state.
 
 mod compose;
 mod note;

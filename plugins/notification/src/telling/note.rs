@@ -1,4 +1,4 @@
-//! Notes what is to be told. A note is all that a tick needs: it has no document.
+//! Notes the news for a tick. A note has everything that the tick needs, because a tick has no document.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,5 @@
-//! The order in which an object had its states, which is not that of their positions where one arrives late.
+//! The order in which an object had its states. It differs from the order of positions if a state arrives
+//! late.
 
 use std::cmp::Ordering;
 

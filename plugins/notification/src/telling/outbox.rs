@@ -1,5 +1,5 @@
-//! What is to be told, to whom, and what was told lately. Pure: the tick passes the time, and says what each sending came
-//! to.
+//! The outbox: pending messages with their recipients, and recently sent ones. Pure: the tick passes the
+//! time, and reports the result of each sending.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,6 @@
-//! Shares the outbox among channels: a recipient that takes nothing keeps nobody else from being told. People whose
-//! messages have no room are told a number. A program gets each message: its states come again until there is room.
+//! Shares the outbox among channels: a recipient that accepts nothing must not keep others from being
+//! notified. People whose messages have no room get a number. A program gets each message: its states come
+//! again until there is room.
 
 use kubewitness_sdk::{Error, kv};
 

@@ -1,4 +1,4 @@
-//! What the book reports of each message, by recipient: what became of it, or until when it waits.
+//! What the book reports about each message, by recipient: its result, or until when it waits.
 
 use kubewitness_sdk::time::rfc3339;
 

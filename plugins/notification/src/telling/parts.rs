@@ -1,5 +1,5 @@
-//! Counts the parts of an object that nobody asked for alone, such as the failed Pods of a Job. They are told with their
-//! owner, so a number is enough, however many there are.
+//! Counts the parts of an object that nobody requested separately, such as the failed Pods of a Job. They are
+//! reported with their owner, so a number suffices, however many there are.
 
 use kubewitness_sdk::{Error, kv, log};
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,8 @@
 //! Converts a state into a row.
+//!
+//! Dashboards and other programs read the rows, so a value has the same form in every database. Only a
+//! current state changes `object_status`: a late state shows how the object was, and a gap only says that
+//! something is unknown. Long texts are cut here, with a mark, because the document has the rest.
 
 pub mod overlap;
 

@@ -1,8 +1,8 @@
-//! Finds states that leave one source while another source still shows the object. `object_status` has one row an object,
-//! so such a state says nothing there: the object goes on.
+//! Finds states that leave one source while another source still shows the object. `object_status` has one
+//! row for each object, so such a state must not end the row: the object still exists.
 //!
-//! The source that has written the row last decides. A version that leaves a narrow source is witnessed by a wider one,
-//! too, before or after it. It costs a question only where a batch has such a state.
+//! The source that has written the row last decides. A version that leaves a narrow source is witnessed by a
+//! wider one, too, before or after it. This costs a query only if a batch has such a state.
 
 use std::collections::{BTreeMap, BTreeSet};
 

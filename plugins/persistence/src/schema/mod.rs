@@ -1,7 +1,9 @@
-//! The tables as each version of this plugin makes them, in each dialect. People and other programs read them, so their
-//! columns are a contract: a change of it is a new version, which only adds. The plugin runs the statements of the
-//! versions that a database lacks, and `deploy/schema` has the same statements as files. It makes texts, and runs no
-//! statement.
+//! The tables as each version of this plugin makes them, in each dialect.
+//!
+//! People and other programs read the tables, so their columns are a contract: a change is a new version,
+//! which only adds. The plugin is a guest without tools of its own, and several instances may start at once.
+//! So it runs the statements of the versions that a database lacks, and `deploy/schema` has the same
+//! statements as files for an administrator. This module makes texts, and runs no statement.
 
 mod names;
 mod types;

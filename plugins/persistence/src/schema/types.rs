@@ -1,4 +1,4 @@
-//! What columns hold, and the SQL type of it in each dialect.
+//! The contents of columns, and their SQL types in each dialect.
 
 use kubewitness_sdk::sql::Dialect;
 use serde::Deserialize;

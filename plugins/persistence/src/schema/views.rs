@@ -1,4 +1,5 @@
-//! Views for dashboards. They are made where the configuration asks for them, and are a file for everybody else.
+//! Views for dashboards. They are created if the configuration requests them; for everybody else they are a
+//! file.
 
 use kubewitness_sdk::sql::Dialect;
 

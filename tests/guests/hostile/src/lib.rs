@@ -1,5 +1,10 @@
-//! Guests that mean harm. Most are the programs in `examples`, each a component of its own. Here are those that no
-//! compiler makes: their bytes are put together. `docs/concepts/hostile-plugins.md` says what the operator sees of each.
+//! Guests that mean harm, for tests of the sandbox.
+//!
+//! Most are programs in `examples`, each a component of its own, compiled like any plugin. A compiler makes
+//! only valid components, so the others are made here byte by byte: damaged files, files that are too costly
+//! to compile, and components of another world.
+//!
+//! `docs/concepts/hostile-plugins.md` lists what the operator sees of each.
 
 // A program for WebAssembly has this crate beside it, and needs nothing of it.
 #![cfg(not(target_arch = "wasm32"))]

@@ -1,5 +1,8 @@
-//! A guest that writes the messages of its configuration, for each state and in each tick. The host's answer to each goes
-//! to the log as `server` and `answer`.
+//! A guest that sends the messages in its configuration, for each state and in each tick.
+//!
+//! Tests of the mail capability need a plugin that sends exactly what the test says, to any server and in any
+//! number; the notification plugin decides by its own rules. The host's answer to each message goes to the
+//! log as `server` and `answer`, where a test can read it.
 
 /// The plugin of the tutorial. It is here so that the tutorial's code compiles, and not in the SDK, which is built outside of
 /// this repository, too.

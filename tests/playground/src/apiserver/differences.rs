@@ -1,4 +1,4 @@
-//! Lists where the simulator deliberately differs from a real server, and why.
+//! Lists the deliberate differences between the simulator and a real server, with their reasons.
 
 /// A difference, and its reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! The simulated API server as a process of its own, for tests and for trying things by hand.
+//! The simulated API server as a separate process, for tests and for manual trials.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Writes to an API server, with bounded retries. Knows HTTP and Status documents, not jobs.
+//! Writes to an API server, with bounded retries. It knows HTTP and Status documents, not jobs.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,13 +10,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::{WorkloadError, WorkloadProgress};
 
-/// Tries of one write, with pauses of 50 ms that double up to [`LONGEST_PAUSE`]. They take about half a
-/// minute, so that an API server may restart under load.
+/// How often one write is tried, with pauses of 50 ms that double up to [`LONGEST_PAUSE`]. This takes about
+/// half a minute, so an API server may restart under load.
 const TRIES: u32 = 20;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// The longest request. After it the request is tried again.
+/// The longest duration of a request. After that it is retried.
 const REQUEST_WITHIN: Duration = Duration::from_secs(10);
 
 pub struct WorkloadApi {
@@ -27,11 +27,11 @@ pub struct WorkloadApi {
     stop: CancellationToken,
 }
 
-/// The end of a write from which the caller can go on.
+/// The result of a write, for a caller that continues.
 #[derive(Debug)]
 pub enum WriteEnd {
     Done(Value),
-    /// The object does not exist, or no longer.
+    /// The object does not exist, or does not exist any more.
     Missing,
     /// Another object has this name.
     Taken,

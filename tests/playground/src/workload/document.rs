@@ -12,12 +12,12 @@ pub const SUBMITTER: &str = "kubewitness.dev/submitter";
 pub const QUEUE: &str = "kueue.x-k8s.io/queue-name";
 pub const TRACKING: &str = "batch.kubernetes.io/job-tracking";
 
-/// What is known of a pod once it was created.
+/// The facts about a created pod.
 #[derive(Clone, Debug, Default)]
 pub struct PodFacts {
     pub name: String,
     pub uid: String,
-    /// When its container started. The times of its end need it.
+    /// When its container started; the times of its end depend on it.
     pub started: Option<u64>,
     pub scheduled: Option<u64>,
 }

@@ -1,4 +1,4 @@
-//! Carries out the steps of a life against an API server. It decides nothing about the life, and only tells
+//! Executes the steps of a life against an API server. It decides nothing about the life, and only reports to
 //! it what other people did to its objects.
 
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ use super::life::{JobLife, JobPhase, JobState, LifeAction, LifeStep, PodIndex, P
 use super::rng::SplitMix;
 use super::time;
 
-/// Who writes what the workload plays.
+/// The writers whose part the workload plays.
 const SUBMITTER: &str = "?fieldManager=kubectl-create";
 const CONTROLLER: &str = "?fieldManager=kube-controller-manager";
 const KUBELET: &str = "?fieldManager=kubelet";
@@ -21,16 +21,16 @@ const CONFLICTS: u32 = 8;
 /// The names that are tried for one job.
 const NAMES: u32 = 4;
 
-/// A life, with what the server holds of it.
+/// A life, with its objects on the server.
 pub struct DrivenLife {
     pub life: JobLife,
-    /// The phase of the job, as far as it was written.
+    /// The phase of the job as last written.
     pub shown: JobPhase,
     job: Value,
     pods: Vec<PodFacts>,
     documents: Vec<Value>,
     rng: SplitMix,
-    /// What is told of the job and its pods; nothing where the workload writes no Events.
+    /// The Events of the job and its pods; `None` if the workload writes none.
     events: Option<JobEvents>,
 }
 
@@ -53,7 +53,7 @@ impl DrivenLife {
         Self { job, ..Self::new(life, rng, tells) }
     }
 
-    /// Drops the documents. The job is over, and only its names are needed from now on.
+    /// Drops the documents: the job has ended, and only its names are still needed.
     pub fn forget_documents(&mut self) {
         self.job = Value::Null;
         self.documents = Vec::new();
@@ -94,7 +94,7 @@ impl DrivenLife {
             LifeAction::ReleasePod(pod) => self.release_pod(api, *pod).await,
             LifeAction::DeletePod(pod) => self.delete_pod(api, *pod).await,
             LifeAction::Rest => Ok(()),
-            // A missing object is as good as a deleted one.
+            // A missing object counts as deleted.
             LifeAction::DeleteJob => api.delete(&self.job_path()).await.map(drop),
         }
     }
@@ -135,7 +135,7 @@ impl DrivenLife {
         Err(WorkloadError::NoName { namespace: self.life.plan().namespace.clone(), tries: NAMES })
     }
 
-    /// Returns `false` if the Job is gone. The life knows it then.
+    /// Returns `false` if the Job is gone, which it also reports to the life.
     async fn read_job(&mut self, api: &WorkloadApi) -> Result<bool, WorkloadError> {
         match api.get(&self.job_path()).await? {
             WriteEnd::Done(job) => {
@@ -210,7 +210,7 @@ impl DrivenLife {
             self.keep_pod(pod, name, created);
             return Ok(());
         }
-        // Its place stays, so that later pods keep their numbers.
+        // Its slot stays, so that later pods keep their numbers.
         self.keep_pod(pod, name, Value::Null);
         self.life.pod_vanished(pod);
         Ok(())

@@ -1,5 +1,5 @@
-//! The Events that the Job controller, the scheduler and the kubelets write about a job and its pods. The workload takes
-//! them away with the job, as a cluster forgets them after an hour.
+//! The Events that the Job controller, the scheduler and the kubelets write about a job and its pods. The
+//! workload removes them with the job, as a cluster forgets them after an hour.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use super::life::{JobState, LifeAction, PodState};
 use super::plan::WorkloadPlan;
 use super::time;
 
-/// Events of one job. A real cluster has no such bound, and forgets them after an hour.
+/// The most Events of one job. A real cluster has no such limit, and forgets them after an hour.
 const MOST: usize = 64;
 
 /// The object that an Event is about.
@@ -40,7 +40,7 @@ fn warning(from: &'static str, reason: &'static str, message: impl Into<String>)
 /// The Events of one job that the server has.
 #[derive(Default)]
 pub struct JobEvents {
-    /// Path, what it tells, and how often that happened.
+    /// Path, content, and the count.
     written: Vec<(String, EventContent, u64)>,
 }
 
@@ -48,7 +48,7 @@ const JOBS: &str = "job-controller";
 const SCHEDULER: &str = "default-scheduler";
 const KUBELET: &str = "kubelet";
 
-/// What is said of a Job once this was written.
+/// The Events about a Job after this write.
 fn of_job(action: &LifeAction, pod: &str) -> Vec<EventContent> {
     match action {
         LifeAction::CreatePod(_) => vec![normal(JOBS, "SuccessfulCreate", format!("Created pod: {pod}"))],
@@ -152,7 +152,7 @@ impl JobEvents {
         Ok(())
     }
 
-    /// What has happened to this object happened twice more: the count says so, in the same Event.
+    /// Repeats an Event twice: the count in the same Event increases.
     async fn again(&mut self, api: &WorkloadApi, name: &str, reason: &str) -> Result<(), WorkloadError> {
         let part = format!("/{name}.");
         let is_it = |(path, happened, _): &&mut (String, EventContent, u64)| {
@@ -166,7 +166,7 @@ impl JobEvents {
         Ok(())
     }
 
-    /// The cluster forgets them.
+    /// Removes the Events, as the cluster forgets them.
     pub async fn forget(&mut self, api: &WorkloadApi) -> Result<(), WorkloadError> {
         for (path, _, _) in std::mem::take(&mut self.written) {
             api.delete(&path).await?;

@@ -1,6 +1,6 @@
-//! The life of one training job, as a pure machine. It gives the writes of the queue, the Job controller, the
-//! scheduler, the kubelets and the user, in order. It knows no server and no document. The caller passes the
-//! time, and the seed decides the fate.
+//! The life of one training job, as a pure machine. It produces the writes of the queue, the Job controller,
+//! the scheduler, the kubelets and the user, in order. It knows no server and no document. The caller passes
+//! the time, and the seed decides what happens.
 //!
 //! ```text
 //! New ─▶ Queued ─▶ Pending ─▶ Running ─▶ Finished ─▶ Deleted
@@ -43,7 +43,7 @@ impl JobPhase {
     }
 }
 
-/// One write. It has all of the content but not its JSON.
+/// One write, with its whole content but not as JSON.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LifeAction {
     CreateJob,
@@ -67,7 +67,7 @@ pub enum LifeAction {
 pub struct LifeStep {
     pub pause: u64,
     pub action: LifeAction,
-    /// The phase of the job once this is written.
+    /// The phase of the job after this write.
     pub phase: JobPhase,
 }
 
@@ -111,11 +111,11 @@ pub enum PodState {
     Evicted,
     /// The pod is marked before it is removed, with the reason of `DisruptionTarget`.
     Disrupted(&'static str),
-    /// The pod was killed because its job was suspended, passed its deadline or lost its place.
+    /// The pod was killed because its job was suspended, exceeded its deadline or was preempted.
     Killed,
 }
 
-/// The plan of a pod, and the part that was handed out as steps.
+/// The plan of a pod, and which part of it became steps.
 #[derive(Clone, Copy, Debug, Default)]
 struct PodPlan {
     active: bool,
@@ -172,12 +172,12 @@ impl JobLife {
         Some(step)
     }
 
-    /// The name was taken. The job is created under another one.
+    /// The name is in use, so the job is created under another one.
     pub fn rename(&mut self) {
         self.plan.rename(&mut self.rng);
     }
 
-    /// The finished job was kept long enough. It and its pods are deleted.
+    /// The finished job was kept long enough, so it and its pods are deleted.
     pub fn expire(&mut self) {
         if self.phase.is_finished() {
             self.delete();
@@ -261,7 +261,7 @@ impl JobLife {
         self.phase = JobPhase::Pending;
         self.push(1, LifeAction::Suspend(false));
         self.condition("Suspended", false, "JobResumed", "Job resumed", now);
-        // A resumed job starts anew: its deadline does not run while it is suspended.
+        // A resumed job starts over: its deadline does not run while it is suspended.
         self.job.start = Some(now);
         self.create_pods();
     }

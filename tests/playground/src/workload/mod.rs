@@ -2,8 +2,8 @@
 //! through their lives, as a queue, the Job controller, a scheduler and kubelets would.
 //!
 //! It knows the Kubernetes API and nothing of Kubewitness. The seed decides what happens, and the rate
-//! decides how fast. [`life`] decides the writes, [`document`] makes their JSON, [`drive`] sends them, [`events`] tells of
-//! them, [`schedule`] takes turns.
+//! decides how fast. [`life`] decides the writes, [`document`] makes their JSON, [`drive`] sends them,
+//! [`events`] writes Events about them, and [`schedule`] decides whose turn it is.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,16 +29,16 @@ use drive::DrivenLife;
 use life::{JobPhase, LifeStep};
 use schedule::{LifeReturn, LifeSchedule};
 
-/// Writes in flight. They keep a local API server busy, and each belongs to another job.
+/// Writes in progress. They keep a local API server busy, and each belongs to another job.
 const IN_FLIGHT: usize = 32;
 
-/// After a longer pause the rate is not caught up with, so that no burst follows an outage.
+/// After a longer pause, the workload does not catch up, so that no burst follows an outage.
 const CATCH_UP: Duration = Duration::from_millis(200);
 
-/// How long a stop waits for writes in flight.
+/// How long a stop waits for writes in progress.
 const STOP_WITHIN: Duration = Duration::from_secs(3);
 
-/// How often Jobs of others are looked for.
+/// How often Jobs of others are looked up.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// The most active jobs. It bounds memory and what a person can look through.
@@ -46,25 +46,25 @@ const MOST_ACTIVE: usize = 400;
 
 #[derive(Clone, Debug)]
 pub struct WorkloadOptions {
-    /// Such as `http://127.0.0.1:6443`.
+    /// For example `http://127.0.0.1:6443`.
     pub url: String,
     pub token: Option<String>,
     /// The client for an HTTPS server with its own authority. Without it a plain client is made.
     pub client: Option<reqwest::Client>,
     /// Missing namespaces are created.
     pub namespaces: Vec<String>,
-    /// The number of jobs; 0: no end.
+    /// The number of jobs; 0 means no end.
     pub jobs: u64,
-    /// Writes a second; infinity: as fast as the server answers.
+    /// Writes per second; infinity means as fast as the server answers.
     pub rate: f64,
     pub seed: u64,
-    /// The number of active jobs; left out: it follows from the rate.
+    /// The number of active jobs. By default it follows from the rate.
     pub active: Option<usize>,
     /// How long a finished job is kept before it is deleted.
     pub keep_finished: Duration,
-    /// A label selector of Jobs that others create, which are driven as well; left out: none.
+    /// A label selector for Jobs that others create, and that are driven as well; `None` for none.
     pub adopt: Option<String>,
-    /// Whether Events are written as well. They are beyond the rate.
+    /// Whether Events are written as well. They don't count towards the rate.
     pub events: bool,
 }
 
@@ -184,7 +184,7 @@ pub async fn run(
 }
 
 fn plain_client() -> Result<reqwest::Client, WorkloadError> {
-    // A process has one default for TLS. If the controller has chosen one, it stays.
+    // A process has one TLS provider. If the controller has chosen one, it stays.
     if rustls::crypto::CryptoProvider::get_default().is_none() {
         rustls::crypto::ring::default_provider().install_default().ok();
     }
@@ -226,7 +226,7 @@ async fn work(
         }
     }
     let rest = async { while under_way.next().await.is_some() {} };
-    // After the deadline the connections are dropped. The server decides what became of them.
+    // After the deadline the connections are dropped, and the server decides what happens to the writes.
     tokio::time::timeout(STOP_WITHIN, rest).await.ok();
     Ok(false)
 }

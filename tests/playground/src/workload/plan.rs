@@ -1,5 +1,5 @@
-//! The plan of one training job: who submits it, where, and what it asks for. It is drawn from the seed
-//! alone, and says nothing of how the job fares.
+//! The plan of one training job: who submits it, where, and what it requests. It is drawn from the seed
+//! alone, and says nothing about the job's fate.
 
 use super::rng::SplitMix;
 
@@ -32,7 +32,7 @@ pub struct WorkloadPlan {
     /// The name of the container in each pod.
     pub container: String,
     pub gpus: u64,
-    /// The number of pods at the same time.
+    /// How many pods run at the same time.
     pub workers: usize,
     /// Whether it is submitted suspended, for a queue to admit.
     pub queued: bool,

@@ -1,11 +1,11 @@
-//! A small seeded generator: one seed gives one course of events. Knows nothing of jobs.
+//! A small seeded generator: one seed gives one course of events. It knows nothing of jobs.
 
-/// SplitMix64. One word of state is enough to choose among a handful of fates.
+/// SplitMix64. One word of state suffices to choose among a handful of fates.
 #[derive(Clone, Debug)]
 pub struct SplitMix(u64);
 
 impl SplitMix {
-    /// Streams of the same seed are independent of each other, in whatever order they are drawn.
+    /// Streams of the same seed are independent of each other, in any order of drawing.
     pub fn new(seed: u64, stream: u64) -> Self {
         let mut rng = Self(seed ^ stream.wrapping_mul(0xD6E8_FEB8_6659_FD93));
         rng.draw();
@@ -47,8 +47,8 @@ impl SplitMix {
         &from[from.len() - 1].1
     }
 
-    /// `length` letters, as Kubernetes puts them at the end of generated names. There are no vowels, so they
-    /// form no words.
+    /// `length` letters, as in the suffixes that Kubernetes generates. They contain no vowels, so they form
+    /// no words.
     pub fn suffix(&mut self, length: usize) -> String {
         const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
         (0..length).map(|_| char::from(self.pick(LETTERS))).collect()

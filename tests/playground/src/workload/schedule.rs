@@ -13,7 +13,8 @@ use super::plan::WorkloadPlan;
 use super::rng::SplitMix;
 use super::{WorkloadOptions, time};
 
-/// About how many ticks a life lasts. New lives are spread over that time, so that all phases occur at once.
+/// The approximate number of ticks in a life. New lives are spread over that time, so that all phases occur
+/// at once.
 const LIFE_TICKS: u64 = 400;
 
 /// The fates of Jobs of others are drawn from numbers that no own job has.
@@ -36,7 +37,7 @@ pub struct LifeSchedule {
     due: BTreeMap<(u64, u64), (Box<DrivenLife>, LifeStep)>,
     /// Finished jobs that are still shown, oldest first.
     finished: VecDeque<(Instant, Box<DrivenLife>)>,
-    /// The Jobs of others that were there at the last look, by uid.
+    /// The Jobs of others that existed at the last look, by uid.
     adopted: BTreeSet<String>,
     adoptions: u64,
 }
@@ -100,13 +101,13 @@ impl LifeSchedule {
         let gap = LIFE_TICKS / self.most_active as u64;
         self.next_submission = self.clock + self.rng.between(0, gap * 2);
         let life = JobLife::new(self.seed, index, WorkloadPlan::draw(self.seed, index, &self.namespaces));
-        // The names of pods come from a stream of their own, so that they do not change the fates.
+        // The names of pods come from a separate stream, so that they do not change the fates.
         let mut driven = Box::new(DrivenLife::new(life, SplitMix::new(!self.seed, index), self.tells));
         let step = driven.life.next(time::now())?;
         Some((driven, step))
     }
 
-    /// Drives the Jobs of others that were not there at the last look.
+    /// Drives the Jobs of others that are new since the last look.
     pub fn adopt(&mut self, jobs: Vec<Value>) {
         let mut there = BTreeSet::new();
         for job in jobs {
@@ -143,7 +144,7 @@ impl LifeSchedule {
         }
     }
 
-    /// Takes a life back after its write: it goes on, waits for its deletion, or is over.
+    /// Takes a life back after its write: it continues, waits for its deletion, or has ended.
     pub fn put_back(&mut self, mut driven: Box<DrivenLife>) -> LifeReturn {
         if let Some(step) = driven.life.next(time::now()) {
             self.serial += 1;
@@ -160,7 +161,7 @@ impl LifeSchedule {
         LifeReturn::Gone
     }
 
-    /// When the oldest finished job is deleted.
+    /// When the oldest finished job is to be deleted.
     pub fn next_expiry(&self) -> Option<Instant> {
         self.finished.front().map(|(at, _)| *at)
     }

@@ -1,4 +1,4 @@
-//! Wall time as Kubernetes writes it. Only documents use it; no decision depends on it.
+//! Wall time in the format of Kubernetes. Only documents use it; no decision depends on it.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

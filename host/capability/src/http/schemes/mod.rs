@@ -1,5 +1,12 @@
-//! Signs requests by the scheme of their destination. A scheme that signs is a file here; what it may change of a request
-//! is [`OutgoingRequest`]. Rates are in the settings' own module. A scheme sends nothing and knows no plugin.
+//! Signs requests by the scheme of their destination.
+//!
+//! Services disagree on all of it: on the key, the message, the unit of time, and the place of the signature.
+//! A plugin could follow each service, but then it would need the secret, which must not leave the host. So
+//! the operator names the scheme with the destination, and the host signs the finished request just before it
+//! is sent.
+//!
+//! Each scheme is a file here, and [`OutgoingRequest`] is what it may change. A scheme sends nothing and
+//! knows no plugin. Rates are in the settings' own module.
 
 mod dingtalk;
 mod feishu;

@@ -1,7 +1,7 @@
-//! The files of one ledger, and how they are brought in order after a crash.
+//! The files of one ledger, and their recovery after a crash.
 //!
-//! `NAME.jsonl` (whatever the operator calls it) holds records, one line each, and is only ever
-//! appended to. Beside it `NAME.receipts` holds one JSON line an event:
+//! A ledger must never have a record twice, nor half of one. `NAME.jsonl` (the operator chooses the name) has
+//! records, one line each, and is append-only. Beside it, `NAME.receipts` has one JSON line for each event:
 //!
 //! ```text
 //! {"intent":{"offset":0,"bytes":512,"records":2,"sha256":"…","plugin":"audit","states":[[1,"25053d9c…"],[2,"86f1…"]]}}
@@ -10,23 +10,23 @@
 //! {"turn":{"file":1,"bytes":512,"records":2,"head":"…"}}  (the first line, until the next file has records)
 //! ```
 //!
-//! A state is its position and the print of its id, which in older lines is a number.
+//! A state is written as its position and the print of its id, which in older lines is a number.
 //!
-//! An append is: intent, sync; records, sync; settled. After a crash the last intent tells what to
-//! do. Its records are all there: applied, and its states are never handed over again. They are
-//! there in part: cut back to its offset, and its states come again. After a power cut the file may be
-//! as long as it was to be, with zeros where a part never came to the disk: that is in part, too. Where
-//! the same call also wrote to a database, the intent names that transaction, and the database decides.
+//! An append is: intent, sync; records, sync; settled. After a crash the last intent decides. If all of its
+//! records exist, it was applied, and its states are never delivered again. If some are missing, the file is
+//! cut back to its offset, and its states come again. After a power failure the file may have its full
+//! length, with zeros for parts that never reached the disk: those count as missing. If the same call also
+//! wrote to a database, the intent names that transaction, and the database decides.
 //!
-//! What can't have been left by a crash (settled records that are missing or changed, bytes that
-//! nobody announced) is refused, never repaired: somebody may have to look at it.
+//! Damage that no crash can cause (settled records that are missing or changed, unannounced bytes) is refused
+//! and never repaired: a person may have to look at it.
 //!
-//! An open handle still writes to a file that was removed or moved. So each append first compares both
-//! names with what the handles lead to. A file that is not the one that is open, or has another length,
-//! refuses the append. A file whose records are known is never made anew.
+//! An open handle still writes to a file that was removed or moved. So each append first checks that both
+//! names still lead to the open files. If a name leads to another file, or the length differs, the append is
+//! refused. A file with known records is never created again.
 //!
-//! Statements of the controller stand between the records ([`kubewitness_core::ledger`]). They are appended like
-//! records, by an intent without states. [`seals`] writes them, and [`turn`] closes a file.
+//! The controller's statements are between the records ([`kubewitness_core::ledger`]). They are appended like
+//! records, with an intent that has no states. [`seals`] writes them, and [`rotate`] closes a file.
 
 mod receipts;
 mod recovery;
@@ -53,12 +53,12 @@ use crate::receipts::ReceiptMark;
 /// One record: a line of an audit trail, not a document store.
 pub const RECORD_BYTES: usize = 256 * 1024;
 
-/// Whether files that are missing may be made.
+/// Whether missing files may be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BookOpening {
-    /// At a start: a ledger that nobody knows begins empty, and a file without receipts is taken over.
+    /// At startup: an unknown ledger begins empty, and a file without receipts is adopted.
     First,
-    /// The process had it open before: whatever is missing was removed meanwhile.
+    /// The process had it open before, so anything missing was removed meanwhile.
     Again,
 }
 
@@ -76,15 +76,15 @@ pub struct LedgerBook {
     pub last: Option<Vec<u8>>,
     receipts: Vec<(String, Vec<(Seq, IdPrint)>)>,
     lines: usize,
-    /// Written in full, but its transaction has yet to be asked for.
+    /// An append that was written in full. Its transaction must still be looked up.
     pub doubt: Option<AppendIntent>,
-    /// The open file has no records yet.
+    /// Set while the open file has no records.
     turn: Option<FileTurn>,
-    /// Of the open file; counted when a statement is first due.
+    /// Of the open file; computed when a statement is first due.
     tally: Option<LedgerTally>,
     /// The journal's progress of a signed ledger when it was opened.
     pub reached: Option<LedgerProgress>,
-    /// There were no receipts.
+    /// Whether it had no receipts.
     is_adopted: bool,
     /// The time of the call that uses the ledger.
     pub now_ms: u64,
@@ -98,7 +98,7 @@ fn identity(found: &Metadata) -> (u64, u64) {
     (found.dev(), found.ino())
 }
 
-/// Of a file that is not there, though its ledger was in use.
+/// The error for a missing file of a ledger that was in use.
 fn missing(path: &Path, sidecar: &Path) -> io::Error {
     let message = format!(
         "{} is gone, and records of this ledger are known: bring the file back from where it was moved; to begin a \
@@ -123,8 +123,8 @@ fn lock(data: &File) -> io::Result<()> {
 }
 
 impl Drop for LedgerBook {
-    /// By name, not by closing: a child process that another thread is just starting has the file
-    /// open as well, and would keep it locked until its program begins.
+    /// Unlocked explicitly and not by closing: a child process that another thread is just starting has the
+    /// file open as well, and would keep it locked until its program begins.
     fn drop(&mut self) {
         if let Err(error) = self.data.unlock() {
             tracing::debug!(%error, "a ledger's lock is let go of by closing the file");
@@ -214,7 +214,8 @@ impl LedgerBook {
         }
     }
 
-    /// Durable when it returns. The files are in place: the caller asked. After an error the book can't be trusted: open it anew, with a cut.
+    /// Durable when it returns. The caller has checked that the files are in place. After an error the book
+    /// can't be trusted: open it again, with a cut.
     pub fn append(
         &mut self,
         plugin: &str,
@@ -251,7 +252,7 @@ impl LedgerBook {
         self.settle()
     }
 
-    /// A recovered append whose transaction was committed. It is counted already.
+    /// Keeps a recovered append whose transaction was committed. It is counted already.
     pub fn keep_doubted(&mut self, intent: AppendIntent) -> io::Result<()> {
         self.applied(intent.plugin, intent.states);
         self.settle()

@@ -1,4 +1,4 @@
-//! The receipts beside a ledger: how they are read and written. The format is at the top of [`super`].
+//! The receipts beside a ledger: how they are read and written. The format is described in [`super`].
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Seek, SeekFrom, Write};
@@ -53,7 +53,7 @@ impl AppendIntent {
 }
 
 impl LedgerBook {
-    /// Reads the receipts; gives the last intent if nothing has settled it.
+    /// Reads the receipts. Returns the last intent if it is not settled.
     pub(super) fn replay(&mut self) -> io::Result<Option<AppendIntent>> {
         let mut reader = BufReader::new(self.sidecar.try_clone()?);
         reader.seek(SeekFrom::Start(0))?;
@@ -61,7 +61,7 @@ impl LedgerBook {
         let mut pending: Option<AppendIntent> = None;
         let mut text = Vec::new();
         while reader.read_until(b'\n', &mut text)? > 0 {
-            // The last lines can be torn: their sync had not ended, and no append had begun behind it.
+            // The last line can be torn: its sync did not complete, and no append began after it.
             let Some(line) = text.strip_suffix(b"\n").filter(|line| !line.contains(&0)) else { break };
             let number = self.lines + 1;
             let Ok(line) = serde_json::from_slice::<ReceiptLine>(line) else {
@@ -94,7 +94,7 @@ impl LedgerBook {
                 return is_first;
             }
             ReceiptLine::Intent(intent) => {
-                // An intent that begins where the intent before it began comes after an undo.
+                // An intent at the same offset as the previous one follows an undo.
                 if let Some(before) = pending.take().filter(|before| before.offset != intent.offset) {
                     self.count(&before);
                     self.applied(before.plugin, before.states);
@@ -135,8 +135,8 @@ impl LedgerBook {
             .collect()
     }
 
-    /// Drops what lies at or below the position. Everything settled is on disk when it returns, so
-    /// that no other store's receipt is needed for it any more.
+    /// Drops receipts at or before the position. When it returns, everything settled is on disk, so that no
+    /// other store's receipt is needed for it any more.
     pub fn forget(&mut self, plugin: &str, through: Seq) -> io::Result<()> {
         self.expect_in_place()?;
         self.receipts.retain(|(of, states)| of != plugin || states.iter().any(|(seq, _)| *seq > through));
@@ -146,7 +146,7 @@ impl LedgerBook {
         self.compact()
     }
 
-    /// Writes the receipts anew, from where the ledger stands.
+    /// Rewrites the receipts, beginning with the present state of the ledger.
     pub(super) fn compact(&mut self) -> io::Result<()> {
         let path = self.sidecar_path.with_extension("receipts.new");
         let stands = match &self.turn {

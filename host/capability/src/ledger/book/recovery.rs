@@ -1,4 +1,4 @@
-//! Brings the files of a ledger in order after a crash, and finds what no crash can have left.
+//! Recovers the files of a ledger after a crash, and detects damage that no crash can cause.
 
 use std::cmp::Ordering;
 use std::fs::{File, OpenOptions};
@@ -13,18 +13,18 @@ use kubewitness_core::ledger::{
 use super::receipts::AppendIntent;
 use super::{LedgerBook, RECORD_BYTES, damaged, hash, identity, missing};
 
-/// The bytes that a disk writes as a whole.
+/// A disk writes this many bytes as a unit.
 pub const SECTOR: u64 = 512;
 
-/// Undoes an append whose sync failed: what the file shows then may never reach the disk.
+/// Undoes an append whose sync failed: the present content of the file may never reach the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AppendUndo {
     pub offset: u64,
-    /// Device and inode: another file in its place is not cut.
+    /// Device and inode, so that a file that replaced it is not cut.
     pub(super) file: (u64, u64),
 }
 
-/// A file that is shorter already lost more than that: recovery says so.
+/// A shorter file has lost more than that, which recovery reports.
 pub fn undo(data: &File, cut: AppendUndo) -> io::Result<()> {
     let found = data.metadata()?;
     if identity(&found) == cut.file && found.len() > cut.offset {
@@ -34,8 +34,8 @@ pub fn undo(data: &File, cut: AppendUndo) -> io::Result<()> {
     Ok(())
 }
 
-/// Refuses files that do not have what the controller has signed. Nothing is written before: files that were put in the
-/// place of others leave no trace in receipts that are brought back.
+/// Refuses files that lack what the controller has signed. Nothing is written before this check: replaced
+/// files would leave no trace once their receipts are restored as well.
 pub fn expect_reached(path: &Path, reached: &LedgerProgress) -> io::Result<()> {
     let closed = closed_file(path, reached.file);
     let is_closed = files::look(&closed)?.is_some();
@@ -67,7 +67,7 @@ pub fn expect_reached(path: &Path, reached: &LedgerProgress) -> io::Result<()> {
 }
 
 impl LedgerBook {
-    /// Refuses where the names no longer lead to the files that are open, as they were left.
+    /// Refuses if the names no longer lead to the open files, in the state in which they were left.
     pub fn expect_in_place(&self) -> io::Result<()> {
         let of_data = (&self.path, &self.data, self.bytes);
         let of_receipts = (&self.sidecar_path, &self.sidecar, self.noted);
@@ -96,7 +96,7 @@ impl LedgerBook {
         Ok(())
     }
 
-    /// A file that was there before its receipts is taken as it is, whole lines only.
+    /// A file that existed before its receipts is adopted as it is, whole lines only.
     pub(super) fn adopt(&mut self) -> io::Result<()> {
         let mut reader = BufReader::new(&self.data);
         let mut line = Vec::new();
@@ -175,9 +175,9 @@ impl LedgerBook {
         damaged(format!("the records from byte {} on are not those that were written", intent.offset))
     }
 
-    /// The newest lines, with the newest record of this file among them.
+    /// The newest lines. They contain the newest record of this file.
     pub(super) fn read_tail(&self) -> io::Result<Vec<u8>> {
-        // At most two statements stand behind a record, and one before the first.
+        // At most two statements follow a record, and one precedes the first.
         let from = self.bytes.saturating_sub((RECORD_BYTES + 1 + 3 * STATEMENT_BYTES) as u64);
         let mut tail = Vec::new();
         let mut file = &self.data;

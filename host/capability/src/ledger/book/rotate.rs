@@ -1,8 +1,8 @@
 //! Closes the open file of a ledger and begins the next one.
 //!
-//! The receipts say first that it is to happen. From then on each step looks at what is there and goes on: the file gets
-//! its number, and a new one with its head takes the old name. A kill at any point leaves the rest to the next start. No
-//! file is overwritten.
+//! First the receipts record the rotation. From then on each step checks the present state and continues: the
+//! file gets its number, and a new one with its head takes the old name. After a kill at any point, the next
+//! start completes the rest. No file is overwritten.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read};
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::receipts::ReceiptLine;
 use super::{LedgerBook, RECORD_BYTES, damaged, identity, lock, missing};
 
-/// The last record stands in it, in hex.
+/// It contains the last record, in hex.
 const LINE_BYTES: usize = 2 * RECORD_BYTES + 2 * STATEMENT_BYTES;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,7 +26,7 @@ pub struct FileTurn {
     pub bytes: u64,
     /// Records of the ledger so far.
     pub records: u64,
-    /// The newest of them, in hex: a plugin goes on from it.
+    /// The newest record, in hex. A plugin's chain continues from it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<String>,
     /// The first line of the next file.
@@ -34,14 +34,15 @@ pub struct FileTurn {
 }
 
 impl FileTurn {
-    /// What the receipts begin with, if they begin with a turn and say nothing of the next file yet.
+    /// The rotation at the beginning of the receipts, if they begin with one and have nothing of the next
+    /// file yet.
     pub fn pending(sidecar: &Path) -> io::Result<Option<Self>> {
         let file = files::open(sidecar, OpenOptions::new().read(true))?;
         let mut lines = BufReader::new(file);
         let mut next = || {
             let mut line = Vec::new();
             lines.by_ref().take(LINE_BYTES as u64).read_until(b'\n', &mut line)?;
-            // Whatever can't be read is looked at line by line later.
+            // An unreadable line is examined later, line by line.
             io::Result::Ok(serde_json::from_slice::<ReceiptLine>(&line).ok())
         };
         let Some(ReceiptLine::Turn(turn)) = next()? else { return Ok(None) };
@@ -66,7 +67,7 @@ impl FileTurn {
         self.head.len() as u64 + 1
     }
 
-    /// `held` is the file that is closed, if the caller has locked it.
+    /// `held` is the file to close, if the caller has locked it.
     pub fn complete(&self, path: &Path, held: Option<&File>) -> io::Result<()> {
         if self.has_begun(path)? {
             return Ok(());
@@ -117,7 +118,8 @@ impl FileTurn {
 }
 
 impl LedgerBook {
-    /// Nothing is written behind a seal. A kill may have come between the seal and its turn.
+    /// Completes a rotation: nothing is written after a seal. A kill may have come between the seal and its
+    /// rotation.
     pub(super) fn close_sealed(&mut self, tail: &[u8]) -> io::Result<()> {
         let Some(line) = tail.split(|byte| *byte == b'\n').rev().nth(1) else { return Ok(()) };
         match LedgerStatement::parse(line).filter(|statement| statement.kind == StatementKind::Seal) {
@@ -126,7 +128,8 @@ impl LedgerBook {
         }
     }
 
-    /// Closes the file that ends in this seal, and goes on with the next one. After an error the book can't be trusted.
+    /// Closes the file that ends with this seal, and begins the next one. After an error the book can't be
+    /// trusted.
     pub fn close(&mut self, seal: &LedgerStatement, line: &[u8]) -> io::Result<()> {
         let head = String::from_utf8(seal.head_after(line).line(None)?).map_err(io::Error::other)?;
         let last = self.last.as_deref().map(hex::encode);
@@ -137,12 +140,12 @@ impl LedgerBook {
         let data = files::open(&self.path, OpenOptions::new().read(true).append(true).mode(0o600))?;
         lock(&data)?;
         self.file = identity(&data.metadata()?);
-        // By name, as where a book is dropped.
+        // Unlocked explicitly, as when a book is dropped.
         std::mem::replace(&mut self.data, data).unlock()?;
         let mut tally = LedgerTally::first(self.now_ms);
         tally.line(turn.head.as_bytes(), self.now_ms).map_err(io::Error::other)?;
         self.tally = Some(tally);
-        // A file that is gone from here on was taken away: it is not begun again.
+        // A file that disappears from here on was removed by somebody: it is not created again.
         self.settle()
     }
 

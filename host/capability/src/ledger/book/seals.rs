@@ -10,7 +10,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use super::{AppendIntent, LedgerBook, RECORD_BYTES, damaged};
 use crate::secrets::signing_keys::SigningKey;
 
-/// A statement that is on disk. It counts once [`LedgerBook::settle_statement`] has noted it.
+/// A statement that is on disk. It counts once [`LedgerBook::settle_statement`] has recorded it.
 pub struct WrittenStatement {
     pub statement: LedgerStatement,
     pub line: Vec<u8>,
@@ -25,8 +25,8 @@ impl LedgerBook {
         self.tally.as_ref().is_some_and(|tally| due(tally) == DueWrite::Nothing)
     }
 
-    /// Writes the statement that is due, without counting it: a caller that gave up waiting cuts it off again.
-    /// After an error the book can't be trusted: open it anew, with a cut.
+    /// Writes the statement that is due, without counting it: if the caller has given up waiting, it is cut
+    /// off again. After an error the book can't be trusted: open it again, with a cut.
     pub fn attest(
         &mut self,
         schedule: &LedgerSchedule,
@@ -53,19 +53,19 @@ impl LedgerBook {
         Ok(Some(WrittenStatement { statement, line, intent, tally }))
     }
 
-    /// The statement counts from here on, and nobody may cut it off any more.
+    /// From here on the statement counts, and may not be cut off any more.
     pub fn settle_statement(&mut self, written: WrittenStatement) -> io::Result<(LedgerStatement, Vec<u8>)> {
         let WrittenStatement { statement, line, intent, mut tally } = written;
         self.count(&intent);
         self.settle()?;
-        // Read back from its text, so that what is counted is what the file has.
+        // Parsed again from its text, so that exactly the file's content is counted.
         let wrong = |wrong| io::Error::other(format!("the statement that was written {wrong}"));
         tally.line(&line, self.now_ms).map_err(wrong)?;
         self.tally = Some(tally);
         Ok((statement, line))
     }
 
-    /// How far the ledger has come, once a statement was written.
+    /// The progress of the ledger, once a statement was written.
     pub fn has_reached(&self) -> Option<LedgerProgress> {
         self.tally.as_ref().and_then(LedgerTally::reached)
     }

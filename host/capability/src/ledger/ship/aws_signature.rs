@@ -1,5 +1,5 @@
-//! Signs a request as S3-compatible storage expects it (AWS Signature, version 4). It is written here: crates that do it
-//! bring a client, or sign the address alone, and `ring` has what it needs.
+//! Signs a request as S3-compatible storage expects it (AWS Signature, version 4). It is written by hand:
+//! existing crates bring a client, or sign only the address, and `ring` has the primitives.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use ring::hmac;
 
 use crate::secrets::ResolvedSecret;
 
-/// All but these are encoded in a path.
+/// Every other character is encoded in a path.
 const ENCODED: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
 /// The SHA-256 of a request without a body.
 pub const NO_BODY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
@@ -21,14 +21,14 @@ pub struct AccessKey {
     pub secret: ResolvedSecret,
 }
 
-/// By their names, in small letters.
+/// By name, in lower case.
 pub type SignedHeaders = BTreeMap<&'static str, String>;
 
 pub fn encoded(path: &str) -> String {
     utf8_percent_encode(path, &ENCODED).to_string()
 }
 
-/// Adds the host, the time and the signature. The signature covers every header that is there.
+/// Adds the host, the time and the signature. The signature covers all present headers.
 pub fn sign(
     method: &str,
     url: &Url,

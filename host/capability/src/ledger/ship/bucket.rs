@@ -1,5 +1,5 @@
-//! A bucket of S3-compatible storage: puts a file under a name, and tells whether it is there as it was sent. Nothing in
-//! the bucket is removed.
+//! A bucket of S3-compatible storage: puts a file under a name, and reports whether it is stored as sent.
+//! Nothing in the bucket is removed.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -19,13 +19,13 @@ use crate::http;
 use crate::http::resolver::AddressGuard;
 use crate::secrets::{self, ResolvedSecret};
 
-/// The time that a request may take, besides the time for its bytes.
+/// How long a request may take, in addition to the time for its bytes.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Bytes a second; a way that is slower does not keep up with a ledger.
+/// In bytes per second. A slower connection could not keep up with a ledger.
 const SLOWEST: u64 = 128 << 10;
-/// A storage says in some hundred bytes why it refuses.
+/// A storage explains a refusal in some hundred bytes.
 const ANSWER: usize = 16 * 1024;
-/// SHA-256 of what is stored, in base64.
+/// SHA-256 of the stored object, in base64.
 const CHECKSUM: &str = "x-amz-checksum-sha256";
 
 const CONDITION: &str = "if-none-match";
@@ -47,19 +47,19 @@ pub enum StoredFile {
     Shorter(u64),
 }
 
-/// Whether a file that is put may replace another one.
+/// Whether a put may replace an existing object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PutMode {
-    /// Nothing.
+    /// It may not.
     New,
-    /// Whatever is there.
+    /// It may.
     Any,
 }
 
-/// How a put ended.
+/// The result of a put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PutOutcome {
-    /// The name is taken, by the file or by another.
+    /// The name is in use, by this file or by another.
     Done,
     /// Nothing was stored: this storage has no conditional writes.
     KnowsNoCondition,
@@ -68,7 +68,7 @@ pub enum PutOutcome {
 /// The body of a request.
 enum RequestPayload {
     Nothing,
-    /// An answer of so many bytes.
+    /// An answer with this many bytes.
     Answer(u64),
     File(File, FileContent),
 }
@@ -89,7 +89,7 @@ impl ShipBucket {
         Ok(Self { spec: spec.clone(), address, client, clock })
     }
 
-    /// Compares by the digest that the storage gives. From one that gives none, the bytes are read back.
+    /// Compares by the digest that the storage returns. If it returns none, the bytes are read back.
     pub async fn look(&self, name: &str, content: &FileContent) -> Result<StoredFile, ShipTrouble> {
         let asked = SignedHeaders::from([("x-amz-checksum-mode", "ENABLED".to_owned())]);
         let head = self.ask(Method::HEAD, name, asked, RequestPayload::Nothing).await?;
@@ -110,7 +110,7 @@ impl ShipBucket {
         }
     }
 
-    /// The digest of what the storage hands out. `None` if there are more bytes than these.
+    /// The digest of the stored bytes, as the storage returns them. `None` if there are more than `bytes`.
     pub async fn read_back(&self, name: &str, bytes: u64) -> Result<Option<[u8; 32]>, ShipTrouble> {
         let answer = self.ask(Method::GET, name, SignedHeaders::new(), RequestPayload::Answer(bytes)).await?;
         let mut answer = accepted("reading", name, answer).await?;
@@ -123,8 +123,9 @@ impl ShipBucket {
         Ok(context.finish().as_ref().try_into().ok())
     }
 
-    /// Streams the file. The storage refuses it if other bytes arrive than those of the digest. A new file takes the place
-    /// of nothing: whoever wrote the name since it was looked for keeps it, and is found by the next look.
+    /// Streams the file. The storage refuses it if the received bytes don't match the digest. A new file
+    /// replaces nothing: if somebody wrote the name since it was looked up, that object stays, and the next
+    /// lookup finds it.
     pub async fn put(
         &self,
         name: &str,
@@ -195,7 +196,7 @@ fn secret(field: &str, read: Result<ResolvedSecret, String>) -> Result<ResolvedS
     read.map_err(|message| ShipTrouble::Settings(format!("`{field}`: {message}")))
 }
 
-/// Of a file in several parts it is a digest of digests, which says nothing here.
+/// For a multipart upload the checksum is a digest of digests, which proves nothing here.
 fn checksum(headers: &HeaderMap) -> Option<[u8; 32]> {
     STANDARD.decode(headers.get(CHECKSUM)?).ok()?.try_into().ok()
 }

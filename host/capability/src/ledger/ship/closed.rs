@@ -1,5 +1,5 @@
-//! The closed files of a ledger in their folder, and the notes beside those that were shipped. `trail-000001.jsonl` has
-//! its note in `trail-000001.shipped`. Without a note a file is shipped again, and found there.
+//! The closed files of a ledger in their folder, and the notes beside shipped ones. `trail-000001.jsonl` has
+//! its note in `trail-000001.shipped`. Without a note, a file is shipped again and found in the bucket.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -19,7 +19,7 @@ const FILES: usize = 100_000;
 const NOTE_BYTES: u64 = 4096;
 const CHUNK: usize = 256 * 1024;
 
-/// The note about a file that the bucket has.
+/// The note about a file that is in the bucket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ShippedNote {
@@ -35,7 +35,7 @@ impl ShippedNote {
         closed_file(open, number).with_extension("shipped")
     }
 
-    /// `None` if there is none, or one that nobody can read.
+    /// `None` if it is missing or unreadable.
     pub fn read(open: &Path, number: u64) -> io::Result<Option<Self>> {
         let path = Self::path(open, number);
         if files::look(&path)?.is_none() {
@@ -56,20 +56,20 @@ impl ShippedNote {
 /// The closed files of the folder.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct ClosedFiles {
-    /// When each file was shipped to the place, by its number.
+    /// By number, when each file was shipped to the place.
     pub shipped: BTreeMap<u64, u64>,
-    /// When each of the others was closed.
+    /// By number, when each of the other files was closed.
     pub waiting: BTreeMap<u64, u64>,
 }
 
-/// `known` are the files whose notes need not be read again.
+/// `known` are files whose notes need not be read again.
 pub fn look(
     open: &Path,
     place_of: impl Fn(u64) -> String,
     known: &BTreeMap<u64, u64>,
 ) -> io::Result<ClosedFiles> {
     let mut found = ClosedFiles::default();
-    // Before the next file has begun, the closed one may still be needed.
+    // Before the next file exists, the closed one may still be needed.
     if files::look(open)?.is_none() {
         return Ok(found);
     }
@@ -111,7 +111,7 @@ pub fn open(path: &Path) -> io::Result<File> {
     files::open(path, OpenOptions::new().read(true))
 }
 
-/// Of the first bytes of a file, up to so many.
+/// Of the first `most` bytes of a file.
 pub fn content(path: &Path, most: u64) -> io::Result<FileContent> {
     let (mut file, mut context, mut bytes) = (open(path)?.take(most), Context::new(&SHA256), 0);
     let mut chunk = vec![0; CHUNK];
@@ -126,7 +126,7 @@ pub fn content(path: &Path, most: u64) -> io::Result<FileContent> {
     }
 }
 
-/// The note goes first: a file that is left without one is looked at again.
+/// The note is removed first: a file without one is examined again.
 pub fn remove(open: &Path, number: u64) -> io::Result<()> {
     let closed = closed_file(open, number);
     std::fs::remove_file(ShippedNote::path(open, number))?;

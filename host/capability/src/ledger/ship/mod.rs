@@ -1,10 +1,10 @@
-//! Ships closed files of a ledger into a bucket, and removes those that are there and were kept long enough.
+//! Ships closed files of a ledger into a bucket, and removes local copies that were kept long enough.
 //!
-//! A file is looked for in the bucket, sent if it is not there, looked for again, and noted. So it is there at least once,
-//! whatever is killed in between. A name that has other bytes is never overwritten: they may be the true ones. Only the
-//! beginning of the file, which a storage has kept of a sending that broke off, is sent again. Before a file is removed
-//! here, it is read once more and compared with its note, and with the bytes that the bucket hands out: a digest that a
-//! storage tells may be the one that it was told.
+//! A file is looked up in the bucket, sent if it is missing, looked up again, and noted. So it is stored at
+//! least once, wherever a kill happens. An object with other bytes is never overwritten, because those may be
+//! the true ones. The exception is a prefix of the file, which a storage kept from an interrupted upload.
+//! Before a local file is removed, it is read again and compared with its note, and with the bytes that the
+//! bucket returns. Trusting the storage's digest was rejected: it may simply repeat the digest that was sent.
 
 mod aws_signature;
 mod bucket;
@@ -28,15 +28,15 @@ use self::bucket::{FileContent, PutMode, PutOutcome, ShipBucket, StoredFile};
 use self::closed::{ClosedFiles, ShippedNote};
 use crate::http;
 
-/// Files of one turn: the stop of the controller and changed settings wait for none of them.
+/// How many files one turn handles. A stop and changed settings wait for a whole turn.
 const AT_ONCE: usize = 16;
 
 /// How long shipping pauses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShipPauses {
-    /// Between two looks at the folder while nothing waits.
+    /// The pause between two checks of the folder while nothing waits.
     pub look: Duration,
-    /// After a failure; the pause doubles with each that follows.
+    /// The pause after a failure. It doubles with each further failure.
     pub first: Duration,
     pub longest: Duration,
 }
@@ -56,13 +56,13 @@ impl ShipPauses {
         before.map_or(self.first, |before| self.longest.min(2 * before))
     }
 
-    /// A look is due once its time has come. A clock that was set back holds it up for no longer than the longest pause.
+    /// Whether a check is due. A clock that was set back delays it at most by the longest pause.
     fn is_due(&self, due_ms: u64, now_ms: u64) -> bool {
         now_ms >= due_ms || due_ms - now_ms > millis(self.longest)
     }
 }
 
-/// Why a file is not shipped or not removed. The next turn tries again.
+/// Why a file is not shipped or not removed. The next round tries again.
 #[derive(Debug, Error)]
 pub enum ShipTrouble {
     #[error("{0}: change `ship` of the ledger")]
@@ -94,13 +94,13 @@ impl ShipTrouble {
         Self::Away(http::refusal(error))
     }
 
-    /// Whether it is no other file's trouble.
+    /// Whether it concerns only this file.
     fn is_of_one_file(&self) -> bool {
         matches!(self, Self::Other(_) | Self::Shorter { .. } | Self::Changed(_) | Self::File(..))
     }
 }
 
-/// How shipping stands, for people.
+/// The progress of shipping, for people.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ShippingStatus {
     /// Closed files that the bucket does not have yet, and when the oldest was closed.
@@ -115,11 +115,11 @@ pub struct ShippingStatus {
 
 #[derive(Default)]
 struct ShipperState {
-    /// When each file was shipped, as far as it lies here.
+    /// When each local file was shipped.
     known: BTreeMap<u64, u64>,
     due_ms: u64,
     wait: Option<Duration>,
-    /// Files that something is wrong with. Each waits by itself.
+    /// Files with a problem. Each has its own pause.
     held: BTreeMap<u64, HeldFiles>,
     shipping: ShippingStatus,
 }
@@ -166,7 +166,7 @@ impl FileShipper {
         self.state().shipping.clone()
     }
 
-    /// One turn, if one is due. It may be given up at any point.
+    /// One round, if it is due. It may be abandoned at any point.
     pub async fn turn(&self) {
         let now_ms = self.clock.now_ms();
         if !self.pauses.is_due(self.state().due_ms, now_ms) {
@@ -188,7 +188,7 @@ impl FileShipper {
         state.shipping.trouble = trouble.or(of_a_file);
     }
 
-    /// Whether nothing more is to be done now.
+    /// Returns whether nothing is left to do now.
     async fn work(&self, now_ms: u64) -> Result<bool, ShipTrouble> {
         let ClosedFiles { shipped, waiting } = self.look().await?;
         let keep_ms = self.spec.keep.map_or(u64::MAX, |keep| millis(keep.0));
@@ -196,7 +196,7 @@ impl FileShipper {
         let over = shipped.iter().filter(|(_, shipped_ms)| is_over(**shipped_ms)).map(|(number, _)| *number);
         let (waiting, over): (Vec<_>, Vec<_>) = {
             let mut state = self.state();
-            // Somebody may have moved away what was wrong.
+            // Somebody may have removed the obstacle.
             state.held.retain(|number, _| waiting.contains_key(number) || shipped.contains_key(number));
             let is_free = |number: &u64| {
                 state.held.get(number).is_none_or(|held| self.pauses.is_due(held.due_ms, now_ms))
@@ -260,7 +260,7 @@ impl FileShipper {
         if let StoredFile::Shorter(bytes) = stored
             && bucket.read_back(&name, bytes).await? == Some(self.content(&closed, bytes).await?.sha256)
         {
-            // A sending that broke off. Nobody loses what the file has as well.
+            // An interrupted upload. Nothing is lost, because the file contains the same bytes.
             (stored, put) = (StoredFile::Nothing, PutMode::Any);
         }
         if stored == StoredFile::Nothing {
@@ -306,7 +306,7 @@ impl FileShipper {
         Ok(())
     }
 
-    /// Only what the bucket has, byte for byte.
+    /// Removes a file only if the bucket has it byte for byte.
     async fn remove(&self, number: u64) -> Result<(), ShipTrouble> {
         let closed = closed_file(&self.path, number);
         let name = name_of(&closed);
@@ -322,7 +322,7 @@ impl FileShipper {
         let bucket = self.bucket().await?;
         let is_there = bucket.look(&name, &content).await? == StoredFile::Same;
         if !is_there || bucket.read_back(&name, content.bytes).await? != Some(content.sha256) {
-            // Without a note it is shipped again, or told to be another.
+            // Without a note it is shipped again, or reported as different.
             let path = ShippedNote::path(&self.path, number);
             self.state().known.remove(&number);
             self.asked(&closed, move || std::fs::remove_file(path)).await?;

@@ -1,4 +1,4 @@
-//! Caches the secrets that were found in states and objects. Questions that come at the same time share one search.
+//! Caches the secrets that were found in states and objects. Concurrent queries share one search.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -6,23 +6,23 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::sync::OwnedMutexGuard;
 
-/// What is kept of each sort. A status that quotes no secret takes some tens of bytes.
+/// How many entries of each sort are cached. A status that quotes no secret takes some tens of bytes.
 const KEPT: usize = 8192;
 /// The secrets of objects may be long.
 const KEPT_BYTES: usize = 32 << 20;
 
-/// A state never changes, so neither does what is shown of it.
+/// A cache of what is shown of states. A state never changes, so neither does the result.
 pub(super) struct CachedDocument<K, T>(Arc<Mutex<RedactionCache<K, T>>>);
 
 struct RedactionCache<K, T> {
     found: HashMap<K, T>,
-    /// Of what was found.
+    /// The size of the results.
     bytes: usize,
-    /// What is being found out.
+    /// Searches in progress.
     asked: HashMap<K, Weak<tokio::sync::Mutex<()>>>,
 }
 
-/// Whoever holds it finds something out; the others wait for what comes of it.
+/// Its holder runs the search; the others wait for the result.
 pub(super) type LookupLock = OwnedMutexGuard<()>;
 
 impl<K, T> Default for CachedDocument<K, T> {
@@ -43,7 +43,7 @@ impl<K: Clone + Eq + Hash, T: Clone> CachedDocument<K, T> {
         self.lock().found.get(key).cloned()
     }
 
-    /// Waits while somebody else finds it out. What they have found is there afterwards.
+    /// Waits while another caller searches. The result is cached afterwards.
     pub(super) async fn ask(&self, key: &K) -> LookupLock {
         let slot = {
             let asked = &mut self.lock().asked;

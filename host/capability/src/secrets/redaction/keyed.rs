@@ -1,4 +1,4 @@
-//! The rules together with the key of the digests: what they make of documents. It does no I/O.
+//! The rules together with the key of the digests, applied to documents. It does no I/O.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::RedactionError;
 #[derive(Clone)]
 pub(super) struct KeyedMap {
     pub rules: Arc<RedactionRules>,
-    /// Where something needs a digest, it needs the key. The message says why there is none.
+    /// Every digest needs the key. The message says why it is missing.
     pub key: Result<hmac::Key, String>,
 }
 

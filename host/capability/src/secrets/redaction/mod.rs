@@ -1,5 +1,8 @@
-//! Takes secrets out of documents before a plugin or a person is given them. `core` finds them; this adds the key
-//! of the digests. Long documents are redacted beside everything else, on threads of which each party has a share. It
+//! Removes secrets from documents before a plugin or a person gets them. `core` finds them; this module adds
+//! the key of the digests.
+//!
+//! Searching takes time in proportion to a document, and a tenant may write long ones. So long documents are
+//! redacted on separate threads, of which each party has a share; nobody else waits for them. This module
 //! decides neither what is secret nor who may see it.
 
 mod cache;
@@ -32,18 +35,18 @@ pub use self::time_limit::AnswerPatience;
 use self::time_limit::SlowNamespaces;
 use crate::secrets;
 
-/// In the data folder, where the settings name no key.
+/// In the data folder, if the settings name no key.
 const FILE: &str = "redaction.key";
-/// Documents that are in memory for one party at once, or some of the same object: whoever asks for many waits for
-/// themselves.
+/// The most documents in memory for one party, or of one object. Further requests of a party wait for its
+/// earlier ones.
 const TURNS: usize = 4;
 
-/// Why a document can't be given to somebody who may not see secrets.
+/// Why a document can't be shown without secrets.
 #[derive(Debug, Error)]
 pub enum RedactionError {
     #[error(transparent)]
     Withheld(#[from] WithheldDocument),
-    /// There is no key now. The controller tries again by itself.
+    /// The key is missing now. The controller tries again by itself.
     #[error("{0}")]
     Key(String),
 }
@@ -59,22 +62,23 @@ impl From<RedactionError> for JournalError {
 
 /// The rules of the host's settings, and the key of the digests.
 ///
-/// A key that can't be read holds up those who may not see secrets, and nobody else.
+/// An unreadable key affects only readers who may not see secrets.
 pub struct SecretRedaction {
     rules: Arc<RedactionRules>,
     spec: RedactionSpec,
     data: PathBuf,
     key: RwLock<Result<hmac::Key, String>>,
-    /// Group and kind of the objects of which the journal has those that are there.
+    /// Group and kind of the objects that the journal has if they exist.
     watched: RwLock<BTreeSet<(String, String)>>,
     currents: CachedDocument<Seq, Option<Arc<Status>>>,
     states: CachedDocument<Seq, Option<Arc<State>>>,
-    /// By the newest states of an object, whose documents have these secrets.
+    /// Secrets by the newest states of the object whose documents contain them.
     objects: CachedDocument<Vec<Seq>, Arc<SecretDigests>>,
     slow: SlowNamespaces,
-    /// Of those who read documents.
+    /// The shares of readers of documents.
     turns: PartyShares<ThreadParty>,
-    /// Of those whose objects are looked at for what is quoted of them. Whoever reads an Event has a turn already.
+    /// The shares for reading objects whose secrets may be quoted. A reader of an Event has a share of the
+    /// other kind already.
     object_turns: PartyShares<ThreadParty>,
     threads: RedactionThreads,
 }
@@ -100,7 +104,7 @@ impl SecretRedaction {
         Ok(redaction)
     }
 
-    /// An Event about an object of these that was not seen yet may quote what nobody knows.
+    /// Sets what is watched: an Event about such an object that was not seen yet may quote unknown secrets.
     pub fn watch(&self, sources: &[SourceSpec]) {
         let group = |source: &SourceSpec| {
             source.api_version.rsplit_once('/').map_or("", |(group, _)| group).to_owned()
@@ -109,7 +113,7 @@ impl SecretRedaction {
         *self.watched.write().unwrap_or_else(PoisonError::into_inner) = watched;
     }
 
-    /// Reads the key if there is none yet. The fault says why there is none now.
+    /// Reads the key if it is missing. Returns the reason if it still is.
     pub async fn retry(&self) -> Option<ManifestFault> {
         if self.ready().is_ok() {
             return None;
@@ -131,7 +135,7 @@ impl SecretRedaction {
         fault
     }
 
-    /// Whether there is a key. The message says what to do.
+    /// Whether the key is loaded. The message has advice.
     pub fn ready(&self) -> Result<(), String> {
         self.key().map(drop)
     }
@@ -152,8 +156,8 @@ impl SecretRedaction {
         KeyedMap { rules: self.rules.clone(), key: self.key() }
     }
 
-    /// A document as somebody may read it who may not see secrets. An Event hides those of its object, too. It is read once
-    /// the party has a turn: those that wait have nothing in memory.
+    /// A document without secrets. An Event also hides those of its object. It is read once the party has a
+    /// turn: waiting requests have nothing in memory.
     pub async fn read(
         &self,
         documents: &dyn DocumentReader,
@@ -175,8 +179,8 @@ impl SecretRedaction {
         Ok(Some(shown?))
     }
 
-    /// An Event without the secrets of its object. `objects`: what is known of the objects of others. Where it takes too
-    /// long to find that out, its text is withheld.
+    /// An Event without the secrets of its object. `objects` has what is known of other objects. If finding
+    /// them out takes too long, its text is withheld.
     pub async fn event(
         &self,
         documents: &dyn DocumentReader,
@@ -207,14 +211,14 @@ impl SecretRedaction {
         Ok(shown.map_err(RedactionError::from)??)
     }
 
-    /// The document with a digest in the place of each secret of its own. Whoever gives away the text of an Event takes
+    /// The document with each of its own secrets replaced by a digest. To show the text of an Event, use
     /// [`Self::shown`].
     pub async fn redact(&self, document: Bytes, party: &ThreadParty) -> Result<Bytes, RedactionError> {
         let keyed = self.keyed();
         self.threads.run(party, document.len(), move || keyed.redact(document)).await?
     }
 
-    /// The configuration of a plugin with a digest in the place of each secret. Operators write it.
+    /// The configuration of a plugin, as operators write it, with a digest in place of each secret.
     pub fn settings(&self, settings: &Map<String, Value>) -> Result<Map<String, Value>, RedactionError> {
         self.keyed().redact_settings(settings)
     }
@@ -252,7 +256,7 @@ async fn key_in(data: &Path) -> Result<Vec<u8>, String> {
     Ok(key.to_vec())
 }
 
-/// Documents for one that may not see secrets.
+/// Documents for a reader who may not see secrets.
 #[derive(Clone)]
 pub struct RedactedDocuments {
     pub documents: Arc<dyn DocumentReader>,

@@ -1,6 +1,5 @@
-//! Finds the secrets of documents that statuses and Events quote. It is found out once for all who ask, in
-//! the share of the namespace whose objects they are: neither those who ask nor others wait for more than
-//! that.
+//! Finds the secrets of documents that statuses and Events quote. Each search runs once for all readers, in
+//! the share of the namespace that owns the objects: neither its readers nor others wait for more than that.
 
 use std::sync::{Arc, PoisonError};
 
@@ -14,8 +13,9 @@ use super::time_limit::AnswerPatience;
 use super::{RedactionError, SecretRedaction};
 
 impl SecretRedaction {
-    /// The status of an object that is there, without the secrets that it quotes. If a long document takes too long, the
-    /// status is shown without its texts, and with them once it is done: no list waits for what a tenant wrote.
+    /// The status of an existing object, without the secrets that it quotes. If a long document takes too
+    /// long, the status is shown without its texts, and with them once the search is done: no list waits for
+    /// a tenant's document.
     pub async fn current(
         &self,
         current: &CurrentObject,
@@ -32,7 +32,7 @@ impl SecretRedaction {
         let namespace: Arc<str> = (*current.object.namespace).into();
         let party = ThreadParty::Namespace(namespace.clone());
         let finding = self.find_current(current, &party);
-        // It is looked at all the same, for the next list.
+        // It is searched all the same, for the next list.
         let waits_not = patience.is_over() || self.slow.has(&namespace);
         let found = match waits_not {
             true if self.threads.is_full(&party) => None,
@@ -86,7 +86,7 @@ impl SecretRedaction {
         if let Some(shown) = self.states.get(&state.seq) {
             return Ok(as_it_is(shown));
         }
-        // A plugin computes it itself rather than to wait in the share of a namespace.
+        // A plugin computes it itself instead of waiting in the share of a namespace.
         let asking = match party {
             ThreadParty::Plugin(_) => None,
             _ => Some(self.states.ask(&state.seq).await),
@@ -102,7 +102,7 @@ impl SecretRedaction {
             true => documents.document_before(state.seq).await?,
             false => None,
         };
-        // Retention may have taken what says their secrets.
+        // Retention may have removed the states with their secrets.
         let is_known = (own.is_some() || earlier.is_some(), earlier.is_some());
         let known = Vec::from_iter(own.into_iter().chain(earlier));
         let (keyed, bytes, raw) = (self.keyed(), bytes_of(&known), state.clone());
@@ -119,8 +119,8 @@ impl SecretRedaction {
         Ok(as_it_is(shown?))
     }
 
-    /// Of an object that is not watched, nothing is known, and what Events say of it stays. None where it takes too long
-    /// to find out.
+    /// For an unwatched object nothing is known, and the texts of its Events stay. `None` if the search takes
+    /// too long.
     pub(super) async fn of_object(
         &self,
         documents: &dyn DocumentReader,
@@ -169,7 +169,7 @@ impl SecretRedaction {
     }
 }
 
-/// Nobody closes the turns.
+/// The semaphore is never closed.
 pub(super) fn closed(error: tokio::sync::AcquireError) -> RedactionError {
     WithheldDocument::because(error).into()
 }
@@ -182,7 +182,8 @@ fn bytes_of_status(status: Option<&Status>) -> usize {
     status.map_or(0, |status| status.reason.len() + status.message.len())
 }
 
-/// None where it quotes none. `is_known`: whether the secrets are those of its status, and of the one before.
+/// `None` if it quotes none. `is_known` says whether the secrets are those of its status, and of the previous
+/// one.
 fn without_quotes(state: &State, secrets: &SecretDigests, is_known: (bool, bool)) -> Option<Arc<State>> {
     let hidden = |status: &Status, is_known: bool| match is_known {
         true => secrets.hidden_in(status),

@@ -1,8 +1,8 @@
-//! Where long documents are redacted: on threads that may block, a few at a time. A short one is redacted at once.
+//! Redacts long documents on threads that may block, a few at a time. A short one is redacted at once.
 //!
-//! The time that this takes grows with the document, and a tenant may write long ones. Neither other people's requests
-//! nor the watch wait for them: they have the runtime's own threads. Parties have their turns one after the other,
-//! whoever of them asks the most.
+//! The time grows with the document, and a tenant may write long ones. Neither other people's requests nor
+//! the watch wait for them, because those run on the runtime's own threads. Parties take turns, so the one
+//! with the most requests does not delay the others.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,29 +11,29 @@ use std::thread::available_parallelism;
 use kubewitness_core::redact::WithheldDocument;
 use tokio::sync::oneshot;
 
-/// A usual Job of 5 KiB takes less than what it costs to change the thread.
+/// A usual Job of 5 KiB takes less time than a switch between threads.
 const SHORT_BYTES: usize = 8 << 10;
-/// There are two at least, so that no party has all of them.
+/// At least two, so that no party has all of them.
 const LEAST: usize = 2;
-/// Longer ones leave a place to those that are shorter, which take some milliseconds.
+/// Longer documents leave one thread free for shorter ones, which take some milliseconds.
 const MEDIUM_BYTES: usize = 64 << 10;
-/// Work of one party that waits. Beyond that a list does not add to it.
+/// How much work of one party may wait. Beyond that, a list adds none.
 const WAITING: usize = 64;
 
-/// For whom a document is redacted. Each has a share of the threads.
+/// The party for which a document is redacted. Each has a share of the threads.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ThreadParty {
     Person(Arc<str>),
     Plugin(Arc<str>),
-    /// Whose objects are shown to somebody.
+    /// The namespace of the shown objects.
     Namespace(Arc<str>),
-    /// Where nobody is told apart.
+    /// People are not distinguished.
     Anybody,
 }
 
 impl ThreadParty {
-    /// In whose share it is found out what objects of a namespace quote. It is found out once for all people, so in
-    /// nobody's own share.
+    /// The share for searching the objects of a namespace. A search serves all people, so it is in nobody's
+    /// own share.
     pub(super) fn for_objects_of(&self, namespace: &str) -> Self {
         match self {
             Self::Plugin(_) => self.clone(),
@@ -54,12 +54,12 @@ enum DocumentSize {
 }
 
 struct WorkQueue {
-    /// Places that are free.
+    /// The number of free threads.
     long: usize,
     medium: usize,
-    /// Places of one party at most.
+    /// The most threads of one party.
     share: usize,
-    /// Those of whom something is redacted or waits, in the order of their turns.
+    /// The parties with running or waiting work, in the order of their turns.
     lines: VecDeque<PartyLine>,
 }
 
@@ -83,8 +83,8 @@ impl RedactionThreads {
         Self(Arc::new(Mutex::new(queue)))
     }
 
-    /// What `work` makes of so many bytes. It is left out where nobody waits for it any more when its turn comes. Work
-    /// that began keeps its place to its end.
+    /// Runs `work`, whose cost is so many bytes. It is skipped if nobody waits for it when its turn comes.
+    /// Work that has begun keeps its thread to its end.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         party: &ThreadParty,
@@ -94,7 +94,7 @@ impl RedactionThreads {
         self.has_run(party, bytes, false, work).await
     }
 
-    /// The same of work that keeps what it makes: it is done also where nobody waits for it any more.
+    /// The same for work with a lasting result: it runs even if nobody waits for it any more.
     pub(super) async fn finish<T: Send + 'static>(
         &self,
         party: &ThreadParty,
@@ -129,7 +129,7 @@ impl RedactionThreads {
         told.await.map_err(WithheldDocument::because)
     }
 
-    /// Whether so much of the party waits that no more should be added to it.
+    /// Whether so much of the party's work waits that no more should be added.
     pub(super) fn is_full(&self, party: &ThreadParty) -> bool {
         let queue = self.lock();
         queue.lines.iter().any(|line| line.party == *party && line.waiting.len() >= WAITING)
@@ -141,7 +141,7 @@ impl RedactionThreads {
             let threads = self.clone();
             tokio::task::spawn_blocking(move || {
                 let _place = WorkPlace { threads, party, size };
-                // Whoever waits for work that panics is told that there is nothing.
+                // If the work panics, its caller gets no result.
                 work();
             });
         }
@@ -169,7 +169,7 @@ impl WorkQueue {
         }
     }
 
-    /// Of the first party whose turn it can be. It is then the last one.
+    /// The next work: from the first party that may run. That party then becomes the last.
     fn next(&mut self) -> Option<(ThreadParty, DocumentSize, ThreadWork)> {
         let (long, medium, share) = (self.long, self.medium, self.share);
         let has_place = |size: &DocumentSize| match size {
@@ -289,7 +289,7 @@ mod tests {
             move || done.lock().unwrap().push(name)
         };
         let (ann, bob) = (person("ann"), person("bob"));
-        // It has the only place for those of this size.
+        // It has the only thread for work of this size.
         let first = threads.run(&ann, MEDIUM_BYTES, move || ended.recv().is_ok());
         let others = async {
             let mut given_up = Vec::new();
@@ -313,7 +313,7 @@ mod tests {
     async fn while_a_long_document_is_redacted_the_thread_of_the_requests_is_free() {
         let threads = RedactionThreads::of(2);
         let (end, ended) = mpsc::channel();
-        // On the thread of this test the work would wait for ever.
+        // On the thread of this test the work would wait forever.
         let (done, ()) = tokio::join!(
             threads.run(&ThreadParty::Anybody, LONG, move || ended
                 .recv_timeout(std::time::Duration::from_secs(30))

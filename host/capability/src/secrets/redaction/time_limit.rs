@@ -1,4 +1,4 @@
-//! How long a list waits for long documents, and whose documents take long.
+//! How long a list waits for long documents, and which namespaces are slow.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -8,17 +8,17 @@ use std::time::Duration;
 use futures::poll;
 use tokio::time::{Instant, timeout};
 
-/// A list waits so long in all for what statuses and Events quote of long documents. It then shows the others without
-/// their texts.
+/// How long one list waits in total for the secrets that long documents' statuses and Events quote. After
+/// that, the rest is shown without texts.
 const A_LIST: Duration = Duration::from_millis(300);
-/// No list waits for a document of the namespace again for so long.
+/// For how long no list waits for a document of a slow namespace again.
 const PAUSE: Duration = Duration::from_secs(2);
-/// Namespaces that are slow at a time. Where there are more, all are waited for once more.
+/// The most slow namespaces. If there are more, all are waited for once more.
 const NAMESPACES: usize = 1024;
 
-/// The rest of the time that an answer waits for long documents.
+/// The remaining time for which an answer waits for long documents.
 pub struct AnswerPatience {
-    /// None: as long as a request may take.
+    /// `None`: as long as a request may take.
     left: Option<Duration>,
 }
 
@@ -39,7 +39,7 @@ impl AnswerPatience {
         self.left == Some(Duration::ZERO)
     }
 
-    /// What has no need to wait is there, however much patience is left. None where it takes longer.
+    /// An immediate result is returned even if no time is left. `None` if it takes longer.
     pub(super) async fn wait<F: Future>(&mut self, awaited: F) -> Option<F::Output> {
         let mut awaited = pin!(awaited);
         if let std::task::Poll::Ready(done) = poll!(awaited.as_mut()) {
@@ -53,7 +53,7 @@ impl AnswerPatience {
     }
 }
 
-/// Namespaces with a document that took too long a moment ago.
+/// Namespaces of which a document recently took too long.
 #[derive(Default)]
 pub(super) struct SlowNamespaces(Mutex<HashMap<Arc<str>, Instant>>);
 

@@ -1,7 +1,9 @@
-//! The guard's judgement against the database's: a read is one for both, and a write touches tables that are named.
+//! Compares the guard with the database: both must agree on what a read is, and a write touches only named
+//! tables.
 //!
-//! The statements are made of others by chance: parts are cut out, doubled, exchanged, and filled with what servers read in
-//! their own ways. The database is the judge. `KUBEWITNESS_STATEMENTS` says how many there are.
+//! The statements are random mutations of others: parts are cut, doubled, exchanged, and filled with text
+//! that servers read in their own ways. The database decides what is right. `KUBEWITNESS_STATEMENTS` sets
+//! their number.
 
 use std::sync::{Arc, Mutex};
 

@@ -1,12 +1,14 @@
 //! The functions that a plugin's statement may call, by database.
 //!
-//! A list of what is refused would have to know each function of each version and extension of three servers, and a new one
-//! would be allowed on the day that it is installed. So this lists what is allowed: functions of their arguments alone, of the
-//! clock and of chance, and the key of a row that was just inserted. By its own definition, none of them reads a file, a setting
-//! or another table, takes a lock, waits, or runs a statement from a text. Sequences are not among them: their functions take
-//! any text for a name, so also that of a sequence elsewhere. A column's default may count by one.
+//! A deny list was rejected: it would have to know each function of each version and extension of three
+//! servers, and a new function would be allowed on the day it is installed. So this is an allow list:
+//! functions of their arguments alone, of the clock and of random numbers, and the key of a row that was just
+//! inserted. By definition, none of them reads a file, a setting or another table, takes a lock, waits, or
+//! runs a statement from a text. Functions of sequences are excluded: they accept any text as a name, so also
+//! that of a sequence elsewhere. A column's default may use a sequence.
 //!
-//! Functions are known by name. What a database's owner makes under such a name is called instead.
+//! Functions are identified by name. If the database's owner defines a function with such a name, that one is
+//! called instead.
 
 use kubewitness_core::ports::SqlDialect;
 

@@ -1,4 +1,5 @@
-//! `KEY (a(24))` of MySQL: an index over the first 24 characters of a column. The tree has it as a call of a function.
+//! `KEY (a(24))` of MySQL: an index over the first 24 characters of a column. The tree represents it as a
+//! function call.
 
 use sqlparser::ast::{AlterTableOperation, Expr, Function, IndexColumn, Statement, TableConstraint};
 

@@ -1,9 +1,11 @@
-//! Refuses a statement of a plugin that reaches beyond the granted tables or beyond the transaction of the call.
+//! Refuses a statement of a plugin that reaches beyond the granted tables or beyond the transaction of the
+//! call.
 //!
-//! [`RenderedStatements`] parses what the plugin wrote and renders it again; only that text goes further. Then [`check`]
-//! looks at its words, quotes and placeholders. The database parses it afterwards, always as one prepared statement, and
-//! within a transaction that only reads where only reading was granted. It is the second fence: the first are the rights
-//! of the user that the operator granted. It runs nothing.
+//! Checking the plugin's own text was rejected: the guard and a server may read the same bytes differently.
+//! So [`RenderedStatements`] parses what the plugin wrote and renders it again, and only the rendered text is
+//! used. Then [`check`] examines its words, quotes and placeholders. The database then parses it as one
+//! prepared statement, in a read-only transaction if only reading was granted. The guard is the second fence:
+//! the first is the rights of the user that the operator granted. It runs nothing.
 
 #[cfg(test)]
 pub mod differential;

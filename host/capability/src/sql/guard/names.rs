@@ -1,6 +1,6 @@
-//! Names with a dot, on servers: `table.column` is one, and a schema before a name is refused wherever it stands. The tree
-//! is asked first ([`rendered`](super::rendered)); this finds what its visitor does not come by, such as types, operators,
-//! and what DDL refers to.
+//! Names with a dot, on servers: `table.column` is one, and a schema before a name is refused everywhere. The
+//! tree is checked first ([`rendered`](super::rendered)); this module finds what its visitor does not reach,
+//! such as types, operators, and references in DDL.
 
 use kubewitness_core::ports::GrantError;
 

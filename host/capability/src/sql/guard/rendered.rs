@@ -1,8 +1,9 @@
-//! Parses a plugin's statement into a tree, judges it, and renders it again. The database is sent what was understood,
-//! and never the plugin's own bytes: comments, odd blanks and other ways to be read differently do not survive.
+//! Parses a plugin's statement into a tree, checks it, and renders it again. The database gets the rendered
+//! text, and never the plugin's own bytes: comments, unusual blanks and other ambiguous syntax do not
+//! survive.
 //!
-//! It knows kinds of statements and names. Which functions may be called is in [`functions`](super::functions), and which
-//! words are refused in [`rules`](super::rules).
+//! It knows kinds of statements and names. [`functions`](super::functions) has the allowed functions, and
+//! [`rules`](super::rules) the refused words.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;

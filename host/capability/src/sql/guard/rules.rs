@@ -1,4 +1,4 @@
-//! The words and names that a plugin's statement may not have, by database.
+//! The words and names that a plugin's statement may not contain, by database.
 
 use kubewitness_core::ports::SqlDialect;
 

@@ -1,5 +1,5 @@
-//! A rendered statement as words, quotes, placeholders and symbols. What a parser can write that a database might read
-//! otherwise (a comment, a string with a prefix, a control character) is refused.
+//! A rendered statement as words, quotes, placeholders and symbols. Tokens that a parser can write but a
+//! database might read differently (a comment, a string with a prefix, a control character) are refused.
 
 use kubewitness_core::ports::{GrantError, SqlDialect};
 

@@ -1,5 +1,5 @@
-//! Classifies errors of MySQL and MariaDB: the statement failed, or the transaction is lost. The texts name no machine
-//! and no user.
+//! Classifies errors of MySQL and MariaDB: the statement failed, or the transaction is lost. The texts name
+//! no machine and no user.
 
 use kubewitness_core::ports::GrantError;
 use sqlx::mysql::MySqlDatabaseError;

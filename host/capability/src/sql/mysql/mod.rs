@@ -1,6 +1,11 @@
-//! MySQL and MariaDB. A statement writes several rows. A statement that fails is undone alone. The fence is a row,
-//! which a transaction locks shared or exclusively. Making a table commits, so that happens before a call writes.
-//! It keeps no pool, and knows no other capability.
+//! MySQL and MariaDB.
+//!
+//! A statement writes several rows. A failed statement is undone alone, so no savepoint is needed. The fence
+//! is a row, which a transaction locks in shared or exclusive mode: locks by name outlive the transaction
+//! there.
+//!
+//! Creating a table commits implicitly, so that happens before a call writes. It keeps no pool, and knows no
+//! other capability.
 
 mod faults;
 mod values;

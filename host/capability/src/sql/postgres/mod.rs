@@ -1,6 +1,10 @@
-//! PostgreSQL. One statement writes any number of rows, as one array a column. A statement that fails takes the
-//! transaction with it, so each has a savepoint before it. The fence is an advisory lock, which ends with the
-//! transaction. It keeps no pool, and knows no other capability.
+//! PostgreSQL.
+//!
+//! One statement writes any number of rows, as one array for each column, so the text stays the same and can
+//! be prepared once. A failed statement aborts the transaction, so each has a savepoint before it.
+//!
+//! The fence is an advisory lock, which ends with the transaction; a row would have to be created and
+//! removed. It keeps no pool, and knows no other capability.
 
 mod faults;
 mod values;

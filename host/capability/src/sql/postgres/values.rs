@@ -1,5 +1,5 @@
-//! Converts values between plugins and PostgreSQL's driver. The server says which types it takes and gives. A type
-//! that is not plainly one of a plugin's is refused; a cast in the statement helps.
+//! Converts values between plugins and PostgreSQL's driver. The server names the types that it accepts and
+//! returns. A type that is not plainly one of a plugin's is refused; a cast in the statement helps.
 
 use kubewitness_core::ports::{GrantError, SqlDialect, SqlValue};
 use sqlx::postgres::{PgArguments, PgRow, PgStatement};

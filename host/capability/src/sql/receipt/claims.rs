@@ -1,9 +1,9 @@
-//! The claims of a receipt: which rows were written with it, so that a proof can look for them.
+//! The claims of a receipt: which rows were written with it, so that a verification can look for them.
 //!
-//! The claims are one more row of the receipts' table, under a name that no plugin can have, and leave with their
-//! receipt. They name keys, only of rows that the controller wrote itself: such a row exists from then on, whatever
-//! replaces it. A plugin may also delete rows with its own statements; the transaction that does so drops all
-//! earlier claims.
+//! The claims are another row of the receipts' table, under a name that no plugin can have, and are removed
+//! with their receipt. They contain keys only of rows that the controller wrote itself: such a row exists
+//! from then on, whatever replaces it. A plugin may also delete rows with its own statements; the transaction
+//! that does so drops all earlier claims.
 
 use kubewitness_core::document::checksum;
 use kubewitness_core::ports::{SqlValue, TableCopy, TableWrite};

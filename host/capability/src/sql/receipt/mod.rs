@@ -1,5 +1,5 @@
-//! The receipt of a call, which commits with its rows, and the row that stores it. Which database stores it is not
-//! known here.
+//! The receipt of a call, which commits with its rows, and the row that stores it. It does not know which
+//! database stores it.
 
 pub mod claims;
 

@@ -1,5 +1,5 @@
-//! Checks whether a plugin's values fit the columns of a server's table. A server converts some values that do not fit
-//! without a word, and refuses others without naming their place.
+//! Checks whether a plugin's values fit the columns of a server's table. A server silently converts some
+//! values that do not fit, and refuses others without naming the column.
 
 use std::collections::HashMap;
 

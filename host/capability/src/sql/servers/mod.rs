@@ -1,10 +1,11 @@
-//! The part that PostgreSQL and MySQL have in common. Each server brings a [`ServerLink`]; [`pool`] keeps a bounded number
-//! of them, and [`open`] is the transaction of one call. Nothing here knows a dialect beyond its [`ServerLink`].
+//! The common part of PostgreSQL and MySQL. Each server has a [`ServerLink`]; [`pool`] keeps a bounded number
+//! of them, and [`open`] is the transaction of one call. Nothing here knows a dialect beyond its
+//! [`ServerLink`].
 //!
-//! A server works on for a client that is gone: a commit that was sent takes effect after the controller was killed,
-//! or after the controller gave up waiting. So all transactions of a plugin share a *fence*. The controller reads
-//! what was committed only while it holds the fence alone, and thereby waits until no transaction of that plugin is
-//! left.
+//! A server continues to work for a client that is gone: a commit may take effect after the controller was
+//! killed, or has given up waiting. So simply reading the receipts after a restart was rejected: one could
+//! still appear. Instead, all transactions of a plugin share a *fence*. The controller reads receipts only
+//! while it holds the fence exclusively, and so waits until no transaction of that plugin is left.
 
 pub mod columns;
 mod open;

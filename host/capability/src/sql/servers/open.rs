@@ -1,5 +1,5 @@
-//! The transaction of one call on a server. Dropped without an end, it closes its connection, and the server undoes
-//! it.
+//! The transaction of one call on a server. If it is dropped without an end, it closes its connection, and
+//! the server rolls it back.
 
 use std::sync::Arc;
 use std::time::Instant;

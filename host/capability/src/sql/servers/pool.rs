@@ -1,8 +1,8 @@
-//! The connections to one database: bounded in number, made on demand, reused while they are whole, and retried with
-//! pauses while the server is away.
+//! The connections to one database: bounded in number, made on demand, reused while they are whole, and
+//! retried with pauses while the server is away.
 //!
-//! It is not the pool of sqlx: each connection reads the secret of its address anew, and while the server is away, a call
-//! is refused at once, with the reason.
+//! The pool of sqlx was rejected: here each connection reads the secret of its address again, and while the
+//! server is unreachable, a call is refused at once, with the reason.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

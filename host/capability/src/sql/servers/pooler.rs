@@ -1,9 +1,10 @@
-//! Recognises a pooler that lends each transaction another session of the server, as PgBouncer does with
-//! `pool_mode = transaction`. Time limits, prepared statements and the setting that makes commits durable belong to
-//! one session, so such an address is refused.
+//! Detects a pooler that gives each transaction another session of the server, as PgBouncer does with
+//! `pool_mode = transaction`. Time limits, prepared statements and the setting that makes commits durable
+//! belong to one session, so such an address is refused.
 //!
-//! One connection gets a mark. The address is refused if a second connection reads the mark, or if the mark is gone. A
-//! busy pooler may pass this test, so each transaction compares the number of its session with the number at the start.
+//! One connection gets a mark. The address is refused if a second connection reads the mark, or if the mark
+//! disappears. A busy pooler may pass this test, so each transaction compares the number of its session with
+//! the number at the start.
 
 use std::time::Duration;
 

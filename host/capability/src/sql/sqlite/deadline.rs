@@ -1,4 +1,4 @@
-//! Deadlines of statements, calls and the disk. SQLite asks about them while it works.
+//! Deadlines of statements, calls and the disk. SQLite checks them while it works.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};

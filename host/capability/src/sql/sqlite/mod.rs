@@ -1,13 +1,12 @@
-//! SQLite: one writer connection for each database, shared by the plugins that were granted it. A call
-//! holds the writer from its first statement to its commit, waits a bounded time for it, and may keep it
-//! for a bounded time only. WAL lets people read beside it; every commit is synced. It knows no server
-//! and no other capability.
+//! SQLite: one writer connection for each database, shared by the plugins that were granted it. A call holds
+//! the writer from its first statement to its commit. Both the wait for it and its use are limited in time.
+//! WAL lets people read at the same time; every commit is synced. It knows no server and no other capability.
 //!
-//! The work of a call runs as a whole, with the writer, on a thread that may block. A call that is dropped leaves
-//! both there: the running statement is stopped, and the next call rolls back the open transaction.
+//! The work of a call runs as a whole, with the writer, on a thread that may block. If the call is dropped,
+//! the running statement is stopped, and the next call rolls back the open transaction.
 //!
-//! A statement that fails leaves the rest of the call's transaction as it was, unless SQLite says
-//! otherwise; then the whole call is undone.
+//! A failed statement leaves the rest of the call's transaction intact, unless SQLite reports otherwise; then
+//! the whole call is rolled back.
 
 mod convert;
 mod deadline;

@@ -1,5 +1,5 @@
-//! The one connection that writes. Every function waits for the disk and for locks, so it must be called where a
-//! thread may block.
+//! The one connection that writes. Every function waits for the disk and for locks, so it must be called on a
+//! thread that may block.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;

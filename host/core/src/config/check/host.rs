@@ -16,13 +16,13 @@ use crate::redact::RedactionRules;
 use crate::selector::{check_key, check_value};
 use crate::status::StatusRules;
 
-/// More connections do not make one database faster, and every plugin of the cluster may want some.
+/// More connections do not make one database faster, and every plugin of the cluster may need some.
 pub(in crate::config) const CONNECTIONS_MOST: u32 = 64;
-/// The controller's own table and one of a plugin need less.
+/// Enough for the controller's own table and one table of a plugin.
 pub(in crate::config) const SQLITE_LEAST: u64 = 1 << 20;
 
 impl HostSpec {
-    /// Settings that are valid but probably not meant, beside these plugins: all that the controller has.
+    /// Settings that are valid but probably not intended. `plugins` are all plugins of the controller.
     pub fn warnings<'p>(&self, plugins: impl Iterator<Item = &'p PluginSpec>) -> Vec<ManifestFault> {
         let keys: Vec<&str> = self.keys.iter().map(|key| key.name.as_str()).collect();
         ledgers::unsigned(&self.ledgers, &keys, plugins)
@@ -77,12 +77,13 @@ impl HostSpec {
         faults
     }
 
-    /// Makes the rules that take secrets out of documents.
+    /// Compiles the rules that redact documents.
     pub fn redactor(&self) -> Result<RedactionRules, Vec<ManifestFault>> {
         self.redaction.redactor()
     }
 
-    /// The status rules of every kind: the built-in ones, except where these replace them.
+    /// The status rules of every kind: the built-in rules, in which those of the settings replace the ones
+    /// for the same kinds.
     pub fn rules(&self) -> Result<StatusRules, Vec<ManifestFault>> {
         let placed = |found: ManifestFault| fault(format!("spec.statusRules{}", found.field), found.message);
         StatusRules::with(&self.status_rules).map_err(|faults| faults.into_iter().map(placed).collect())

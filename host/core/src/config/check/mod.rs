@@ -1,5 +1,9 @@
-//! Checks a configuration: names that point nowhere, lists that are empty, numbers out of range. It reads no component and
-//! asks nobody.
+//! Checks a configuration for names that point nowhere, empty lists and numbers out of range.
+//!
+//! Serde alone accepts any well-formed value, and a wrong one would fail later, in the middle of work. So
+//! every rule that needs only the configuration is checked here, and all faults are returned together with
+//! their fields. It reads no component and makes no request, so the same check runs in an editor, in CI and
+//! in the controller.
 
 mod host;
 mod plugin;

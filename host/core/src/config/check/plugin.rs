@@ -1,4 +1,4 @@
-//! Checks the settings of one plugin, beside the controller's.
+//! Checks the settings of one plugin against the controller's settings.
 
 use std::fmt::Display;
 
@@ -14,11 +14,11 @@ use crate::limits::{
 use crate::model::fault::{ManifestFault, fault};
 use crate::model::kinds::is_name;
 
-/// No plugin takes more states a second; a higher rate bounds nothing.
+/// More states a second than any plugin handles; a higher rate would limit nothing.
 pub(in crate::config) const RATE_MOST: u32 = 1_000_000;
 
 impl PluginSpec {
-    /// Each with its field.
+    /// Every module, with its field.
     pub(in crate::config) fn modules(&self) -> impl Iterator<Item = (&'static str, &ModuleSpec)> {
         let shadow = self.shadow.iter().map(|shadow| ("spec.shadow.module", &shadow.module));
         std::iter::once(("spec.module", &self.module)).chain(shadow)
@@ -64,7 +64,7 @@ impl PluginSpec {
         faults
     }
 
-    /// Settings that do no harm but can't be meant.
+    /// Settings that are harmless but probably not intended.
     pub fn warnings(&self, host: &HostSpec) -> Vec<ManifestFault> {
         let DeliverySpec { backoff, max_backoff, .. } = self.delivery;
         let is_cut = backoff.0 > max_backoff.0 && backoff != DeliverySpec::default().backoff;
@@ -84,7 +84,7 @@ impl PluginSpec {
         asks.map(warning).chain(cut).chain(ledgers::signed_by_plugin(&self.grants, &host.ledgers)).collect()
     }
 
-    /// Settings that are valid but probably not meant beside this other plugin.
+    /// Settings that are valid but probably not intended, given this other plugin.
     pub fn warnings_beside(&self, name: &str, other: &Self) -> Vec<ManifestFault> {
         let is_shared = |ledger: &str| other.grants.ledger.iter().any(|theirs| theirs.ledger == ledger);
         let shared = self.grants.ledger.iter().enumerate().filter(|(_, own)| is_shared(&own.ledger));

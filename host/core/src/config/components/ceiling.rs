@@ -1,4 +1,4 @@
-//! The ceiling of the operator's: what a plugin manifest may ask for. A manifest that asks for more is refused.
+//! The operator's ceiling on what a plugin manifest may request. A manifest that requests more is refused.
 
 use std::fmt::Display;
 
@@ -93,8 +93,8 @@ pub enum ModuleKind {
     Url,
 }
 
-/// More than any plugin of ours needs. The deployment's container of 2Gi has 1Gi for the process that compiles, and half
-/// of the rest is for plugins.
+/// More than any shipped plugin needs. The deployment's container of 2Gi has 1Gi for the process that
+/// compiles, and half of the rest for plugins.
 impl Default for CeilingSpec {
     fn default() -> Self {
         use GrantKind::{DocumentDigest, Http, Keys, Kv, Ledger, Lister, Mail, RawDocuments, Sql};
@@ -149,7 +149,7 @@ impl CeilingSpec {
     }
 
     fn check_module(&self, place: &str, module: &ModuleSpec, faults: &mut Vec<ManifestFault>) {
-        // All of its fields, so that a new source does not pass by unasked.
+        // All fields are named, so that a new source can't be forgotten here.
         let ModuleSpec { file, config_map_key, oci, url, sha256: _ } = module;
         for (kind, is_asked, field) in [
             (ModuleKind::File, file.is_some(), "file"),

@@ -1,9 +1,10 @@
-//! Checks a plugin's configuration against the JSON Schema that its component brings, before the component runs. It knows
-//! the part of JSON Schema that schemas of types use. Anything else of a schema is passed over: then the component's own
-//! check decides. A full JSON Schema crate would change the features of crates that production shares with tests, and so
-//! build them twice.
+//! Checks a plugin's configuration against the JSON Schema in its component, before the component runs.
 //!
-//! The schema is a guest's: nothing in it costs more than its bounds.
+//! Only the keywords that schemas generated from types use are implemented. Other keywords are ignored; the
+//! component's own check decides those. A full JSON Schema crate was rejected: it would change the features
+//! of crates that production shares with the tests, so those crates would be built twice.
+//!
+//! The schema comes from an untrusted guest, so the cost of evaluating it is bounded.
 
 use std::collections::HashMap;
 
@@ -13,28 +14,29 @@ use serde_json::{Map, Value};
 use crate::model::fault::{ManifestFault, fault};
 use crate::model::nearest::nearest;
 
-/// A person mends no more at once.
+/// More faults than one person fixes at once.
 const FAULTS: usize = 50;
-/// Types within types, and references to themselves.
+/// How deeply types may be nested or refer to themselves.
 const DEPTH: usize = 64;
-/// Comparisons of one configuration. A schema of many alternatives could ask for any number.
+/// The most comparisons for one configuration. A schema with many alternatives could demand any number.
 const STEPS: usize = 100_000;
-/// A compiled pattern, and what it keeps of the texts that it has seen.
+/// The memory limit of one compiled pattern, with its cache of texts already matched.
 const PATTERN_BYTES: usize = 64 << 10;
-/// A longer pattern is passed over: reading it takes time and memory before its compiled size has a bound.
+/// A longer pattern is ignored: reading it takes time and memory before its compiled size is known.
 const PATTERN_TEXT: usize = 1024;
-/// Different patterns that are compiled. The others are passed over.
+/// The most patterns that are compiled. Further ones are ignored.
 const PATTERNS: usize = 256;
-/// Words among which the one that is probably meant is looked for, and the comparisons that one of them counts for.
+/// How many known words are compared to find the one that was probably meant, and how many steps one
+/// comparison counts as.
 const NEAR: usize = 256;
 const NEAR_STEPS: usize = 8;
-/// Bytes of a text that count for a comparison.
+/// This many bytes of a text count as one comparison.
 const STEP_BYTES: usize = 64;
-/// Bytes of a schema's text that a message repeats.
+/// How many bytes of a schema's text a message quotes.
 const TOLD: usize = 1024;
-/// A longer value is not repeated in a message.
+/// A message does not quote a longer value.
 const SHOWN: usize = 60;
-/// Alternatives that are named where none fits.
+/// How many alternatives a message names if none matches.
 const NAMED: usize = 20;
 
 /// Lists the faults of a configuration against its schema. The fields begin below the configuration.
@@ -48,7 +50,7 @@ pub fn conform(schema: &Value, config: &Value) -> Vec<ManifestFault> {
 struct SchemaCheck<'a> {
     root: &'a Value,
     steps: usize,
-    /// `None` for one that can't be used.
+    /// `None` for a pattern that can't be used.
     patterns: HashMap<&'a str, Option<Regex>>,
 }
 
@@ -140,8 +142,8 @@ impl<'a> SchemaCheck<'a> {
         faults
     }
 
-    /// The faults of the alternative that is nearest: one that the value has the type of, and the fewest faults. A list of
-    /// words is told as such.
+    /// Reports the faults of the closest alternative: one of the value's type, with the fewest faults. For an
+    /// enumeration of words it reports the allowed words.
     fn alternatives(
         &mut self,
         all: &'a [Value],
@@ -171,7 +173,7 @@ impl<'a> SchemaCheck<'a> {
         nearest.unwrap_or_default()
     }
 
-    /// The fault of a value by itself.
+    /// The fault of a value, without its members.
     fn wrong_value(&mut self, rules: &'a Map<String, Value>, value: &Value) -> Option<String> {
         let types: Vec<&str> = match rules.get("type") {
             Some(Value::String(one)) => vec![one],
@@ -180,7 +182,7 @@ impl<'a> SchemaCheck<'a> {
         };
         self.steps += types.len();
         if !types.is_empty() && !types.iter().any(|name| is_of(name, value)) {
-            // YAML reads `yes` and `007` as something else than a text.
+            // YAML does not read `yes` and `007` as texts.
             let is_scalar = matches!(value, Value::Bool(_) | Value::Number(_));
             let hint = if is_scalar && types.contains(&"string") { ": write it in quotes" } else { "" };
             let types = types.into_iter().filter(|name| *name != "null").take(NAMED);
@@ -226,7 +228,7 @@ impl<'a> SchemaCheck<'a> {
         compiled.as_ref().is_some_and(|compiled| !compiled.is_match(text))
     }
 
-    /// Says what is there instead, and which of it is probably meant.
+    /// Reports an unknown name with the names that exist and the one that was probably meant.
     fn unknown(&mut self, name: &str, known: &[&str]) -> String {
         self.steps += NEAR_STEPS * known.len().min(NEAR);
         let looked = if self.is_over() { &[] } else { &known[..known.len().min(NEAR)] };
@@ -277,7 +279,7 @@ fn shown(value: &Value) -> String {
     if end < text.len() { format!("{}…", &text[..end]) } else { text.to_owned() }
 }
 
-/// The comparisons that a value of the schema counts for.
+/// The number of comparisons that a value of the schema counts as.
 fn weight(value: &Value) -> usize {
     1 + match value {
         Value::String(text) => text.len() / STEP_BYTES,
@@ -425,7 +427,7 @@ mod tests {
         let bomb = json!({"$defs": {"w": {"enum": words}}, "anyOf": refs});
         let mut check = SchemaCheck { root: &bomb, steps: 0, patterns: HashMap::new() };
         assert_eq!(check.compare(&bomb, &json!("nobody"), "", 0), [], "what was not looked at is no fault");
-        // What is beyond the bound is not looked at: each of the first few looks costs thousands of comparisons.
+        // The check stops soon after the bound: each of the first few steps costs thousands of comparisons.
         assert!(check.steps < STEPS + 20_000, "{}", check.steps);
         let odd = json!({"type": 7, "properties": [], "required": "a", "enum": {}, "anyOf": 1, "items": 2, "not": {}});
         assert_eq!(conform(&odd, &json!({"a": [1]})), []);

@@ -1,6 +1,6 @@
-//! The fields of a plugin's configuration, as the JSON Schema of its component describes them, for people to read.
+//! The fields of a plugin's configuration, for people to read, taken from the JSON Schema in its component.
 //!
-//! The schema is a guest's: nothing in it costs more than its bounds.
+//! The schema comes from an untrusted guest, so the cost of reading it is bounded.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -23,18 +23,18 @@ pub struct ConfigField {
     pub meaning: String,
 }
 
-/// A person reads no more of one plugin.
+/// A person reads no more fields of one plugin.
 const FIELDS: usize = 300;
-/// Types within types, and references to themselves.
+/// How deeply types may be nested or refer to themselves.
 const DEPTH: usize = 16;
-/// Looks at a part of the schema. Alternatives within alternatives could ask for any number.
+/// The most parts of the schema that are examined. Nested alternatives could demand any number.
 const STEPS: usize = 10_000;
-/// Bytes of one text.
+/// How many bytes of one text are kept.
 const TEXT: usize = 1024;
-/// Words that a field may be, and alternatives of a type.
+/// The most words of a field and alternatives of a type.
 const WORDS: usize = 20;
 
-/// The fields of a schema, each below the one that it is in. What is no schema has none.
+/// The fields of a schema, each after the field that contains it. A text that is no schema has no fields.
 pub fn config_fields(schema: &str) -> Vec<ConfigField> {
     let root = serde_json::from_str(schema).unwrap_or_default();
     let mut walk = FieldWalk { root: &root, found: Vec::new(), steps: 0 };
@@ -75,7 +75,7 @@ impl<'a> FieldWalk<'a> {
             if self.found.len() >= FIELDS {
                 return;
             }
-            // Of several alternatives, the first one with the field tells of it.
+            // If several alternatives have this field, the first one describes it.
             if self.found.iter().all(|known| known.field != place) {
                 let found = self.field(&place, field, required.contains(&Value::from(name.as_str())));
                 self.found.push(found);
@@ -153,7 +153,7 @@ fn alternatives(schema: &Value) -> impl Iterator<Item = &Value> {
     lists.flatten()
 }
 
-/// The words of which one has to be taken, if the schema is a list of words.
+/// The allowed words, if the schema is an enumeration of words.
 fn words(schema: &Value) -> Vec<String> {
     let listed = schema["enum"].as_array().map_or(&[][..], Vec::as_slice);
     let constants = alternatives(schema).chain([schema]).filter_map(|one| one.get("const"));
@@ -175,7 +175,7 @@ mod tests {
 
     use super::*;
 
-    /// What each component brings: it contains this file.
+    /// The schema that each component contains: the component embeds this file.
     const SHIPPED: [(&str, &str); 3] = [
         ("persistence", include_str!("../../../../../plugins/persistence/src/config.schema.json")),
         ("notification", include_str!("../../../../../plugins/notification/src/config/schema.json")),

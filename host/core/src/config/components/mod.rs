@@ -1,4 +1,9 @@
-//! The limits of components, and of compiling them. This module reads no component and compiles none.
+//! The limits on components and on compiling them.
+//!
+//! A component is a stranger's program, and compiling it is the most expensive thing that a manifest can
+//! cause. So its size, its parts, its compiled code, and the memory and time of its compilation are limited.
+//! Each default is measured on a large real component, with a margin. This module neither reads nor compiles
+//! components.
 
 mod ceiling;
 mod conform;
@@ -16,9 +21,9 @@ pub use fields::{ConfigField, config_fields};
 pub use module::{OciReference, is_local};
 pub(super) use module::{check_module, check_modules};
 
-/// The compiler's own program and tables need about this much before it has read a byte.
+/// The compiler's program and tables need about this much before it reads anything.
 pub(super) const MEMORY_LEAST: u64 = 128 << 20;
-/// A process's time is counted in whole seconds.
+/// The time of a process is counted in whole seconds.
 pub(super) const TIME_LEAST: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// The limits of plugins. No manifest can exceed them.
@@ -83,9 +88,9 @@ pub struct ComponentsSpec {
 }
 
 /// A Python component of 18 MB has 13,000 functions, the largest of 417 KiB with 271 locals, 81 loops and 781
-/// levels. It compiles to 33 MiB within 600 MiB of address space and 17 s, by a compiler that is itself built for
-/// debugging. Each default is several times that, but for the memory: a container has to have it. Components are
-/// compiled one after the other.
+/// levels. It compiles to 33 MiB within 600 MiB of address space and 17 s, by a compiler that is itself built
+/// for debugging. Each default is several times that. Memory is the exception, because the container has to
+/// have it. Components are compiled one after the other.
 impl Default for ComponentsSpec {
     fn default() -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! Where a component comes from.
+//! The source of a component: a path or an image.
 
 use std::fmt;
 use std::path::{Component, Path};
@@ -7,7 +7,7 @@ use crate::config::ModuleSpec;
 use crate::config::destinations::{ADDRESSES, AddressRange};
 use crate::model::fault::{ManifestFault, fault};
 
-/// What the host's settings say of all components.
+/// The host settings that concern every component.
 pub(crate) fn check_modules(
     signed_by: &[String],
     addresses: &[AddressRange],
@@ -29,7 +29,7 @@ pub(crate) fn check_modules(
     }
 }
 
-/// `is_signed`: the host's settings ask for signatures.
+/// `is_signed` is set if the host's settings require signatures.
 pub(crate) fn check_module(
     field: &str,
     module: &ModuleSpec,
@@ -72,7 +72,8 @@ pub(crate) fn check_module(
 }
 
 impl ModuleSpec {
-    /// Whether it may run where signatures are asked for: it lies in a folder of the operator, or its image may be signed.
+    /// Whether it may run if signatures are required: it is in a folder of the operator, or its image can be
+    /// signed.
     pub fn can_be_signed(&self) -> bool {
         !self.leads_out() && !self.is_never_signed()
     }
@@ -100,7 +101,7 @@ fn check_url(url: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether an authority, with or without a port, is this machine.
+/// Whether an authority (host, with or without a port) is this machine.
 pub fn is_local(authority: &str) -> bool {
     let host = match authority.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or_default(),
@@ -115,7 +116,7 @@ pub struct OciReference {
     pub registry: String,
     pub repository: String,
     pub tag: Option<String>,
-    /// Hex digits of a SHA-256.
+    /// The hex digits of a SHA-256.
     pub digest: Option<String>,
 }
 

@@ -1,5 +1,5 @@
-//! The addresses at which a destination may be reached. A name is resolved for each connection, and whoever owns the
-//! name decides what it resolves to. So the controller judges the address and not the name.
+//! The addresses at which a destination may be reached. A name is resolved for each connection, and its owner
+//! decides what it resolves to. So the controller judges the address instead of the name.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -8,7 +8,8 @@ use std::str::FromStr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-/// Where a cloud tells a machine its credentials, beyond the addresses that are link-local.
+/// Addresses of cloud metadata services outside the link-local range. They hand out the machine's
+/// credentials.
 const METADATA: [IpAddr; 5] = [
     // Alibaba Cloud
     IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
@@ -77,7 +78,7 @@ fn of_v4(address: Ipv4Addr) -> AddressKind {
         [169, 254, 169, 254] | [169, 254, 170, 2 | 23] => AddressKind::Metadata,
         [169, 254, ..] => AddressKind::LinkLocal,
         [10, ..] | [172, 16..=31, ..] | [192, 168, ..] => AddressKind::Private,
-        // Between a provider and its customers. Clusters give it to pods.
+        // Used between a provider and its customers. Clusters assign it to pods.
         [100, 64..=127, ..] => AddressKind::Private,
         [0 | 224..=255, ..] | [192, 0, 0 | 2, _] | [192, 88, 99, _] => AddressKind::Reserved,
         [198, 18 | 19, ..] | [198, 51, 100, _] | [203, 0, 113, _] => AddressKind::Reserved,
@@ -91,7 +92,7 @@ fn of_v6(address: Ipv6Addr) -> AddressKind {
         [0xfe80..=0xfebf, ..] => AddressKind::LinkLocal,
         [0xfc00..=0xfdff | 0xfec0..=0xfeff, ..] | [0x64, 0xff9b, 1, ..] => AddressKind::Private,
         [0x2001, 0..=0x1ff, ..] | [0x2001, 0xdb8, ..] => AddressKind::Reserved,
-        // What is routed lies in 2000::/3.
+        // Globally routed addresses are in 2000::/3.
         [0x2000..=0x3fff, ..] => AddressKind::Public,
         _ => AddressKind::Reserved,
     }

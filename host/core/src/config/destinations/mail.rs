@@ -1,4 +1,4 @@
-//! The settings of mail servers, and to whom plugins may write through each.
+//! The settings of mail servers, and the recipients that plugins may write to through each.
 
 use std::net::IpAddr;
 
@@ -10,13 +10,13 @@ use super::{ADDRESSES, of_name, ten_seconds};
 use crate::config::{Bytes, Duration, SecretRef};
 use crate::model::fault::{ManifestFault, fault};
 
-/// The controller holds a message in memory while it is on its way.
+/// The controller holds a message in memory until it is sent.
 pub const MAIL_MOST: u64 = 1 << 20;
-/// Each address is one exchange with the server.
+/// Each recipient takes an exchange with the server.
 pub const RECIPIENTS_MOST: usize = 50;
-/// Every recipient is compared with each of them.
+/// Every recipient is compared with each domain.
 const DOMAINS: usize = 64;
-/// The longest wait that a call of a plugin may cost.
+/// The longest time for which a call of a plugin may wait.
 const TIMEOUT_MOST: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// A mail server. The controller holds its address, the login and the sender; a plugin names recipients.
@@ -95,7 +95,7 @@ pub struct MailLogin {
 }
 
 impl MailSpec {
-    /// A server that nobody reaches, with the defaults of everything else.
+    /// A server that cannot be reached, with the defaults of all other settings.
     pub fn of(name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -127,7 +127,7 @@ impl MailSpec {
         }
     }
 
-    /// Whether plugins may write to this address.
+    /// Whether plugins may send mail to this address.
     pub fn allows(&self, recipient: &str) -> bool {
         let domain = recipient.rsplit_once('@').map(|(_, domain)| domain);
         domain

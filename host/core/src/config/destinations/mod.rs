@@ -1,5 +1,9 @@
-//! The settings of the destinations of `http`, and what each lets a plugin send. This module opens no connection,
-//! resolves no name, and reads no secret.
+//! The settings of `http` destinations and what each lets a plugin send.
+//!
+//! A destination carries the operator's credentials, so a plugin must not choose where they go. So an
+//! operator sets the address, and decides which methods, paths and headers a plugin may use. Everything not
+//! allowed is refused. The addresses that a name may resolve to are limited as well ([`addresses`]), because
+//! a name's owner can change them. This module opens no connection, resolves no name and reads no secret.
 
 mod addresses;
 mod mail;
@@ -23,7 +27,7 @@ pub use repeat::Repeat;
 pub use scheme::{HeaderSignature, RateQuota, SchemeSpec, Signing, SigningScheme, Unsigned};
 pub use tls::TlsSpec;
 
-/// The controller holds a request and its answer in memory while both are on their way.
+/// The controller holds a request and its answer in memory while they are in transit.
 pub const REQUEST_MOST: u64 = 4 << 20;
 pub const RESPONSE_MOST: u64 = 1 << 20;
 
@@ -95,7 +99,7 @@ pub struct DestinationSpec {
     pub repeat: Repeat,
 }
 
-/// Every request is compared with each of them.
+/// Every request is compared with each path.
 const PATHS: usize = 64;
 pub(super) const ADDRESSES: usize = 64;
 
@@ -173,10 +177,11 @@ impl DestinationSpec {
         }
     }
 
-    /// The addresses that the controller connects to for this destination, whose address is this.
+    /// The addresses that the controller may connect to for a destination with this URL.
     ///
-    /// An operator who writes an address means that address. A name of the cluster means its Services and what they
-    /// lead to. Any other name is somebody else's to answer, and has public addresses only.
+    /// If the operator wrote an IP address, exactly that address is allowed. A cluster name may resolve to
+    /// the addresses of Services and pods. Any other name is resolved by a third party, so only public
+    /// addresses are allowed.
     pub fn reachable(&self, url: &str) -> Vec<AddressRange> {
         if !self.addresses.is_empty() {
             return self.addresses.clone();
@@ -193,8 +198,8 @@ impl DestinationSpec {
         self.scheme.as_ref().and_then(SchemeSpec::one)
     }
 
-    /// What is wrong with the address `url`, without a word of it. An address in the place of a name never changes, so
-    /// it is judged before anything is sent.
+    /// Checks the address `url` and describes its fault without quoting it. An IP address in place of a name
+    /// never changes, so it is judged before anything is sent.
     pub fn wrong_address(&self, url: &str) -> Option<String> {
         let address = match Url::parse(url).ok()?.host()? {
             Host::Ipv4(address) => address.into(),
@@ -225,7 +230,7 @@ fn of_name(name: &str) -> Vec<AddressRange> {
     let ends = |end: &str| name == end[1..] || name.ends_with(end);
     match () {
         () if ends(".localhost") => vec![AddressRange::Loopback],
-        // Without a dot a name is of this namespace or of this machine's own list.
+        // A name without a dot belongs to this namespace, or to the machine's own list.
         () if !name.contains('.') || ends(".svc") || ends(".svc.cluster.local") => {
             vec![AddressRange::Public, AddressRange::Private]
         }
@@ -312,7 +317,7 @@ pub(super) fn check(place: &str, spec: &DestinationSpec, faults: &mut Vec<Manife
     }
 }
 
-/// What a plugin's path can't have, a prefix of it can't have either.
+/// Whether a prefix is acceptable: it may not contain what a plugin's path may not contain.
 fn is_path(path: &str) -> bool {
     let odd = |c: char| c.is_control() || c.is_whitespace() || matches!(c, '\\' | '#' | '?' | '%');
     path.starts_with('/')
@@ -355,7 +360,7 @@ mod tests {
     #[test]
     fn an_address_means_itself_a_name_of_the_cluster_its_services_and_another_name_the_public() {
         assert!(reaches("http://127.0.0.1:9/", "127.0.0.1") && !reaches("http://127.0.0.1:9/", "127.0.0.2"));
-        // Other ways to write it.
+        // Other notations of the same address.
         assert!(reaches("http://0x7f.1:9/", "127.0.0.1") && reaches("http://[::1]:9/", "::1"));
         for own in ["http://people.team.svc:80", "http://people.team.svc.cluster.local.", "http://people"] {
             assert!(reaches(own, "10.96.0.7") && reaches(own, "34.118.224.9"), "{own}");

@@ -1,12 +1,13 @@
-//! Which headers a plugin may send to a destination.
+//! Decides which headers a plugin may send to a destination.
 //!
-//! A receiver may take any header for who asks, such as `X-Scope-OrgID` or `X-WebAuth-User`, and trusts it beside the
-//! operator's secret. No list of such names is complete, so only harmless headers pass, and those that the operator names.
-//! Servers behind CGI, WSGI or Rack read `_` as `-`, so no name with `_` passes.
+//! A receiver may take any header as proof of identity, such as `X-Scope-OrgID` or `X-WebAuth-User`, and
+//! trust it as much as the operator's secret. No deny list of such names is complete. So only known harmless
+//! headers pass, and those that the operator names. Servers behind CGI, WSGI or Rack read `_` as `-`, so no
+//! name with `_` passes.
 
 use super::DestinationSpec;
 
-/// Of a body, a condition, a repeat or a trace: no server takes them for who asks.
+/// Headers of bodies, conditions, retries and traces. No server takes them as proof of identity.
 const HARMLESS: [&str; 14] = [
     "accept",
     "accept-language",
@@ -23,7 +24,8 @@ const HARMLESS: [&str; 14] = [
     "baggage",
     "x-request-id",
 ];
-/// The attributes of a CloudEvent.
+/// Headers that frame a message or identify its sender. The client sets the former, and `headers` with a
+/// secret sets the last two.
 const CLOUD_EVENT: &str = "ce-";
 /// These say where a message ends and who asks. The client sets the first, and `headers` with a secret the last two.
 const NEVER: [&str; 12] = [
@@ -41,18 +43,18 @@ const NEVER: [&str; 12] = [
     "cookie",
 ];
 const NEVER_PREFIX: &str = "proxy-";
-/// Every header of a request is compared with each of them.
+/// Every header of a request is compared with each of these.
 pub(super) const PLUGIN_HEADERS: usize = 64;
 
 impl DestinationSpec {
-    /// Whether a plugin may send the header of this name, in lower case.
+    /// Whether a plugin may send this header. The name is in lower case.
     pub fn takes_header(&self, name: &str) -> bool {
         let is_named = || self.plugin_headers.iter().any(|named| named.eq_ignore_ascii_case(name));
         is_plugin_header(name) && (HARMLESS.contains(&name) || name.starts_with(CLOUD_EVENT) || is_named())
     }
 }
 
-/// Whether an operator may let plugins send a header of this name.
+/// Whether an operator may allow plugins to send a header with this name.
 pub fn is_plugin_header(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     !name.is_empty()

@@ -1,4 +1,4 @@
-//! The setting `repeat`: whether a request in doubt is sent again.
+//! The setting `repeat`: whether a request is sent again if nobody knows whether it arrived.
 
 use serde::{Deserialize, Serialize};
 

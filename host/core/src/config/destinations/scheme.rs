@@ -1,4 +1,4 @@
-//! The services whose rules a destination keeps to: how requests are signed, and how many they take.
+//! The services whose rules a destination follows: how they sign requests, and how many requests they accept.
 
 use std::time::Duration;
 
@@ -72,7 +72,7 @@ fn signature_header() -> String {
     "x-kubewitness-signature".into()
 }
 
-/// At most so many requests within so much time.
+/// At most this many requests in this much time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateQuota {
     pub most: u32,
@@ -84,7 +84,7 @@ const fn quota(most: u32, seconds: u64) -> RateQuota {
 }
 
 impl SchemeSpec {
-    /// None where it names none, or more than one.
+    /// The only scheme that is set; `None` if no scheme or several are set.
     pub fn one(&self) -> Option<SigningScheme<'_>> {
         let named = [
             self.slack.as_ref().map(|_| SigningScheme::Slack),
@@ -99,7 +99,7 @@ impl SchemeSpec {
 }
 
 impl<'a> SigningScheme<'a> {
-    /// What the service takes, where the operator names no `rate`.
+    /// The quotas of the service, used if the operator sets no `rate`.
     pub fn quotas(self) -> &'static [RateQuota] {
         match self {
             Self::Slack => const { &[quota(1, 1)] },
@@ -117,7 +117,7 @@ impl<'a> SigningScheme<'a> {
         }
     }
 
-    /// Whether whoever knows the address may send.
+    /// Whether the address itself is the secret: anybody who knows it may send.
     pub fn has_secret_address(self) -> bool {
         !matches!(self, Self::Hmac(_))
     }

@@ -1,4 +1,4 @@
-//! How the controller and a destination know each other over `https://`.
+//! How the controller and an `https://` destination authenticate each other.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +24,7 @@ pub struct TlsSpec {
     pub key_from: Option<SecretRef>,
 }
 
-/// `url`: the address of the destination, empty where it is a secret.
+/// `url` is the address of the destination. It is empty if the address is a secret.
 pub fn check(place: &str, spec: &TlsSpec, url: &str, faults: &mut Vec<ManifestFault>) {
     let TlsSpec { ca, certificate, key_from } = spec;
     let of = |field: &str| format!("{place}.tls{field}");

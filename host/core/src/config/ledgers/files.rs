@@ -1,21 +1,24 @@
-//! Which files the stores of the settings have: each has files of its own, and none of the controller's.
+//! Checks the files of the configured stores: each store has its own files, and none is a file of the
+//! controller.
 
 use std::path::{Component, Path, PathBuf};
 
 use crate::model::fault::{ManifestFault, fault};
 
-/// In the data folder, these are the controller's own: a plugin that could write them could unsay what was witnessed.
+/// The controller's own files in the data folder. A plugin that could write them could rewrite what was
+/// witnessed.
 const OWN: [&str; 4] = ["journal.db", "cache", "last-good", "trial"];
-/// The same, which have no files beside them. A plugin that could write them could sign in as anybody.
+/// Further files of the controller, which have no companion files. A plugin that could write them could sign
+/// in as anybody.
 const OWN_FILES: [&str; 4] = ["ended-sessions", "mutes", "redaction.key", "session.key"];
-/// Endings of the files beside those of a ledger.
+/// Extensions of the companion files of a ledger.
 const BESIDE: [&str; 3] = ["receipts", "shipped", "persons"];
 
-/// A store of the settings with the file that it is given.
+/// A configured store with the file that it uses.
 pub struct FileStore<'a> {
     pub list: &'static str,
     pub index: usize,
-    /// Of the entry.
+    /// The name of the field.
     pub field: &'static str,
     pub path: &'a str,
     pub name: &'a str,
@@ -32,7 +35,7 @@ impl FileStore<'_> {
     }
 }
 
-/// The places that are taken.
+/// The paths that are in use.
 pub struct ClaimedPaths {
     data: PathBuf,
     taken: Vec<(PathBuf, String)>,
@@ -43,7 +46,7 @@ impl ClaimedPaths {
         Self { data, taken: Vec::new() }
     }
 
-    /// Takes the place to which a store's path leads, or says why the store can't be there.
+    /// Claims the resolved path of a store, or explains why the store can't be there.
     pub fn claim(&mut self, store: &FileStore<'_>, place: PathBuf) -> Result<(), String> {
         let path = store.path;
         let first = place.strip_prefix(&self.data).ok().and_then(|inside| inside.components().next());
@@ -56,7 +59,7 @@ impl ClaimedPaths {
                 return Err(format!("`{path}` is the controller's own: choose another file"));
             }
         }
-        // Two ledgers whose names differ in their endings alone would have one file of receipts.
+        // Two ledgers whose names differ only in the extension would share one file of receipts.
         let beside = (store.list == "ledgers").then(|| place.with_extension(BESIDE[0]));
         let places: Vec<_> = [Some(place), beside].into_iter().flatten().collect();
         if let Some((taken, other)) = self.taken.iter().find(|(taken, _)| places.contains(taken)) {
@@ -68,7 +71,7 @@ impl ClaimedPaths {
     }
 }
 
-/// Checks the paths without a look at the disk, where links may lead elsewhere.
+/// Checks the paths as written. It does not look at the disk, where links may lead elsewhere.
 pub(in crate::config) fn check<'a>(
     stores: impl Iterator<Item = FileStore<'a>>,
     faults: &mut Vec<ManifestFault>,

@@ -1,5 +1,8 @@
-//! Ledgers: their files, when a file is closed, which key signs them, and where closed files are shipped to. This
-//! module opens no file and no bucket, and reads no key.
+//! Ledgers: their files, when a file is closed, which key signs them, and where closed files are shipped.
+//!
+//! A ledger is evidence, so nobody who could be its subject may write it another way. So a plugin is never
+//! granted the key of the ledger's own signatures, and no other store may use its files. This module checks
+//! that on the settings alone: it opens no file and no bucket, and reads no key.
 
 pub mod files;
 mod ship;
@@ -15,9 +18,9 @@ use super::{Bytes, Duration, GrantsSpec, KeyGrant, LedgerGrant, PluginSpec};
 use crate::ledger::{FileRotation, LedgerSchedule, SigningInterval, is_closed_file};
 use crate::model::fault::{ManifestFault, fault};
 
-/// Smaller files are many files.
+/// Smaller files would be too many.
 const SIZE_LEAST: u64 = 64 << 10;
-/// The open file is read at each start, within the time that its disk has.
+/// The open file is read at each start, within the time limit for its disk.
 const SIZE_MOST: u64 = 1 << 30;
 const ROTATE_LEAST: std::time::Duration = std::time::Duration::from_secs(60);
 const SIGN_LEAST: std::time::Duration = std::time::Duration::from_secs(1);
@@ -109,7 +112,7 @@ impl LedgerSpec {
     }
 }
 
-/// `keys` are the names of those that the controller has.
+/// `keys` are the names of the controller's keys.
 pub(super) fn check(ledgers: &[LedgerSpec], keys: &[&str], faults: &mut Vec<ManifestFault>) {
     let mut shipped = BTreeMap::new();
     for (index, ledger) in ledgers.iter().enumerate() {
@@ -168,7 +171,8 @@ fn check_signing(field: &str, signing: &SigningSpec, keys: &[&str], faults: &mut
     }
 }
 
-/// A plugin signs what it likes, also what a ledger would say.
+/// Refuses a ledger key that is granted to a plugin: a plugin signs anything, so it could forge a statement
+/// of the ledger.
 pub(super) fn check_granted_keys(
     grants: &[KeyGrant],
     ledgers: &[LedgerSpec],
@@ -189,8 +193,8 @@ pub(super) fn check_granted_keys(
     }
 }
 
-/// What is valid but probably not meant: a ledger that nobody signs beside a key that nobody uses. `plugins` are all
-/// that the controller has.
+/// Finds settings that are valid but probably not intended: an unsigned ledger while a key is unused.
+/// `plugins` are all plugins of the controller.
 pub(super) fn unsigned<'p>(
     ledgers: &[LedgerSpec],
     keys: &[&str],
@@ -212,7 +216,8 @@ pub(super) fn unsigned<'p>(
     ledgers.map(warning).collect()
 }
 
-/// A plugin that may sign what it appends, where the controller does not sign.
+/// Reports a plugin that may sign what it appends to a ledger that the controller does not sign. No verifier
+/// checks a plugin's signature.
 pub(super) fn signed_by_plugin(grants: &GrantsSpec, ledgers: &[LedgerSpec]) -> Option<ManifestFault> {
     let own = |grant: &&LedgerGrant| {
         ledgers.iter().any(|ledger| ledger.name == grant.ledger && ledger.signing.is_none())
@@ -363,7 +368,7 @@ mod tests {
         let [warning] = told(&bare, &json!({})).try_into().unwrap();
         assert_eq!(warning.field, "spec.ledgers[0].signing");
         assert!(warning.message.contains("write `signing: {key: seal}`"), "{}", warning.message);
-        // A plugin that signs itself uses it, and so does another ledger.
+        // A plugin that signs its own records uses the key, and so does another ledger.
         assert_eq!(told(&bare, &json!({"keys": [{"name": "trail", "key": "seal"}]})), []);
         let signed = json!([bare[0], {"name": "b", "path": "b.jsonl", "signing": {"key": "seal"}}]);
         assert_eq!(told(&signed, &json!({})), []);

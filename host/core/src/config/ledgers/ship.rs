@@ -1,4 +1,4 @@
-//! Where closed files of a ledger are shipped to, and how long they stay here afterwards.
+//! Where closed files of a ledger are shipped, and how long the local copies stay.
 
 use serde::{Deserialize, Serialize};
 use url::Url;
@@ -8,9 +8,9 @@ use crate::config::values::check_secret;
 use crate::config::{Duration, SecretRef};
 use crate::model::fault::{ManifestFault, fault};
 
-/// A bucket keeps keys of at most 1,024 bytes, with the name of the file.
+/// A bucket allows keys of at most 1,024 bytes, including the name of the file.
 const PREFIX_BYTES: usize = 512;
-/// A file that is shipped is looked at again before it is removed; that takes seconds.
+/// A shipped file is verified again before its local copy is removed, which takes seconds.
 const KEEP_LEAST: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// A bucket of an S3-compatible storage that gets the closed files of a ledger.
@@ -61,7 +61,7 @@ fn yes() -> bool {
 }
 
 impl ShipSpec {
-    /// The address of the bucket; `None` if `endpoint` is no address.
+    /// The address of the bucket; `None` if `endpoint` is not a valid address.
     pub fn address(&self) -> Option<Url> {
         let mut url = Url::parse(&self.endpoint).ok()?;
         if self.path_style {
@@ -78,7 +78,7 @@ impl ShipSpec {
         self.as_destination().reachable(&self.endpoint)
     }
 
-    /// By whose rules addresses are judged.
+    /// The destination whose address rules apply to this bucket.
     fn as_destination(&self) -> DestinationSpec {
         DestinationSpec { addresses: self.addresses.clone(), ..DestinationSpec::of("", &self.endpoint) }
     }

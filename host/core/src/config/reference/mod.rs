@@ -1,5 +1,5 @@
-//! Makes the reference of the manifests and their JSON Schemas from the types. A test compares them with
-//! `docs/reference`. No program contains this module.
+//! Generates the reference of the manifests and their JSON Schemas from the types. A test compares both with
+//! `docs/reference`. The module is compiled for tests only.
 
 mod page;
 
@@ -135,7 +135,7 @@ fn plain(value: &mut Value, of: &str, defs: &Value) {
     }
 }
 
-/// Moves the bounds that only a text can express into the description, where editors show them.
+/// Moves bounds that only a text can express into the description, because editors show it.
 fn for_editors(mut schema: Value) -> String {
     let types = schema["$defs"].as_object_mut().expect("there are types").values_mut();
     for (_, field) in types.flat_map(properties) {

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::BOUNDS;
 
-/// A longer value is shown in the complete example only.
+/// A longer value is shown only in the complete example.
 const INLINE: usize = 64;
 
 /// The name of a field's type, also if the field is optional or a list of that type.
@@ -143,7 +143,7 @@ fn bounds(field: &Value) -> String {
     }
 }
 
-/// Whether the text begins with a digit and still needs no quotes.
+/// Whether the text begins with a digit and needs no quotes all the same.
 fn is_quantity(text: &str) -> bool {
     text.parse::<super::Duration>().is_ok()
         || (text.ends_with('i') && super::Bytes::try_from(text.to_owned()).is_ok())
@@ -175,7 +175,7 @@ fn row(name: &str, path: &str, field: &Value, of: &Value, examples: &[Value]) ->
         _ if is_required => "required".to_owned(),
         Some(Value::Object(fields)) if !fields.is_empty() => "those of its fields".to_owned(),
         Some(value) => format!("`{}`", flow(value)),
-        // A default that is not written is the default of the type.
+        // If no default is written, it is that of the type.
         None if field["type"] == "boolean" => "`false`".to_owned(),
         None if field["type"] == "integer" => "`0`".to_owned(),
         None => "none".to_owned(),
@@ -191,7 +191,7 @@ fn row(name: &str, path: &str, field: &Value, of: &Value, examples: &[Value]) ->
 
 const HEAD: &str = "| field | meaning | type | default | bounds | example |\n|---|---|---|---|---|---|\n";
 
-/// The values of an enum, with what each means.
+/// The values of an enum, each with its meaning.
 fn values(of: &Value) -> String {
     let value = |one: &Value| {
         let about = one["description"].as_str().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The setting `submit`: with which credentials the API server is asked to create a Job.
+//! The setting `submit`: the credentials with which the controller creates Jobs.
 
 use serde::{Deserialize, Serialize};
 

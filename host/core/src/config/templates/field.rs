@@ -1,16 +1,16 @@
-//! Finds the parameter that a refusal of the API server is about. The API server names a field as
-//! `spec.template.spec.containers[0].resources.limits[nvidia.com/gpu]`, and a parameter's place is a JSON pointer.
+//! Finds the parameter that the API server's refusal is about. The API server names a field as
+//! `spec.template.spec.containers[0].resources.limits[nvidia.com/gpu]`, while a parameter has JSON pointers.
 
 use crate::project::JsonPointer;
 
-/// Whether the field is this place, or something within it.
+/// Whether the field is this place or inside of it.
 pub fn is_at(field: &str, place: &str) -> bool {
     let Ok(pointer) = JsonPointer::parse(place) else { return false };
     let (parts, tokens) = (parts(field), pointer.tokens());
     parts.len() >= tokens.len() && parts.iter().zip(tokens).all(|(part, token)| part == token)
 }
 
-/// A key in brackets may have dots in it.
+/// A key in brackets may contain dots.
 fn parts(field: &str) -> Vec<&str> {
     let mut parts = Vec::new();
     let mut rest = field;

@@ -1,24 +1,24 @@
-//! What the controller writes into a Job that somebody submits: its name and its annotations.
+//! The name and the annotations that the controller writes into a submitted Job.
 
 use serde_json::{Value, json};
 
 use crate::search::SUBMITTER;
 
-/// From which template a Job was made.
+/// The template from which a Job was made.
 pub const TEMPLATE: &str = "kubewitness.dev/template";
 const CHANNEL: &str = "kubewitness.dev/channel";
-/// Whose key made the Job, as a digest: a repeated request is known by it.
+/// The digest of the idempotency key with which the Job was submitted. It identifies a repeated request.
 const SUBMISSION: &str = "kubewitness.dev/submission";
-/// What was asked for with the key, as a digest.
+/// The digest of the request that came with the key.
 const REQUEST: &str = "kubewitness.dev/submission-request";
 
-/// The letters of generated names: none of them makes a word with others.
+/// The letters of generated names. They form no words.
 const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 const LETTERS_OF_NAME: usize = 10;
-/// A Job's pods carry its name as a label of 63 bytes at most.
+/// A Job's pods have its name as a label, of at most 63 bytes.
 const PREFIX_BYTES: usize = 48;
 
-/// What tells where a Job came from.
+/// The labels that record a Job's origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OriginLabels<'a> {
     pub template: &'a str,
@@ -26,25 +26,25 @@ pub struct OriginLabels<'a> {
     pub submitter: &'a str,
     /// The digest of the person and the key.
     pub submission: &'a str,
-    /// The digest of what was asked for.
+    /// The digest of the request.
     pub request: &'a str,
 }
 
-/// What the names of a template's Jobs begin with.
+/// The prefix of the names of a template's Jobs.
 pub fn prefix<'a>(manifest: &'a Value, template: &'a str) -> &'a str {
     let own = manifest["metadata"]["name"].as_str().unwrap_or(template);
     let own = &own[..own.floor_char_boundary(PREFIX_BYTES)];
     own.trim_end_matches(['-', '.'])
 }
 
-/// The name of the Job of a key. The same key of the same person gives the same name, so the API server itself
-/// refuses a second Job, whichever replica asks.
+/// The name of the Job for a key. The same key of the same person gives the same name, so the API server
+/// itself refuses a second Job, at any replica.
 pub fn name(prefix: &str, submission: &[u8; 32]) -> String {
     format!("{prefix}{}", name_end(submission))
 }
 
-/// The end of all names of a key's Job. The beginning changes with the template, and each namespace has names of its
-/// own: by this end, such a Job is found.
+/// The end of all names of the Jobs of one key. The beginning changes with the template, and each namespace
+/// has its own names. By this end, such a Job is found.
 pub fn name_end(submission: &[u8; 32]) -> String {
     let letters = submission.iter().take(LETTERS_OF_NAME);
     let letters = letters.map(|byte| char::from(LETTERS[usize::from(*byte) % LETTERS.len()]));
@@ -52,7 +52,7 @@ pub fn name_end(submission: &[u8; 32]) -> String {
 }
 
 impl OriginLabels<'_> {
-    /// The Job as it is sent to the API server.
+    /// The Job in the form that is sent to the API server.
     pub fn put_on(&self, mut job: Value, namespace: &str, name: &str) -> Value {
         let metadata = &mut job["metadata"];
         if !metadata.is_object() {
@@ -79,7 +79,7 @@ impl OriginLabels<'_> {
         job
     }
 
-    /// Whether a Job with these annotations is the one of this key, and whether the same was asked for.
+    /// Whether a Job with these annotations was made with this key, and whether for the same request.
     pub fn is_on(&self, job: &Value) -> (bool, bool) {
         let annotations = &job["metadata"]["annotations"];
         (annotations[SUBMISSION] == self.submission, annotations[REQUEST] == self.request)

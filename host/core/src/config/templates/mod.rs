@@ -1,8 +1,9 @@
-//! Templates of Jobs: what an operator offers, and how a person's values make a Job of it. This module asks nobody
-//! and sends nothing: the portal submits what is made here.
+//! Templates of Jobs: an operator offers a template, and a person's values complete it to a Job. This module
+//! makes no request; the portal submits the Job.
 //!
-//! A value goes to the places that its parameter names, as a JSON value. No text is put together, so no value
-//! changes anything beside its places.
+//! A value is inserted as a JSON value at the places that its parameter names. Rendering the manifest as text
+//! was rejected: there, a value could change other parts of the Job. So a template with its allowed values
+//! describes every Job that it can make, and a secret default is never shown.
 
 mod credentials;
 mod field;
@@ -20,15 +21,15 @@ pub use template::{TemplateSpec, ValueFault};
 
 /// The largest document of a template. A Job has a few KiB.
 pub const TEMPLATE_BYTES: usize = 64 * 1024;
-/// Templates of one host. A person looks through them.
+/// The most templates of one host. A person looks through them.
 pub const TEMPLATES_MOST: usize = 100;
-/// Parameters of a template. A form with more is not filled in by hand.
+/// The most parameters of a template. Nobody fills in a larger form by hand.
 const PARAMETERS_MOST: usize = 64;
-/// Places of one parameter.
+/// The most places of one parameter.
 const PLACES_MOST: usize = 16;
-/// Words that a `choice` offers.
+/// The most words that a `choice` offers.
 const CHOICES_MOST: usize = 100;
-/// The longest value. Longer texts belong into a ConfigMap of the Job.
+/// The longest value. Longer texts belong in a ConfigMap of the Job.
 pub const VALUE_BYTES: usize = 4096;
 /// The longest help, sentence about a template, and pattern.
 const TEXT_BYTES: usize = 1024;

@@ -1,4 +1,4 @@
-//! One parameter of a template: which values it takes, and what of them goes into the Job.
+//! One parameter of a template: the values it accepts, and the value that it puts into the Job.
 
 use regex::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize};
@@ -7,9 +7,9 @@ use serde_json::{Number, Value};
 use super::VALUE_BYTES;
 use crate::model::fault::shortened;
 
-/// A pattern that compiles to more costs too much for each value.
+/// A larger compiled pattern costs too much for each value.
 const PATTERN_BYTES: usize = 64 * 1024;
-/// Bytes of a value that a message repeats.
+/// How many bytes of a value a message quotes.
 const TOLD: usize = 80;
 
 /// One parameter of a template.
@@ -84,7 +84,7 @@ pub enum ParameterType {
 }
 
 impl ParameterSpec {
-    /// The value as JSON. Forms and command lines give texts, programs give JSON: both are taken.
+    /// The value as JSON. Forms and command lines pass texts, programs pass JSON; both are accepted.
     pub fn accept(&self, given: &Value) -> Result<Value, String> {
         let text = text_of(given).ok_or("is neither text nor number nor true or false: give one value")?;
         if text.len() > VALUE_BYTES {
@@ -142,7 +142,7 @@ impl ParameterSpec {
         }
     }
 
-    /// What is wrong with the parameter itself, as a field of it and a message.
+    /// The faults of the parameter's definition, each as a field and a message.
     pub(super) fn faults(&self) -> Vec<(&'static str, String)> {
         let mut faults = Vec::new();
         let is_choice = self.kind == ParameterType::Choice;
@@ -176,7 +176,7 @@ impl ParameterSpec {
         faults
     }
 
-    /// The value as the kind of value that stands at a place. `None`: it does not fit there.
+    /// Converts the value to the type of the value `there`. `None` if it does not fit.
     pub(super) fn fitted(&self, value: &Value, there: &Value) -> Option<Value> {
         match (there, value) {
             (Value::String(_), value) => Some(plain(value).into()),
@@ -185,7 +185,7 @@ impl ParameterSpec {
         }
     }
 
-    /// Whether any value of this type fits where such a value stands.
+    /// Whether every value of this type fits in the place of `there`.
     pub(super) fn fits(&self, there: &Value) -> bool {
         let example = match self.kind {
             ParameterType::Int | ParameterType::Number => Value::from(1),
@@ -196,10 +196,11 @@ impl ParameterSpec {
     }
 }
 
-/// Its whole text has to match.
+/// The pattern must match the whole text.
 fn compiled(pattern: &str) -> Result<Regex, String> {
     let build = |text: &str| RegexBuilder::new(text).size_limit(PATTERN_BYTES).build();
-    // By itself first: brackets that do not match would change what is around them.
+    // The pattern is compiled alone first: unbalanced brackets would change the meaning of the text around
+    // it.
     let built = build(pattern).and_then(|_| build(&format!("^(?:{pattern})$")));
     built.map_err(|error| format!("`{}` can't be used as a pattern: {error}", shortened(pattern, TOLD)))
 }
@@ -212,7 +213,7 @@ fn text_of(value: &Value) -> Option<String> {
     }
 }
 
-/// As a person writes it.
+/// The value as a person writes it.
 fn plain(value: &Value) -> String {
     text_of(value).unwrap_or_default()
 }
@@ -221,7 +222,7 @@ fn amount(bound: &Value) -> Option<f64> {
     quantity(&text_of(bound)?)
 }
 
-/// How much it is. Two quantities that differ by less than a float does are taken as equal.
+/// A quantity as a number. Two quantities that differ by less than a float can express are equal.
 fn quantity(text: &str) -> Option<f64> {
     let digits = text.trim_start_matches(['+', '-']).find(|c: char| !c.is_ascii_digit() && c != '.');
     let signs = text.len() - text.trim_start_matches(['+', '-']).len();

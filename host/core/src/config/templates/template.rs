@@ -1,4 +1,4 @@
-//! A template: its check, and what a person's values make of it.
+//! A template: how it is checked, and how a person's values complete it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,12 +12,12 @@ use crate::model::kinds::is_name;
 use crate::project::JsonPointer;
 use crate::redact::RedactionRules;
 
-/// The controller decides about these.
+/// The controller sets these fields.
 const KEPT: [&str; 5] =
     ["/apiVersion", "/kind", "/metadata/name", "/metadata/namespace", "/metadata/generateName"];
-/// Annotations of the controller begin like this.
+/// The prefix of the controller's annotations.
 const OURS: &str = "/metadata/annotations/kubewitness.dev";
-/// Bytes of an unknown name that a message repeats.
+/// How many bytes of an unknown name a message quotes.
 const TOLD: usize = 80;
 
 /// A Job that people submit by filling in its parameters.
@@ -125,13 +125,13 @@ impl TemplateSpec {
         }
     }
 
-    /// What a form shows before a person has changed it.
+    /// The value that a form shows first.
     pub fn initial_value<'a>(&'a self, parameter: &'a ParameterSpec) -> Option<&'a Value> {
         let there = || parameter.places.first().and_then(|place| self.manifest.pointer(place));
         parameter.default.as_ref().or_else(|| if parameter.required { None } else { there() })
     }
 
-    /// The parameters of which a default or the value in the manifest is a secret by these rules. They are not shown.
+    /// The parameters whose default or manifest value is a secret by these rules. These values are not shown.
     pub fn secret(&self, rules: &RedactionRules) -> BTreeSet<&str> {
         let job = self.with_defaults();
         let shown = match rules.redact(job.to_string().as_bytes(), |_| String::new()) {
@@ -141,7 +141,7 @@ impl TemplateSpec {
         };
         let is_hidden = |place: &String| match &shown {
             Some(shown) => shown.pointer(place) != job.pointer(place),
-            // What can't be searched is not shown.
+            // A value that can't be searched for secrets is not shown.
             None => true,
         };
         let secret = self.parameters.iter().filter(|parameter| {
@@ -165,7 +165,7 @@ impl TemplateSpec {
         job
     }
 
-    /// The Job with these values at their places. All faults are told together.
+    /// The Job with these values in their places. All faults are returned together.
     pub fn fill(&self, given: &BTreeMap<String, Value>) -> Result<Value, Vec<ValueFault>> {
         let (mut job, mut faults) = (self.manifest.clone(), Vec::new());
         let fault = |parameter: &str, message: String| ValueFault { parameter: parameter.into(), message };

@@ -1,4 +1,8 @@
-//! Values as operators write them: times, sizes, and where a secret is. They hold no secret: a reference is all.
+//! Values as operators write them: durations, sizes, and references to secrets.
+//!
+//! People write `10s` and `2Gi`; a bare number leaves open whether it is seconds or bytes. So these values
+//! have types that read and write the units. Secrets are references only: a manifest may be stored and shown,
+//! so the secrets themselves are never held here.
 
 mod quantity;
 mod secret;
@@ -6,7 +10,7 @@ mod secret;
 pub use quantity::{Bytes, Duration};
 pub(super) use secret::check_secret;
 
-/// The message about a name that nothing has.
+/// The message about an unknown name.
 pub(super) fn unknown(what: &str, name: &str, known: &[&str]) -> String {
     if known.is_empty() {
         return format!(

@@ -1,5 +1,5 @@
-//! Times and sizes, as operators write them. They are parsed here and by no crate: a value is one whole number and one
-//! unit, and a refusal says what to write.
+//! Durations and sizes, as operators write them. They are parsed here and not by a crate: a value is one
+//! whole number with one unit, and an error shows the correct form.
 
 use std::fmt;
 
@@ -47,7 +47,7 @@ impl TryFrom<String> for Duration {
     }
 }
 
-/// In the largest unit that gives a whole number.
+/// Uses the largest unit that gives a whole number.
 impl fmt::Display for Duration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ms = self.0.as_millis();
@@ -90,7 +90,7 @@ impl TryFrom<String> for Bytes {
     }
 }
 
-/// In the largest unit that gives a whole number.
+/// Uses the largest unit that gives a whole number.
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let units = [("Ti", 40), ("Gi", 30), ("Mi", 20), ("Ki", 10)];

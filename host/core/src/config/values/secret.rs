@@ -1,5 +1,5 @@
-//! Reads a reference to a secret. If an operator wrote the secret itself in its place, the error says so and
-//! leaves the secret out.
+//! Parses a reference to a secret. If an operator wrote the secret itself instead, the error says so without
+//! quoting it.
 
 use std::fmt;
 
@@ -60,7 +60,7 @@ impl<'de> Visitor<'de> for SecretReference {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<SecretRef, A::Error> {
-        // The key is not told: it may be the secret.
+        // The message omits the key, which may be the secret.
         let form = |key: &str| {
             let near = nearest(key, FORMS).map(|near| format!(": is `{near}` meant?")).unwrap_or_default();
             A::Error::custom(format!("takes one of `env` and `file`, such as `{{env: VARIABLE}}`{near}"))

@@ -1,10 +1,10 @@
-//! Refuses questions to an index whose answer would tell what redaction hides.
+//! Refuses index queries whose answer would reveal what redaction hides.
 
 use super::{IndexError, IndexKey, IndexSet, SUBMITTER};
 use crate::redact::{RedactionRules, names_an_address};
 
 impl IndexSet {
-    /// Whether the index `name` may be asked for `key`.
+    /// Whether the index `name` may be queried for `key`.
     pub fn allow(&self, rules: &RedactionRules, name: &str, key: &IndexKey<'_>) -> Result<(), IndexError> {
         let is_hidden = match key {
             IndexKey::Namespace(_) => false,

@@ -1,6 +1,6 @@
-//! Indexes of the cache. They find an object by its namespace, owners, node, labels, and by the values at
-//! paths that an operator named. One scan of the document reads all of them. This module stores no index:
-//! the cache does.
+//! Indexes over the cache. They find objects by namespace, owner, node, label, and by values at paths that an
+//! operator named. One scan of a document yields the keys of all indexes. The cache stores the indexes; this
+//! module only computes keys.
 //!
 //! | index | key |
 //! |---|---|
@@ -10,7 +10,7 @@
 //! | `label` | `key=value`, for each of its labels |
 //! | a named one | the scalar at its pointer as text, or each scalar of the array there |
 //!
-//! The same scan reads the submitter, which a search looks at and no index has.
+//! The same scan reads the submitter. A search matches it, but no index has it.
 
 mod hidden;
 #[cfg(test)]
@@ -36,7 +36,7 @@ pub struct IndexSpec {
     pub pointer: String,
 }
 
-/// The annotation in which a platform says who submitted an object.
+/// The annotation with which a platform records who submitted an object.
 pub const SUBMITTER: &str = "kubewitness.dev/submitter";
 
 /// The indexes that every source has.
@@ -49,7 +49,7 @@ const LABELS: usize = 0;
 const OWNERS: usize = 1;
 const NODE: usize = 2;
 const SUBMITTERS: usize = 3;
-/// The number of built-in places. Those of named indexes come after them.
+/// The number of built-in paths. The paths of named indexes follow them.
 const PLACES: usize = 4;
 
 /// The indexes of one source.
@@ -59,14 +59,14 @@ pub struct IndexSet {
     places: Vec<JsonPointer>,
 }
 
-/// A key of one object in one index, as it is read from the document.
+/// A key of one object in one index, borrowed from the document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IndexKey<'a> {
     Namespace(&'a str),
     Owner(&'a str),
     Node(&'a str),
     Label(&'a str, &'a str),
-    /// A key of no index.
+    /// The submitter, which is in no index.
     Submitter(&'a str),
     /// The number of the named index, and the key.
     Named(usize, &'a str),
@@ -130,7 +130,7 @@ impl IndexSet {
         })
     }
 
-    /// Where the values of an index stand that has one path.
+    /// The path of an index that has exactly one.
     pub(crate) fn path(&self, number: usize) -> &[String] {
         self.places[PLACES + number].tokens()
     }
@@ -140,7 +140,7 @@ impl IndexSet {
         self.outlined_keys(document, &ObjectOutline::of(document)?, found)
     }
 
-    /// Does the work of [`Self::keys`] with an outline that the caller already has.
+    /// [`Self::keys`] with an outline that the caller already has.
     pub fn outlined_keys(
         &self,
         document: &[u8],
@@ -152,11 +152,10 @@ impl IndexSet {
         })
     }
 
-    /// Calls `part` with all bytes from which keys are read. Two documents with the same parts have the same
-    /// keys.
+    /// Calls `part` with all bytes that determine the keys. Two documents with equal parts have equal keys.
     pub fn each_key_part(&self, document: &[u8], outline: &ObjectOutline, mut part: impl FnMut(&[u8])) {
         let Ok(()) = self.parts(document, outline, |places, depth, bytes| {
-            // The paths are part of it, because a value may move from one path to another.
+            // The paths are included, because a value may move from one path to another.
             part(&places.to_le_bytes());
             part(&depth.to_le_bytes());
             part(bytes);
@@ -164,8 +163,7 @@ impl IndexSet {
         });
     }
 
-    /// Members of the first and second level on the way of some paths, with the number of tokens that they
-    /// use up.
+    /// The first- and second-level members on these paths, with the number of tokens that lead to each.
     fn parts<E>(
         &self,
         document: &[u8],
@@ -183,7 +181,7 @@ impl IndexSet {
                 continue;
             }
             of_top = self.below(all, 0, |token| member.key.is(token.as_bytes()));
-            // The members of an object follow one by one.
+            // The members of an object follow it.
             if of_top != 0 && !member.value.starts_with(b"{") {
                 part(of_top, 1, member.value)?;
             }
@@ -191,7 +189,7 @@ impl IndexSet {
         Ok(())
     }
 
-    /// Those of `places` whose next token passes `is`.
+    /// The paths among `places` whose next token satisfies `is`.
     fn below(&self, places: u64, depth: usize, is: impl Fn(&str) -> bool) -> u64 {
         let mut left = places;
         let mut below = 0;

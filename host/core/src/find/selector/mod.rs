@@ -3,7 +3,7 @@
 //! A pure predicate over labels. As in Kubernetes, `!=` and `notin` also match an object without the label,
 //! and an empty selector matches everything.
 //!
-//! kube's own `LabelSelector` parses no text, so it can't name the wrong character. This parser can.
+//! kube's `LabelSelector` does not parse text, so it could not point at the wrong character. This parser can.
 
 #[cfg(test)]
 mod tests;
@@ -36,7 +36,7 @@ enum RequirementTest {
     NotIn(Vec<String>),
 }
 
-/// Which character is wrong, and what is expected there.
+/// The position of the wrong character, and what was expected there.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("at character {}: {message}", at + 1)]
 pub struct SelectorError {
@@ -218,7 +218,7 @@ impl<'a> SelectorParser<'a> {
         }
     }
 
-    /// Reads a value. It may be empty, as a label's value may.
+    /// Reads a value, which may be empty as the value of a label may.
     fn value(&mut self) -> Result<String, SelectorError> {
         let (start, word) = self.word();
         match check_value(word) {
@@ -230,7 +230,7 @@ impl<'a> SelectorParser<'a> {
 
 const RULE: &str = "up to 63 letters, digits, `-`, `_` and `.`, with a letter or digit at both ends";
 
-/// Checks that Kubernetes accepts this key of a label. The error says why not.
+/// Checks that Kubernetes accepts this key as that of a label. The error says why not.
 pub fn check_key(key: &str) -> Result<(), String> {
     if key.is_empty() {
         return Err("expected the key of a label".into());
@@ -248,7 +248,7 @@ pub fn check_key(key: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks that Kubernetes accepts this value of a label. It may be empty.
+/// Checks that Kubernetes accepts this value for a label. Empty values are valid.
 pub fn check_value(value: &str) -> Result<(), String> {
     if is_label(value) { Ok(()) } else { Err(format!("`{value}` can't be the value of a label: {RULE}")) }
 }

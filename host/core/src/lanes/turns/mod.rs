@@ -1,5 +1,9 @@
-//! Decides whose turn is next. Namespaces take turns, share the window, and hand over their past beside new
-//! states. Knows lanes by their keys alone.
+//! Decides whose turn is next. Namespaces take turns, share the window, and deliver their backfill beside new
+//! states.
+//!
+//! A plain queue would let one namespace with a hundred thousand objects delay all others. So turns and room
+//! are divided by namespace first ([`ready`], [`shares`]), and a backfill has its own rate ([`past`]). It
+//! knows lanes only by their keys.
 
 pub(super) mod past;
 pub(super) mod ready;

@@ -1,20 +1,20 @@
-//! Writes small deltas as a list of edits: keep some bytes of the base, leave some out, and put others in.
+//! Encodes small deltas as a list of edits: keep some bytes of the base, skip some, insert others.
 //!
-//! Two versions of an object mostly differ in a few numbers and times. One walk over both finds these. A compressor
-//! handles every other difference.
+//! Two versions of an object mostly differ in a few numbers and times. One walk over both finds these. A
+//! compressor handles every other difference.
 //!
-//! The format repeats one record: kept, left out, put in (each a LEB128 number), and the bytes put in. The
-//! rest of the base after the last record is kept.
+//! The format repeats one record: the numbers of bytes kept, skipped and inserted (each LEB128), and the
+//! inserted bytes. The rest of the base after the last record is kept.
 
 use super::{DOCUMENT_BYTES, DocumentError};
 
-/// Two texts match again where this many bytes are equal.
+/// Two texts match again after this many equal bytes.
 const WORD: usize = 8;
-/// How far the walk looks for the end of a value that was replaced by one of the same length.
+/// How far the walk looks for the end of a value that was replaced by one of equal length.
 const REPLACED: usize = 48;
-/// The most bytes of the base that may be left out at one place.
+/// The most bytes of the base that are skipped at one place.
 const LEFT_OUT: usize = 1024;
-/// One byte in this many bytes of the base is a candidate where the walk may go on.
+/// The base has a candidate for continuing the walk at every so many bytes.
 const STEP: usize = 4;
 const SLOTS: usize = 1024;
 
@@ -47,13 +47,13 @@ fn alike(one: &[u8], other: &[u8]) -> usize {
     whole + rest.take_while(|(one, other)| one == other).count()
 }
 
-/// How many bytes of each lie before the next common part. The texts differ in the first byte.
+/// The number of bytes of each text before their next common part. The texts differ in the first byte.
 fn next_meeting(base: &[u8], document: &[u8], most: usize) -> Option<(usize, usize)> {
     let same_length = (1..REPLACED).find(|at| is_met(base, *at, document, *at));
     if let Some(at) = same_length {
         return Some((at, at));
     }
-    // An insertion may resemble something later in the base, which must not be left out for it.
+    // An insertion may resemble a later part of the base, which must not be skipped for it.
     let only_more = (1..most).find(|at| is_met(base, 0, document, *at));
     if let Some(at) = only_more {
         return Some((0, at));
@@ -79,7 +79,7 @@ fn other_length(base: &[u8], document: &[u8], most: usize) -> Option<(usize, usi
     let mut places = [0_u16; SLOTS];
     for (at, word) in (0..LEFT_OUT).step_by(STEP).map_while(|at| Some((at, word(base, at)?))) {
         let place = &mut places[slot(word)];
-        // The first of several: bytes that are left out can't be kept later.
+        // The first of several candidates wins: skipped bytes can't be kept later.
         *place = if *place == 0 { at as u16 + 1 } else { *place };
     }
     let met = |put_in: usize| {
@@ -114,7 +114,7 @@ fn pull(edits: &mut &[u8]) -> Option<usize> {
     None
 }
 
-/// Restores the document from what [`write`] wrote after the format byte.
+/// Restores the document from the output of [`write`] after the format byte.
 pub fn read(base: &[u8], edits: &[u8]) -> Result<Vec<u8>, DocumentError> {
     let document = follow(base, edits).ok_or(DocumentError::Corrupt("it is a delta on another document"))?;
     match document.len() > DOCUMENT_BYTES {

@@ -1,4 +1,4 @@
-//! Encodes documents: packed for the cache, as deltas for the journal, and back to the exact bytes.
+//! Encodes documents: packed for the cache, as deltas for the journal. Both decode to the exact bytes.
 //!
 //! A packed document and a delta begin with one byte, the format of the rest:
 //!
@@ -9,9 +9,9 @@
 //! | 2 | the same, with the delta's base as the dictionary |
 //! | 3 | the edits that turn the base into the document (`edits`) |
 //!
-//! The dictionary is text of the usual fields of Jobs and Pods. Stored bytes depend on it, so it never
-//! changes; a better dictionary gets a new format byte. This module does not detect damage: the caller stores
-//! a [`checksum`] beside the bytes. [`substance`] reads what a document says to people.
+//! The dictionary contains the usual fields of Jobs and Pods. Stored bytes depend on it, so it never changes;
+//! a better dictionary gets a new format byte. Damage is not detected here: the caller stores a [`checksum`]
+//! beside the bytes. [`substance`] compares what documents mean to people.
 
 mod edits;
 mod substance;
@@ -33,7 +33,7 @@ pub use substance::substance;
 pub type PackedDocument = Arc<[u8]>;
 
 /// A larger document is not compressed, and no stored frame may claim more memory than this. It is six times
-/// the largest frame that the watch takes in.
+/// the largest frame that the watch accepts.
 pub const DOCUMENT_BYTES: usize = 6 * crate::limits::FRAME_BYTES;
 
 const PLAIN: u8 = 0;
@@ -41,19 +41,20 @@ const ON_DICTIONARY: u8 = 1;
 const ON_BASE: u8 = 2;
 const EDITS: u8 = 3;
 
-/// If the edits are longer than this, the document is compressed instead. That is shorter and takes many
-/// times as long.
+/// If the edits are longer than this, the document is compressed instead. The result is shorter and takes
+/// many times as long.
 const EDITS_BYTES: usize = 112;
 
-/// Fast enough for every state. Higher levels gain little on a few kilobytes.
+/// Fast enough for every state. Higher levels save little on a few kilobytes.
 const DELTA_LEVEL: i32 = 1;
-/// Only listed and quiet documents are packed, not every state, so fewer bytes justify a slower level.
+/// Only listed and quiet documents are packed, not every state, so saving a few bytes justifies a slower
+/// level.
 const PACK_LEVEL: i32 = 4;
 /// The level while somebody waits for all documents.
 const QUICK_LEVEL: i32 = 1;
 
 const FRAME_MAGIC: [u8; 4] = 0xFD2F_B528_u32.to_le_bytes();
-/// zstd would take a base that begins with this for a trained dictionary. No JSON begins so.
+/// zstd would take a base with this prefix for a trained dictionary. No JSON begins with it.
 const DICTIONARY_MAGIC: [u8; 4] = 0xEC30_A437_u32.to_le_bytes();
 
 static DICTIONARY: &[u8] = include_bytes!("kubernetes-1.dict");
@@ -73,7 +74,7 @@ pub enum DocumentError {
     Corrupt(&'static str),
 }
 
-/// Contexts of zstd. They take 10 µs or more to make, and can be used again.
+/// Contexts of zstd. They take 10 µs or more to make and are reused.
 struct ZstdContexts {
     pack: CCtx<'static>,
     unpack: DCtx<'static>,
@@ -101,12 +102,12 @@ pub fn pack_quickly(document: &[u8]) -> PackedDocument {
     on_dictionary(document, &QUICK_DICTIONARY).into()
 }
 
-/// Packs without compression, for a document that is read soon and not kept.
+/// Packs without compression, for a document that is soon read and then dropped.
 pub fn as_is(document: &[u8]) -> PackedDocument {
     [&[PLAIN], document].concat().into()
 }
 
-/// Restores the exact document from what [`pack`] made.
+/// Restores the exact document from the output of [`pack`].
 pub fn unpack(packed: &[u8]) -> Result<Bytes, DocumentError> {
     read(packed, None).map(Bytes::from)
 }
@@ -124,18 +125,18 @@ pub fn delta(base: &[u8], document: &[u8]) -> Vec<u8> {
     write(document, ON_BASE, |pack, packed| pack.compress_using_dict(packed, document, base, DELTA_LEVEL))
 }
 
-/// Restores the exact document from a [`delta`]. A wrong base gives an error or other bytes; a checksum
-/// tells.
+/// Restores the exact document from a [`delta`]. A wrong base gives an error or other bytes, which the
+/// checksum detects.
 pub fn restore(base: &[u8], delta: &[u8]) -> Result<Vec<u8>, DocumentError> {
     read(delta, Some(base))
 }
 
-/// CRC-32. It finds accidental damage, not malice.
+/// CRC-32. It detects accidental damage, not tampering.
 pub fn checksum(bytes: &[u8]) -> u32 {
     crc32fast::hash(bytes)
 }
 
-/// [`checksum`] of bytes that follow others, from the checksum of those; that of nothing is 0.
+/// Continues a [`checksum`] with more bytes. `before` is the checksum so far; that of nothing is 0.
 pub fn checksum_behind(before: u32, bytes: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new_with_initial(before);
     hasher.update(bytes);
@@ -166,7 +167,7 @@ fn write(
                 stored.extend_from_slice(&scratch[FRAME_MAGIC.len()..]);
                 stored
             }
-            // A document that compression does not make smaller is kept as it is.
+            // Compression did not shrink the document, so it is kept as it is.
             _ => plain(),
         };
         release(scratch);
@@ -199,7 +200,7 @@ fn read(stored: &[u8], base: Option<&[u8]>) -> Result<Vec<u8>, DocumentError> {
         if size > DOCUMENT_BYTES as u64 {
             return Err(DocumentError::TooLarge(size));
         }
-        // The frame can't write more than this, whatever it contains.
+        // The frame can't be larger, whatever it contains.
         let mut document = Vec::with_capacity(size as usize);
         let written = match dictionary {
             ZstdDictionary::Builtin => {

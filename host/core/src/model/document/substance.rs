@@ -2,15 +2,15 @@
 
 use serde_json::Value;
 
-/// The members of the metadata that say who wrote which field, and the numbers of writes.
+/// The metadata members that record who wrote which field, and the write counters.
 const BOOKKEEPING: [&str; 3] = ["managedFields", "resourceVersion", "generation"];
-/// In which leaders renewed their term before there were Leases.
+/// The annotation in which leaders renewed their term before Leases existed.
 const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
-/// The members of each condition that say when it was last probed. The time of its last change stays.
+/// The members of each condition with the time of its last probe. The time of its last change stays.
 const LOOKED: [&str; 2] = ["lastHeartbeatTime", "lastProbeTime"];
 
-/// Two versions that are equal here differ in nothing that people care about. `None`: it is no JSON object, so nothing
-/// can be said of it.
+/// Two versions with equal substance differ in nothing that people care about. `None` if the document is not
+/// a JSON object.
 pub fn substance(document: &[u8]) -> Option<Value> {
     let mut document: Value = serde_json::from_slice(document).ok().filter(Value::is_object)?;
     let is_lease = document["kind"] == "Lease";

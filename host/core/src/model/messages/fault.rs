@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-/// A fault of a manifest: which field, and what is wrong with it.
+/// A fault of a manifest: the field and the message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ManifestFault {
     /// The path of the field, such as `spec.subscribe[0].source`.
@@ -16,7 +16,7 @@ pub(crate) fn fault(field: impl Into<String>, message: impl Into<String>) -> Man
     ManifestFault { field: field.into(), message: message.into() }
 }
 
-/// At most this many bytes of a text, cut at the end of a character. An ellipsis stands for the rest.
+/// Cuts a text to at most this many bytes, at the end of a character. An ellipsis marks the cut.
 pub fn shortened(text: &str, bytes: usize) -> Cow<'_, str> {
     match text.len() > bytes {
         true => format!("{}…", &text[..text.floor_char_boundary(bytes)]).into(),

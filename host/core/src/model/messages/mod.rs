@@ -1,5 +1,5 @@
-//! Texts that leave the program: the faults of what an operator wrote, and the words that programs read in answers.
-//! They know no manifest, no rule and no answer.
+//! Texts that leave the program: the faults of what an operator wrote, and the stable words in answers. They
+//! depend on no manifest, rule or answer.
 
 pub mod fault;
 pub mod nearest;

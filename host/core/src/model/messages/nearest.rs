@@ -1,32 +1,32 @@
-//! Finds the known name that is nearest to a wrong one.
+//! Finds the known name that is nearest to a misspelled one.
 //!
-//! `strsim` counts the same distance, but over whole texts: here names come from components, so only their beginnings are
-//! compared. What the crate would save is one function.
+//! `strsim` computes the same distance, but over whole texts. Names here come from untrusted components, so
+//! only their beginnings are compared. The crate would save one function.
 
-/// Characters of a name that are compared.
+/// How many characters of a name are compared.
 const COMPARED: usize = 64;
-/// Names of a list that are compared. A component may write any list.
+/// How many names of a list are compared. A component may write any list.
 const KNOWN: usize = 256;
 
-/// The known name that is nearest, if few characters are to be changed, added, removed or exchanged with their neighbour.
+/// The nearest known name, if it takes few changed, added, removed or exchanged characters.
 pub fn nearest<'k>(name: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
     let name = name.to_lowercase();
     let known = known.into_iter().filter(|one| !one.is_empty());
     let near = known.map(|one| (distance(&name, &one.to_lowercase()), one)).min()?;
-    // Of a short name, more than half has to be right: else it is near to everything.
+    // In a short name, more than half must match: otherwise it would be near to everything.
     let length = name.chars().take(COMPARED).count();
     let most = 2.max(length / 3).min(length.saturating_sub(1) / 2);
     (near.0 <= most).then_some(near.1)
 }
 
-/// Adds which name is probably meant to the message about one that is not known. It is of serde, or it is ours or a
-/// component's and ends with `; there are A, B` or `; it has A, B`.
+/// Adds the probably intended name to a message about an unknown one. The message comes from serde, or it is
+/// ours or a component's and ends with `; there are A, B` or `; it has A, B`.
 pub fn with_nearest(message: &str) -> String {
     of_serde(message).or_else(|| of_list(message)).unwrap_or_else(|| message.to_owned())
 }
 
-/// Such as ``unknown field `rotat`, expected `path` or `rotate` ``. The first name may have any character, and the known
-/// ones are those of types.
+/// Reads a message such as ``unknown field `rotat`, expected `path` or `rotate` ``. The unknown name may have
+/// any character; the known names are those of types.
 fn of_serde(message: &str) -> Option<String> {
     let (told, known) = message.strip_prefix("unknown ")?.rsplit_once("`, expected ")?;
     let (_, name) = told.split_once('`')?;
@@ -34,7 +34,8 @@ fn of_serde(message: &str) -> Option<String> {
     Some(format!("{message}: is `{near}` meant?"))
 }
 
-/// Such as `` `slak` is no channel; there are mail, slack ``. Of a placeholder the braces are no part of its name.
+/// Reads a message such as `` `slak` is no channel; there are mail, slack ``. The braces of a placeholder are
+/// not part of its name.
 fn of_list(message: &str) -> Option<String> {
     let (told, known) = message.rsplit_once("; there are ").or_else(|| message.rsplit_once("; it has "))?;
     let (_, quoted) = told.split_once('`')?;

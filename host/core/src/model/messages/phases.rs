@@ -1,4 +1,5 @@
-//! The phases of a status, as words. The rules that choose one are in `status`, which uses this and not the reverse.
+//! The phases of a status, as words. The rules that choose a phase are in `status`, which depends on this
+//! module and not the other way around.
 
 use super::words::names;
 

@@ -1,5 +1,5 @@
-//! Declares words that programs read in answers: codes, reasons, phases. They are stable. Each has a sentence
-//! for people, which the reference shows beside it.
+//! Declares the stable words in answers: codes, reasons, phases. Each has a sentence for people, which the
+//! reference shows.
 
 /// A word and its meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,5 @@
-//! Bounds a list over all its pages. Each page is bounded by itself, but a server, a gateway or an aggregated API
-//! can go on for ever: with tokens that lead in a circle, or with ever new objects. Pure.
+//! Bounds a list over all its pages. Each page is bounded, but a faulty server, gateway or aggregated API can
+//! go on forever: its tokens form a circle, or it always has more objects. Pure.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -10,15 +10,15 @@ use super::ListPage;
 
 /// Ten times the objects that large clusters have of one kind.
 pub const LIST_ITEMS: u64 = 10_000_000;
-/// Eight times what etcd stores at most (8 GiB), because JSON is longer than its protobuf.
+/// Eight times the most that etcd stores (8 GiB), because JSON is longer than etcd's protobuf.
 pub const LIST_BYTES: u64 = 64 << 30;
-/// Pages hold hundreds of objects. A server that filters after reading sends some that are empty.
+/// Pages hold hundreds of objects. A server that filters after reading sends some empty ones.
 pub const LIST_PAGES: u64 = 100_000;
-/// The count that a server gives with its first page is an estimate. This many more objects than twice that are
-/// believed, for collections that grow while they are listed.
+/// The count that a server sends with its first page is an estimate. For collections that grow while they are
+/// listed, twice that and this many more objects are accepted.
 pub const UNCOUNTED_ITEMS: u64 = 10_000;
 
-/// Why a list is given up. Whoever shows it names the source.
+/// Why a list is aborted. The caller that shows it adds the source's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum EndlessList {
     #[error("the list has no end: the server gave the same `continue` token twice; {to_do}", to_do = TO_DO)]
@@ -45,7 +45,7 @@ pub struct ListGuard {
 }
 
 impl ListGuard {
-    /// Counts one page, and notes the token that it goes on with.
+    /// Counts one page, and notes the token with which it continues.
     pub fn page(&mut self, page: &ListPage<'_>, bytes: usize) -> Result<(), EndlessList> {
         self.pages += 1;
         if self.pages > LIST_PAGES {
@@ -59,7 +59,7 @@ impl ListGuard {
         if page.continue_token.is_empty() { Ok(()) } else { self.token(&page.continue_token) }
     }
 
-    /// Counts objects, also of a list that comes as a stream.
+    /// Counts objects, also of a streamed list.
     pub fn objects(&mut self, items: u64, bytes: usize) -> Result<(), EndlessList> {
         self.items = self.items.saturating_add(items);
         self.bytes = self.bytes.saturating_add(bytes as u64);
@@ -73,7 +73,7 @@ impl ListGuard {
         }
     }
 
-    /// Notes a token before it is followed. A page has one token, so no list needs one twice.
+    /// Notes a token before it is followed. A page has one token, so no list needs the same token twice.
     pub fn token(&mut self, token: &str) -> Result<(), EndlessList> {
         let mut hasher = DefaultHasher::new();
         token.hash(&mut hasher);

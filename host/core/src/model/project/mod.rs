@@ -1,9 +1,10 @@
-//! Reads the envelope of an object without decoding the rest. It changes no byte, and decodes no document as a
-//! whole.
+//! Reads the envelope of an object (kind, metadata, status) without decoding the rest. The document stays the
+//! exact bytes of the server.
 //!
-//! [`frame`] and [`list_page`] check the grammar of all their input once, and cut the objects out as the
-//! exact bytes from the server. [`envelope`] then reads the metadata of such an object and stops as soon as
-//! it can. Keys may come in any order. If a key occurs twice, the first value that is not empty counts.
+//! Decoding every document into a tree would dominate the cost of a state. So [`frame`] and [`list_page`]
+//! check the grammar of their input once and cut out the objects as slices. [`envelope`] then reads the
+//! metadata of such an object and stops as soon as it can. Keys may come in any order. If a key occurs twice,
+//! the first value that is not empty counts.
 
 mod list_guard;
 mod outline;
@@ -27,7 +28,7 @@ pub use pointer::JsonPointer;
 pub(crate) use scan::{JsonScanner, NESTING, ScanFlow};
 pub(crate) use text::RawString;
 
-/// The size of most maps of an object. This much room is reserved at once.
+/// Most maps of an object are no larger. This much room is reserved at once.
 pub(crate) const MEMBERS: usize = 8;
 
 /// Why bytes are not valid. Every error means: keep the bytes as a poison message.
@@ -56,7 +57,7 @@ pub enum EventType {
     Error,
 }
 
-/// One event of a watch stream.
+/// One event of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WatchFrame<'a> {
     pub kind: EventType,
@@ -64,8 +65,8 @@ pub struct WatchFrame<'a> {
     pub object: &'a [u8],
 }
 
-/// The parts that are read of every object. `api_version` and `kind` are empty if the server leaves them out,
-/// as it does in the lists of built-in kinds. `namespace` is empty for cluster-scoped objects.
+/// The parts that are read of every object. `api_version` and `kind` are empty if the server omits them, as
+/// it does in the lists of built-in kinds. `namespace` is empty for cluster-scoped objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObjectEnvelope<'a> {
     pub api_version: Cow<'a, str>,
@@ -76,7 +77,7 @@ pub struct ObjectEnvelope<'a> {
     pub resource_version: Cow<'a, str>,
     pub labels: Vec<(Cow<'a, str>, Cow<'a, str>)>,
     pub owners: Vec<OwnerRef<'a>>,
-    /// Whether a deletion was requested. Finalizers or a grace period keep the object for now.
+    /// Whether deletion was requested. Finalizers or a grace period still keep the object.
     pub deleting: bool,
 }
 
@@ -92,17 +93,17 @@ pub struct OwnerRef<'a> {
 /// The server's `Status`: from an ERROR frame, or the body of a refusal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ErrorStatus {
-    /// The HTTP status code; 0 if the body was no `Status`.
+    /// The HTTP status code; 0 if the body was not a `Status`.
     pub code: u16,
     pub reason: String,
     pub message: String,
     pub retry_after_seconds: Option<u32>,
-    /// With an expired list: a token to go on without consistency.
+    /// With an expired list: a token to continue without consistency.
     pub continue_token: Option<String>,
 }
 
-/// Splits one line of a watch stream. It checks the whole line, so the object is one well-formed JSON object
-/// in UTF-8.
+/// Splits one line of a watch. The whole line is checked, so the object is one well-formed JSON object in
+/// UTF-8.
 pub fn frame(line: &[u8]) -> Result<WatchFrame<'_>, ProjectError> {
     let (mut kind, mut object) = (None, None);
     let mut scanner = JsonScanner::of_text(utf8(line)?);
@@ -139,7 +140,7 @@ fn utf8(bytes: &[u8]) -> Result<&str, ProjectError> {
     std::str::from_utf8(bytes).map_err(|error| ProjectError::Utf8 { at: error.valid_up_to() })
 }
 
-/// Reads a string; null reads as empty. Anything else is an error.
+/// Reads a string; null counts as empty. Anything else is an error.
 #[inline]
 fn optional_text<'a>(value: &mut JsonScanner<'a>) -> Result<Cow<'a, str>, ProjectError> {
     match value.peek() {
@@ -148,7 +149,7 @@ fn optional_text<'a>(value: &mut JsonScanner<'a>) -> Result<Cow<'a, str>, Projec
     }
 }
 
-/// Does the work of [`optional_text`] for a field that an earlier key may have set.
+/// Like [`optional_text`], for a field that an earlier key may have set.
 #[inline]
 fn take_text<'a>(field: &mut Cow<'a, str>, value: &mut JsonScanner<'a>) -> Result<(), ProjectError> {
     let text = optional_text(value)?;
@@ -171,8 +172,8 @@ pub fn project(line: &[u8]) -> Result<(WatchFrame<'_>, Option<ObjectEnvelope<'_>
     project_into(line, &mut ObjectOutline::default())
 }
 
-/// The hot path of [`project`]. It notes in `outline` where the object's members lie, so that no byte is
-/// scanned twice. The outline stays empty if the object's type came after the object.
+/// The hot path of [`project`]. It records in `outline` where the object's members are, so that no byte is
+/// scanned twice. The outline stays empty if the object's type comes after the object.
 pub fn project_into<'a>(
     line: &'a [u8],
     outline: &mut ObjectOutline,
@@ -213,8 +214,8 @@ impl EventType {
     }
 }
 
-/// Reads the envelope of an object from [`frame`] or [`list_page`]. It does not scan what comes after the
-/// metadata again.
+/// Reads the envelope of an object from [`frame`] or [`list_page`]. The bytes after the metadata are not
+/// scanned again.
 pub fn envelope(object: &[u8]) -> Result<ObjectEnvelope<'_>, ProjectError> {
     let mut read = EnvelopeReader::default();
     JsonScanner::new(object).members(|key, value| {
@@ -228,7 +229,7 @@ pub fn envelope(object: &[u8]) -> Result<ObjectEnvelope<'_>, ProjectError> {
     read.end()
 }
 
-/// Reads the envelope of an object that nobody has checked. It scans all of it and notes its outline.
+/// Reads the envelope of an unchecked object. It scans the whole object and records its outline.
 fn outlined_envelope<'a>(
     object: &mut JsonScanner<'a>,
     outline: &mut ObjectOutline,
@@ -265,7 +266,8 @@ enum MemberPlace {
 }
 
 impl<'a> EnvelopeReader<'a> {
-    /// Reads a member of the object. If it does not take the value, it says what the value is.
+    /// Reads kind, version or metadata of the object. For the metadata and for any other member it returns
+    /// the place and leaves the value to the caller.
     fn member(
         &mut self,
         key: RawString<'a>,
@@ -393,7 +395,7 @@ pub fn bookmark_version(object: &[u8]) -> Result<Cow<'_, str>, ProjectError> {
     }
 }
 
-/// When an object was created, as its document says; `None` where it says nothing, or is no object.
+/// The creation time in an object's document; `None` if it is missing or the document is not an object.
 pub fn created(object: &[u8]) -> Option<Cow<'_, str>> {
     let mut created = Cow::Borrowed("");
     let read = JsonScanner::new(object).members(|key, value| {
@@ -412,13 +414,13 @@ pub fn created(object: &[u8]) -> Option<Cow<'_, str>> {
             created = optional_text(value)?;
             Ok(ScanFlow::Enough)
         })?;
-        // What stands behind it says nothing of it, and may be long.
+        // The rest is irrelevant and may be long.
         Ok(ScanFlow::Enough)
     });
     read.ok().map(|_| created).filter(|created| !created.is_empty())
 }
 
-/// Whether a BOOKMARK says that the initial events of a streaming list are complete.
+/// Whether a BOOKMARK marks the end of the initial events of a streaming list.
 pub fn ends_initial_events(object: &[u8]) -> Result<bool, ProjectError> {
     let mut ends = false;
     in_metadata(object, |key, value| {
@@ -453,8 +455,8 @@ fn in_metadata<'a>(
     })
 }
 
-/// Reads a `Status`. It never fails: if the body is no `Status`, the body becomes the message, so that a
-/// proxy's HTML page is shown and not swallowed.
+/// Reads a `Status`. It never fails: any other body becomes the message, so a proxy's HTML page is shown
+/// instead of being lost.
 pub fn error_status(object: &[u8]) -> ErrorStatus {
     let value: serde_json::Value = serde_json::from_slice(object).unwrap_or_default();
     let text =

@@ -1,9 +1,10 @@
-//! Records where an object's members, and their members, lie. Status rules and indexes find them by name
-//! without another scan of the object.
+//! Records where the members of an object, and their members, are. Status rules and indexes find them by name
+//! without scanning the object again.
 
 use super::{JsonScanner, ProjectError, RawString, ScanFlow};
 
-/// The outline of one object. It is valid with that object's bytes only, and can be reused for the next.
+/// The outline of one object. It is valid only with the bytes of that object, and can be reused for the next
+/// one.
 #[derive(Clone, Debug, Default)]
 pub struct ObjectOutline {
     members: Vec<MemberOffsets>,
@@ -12,14 +13,14 @@ pub struct ObjectOutline {
 /// Offsets from the first byte of the object.
 #[derive(Clone, Copy, Debug)]
 struct MemberOffsets {
-    /// Whether it is a member of the last top-level member.
+    /// Whether it belongs to the last top-level member.
     is_inner: bool,
     is_escaped: bool,
     key: (u32, u32),
     value: (u32, u32),
 }
 
-/// One member as [`ObjectOutline::members`] gives it.
+/// One member, as [`ObjectOutline::members`] yields it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OutlineMember<'a> {
     pub is_inner: bool,
@@ -30,12 +31,12 @@ pub(crate) struct OutlineMember<'a> {
 /// Notes the members of one member.
 pub(super) struct MemberOutline<'o> {
     members: &'o mut Vec<MemberOffsets>,
-    /// The offset of the object in what is scanned.
+    /// The offset of the object in the scanned bytes.
     base: usize,
 }
 
 impl ObjectOutline {
-    /// Reads the outline of an object that nobody has checked.
+    /// Reads the outline of an unchecked object.
     pub fn of(object: &[u8]) -> Result<Self, ProjectError> {
         let mut outline = Self::default();
         outline.of_object(&mut JsonScanner::new(object), 0, |_, value, inner| inner.skip(value))?;
@@ -50,7 +51,8 @@ impl ObjectOutline {
         self.members.is_empty()
     }
 
-    /// Notes an object's members, counted from `base`. `member` must take the value and may note its members.
+    /// Records an object's members, with offsets from `base`. `member` must consume the value and may record
+    /// its members.
     pub(super) fn of_object<'a>(
         &mut self,
         object: &mut JsonScanner<'a>,
@@ -87,7 +89,7 @@ impl ObjectOutline {
 }
 
 impl MemberOutline<'_> {
-    /// Skips a value, and notes its members if it is an object.
+    /// Skips a value. If it is an object, its members are recorded.
     pub fn skip(&mut self, value: &mut JsonScanner<'_>) -> Result<(), ProjectError> {
         if value.peek() != b'{' {
             return value.skip();
@@ -95,7 +97,7 @@ impl MemberOutline<'_> {
         value.members(|key, value| self.noting(key, value, JsonScanner::skip).map(|()| ScanFlow::Next))
     }
 
-    /// Notes a member whose value `read` takes.
+    /// Records a member whose value `read` consumes.
     pub fn noting<'a>(
         &mut self,
         key: RawString<'a>,
@@ -116,7 +118,7 @@ impl MemberOutline<'_> {
     }
 }
 
-/// No object is as long as four thousand million bytes. The members of one would read as nothing.
+/// No object has four thousand million bytes. In a longer one, the members would read as empty.
 fn offset(at: usize) -> u32 {
     u32::try_from(at).unwrap_or(u32::MAX)
 }

@@ -1,4 +1,4 @@
-//! Cuts a page of a list into its objects.
+//! Splits a page of a list into its objects.
 
 use std::borrow::Cow;
 
@@ -19,7 +19,7 @@ pub struct ListPage<'a> {
     pub items: Vec<&'a [u8]>,
 }
 
-/// Splits one page of a list. It checks the whole page, as [`frame`] does with a line.
+/// Splits one page of a list. The whole page is checked, as [`frame`] does with a line.
 pub fn list_page(bytes: &[u8]) -> Result<ListPage<'_>, ProjectError> {
     let mut page = ListPage::default();
     let mut has_items = false;

@@ -1,12 +1,12 @@
-//! JSON pointers (RFC 6901). They are parsed here and by no crate: their depth is bounded, and a refusal tells an operator
-//! what to write.
+//! JSON pointers (RFC 6901). They are parsed here and not by a crate: their depth is bounded, and an error
+//! shows an operator the correct form.
 
 use std::fmt;
 
-/// The most levels below the top. No object is deeper, and it bounds the recursion.
+/// The most levels of a pointer. No object is deeper, and it bounds the recursion.
 const TOKENS: usize = 64;
 
-/// A pointer such as `/spec/containers/0/image`. It leads at least one level below the top.
+/// A pointer such as `/spec/containers/0/image`. It has at least one level.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JsonPointer(Vec<String>);
 

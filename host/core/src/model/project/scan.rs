@@ -1,31 +1,31 @@
 //! A scanner over JSON bytes. It finds where values begin and end, checks their grammar, and decodes only the
 //! few strings that its caller asks for.
 //!
-//! It knows JSON and nothing of Kubernetes. It never panics, looks at each byte once, and uses one word of
-//! memory for the nesting.
+//! It knows JSON but not Kubernetes. It never panics, reads each byte once, and uses one word of memory for
+//! the nesting.
 //!
-//! It is written here for speed: a frame of 2.2 KB is read 2.4 times as fast as by `serde_json` into a type that
-//! borrows its fields (`cargo xtask bench frame` prints the ratio).
+//! It is written here for speed: a frame of 2.2 KB is read 2.4 times as fast as by `serde_json` into a type
+//! that borrows its fields (`cargo xtask bench frame` prints the ratio).
 
 use super::ProjectError;
 use super::text::{RawForm, RawString};
 
 /// The most levels of arrays and objects. A deeper document is refused. `serde_json`, which plugins and the
-/// rest of the controller use, refuses it too.
+/// rest of the controller use, refuses it, too.
 pub(crate) const NESTING: u32 = 127;
 
-/// The answer of the caller of [`JsonScanner::members`]: whether it wants more.
+/// The answer of the callback of [`JsonScanner::members`]: whether it wants more members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ScanFlow {
     Next,
-    /// Stop: the scanner stays within the object and does not scan the rest.
+    /// Stop: the scanner stays inside the object and does not scan the rest.
     Enough,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct JsonScanner<'a> {
     bytes: &'a [u8],
-    /// The same bytes if they are known to be UTF-8, so that no string is checked again.
+    /// The same bytes if they are known to be UTF-8, so strings need no second check.
     text: Option<&'a str>,
     at: usize,
     /// The number of open levels of [`Self::members`] and [`Self::elements`].
@@ -88,7 +88,7 @@ impl<'a> JsonScanner<'a> {
         Ok(RawString { raw, escaped, at: start })
     }
 
-    /// Skips from behind the opening quote to behind the closing one. Returns whether there were escapes.
+    /// Skips from after the opening quote to after the closing one. Returns whether the string has escapes.
     #[inline(always)]
     fn skip_text(&mut self) -> Result<bool, ProjectError> {
         let mut escaped = false;
@@ -133,7 +133,7 @@ impl<'a> JsonScanner<'a> {
         self.at
     }
 
-    /// The offset behind what was taken last.
+    /// The offset after the last value that was taken.
     pub(crate) fn position(&self) -> usize {
         self.at
     }
@@ -147,7 +147,7 @@ impl<'a> JsonScanner<'a> {
     }
 
     /// Takes the next element of a list. It may be as deep as an object in a frame. A deeper element is not
-    /// decoded, and must not hide the other elements.
+    /// decoded, but the elements after it are still found.
     pub(crate) fn element(&mut self) -> Result<&'a [u8], ProjectError> {
         self.peek();
         let (start, depth) = (self.at, std::mem::replace(&mut self.depth, 1));
@@ -163,7 +163,7 @@ impl<'a> JsonScanner<'a> {
         Ok(&self.bytes[start..self.at])
     }
 
-    /// Skips an object or array of any depth. It looks for nothing but the end.
+    /// Skips an object or array of any depth. It looks only for its end.
     fn skip_unchecked(&mut self) -> Result<(), ProjectError> {
         let mut depth = 0usize;
         loop {
@@ -198,8 +198,7 @@ impl<'a> JsonScanner<'a> {
 
     /// Skips one value of any kind and checks its grammar.
     pub(crate) fn skip(&mut self) -> Result<(), ProjectError> {
-        // A copy that nobody else sees stays in registers. Otherwise the offset would go through memory with
-        // each string.
+        // A local copy stays in registers. Otherwise the offset would go through memory with each string.
         let mut local = self.clone();
         let skipped = local.skip_value();
         self.at = local.at;
@@ -208,7 +207,7 @@ impl<'a> JsonScanner<'a> {
 
     #[inline(always)]
     fn skip_value(&mut self) -> Result<(), ProjectError> {
-        // One bit a level: 1 is an object, 0 an array.
+        // One bit for each level: 1 is an object, 0 an array.
         let mut kinds: u128 = 0;
         let mut depth = 0;
         loop {
@@ -236,7 +235,7 @@ impl<'a> JsonScanner<'a> {
                 }
                 _ => self.skip_scalar()?,
             }
-            // After a value: close what ends here, or go on to the next member.
+            // After a value, close the levels that end here, or continue with the next member.
             loop {
                 if depth == 0 {
                     return Ok(());
@@ -384,7 +383,7 @@ impl<'a> JsonScanner<'a> {
     }
 }
 
-/// Takes the offset and not the scanner, so that the scanner may stay in registers.
+/// Takes the offset instead of the scanner, so that the scanner may stay in registers.
 #[cold]
 #[inline(never)]
 fn malformed(at: usize, expected: &'static str) -> ProjectError {
@@ -393,19 +392,19 @@ fn malformed(at: usize, expected: &'static str) -> ProjectError {
 
 const HIGH: u64 = each(0x80);
 
-/// A word whose bytes all have this value.
+/// A word with this value in every byte.
 const fn each(byte: u8) -> u64 {
     u64::from_ne_bytes([byte; 8])
 }
 
-/// The offset of the next quote, backslash or control character, or of the end. It looks at eight bytes at a
-/// time: most strings are too short for a vectored search to pay off.
+/// The offset of the next quote, backslash or control character, or the end. It reads eight bytes at a time:
+/// most strings are too short for a vectored search to pay off.
 #[inline(always)]
 pub(super) fn special(bytes: &[u8], mut at: usize) -> usize {
     while let Some(chunk) = bytes.get(at..).and_then(<[u8]>::first_chunk::<8>) {
         let word = u64::from_le_bytes(*chunk);
-        // Each difference marks the bytes that borrow. Bytes above the first marked one, and bytes that are
-        // not ASCII, may be marked wrongly. Only the first mark is used.
+        // Each subtraction marks the bytes that borrow. Bytes after the first mark, and non-ASCII bytes, may
+        // be marked wrongly, so only the first mark is used.
         let quotes = (word ^ each(b'"')).wrapping_sub(each(1));
         let escapes = (word ^ each(b'\\')).wrapping_sub(each(1));
         let controls = word.wrapping_sub(each(0x20));

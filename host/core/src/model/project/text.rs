@@ -1,10 +1,10 @@
-//! A string of JSON as the scanner found it: compared or decoded where somebody asks for it.
+//! A string of JSON as the scanner found it. It is compared or decoded only on demand.
 
 use std::borrow::Cow;
 
 use super::ProjectError;
 
-/// A string as it stands between its quotes.
+/// The raw text between the quotes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RawString<'a> {
     pub(super) raw: RawForm<'a>,

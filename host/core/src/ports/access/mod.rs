@@ -1,7 +1,8 @@
-//! Defines the port through which the portal asks the API server who a person is and what that person may
-//! see.
+//! The port through which the portal asks the API server who a person is and what that person may see.
 //!
-//! Nothing here keeps an answer. The portal decides how long it keeps one, and what it does without one.
+//! Rights change at any time, so how long an answer stays valid is a decision, and it belongs to the portal.
+//! Implementations therefore cache nothing and decide nothing: they ask, and report a failure as a failure. A
+//! missing answer never counts as a permission.
 
 mod shares;
 
@@ -59,11 +60,12 @@ pub enum ReviewError {
 /// Asks the API server. Every call is a new question.
 #[async_trait]
 pub trait AccessReviewer: Send + Sync {
-    /// The person to whom this token belongs; `None` if the API server does not know the token, or no longer.
+    /// The person to whom this token belongs; `None` if the API server does not know the token, or does not
+    /// know it any more.
     async fn authenticate(&self, token: &str) -> Result<Option<Person>, ReviewError>;
 
     async fn allows(&self, person: &Person, attempt: &AccessAttempt) -> Result<bool, ReviewError>;
 
-    /// The namespace of this name; `None` if there is none.
+    /// The namespace with this name; `None` if it does not exist.
     async fn namespace(&self, name: &str) -> Result<Option<LiveNamespace>, ReviewError>;
 }

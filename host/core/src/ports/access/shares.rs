@@ -1,4 +1,4 @@
-//! Bounds the requests of each party that are in progress, so that one party keeps no other waiting.
+//! Bounds the concurrent requests of each party, so that no party starves the others.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 
-/// By party. It holds those that ask right now, and at times some that have just asked.
+/// By party. It has the parties that ask right now, and at times some that have just finished.
 pub struct PartyShares<P> {
     each: usize,
     asking: Mutex<HashMap<P, Weak<Semaphore>>>,
@@ -17,17 +17,17 @@ impl<P: Clone + Eq + Hash> PartyShares<P> {
         Self { each, asking: Mutex::default() }
     }
 
-    /// Waits while this party has as many under way as it may. Dropped, the place makes room for the next one.
+    /// Waits while this party has its maximum in progress. Dropping the place lets the next one begin.
     pub async fn take(&self, party: &P) -> Result<OwnedSemaphorePermit, AcquireError> {
         self.of(party).acquire_owned().await
     }
 
-    /// The same for so many places, which are no more than a party has.
+    /// The same for several places at once. The caller must not ask for more than a party has.
     pub async fn take_many(&self, party: &P, places: u32) -> Result<OwnedSemaphorePermit, AcquireError> {
         self.of(party).acquire_many_owned(places).await
     }
 
-    /// None where this party has as many under way as it may.
+    /// `None` if the party already has its maximum in progress.
     pub fn take_at_once(&self, party: &P) -> Option<OwnedSemaphorePermit> {
         self.of(party).try_acquire_owned().ok()
     }

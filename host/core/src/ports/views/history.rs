@@ -1,4 +1,4 @@
-//! Which part of what was witnessed is asked for, and what is told of it: stories, gaps and poison messages.
+//! Queries about what was witnessed (stories, gaps and poison messages), and their answers.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ pub struct TimelineQuery {
 }
 
 impl TimelineQuery {
-    /// The newest state of an object, and nothing of what it owns.
+    /// The newest state of an object, without the objects that it owns.
     pub fn newest_of(uid: &str) -> Self {
         let cursor = StoryCursor { related: 0, ..StoryCursor::NEWEST };
         Self { uid: Some(uid.into()), cursor: Some(cursor), limit: Some(1), ..Self::default() }
@@ -140,7 +140,7 @@ pub struct TimelineView {
 }
 
 impl TimelineView {
-    /// The part of it that an explanation is made of.
+    /// The part that an explanation uses.
     pub fn story(&self) -> ExplainedStates<'_> {
         ExplainedStates {
             states: &self.states,

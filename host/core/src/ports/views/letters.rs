@@ -1,4 +1,4 @@
-//! The shapes of questions about dead letters, of their replay and drop, and of the answers.
+//! Queries about dead letters, about replaying and dropping them, and the answers.
 
 use serde::{Deserialize, Serialize};
 
@@ -39,18 +39,18 @@ impl From<&DeadLetter> for LetterCursor {
 }
 
 impl LetterQuery {
-    /// All of a plugin.
+    /// All letters of a plugin.
     pub fn of(plugin: &str) -> Self {
         Self { plugin: Some(plugin.to_owned()), ..Self::default() }
     }
 }
 
-/// Records of what was done with dead letters and plugins.
+/// Records of actions on dead letters and plugins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecordQuery {
-    /// Of this plugin alone.
+    /// Only this plugin.
     pub plugin: Option<String>,
-    /// Those before this number.
+    /// Records before this number.
     pub before: Option<u64>,
     pub limit: usize,
 }
@@ -97,12 +97,12 @@ pub struct ReplayRequest {
 }
 
 impl ReplayRequest {
-    /// Whether it changes letters that it neither names nor counts.
+    /// Whether it changes letters without naming or counting them.
     pub fn is_unconfirmed(&self) -> bool {
         self.seqs.is_empty() && self.exactly.is_none() && !self.dry_run
     }
 
-    /// Refuses a request that means another number of letters than the person who made it has seen.
+    /// Refuses a request if the number of letters is not the one that its author saw.
     pub fn check_count(&self, meant: u64) -> Result<(), ViewError> {
         match self.exactly {
             Some(counted) if counted != meant => Err(ViewError::Changed {
@@ -117,7 +117,7 @@ impl ReplayRequest {
         }
     }
 
-    /// As the record has it.
+    /// The actor, as the record has it.
     pub fn who(&self) -> &str {
         match self.who.trim() {
             "" => "api",
@@ -125,8 +125,8 @@ impl ReplayRequest {
         }
     }
 
-    /// Tells whether its conditions hold for a letter about an object in a namespace, its positions aside. A time that
-    /// can't be read is a mistake, and so is a text that is in every error.
+    /// Makes a predicate from the conditions for letters about an object in a namespace, without the
+    /// positions. An unreadable time is an error, and so is a text that every error contains.
     pub fn filter(&self, now_ms: u64) -> Result<impl Fn(&DeadLetter, &str) -> bool, ViewError> {
         let (since, until) =
             (moment("since", self.since.as_deref())?, moment("until", self.until.as_deref())?);

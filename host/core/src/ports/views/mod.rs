@@ -1,7 +1,8 @@
 //! What people and scripts are shown: the shapes of the API, the command line and the portal.
 //!
-//! What is said of a type or a field here is what the API's description says of it. The shapes know no store and no
-//! page.
+//! The same figure must not have two forms. So one type serves all three, and the API's description is
+//! generated from the doc comments here. The shapes know no store and no page. [`Views`] returns states that
+//! were not checked for the viewer's rights as raw types, so that a caller can't show them by mistake.
 
 mod history;
 mod letters;
@@ -56,12 +57,12 @@ pub struct LoginView {
 
 #[derive(Debug, Error)]
 pub enum ViewError {
-    /// What is missing decides where to look instead, so it brings its own hint.
+    /// What is missing determines where to look instead, so it has its own hint.
     #[error("{message}")]
     NotFound { message: String, hint: String },
     #[error("{0}")]
     Invalid(String),
-    /// The request was right when it was made, and something has changed since.
+    /// The request was valid when it was made, but something has changed since.
     #[error("{message}")]
     Changed { message: String, hint: String },
     #[error("{0}")]
@@ -72,35 +73,38 @@ pub enum ViewError {
 #[async_trait]
 pub trait Views: Send + Sync {
     async fn status(&self) -> Result<StatusView, ViewError>;
-    /// What each source witnesses. Asked with every request of somebody who may not see all.
+    /// The resources that each source witnesses. Read for every request of a person who may not see
+    /// everything.
     fn watched(&self) -> Vec<WatchedResource>;
-    /// The namespaces in which the source knows an object, but no more than so many of them. `past`: also those of
+    /// The namespaces in which the source knows an object, at most `most` of them. With `past`, also those of
     /// the objects that ended last.
     async fn namespaces(&self, source: &str, past: bool, most: usize) -> Result<BTreeSet<String>, ViewError>;
     /// A page of the objects that a query selects, the newest change first.
     async fn objects(&self, query: &ObjectQuery) -> Result<ObjectPage, ViewError>;
-    /// The objects that are there and that a query selects, counted by phase.
+    /// The existing objects that a query selects, counted by phase.
     async fn counts(&self, query: &ObjectQuery) -> Result<ObjectCounts, ViewError>;
-    /// Whose states a story has. The caller keeps of it what somebody may see, and [`Self::told`] tells that.
+    /// The states of a story, with the identities of their objects. The caller removes what the person may
+    /// not see, and passes the rest to [`Self::timeline_view`].
     async fn story(&self, query: &TimelineQuery) -> Result<RawStory, ViewError>;
-    /// A story without secrets, with what Events and reports say of its objects.
+    /// A story without secrets, with the Events and reports about its objects.
     async fn timeline_view(&self, story: RawStory) -> Result<TimelineView, ViewError>;
-    /// Explains why the object of a timeline failed or waits. It reads documents of the timeline's states alone.
+    /// Explains why the object of a timeline failed or waits. It reads only documents of the timeline's
+    /// states.
     async fn explain(&self, timeline: &TimelineView) -> Result<WhyView, ViewError>;
     /// A state without secrets.
     async fn redacted_state(&self, state: RawState) -> Result<Arc<State>, ViewError>;
-    /// When the object was created of which a state is, if its document says so.
+    /// The creation time of a state's object, if its document has one.
     async fn created_ms(&self, seq: Seq) -> Result<Option<u64>, ViewError>;
-    /// Whether an object that was created then lies in the namespace that was made at `since_ms`.
+    /// Whether an object with this creation time is in the namespace that was created at `since_ms`.
     async fn is_since(&self, since_ms: u64, created_ms: u64, uid: &str) -> Result<bool, ViewError> {
-        // Its end tells in the same second alone.
+        // Its end matters only if both were created in the same second.
         let newest = match created_ms == since_ms {
             true => self.story(&TimelineQuery::newest_of(uid)).await?.states.pop(),
             false => None,
         };
         Ok(is_of_namespace(created_ms, since_ms, newest.and_then(|state| state.ended_ms())))
     }
-    /// How far each plugin is with these states.
+    /// The stage of these states in each plugin.
     async fn deliveries(&self, states: &[Arc<State>]) -> Result<DeliveryMap, ViewError>;
     /// The document of one state, exactly as it came from the server.
     async fn document(&self, seq: Seq) -> Result<Vec<u8>, ViewError>;
@@ -114,27 +118,28 @@ pub trait Views: Send + Sync {
     async fn dead_letters(&self, query: &LetterQuery) -> Result<Vec<DeadLetterView>, ViewError>;
     async fn replay(&self, request: &ReplayRequest) -> Result<ReplayView, ViewError>;
     async fn drop_letters(&self, request: &ReplayRequest) -> Result<DropView, ViewError>;
-    /// Pauses a plugin, or resumes it. Returns once that is durable and in force.
+    /// Pauses or resumes a plugin. Returns once the change is durable and in force.
     async fn pause(&self, plugin: &str, pauses: bool, request: &PauseRequest)
     -> Result<PauseView, ViewError>;
-    /// What people have muted, oldest first.
+    /// The mutes of all people, oldest first.
     async fn mutes(&self) -> Result<Vec<MuteView>, ViewError>;
-    /// Mutes, or undoes it. Returns once that is durable; on other replicas it holds within seconds.
+    /// Adds or removes a mute. Returns once the change is durable; other replicas follow within seconds.
     async fn mute(&self, mute: &MuteView, mutes: bool) -> Result<MutedView, ViewError>;
-    /// Who took dead letters back or dropped them, and who paused and resumed plugins, newest first.
+    /// The records of replayed and dropped dead letters and of paused and resumed plugins, newest first.
     async fn letter_records(&self, query: &RecordQuery) -> Result<Vec<LetterRecordView>, ViewError>;
-    /// For the live stream: states after a position, oldest first. The caller asks [`Self::shown`] for those that
-    /// somebody may see.
+    /// For the live stream: states after a position, oldest first. The caller filters them for the person and
+    /// renders them with [`Self::redacted_state`].
     async fn states_after(&self, after: Seq, limit: usize) -> Result<Vec<RawState>, ViewError>;
-    /// Whether the journal still has every state after a position. Retention may have taken some.
+    /// Whether the journal still has every state after a position. Retention may have removed some.
     async fn has_all_after(&self, after: Seq) -> Result<bool, ViewError>;
-    /// Follows the newest position. An error before the journal is open: a position that nobody knows yet is none.
+    /// Follows the newest position. It is an error before the journal is open, because no position is known
+    /// yet.
     fn newest(&self) -> Result<watch::Receiver<Seq>, ViewError>;
-    /// What keeps retention from going on, as [`StatusView::held`] tells it; asked with each view of a page.
+    /// What blocks retention, as in [`StatusView::held`]. Read for each page view.
     fn retention_holds(&self) -> Vec<HeldView>;
-    /// Whether this process does its work (for `/readyz`), and if not, why: the journal is open and
-    /// answers, the host's settings are in force, and each source has made its first list and is not held
-    /// up. Whatever of the configuration is refused leaves what was taken before in force: it is told in
-    /// `problems` and by the plugins, and makes nothing less ready.
+    /// Whether this process is ready (for `/readyz`), or why not. It is ready if the journal is open and
+    /// answers, the host's settings are in force, and each source has made its first list and is not blocked.
+    /// A refused change of the configuration leaves the former one in force: it is reported in `problems` and
+    /// by the plugins, and does not affect readiness.
     fn ready(&self) -> Result<(), String>;
 }

@@ -1,5 +1,4 @@
-//! Which objects are asked for, and what is told of them: those that are there, those that are gone, and what was
-//! there at a moment.
+//! Queries for objects and their results: existing objects, ended ones, and those of a past moment.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -47,7 +46,7 @@ pub struct ObjectView {
     pub details: Option<DetailsView>,
 }
 
-/// An object as one of its states tells it.
+/// Describes an object by one of its states.
 impl From<&State> for ObjectView {
     fn from(state: &State) -> Self {
         Self {
@@ -133,12 +132,12 @@ fn is_false(it: &bool) -> bool {
     !it
 }
 
-/// How far a plugin is with a state.
+/// The stage of a state in a plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DeliveryStage {
-    /// Handed over, or not wanted by its filter.
+    /// Delivered, or excluded by its filter.
     Delivered,
-    /// Still to be handed over, or again.
+    /// Not delivered yet, or to be delivered again.
     Waiting,
     /// A dead letter.
     Dead,
@@ -154,29 +153,29 @@ impl DeliveryStage {
     }
 }
 
-/// By plugin and position, for the states to which the plugin is subscribed.
+/// By plugin and position, for states to which the plugin is subscribed.
 pub type DeliveryMap = BTreeMap<String, BTreeMap<Seq, DeliveryStage>>;
 
 /// A page of objects.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ObjectPage {
     pub objects: Vec<ObjectView>,
-    /// The cursor of the next page, if there may be more.
+    /// The cursor of the next page, if more may exist.
     pub next: Option<String>,
-    /// What the reader has to know about the whole answer, such as that it lies before the journal's beginning.
+    /// Notices about the whole answer, for example that the moment is before the beginning of the journal.
     pub notices: Vec<String>,
 }
 
-/// The objects that are there, counted.
+/// The existing objects, counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObjectCounts {
     pub phases: BTreeMap<String, u64>,
-    /// Those in which objects are, no more than [`NAMESPACES`].
+    /// The namespaces that have objects, at most [`NAMESPACES`].
     pub namespaces: BTreeSet<String>,
-    /// There are more than were counted.
+    /// More exist than were counted.
     pub more: bool,
-    /// With `was`: the objects that were in the phase; left out where they are too many to count, or where each of them
-    /// would have to be read.
+    /// With `was`: the number of objects that were in the phase. Absent if they are too many to count, or if
+    /// counting would have to read each of them.
     pub was: Option<u64>,
 }
 

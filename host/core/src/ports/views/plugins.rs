@@ -1,4 +1,4 @@
-//! What people see of a plugin: how far it is, what it is granted and uses, and who has paused it.
+//! What people see of a plugin: its progress, its grants and their use, and its pause.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -224,8 +224,8 @@ pub struct ManifestView {
 }
 
 impl ManifestView {
-    /// Whether the component asks for this grant. One that asks for `sql`, or only uses its interface, asks for each of its
-    /// names. The interface of ledgers is that of keys, too.
+    /// Whether the component requests this grant. A component that requests `sql`, or only uses its
+    /// interface, requests each of its names. The interface of ledgers is also the interface of keys.
     pub fn asks_for(&self, grant: &str) -> bool {
         let (capability, _) = grant.split_once(':').unwrap_or((grant, ""));
         let is_of = |asked: &String| match asked.as_str() {
@@ -383,7 +383,7 @@ pub struct PauseRequest {
 }
 
 impl PauseRequest {
-    /// As the record has it.
+    /// The actor, as the record has it.
     pub fn who(&self) -> &str {
         match self.who.trim() {
             "" => "api",

@@ -1,4 +1,4 @@
-//! What people see of the controller as a whole: its sources, its journal, and what holds it up.
+//! What people see of the whole controller: its sources, its journal, and what blocks it.
 
 use std::collections::BTreeMap;
 

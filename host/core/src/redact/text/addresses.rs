@@ -1,19 +1,20 @@
 //! Finds the passwords of addresses within a text, as in `postgres://user:password@host`.
 //!
-//! People write passwords that belong escaped: with slashes, blanks, quotes and `@` in them. Where it can't tell where
-//! such a password ends, it takes more: up to the last `@` that can belong to the address.
+//! People leave passwords unescaped that contain slashes, blanks, quotes or `@`. If the end of such a
+//! password is ambiguous, the search takes the longer reading: up to the last `@` that can belong to the
+//! address.
 
 use std::ops::Range;
 
 use super::digest::{MARK, digest_at};
 use super::values::until;
 
-/// A number with more digits is no port.
+/// A number with more digits is not a port.
 const PORT_DIGITS: usize = 5;
 
-/// Passwords. In `http` and `https` the user is taken too: tokens stand there.
+/// The ranges of passwords. With `http` and `https` the user is included, because tokens are put there.
 ///
-/// Each character is looked at a few times at most: the text may be a stranger's.
+/// Each character is read a few times at most, because the text may be untrusted.
 pub(in crate::redact) fn in_addresses(text: &str) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let starts = starts(text);
@@ -35,8 +36,8 @@ pub(in crate::redact) fn in_addresses(text: &str) -> Vec<Range<usize>> {
     found
 }
 
-/// The text between scheme and host begins and ends there. JSON within a text may write its slashes escaped,
-/// with more signs at each level.
+/// Where the text between scheme and host begins and ends. JSON within a text may escape its slashes, with
+/// more characters at each level.
 fn starts(text: &str) -> Vec<(usize, usize)> {
     let slash = |rest: &'_ str| rest.trim_start_matches('\\').strip_prefix('/').map(str::len);
     let end = |place: usize| {
@@ -47,20 +48,20 @@ fn starts(text: &str) -> Vec<(usize, usize)> {
     memchr::memchr_iter(b':', text.as_bytes()).filter_map(end).collect()
 }
 
-/// A text with what is asked of it for each address, so that nothing is looked for twice.
+/// A text with cached answers for each address, so that nothing is searched twice.
 struct AddressText<'t> {
     text: &'t str,
-    /// Where each sign between scheme and host begins and ends.
+    /// The start and end of each separator between scheme and host.
     starts: Vec<(usize, usize)>,
-    /// Where addresses begin that stand apart from what is before them.
+    /// The starts of addresses that are separated from the text before them.
     apart: Vec<usize>,
     ats: Vec<usize>,
-    /// Where something was redacted before. What follows belongs to that.
+    /// The ends of values that were redacted before. The text after one belongs to it.
     digests: Vec<usize>,
     first_blank: usize,
     word_end: usize,
     line_end: usize,
-    /// The place where the angle brackets around an address end.
+    /// The end of the angle brackets around an address.
     angle_end: usize,
 }
 
@@ -110,7 +111,7 @@ impl<'t> AddressText<'t> {
                 is_web || (!after.is_empty() && (at.is_some() || !self.has_host(sign, start + host.len())));
             is_port(after, host.len() == word.len()) && may_be
         });
-        // A user alone, which is a token in the web and no secret elsewhere.
+        // A user alone is a token on the web, and no secret elsewhere.
         if colon.is_none() || is_port {
             let at = host.rfind('@').filter(|_| is_web)?;
             return Some(start..start + at);
@@ -122,8 +123,8 @@ impl<'t> AddressText<'t> {
         self.last_at(sign, start).filter(|end| *end >= begin).map(|end| begin..end)
     }
 
-    /// Whether the word has a host behind this place, or the line where the text is this address. An image has its
-    /// digest there, as in `docker://h:5000/i@sha256:…`.
+    /// Whether a host follows this position in the word, or in the line if the text is only this address. An
+    /// image has its digest there, as in `docker://h:5000/i@sha256:…`.
     fn has_host(&mut self, sign: usize, place: usize) -> bool {
         let Some(at) = self.ats.get(self.ats.partition_point(|at| *at < place)).copied() else {
             return false;
@@ -131,7 +132,7 @@ impl<'t> AddressText<'t> {
         if ["sha256:", "sha512:"].iter().any(|sign| self.text[at + 1..].starts_with(sign)) {
             return false;
         }
-        // A sentence goes on after an address, and another address may come.
+        // A sentence continues after an address, and another address may follow.
         let is_told = self.text[..self.word_end].ends_with([',', ';', '.', ':', ')', '"', '\'', '`', '>']);
         let next = self.apart.get(self.apart.partition_point(|apart| *apart < place)).copied();
         let is_of_line = scheme_start(self.text, sign) == 0
@@ -148,13 +149,14 @@ impl<'t> AddressText<'t> {
         self.line_end
     }
 
-    /// The last `@` that can belong to the address. A blank or a quote belongs to a password where nothing else fits.
+    /// The last `@` that can belong to the address. A blank or a quote is part of the password only if no
+    /// other reading fits.
     fn last_at(&mut self, sign: usize, start: usize) -> Option<usize> {
         let text = self.text;
         let line_end = self.line_end_after(start);
         let scheme = scheme_start(text, sign);
         let end = match text[..scheme].chars().next_back().filter(|c| "\"'`<".contains(*c)) {
-            // Many may open, and none close.
+            // Many brackets may open without closing.
             Some('<') => {
                 if self.angle_end < start {
                     self.angle_end = start + until(&text[start..], |c| c == '>').len();
@@ -162,7 +164,7 @@ impl<'t> AddressText<'t> {
                 self.angle_end
             }
             Some(quote) => start + until(&text[start..], |c| c == quote).len(),
-            // The text is this address.
+            // The whole text is this address.
             None if scheme <= self.first_blank => line_end,
             None => self.word_end,
         };
@@ -191,7 +193,8 @@ fn is_web(before: &str) -> bool {
     })
 }
 
-/// Whether what stands after a colon is a port. A sentence may go on after one, but only at the end of its word.
+/// Whether the text after a colon is a port. A sentence may continue after a port, but only at the end of its
+/// word.
 fn is_port(after: &str, is_end: bool) -> bool {
     let port =
         if is_end { after.trim_end_matches([',', ';', '.', ':', ')', '"', '\'', '`', '>']) } else { after };

@@ -1,7 +1,7 @@
-//! Finds what stands behind a secret's name in a command line.
+//! Finds the values after secret names in a command line.
 //!
-//! It knows how people write command lines, not the grammar of a shell. Where it can't tell where a secret ends, it
-//! takes more.
+//! It knows how people write command lines, not the grammar of a shell. If the end of a secret is ambiguous,
+//! it takes the longer reading.
 
 use std::ops::Range;
 
@@ -22,8 +22,8 @@ pub(in crate::redact) enum NextElement {
     Arguments,
 }
 
-/// Values behind names that `is_secret`: `--token=…`, `--token …`, `TOKEN=…`, `Authorization: …`, `Bearer …`.
-/// `next`: what the element before says of this one.
+/// Values after names that `is_secret`: `--token=…`, `--token …`, `TOKEN=…`, `Authorization: …`, `Bearer …`.
+/// `next` is what the previous element implies for this one.
 pub(in crate::redact) fn in_words(
     text: &str,
     next: &mut NextElement,
@@ -32,7 +32,8 @@ pub(in crate::redact) fn in_words(
 ) {
     let this = std::mem::take(next);
     if this == NextElement::Secret {
-        // It may stand before the value, be no value but the next flag, or say what kind of secret comes next.
+        // The element may be a separator before the value, the next flag, or the scheme of the secret that
+        // follows.
         let is_sign = matches!(text, "=" | ":" | "=>");
         let flag = text.trim_end_matches(['=', ':']);
         if is_sign || is_scheme(text.trim()) || (text.starts_with("--") && announces(flag, &is_secret)) {
@@ -44,7 +45,7 @@ pub(in crate::redact) fn in_words(
         return;
     }
     let (mut at, mut end, mut quotes) = (0, 0, QuoteTracker::default());
-    // How the next word is a secret, if it is one, and the quote in which it is.
+    // Set if the next word is a secret: the form of the value, and the open quote around it.
     let mut announced: Option<(ValueForm, Option<OpenQuote>)> = None;
     while let Some(word) = next_word(text, at, &mut end) {
         let form = announced.take().filter(|_| !text[word.clone()].starts_with(['=', ':']));
@@ -57,7 +58,7 @@ pub(in crate::redact) fn in_words(
         at = word.end;
         let is_next = (form.is_some() || begun.is_none()) && announces(&text[word.clone()], &is_secret);
         if is_next {
-            // Of a list of JSON, an element ends where its quote does.
+            // In a JSON list, an element ends where its quote ends.
             let is_element = ["\",", "',"].iter().any(|end| text[word.clone()].ends_with(end));
             announced = Some(match quote_before(&text[word.clone()]) {
                 _ if is_element => (ValueForm::Member, None),
@@ -82,7 +83,7 @@ pub(in crate::redact) fn in_words(
             let is_kind =
                 is_scheme(told.trim_end_matches('\\')) && (rest.is_empty() || rest.starts_with(QUOTES));
             if is_kind || value.range.start == text.len() {
-                // The value stands behind the quotes that end here, or in the next element.
+                // The value is after the quotes that end here, or in the next element.
                 at = text.len() - rest.trim_start_matches(QUOTES).len();
                 announced = Some((ValueForm::Word, None));
             }
@@ -99,14 +100,14 @@ pub(in crate::redact) fn in_words(
 /// The characters around a word.
 const QUOTES: [char; 4] = ['"', '\'', ',', '\\'];
 
-/// As `-c` and `-lc`: a script is next.
+/// For a flag such as `-c` or `-lc`, after which a script follows.
 fn is_of_shell(flag: &str) -> bool {
     let letters = flag.strip_prefix('-').and_then(|flag| flag.strip_suffix('c'));
     letters.is_some_and(|letters| letters.len() < 6 && letters.bytes().all(|byte| byte.is_ascii_lowercase()))
 }
 
-/// The rest of the word in which the search stands, or the next one. An element of a list of JSON is a word, too. `end`:
-/// of the word before, so that a word with many values is not looked through for each.
+/// The rest of the current word, or the next word. An element of a JSON list counts as a word. `end` is the
+/// end of the previous word; it saves a search for each value of a word with many values.
 pub(in crate::redact) fn next_word(text: &str, from: usize, end: &mut usize) -> Option<Range<usize>> {
     let mut start = from;
     while let blanks = text.len() - text[start..].trim_start().len()
@@ -135,7 +136,7 @@ fn word_length(text: &str) -> usize {
     text.len()
 }
 
-/// Where a value begins.
+/// Where a value starts.
 pub(in crate::redact) struct ValueStart {
     pub name: Range<usize>,
     pub start: usize,
@@ -161,7 +162,7 @@ pub(in crate::redact) fn assigned(
         let before = without_blanks(&text[..sign.start - 1]);
         let is_apart = before.len() < sign.start - 1;
         let before = before.strip_suffix('+').unwrap_or(before);
-        // As in `os.environ['TOKEN'] = …`, `TOKEN[0]=…` and `T[TOKEN]=…`.
+        // For example `os.environ['TOKEN'] = …`, `TOKEN[0]=…` and `T[TOKEN]=…`.
         let (indexed, key) = match before.strip_suffix(']') {
             Some(within) => (before_index(within), Some(within)),
             None => (Some(before), None),
@@ -177,7 +178,7 @@ fn before_index(within: &str) -> Option<&str> {
     within.trim_end_matches(is_of_index).strip_suffix('[')
 }
 
-/// A sign that may give a name its value.
+/// A character that may assign a value to a name.
 struct AssignmentSign<'t> {
     text: &'t str,
     start: usize,
@@ -185,7 +186,7 @@ struct AssignmentSign<'t> {
 }
 
 impl AssignmentSign<'_> {
-    /// The value of the name with which `before` ends. `word`: where the word begins in which it stands.
+    /// The value of the name that `before` ends with. `word` is the start of the word that contains it.
     fn after(
         &self,
         word: usize,
@@ -195,14 +196,14 @@ impl AssignmentSign<'_> {
     ) -> Option<ValueStart> {
         let Self { text, start, is_equals } = *self;
         let (before, is_quoted) = match before.strip_suffix(['"', '\'']) {
-            // JSON within JSON has more of them with each level.
+            // Nested JSON has more of them at each level.
             Some(name) => (name.trim_end_matches('\\'), true),
             None => (before, false),
         };
         let name = name_before(before);
         let before_name = &before[..before.len() - name.len()];
         let begins = before_name.chars().next_back();
-        // `image/token:latest` names an image.
+        // `image/token:latest` is an image.
         let is_name =
             is_equals || is_quoted || begins.is_none_or(|c| c.is_whitespace() || "\"'`{(,=".contains(c));
         let is_address = !is_equals && text[start..].starts_with("//");
@@ -221,20 +222,20 @@ impl AssignmentSign<'_> {
                 sign: sign as u8,
                 is_escaped: before_name[..before_name.len() - 1].ends_with('\\'),
             }),
-            // As in `"--from-literal=TOKEN=…"`.
+            // For example `"--from-literal=TOKEN=…"`.
             None => before_name.get(word..).filter(|_| is_equals && !is_quoted).and_then(quote_at),
         };
         let form = match is_equals {
-            // An element of its own is one argument, blanks included.
+            // A separate element is one argument, including its blanks.
             true if before_name.is_empty() || is_short_flag(before_name) => ValueForm::Rest,
             true if quote.is_some() => ValueForm::Quoted,
-            // As in a file of settings: `token = …`.
+            // As in a settings file: `token = …`.
             true if is_apart && begins == Some('\n') => ValueForm::Line,
             true => ValueForm::Word,
             false if is_quoted || matches!(begins, Some('{' | ',')) => ValueForm::Member,
             false => ValueForm::Line,
         };
-        // `==` compares, and `=>` gives a name its value.
+        // `==` compares, and `=>` assigns a value to a name.
         let signs = match is_equals {
             true if text[start..].starts_with('>') => 1,
             true if is_apart => until(&text[start..], |c| c != '=').len(),
@@ -258,7 +259,7 @@ fn quote_at(word: &str) -> Option<OpenQuote> {
     (!quoted[1..].contains(sign)).then_some(OpenQuote { sign: sign as u8, is_escaped })
 }
 
-/// The quote before the flag with which a word ends, as in `ARGS="--token`.
+/// The quote before the flag that ends a word, as in `ARGS="--token`.
 fn quote_before(word: &str) -> Option<OpenQuote> {
     let place = word.rfind(['"', '\''])?;
     quote_at(&word[place..])
@@ -266,14 +267,14 @@ fn quote_before(word: &str) -> Option<OpenQuote> {
         .filter(|_| place + 1 < word.len())
 }
 
-/// As `-e ` in `-e TOKEN=…`: a flag and its value in one element.
+/// For example `-e ` in `-e TOKEN=…`: a flag and its value in one element.
 fn is_short_flag(before: &str) -> bool {
     let mut letters = before.trim_end_matches([' ', '\t']).chars();
     let is_flag = letters.next() == Some('-') && letters.next().is_some_and(|c| c.is_ascii_alphabetic());
     is_flag && letters.next().is_none() && before.ends_with([' ', '\t'])
 }
 
-/// A key of JSON in which characters are written as `\u0065`, decoded.
+/// Decodes a JSON key that has escapes such as `\u0065`.
 fn written_with_escapes(before: &str) -> Option<String> {
     let key = &before[before.rfind(['"', '\'']).map_or(0, |quote| quote + 1)..];
     let (mut out, mut rest) = (String::new(), key);
@@ -298,7 +299,7 @@ fn announces(word: &str, is_secret: impl Fn(&str) -> bool) -> bool {
         || flag.is_some_and(|flag| name_before(flag).len() == flag.len() && is_secret(flag))
 }
 
-/// Without the blanks at its end, and without line ends that `\` takes away.
+/// Without trailing blanks, and without line ends that are escaped by `\`.
 fn without_blanks(text: &str) -> &str {
     let mut rest = text.trim_end_matches([' ', '\t']);
     while let Some(line) = rest.strip_suffix("\\\n").or_else(|| rest.strip_suffix("\\\r\n")) {
@@ -320,14 +321,14 @@ fn name_before(text: &str) -> &str {
     &text[start..]
 }
 
-/// Whether it only names a variable, whose value stands elsewhere.
+/// Whether it only refers to a variable, whose value is elsewhere.
 pub(in crate::redact) fn is_reference(value: &str) -> bool {
     let name = value.strip_prefix("$(").and_then(|rest| rest.strip_suffix(')'));
     let name = name.or_else(|| value.strip_prefix("${").and_then(|rest| rest.strip_suffix('}')));
     name.is_some_and(|name| !name.is_empty() && name_before(name).len() == name.len())
 }
 
-/// In order, and none within another or across its end.
+/// In order; no range contains or overlaps another.
 pub(in crate::redact) fn merged(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
     ranges.sort_by_key(|range| range.start);
     let mut out: Vec<Range<usize>> = Vec::with_capacity(ranges.len());
@@ -340,7 +341,7 @@ pub(in crate::redact) fn merged(mut ranges: Vec<Range<usize>>) -> Vec<Range<usiz
     out
 }
 
-/// Where parts of a decoded text, in order, stand in its escaped bytes.
+/// Maps ranges of a decoded text, in order, to ranges of its escaped bytes.
 pub(in crate::redact) fn escaped(raw: &[u8], parts: &[Range<usize>]) -> Vec<Range<usize>> {
     let (mut at, mut decoded) = (0, 0);
     let mut go_to = |place: usize| {
@@ -354,7 +355,7 @@ pub(in crate::redact) fn escaped(raw: &[u8], parts: &[Range<usize>]) -> Vec<Rang
     parts.iter().map(|part| go_to(part.start)..go_to(part.end)).collect()
 }
 
-/// The bytes of the next character or escape, and how many bytes it means.
+/// The bytes of the next character or escape, and how many bytes it stands for.
 fn escape(raw: &[u8]) -> (usize, usize) {
     if raw[0] != b'\\' {
         return (1, 1);

@@ -1,5 +1,9 @@
-//! Where the secrets of one text are: in a command line, in YAML or JSON among other words, and in addresses. It reads
-//! texts as people write them, and knows nothing of the document around them.
+//! Finds the secrets of one text: in command lines, in YAML or JSON among other words, and in addresses.
+//!
+//! Texts are written by people and programs, in no single grammar. Parsing each format exactly was rejected:
+//! one unusual quote would hide a secret from the parser. So the search reads texts as people write them, and
+//! if the end of a secret is ambiguous, it takes the longer reading. It knows nothing of the document around
+//! them.
 
 pub(super) mod addresses;
 pub(super) mod commands;

@@ -1,12 +1,12 @@
-//! Finds named values in a text that is no JSON as a whole: YAML, and JSON within other words or within quotes. Name
-//! and value come in any order.
+//! Finds named values in a text that is not JSON as a whole: YAML, and JSON among other words or in quotes.
+//! Name and value may come in either order.
 
 use std::ops::Range;
 
 use super::commands::{ValueStart, assigned, name_after, next_word};
 use super::values::{ValueSpan, after_blanks};
 
-/// Values that stand under `value` beside a `name` or a `key` that says a secret's name.
+/// Values under `value` whose sibling `name` or `key` is the name of a secret.
 pub(in crate::redact) fn in_pairs(
     text: &str,
     is_secret: impl Fn(&str) -> bool,
@@ -16,7 +16,7 @@ pub(in crate::redact) fn in_pairs(
         return;
     }
     let (mut at, mut end, mut is_named) = (0, 0, false);
-    // A value whose name may come after it.
+    // A value whose name may follow.
     let mut nameless: Option<ValueStart> = None;
     while let Some(word) = next_word(text, at, &mut end) {
         let Some(begun) = assigned(text, &word, |name| part(name).is_some()) else {
@@ -37,7 +37,8 @@ pub(in crate::redact) fn in_pairs(
                 let before = nameless.take().filter(|_| is_named).map(|begun| begun.value(text, None));
                 at = name.end;
                 if let Some(value) = before.filter(|value| is_of(text, value, name.start)) {
-                    // It may hold the name, and many more: what it holds is not looked at again.
+                    // The value may contain the name and many more names, so its content is not searched
+                    // again.
                     at = at.max(value.next);
                     found.push(value.range);
                 }
@@ -60,14 +61,14 @@ fn part(name: &str) -> Option<PairPart> {
     }
 }
 
-/// The name that is given here, without its quotes.
+/// The name at this position, without its quotes.
 fn name_at(text: &str, start: usize) -> Range<usize> {
     let rest = text[after_blanks(text, start)..].trim_start_matches(['"', '\'', '\\']);
     let start = text.len() - rest.len();
     start..start + name_after(rest).len()
 }
 
-/// Whether a name after a value belongs to it: no other object and no other item of a list begins in between.
+/// Whether a name after a value belongs to it: no other object or list item begins in between.
 fn is_of(text: &str, value: &ValueSpan, name: usize) -> bool {
     let Some(between) = text.get(value.next..name) else { return true };
     !between.contains(['{', '}']) && !between.lines().skip(1).any(|line| line.trim_start().starts_with('-'))

@@ -1,22 +1,22 @@
-//! A copy of a text in which the escapes of JSON are decoded, as in `TOKEN\\u003dhush`. Some programs write the signs of
-//! a command line so.
+//! A copy of a text with decoded JSON escapes, as in `TOKEN\\u003dhush`. Some programs escape the special
+//! characters of a command line.
 
 use std::ops::Range;
 
 use super::commands::merged;
 
-/// Any number of `\`: JSON within JSON has more of them with each level. Letters and signs alone make names and values
-/// what they are, and all of those are below 0x80.
+/// Any number of `\` may precede, because nested JSON has more at each level. Names and separators are ASCII,
+/// so only escapes below 0x80 matter.
 const DIGITS: usize = 4;
 
 pub(in crate::redact) struct UnescapedText {
     pub text: String,
-    /// Where an escape ends, in the copy and in the text.
+    /// The end of each escape, in the copy and in the text.
     ends: Vec<(usize, usize)>,
 }
 
 impl UnescapedText {
-    /// None for a text without escapes.
+    /// `None` for a text without escapes.
     pub fn of(text: &str) -> Option<Self> {
         memchr::memmem::find(text.as_bytes(), br"\u00")?;
         let mut copy = Self { text: String::with_capacity(text.len()), ends: Vec::new() };
@@ -35,7 +35,7 @@ impl UnescapedText {
         (!copy.ends.is_empty()).then_some(copy)
     }
 
-    /// Where these parts of the copy stand in the text.
+    /// Maps ranges of the copy to ranges of the text.
     pub fn places(&self, parts: Vec<Range<usize>>) -> impl Iterator<Item = Range<usize>> {
         merged(parts).into_iter().map(|part| self.place(part.start)..self.place(part.end))
     }

@@ -1,21 +1,21 @@
-//! Where the value of a secret ends in a command line, in a header or in JSON. Where the quotes leave that open, the
-//! value is all that can belong to it.
+//! Finds the end of a secret's value in a command line, a header or JSON. If the quotes leave it ambiguous,
+//! the value is everything that can belong to it.
 
 use std::ops::Range;
 
 use super::digest::digest_at;
 
-/// Signs that end a word where a blank follows them.
+/// Characters that end a word if a blank follows.
 const AFTER_WORD: [char; 6] = [',', ';', ')', ']', '}', '`'];
 
-/// How the value stands after its name.
+/// The form of a value after its name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::redact) enum ValueForm {
-    /// All that follows.
+    /// The rest of the text.
     Rest,
     /// A word as a shell reads it.
     Word,
-    /// The same, in a quote that opened before its name. A blank does not end it.
+    /// The same, within a quote that opened before its name. A blank does not end it.
     Quoted,
     /// A member of an object.
     Member,
@@ -30,7 +30,7 @@ pub(in crate::redact) struct OpenQuote {
     pub is_escaped: bool,
 }
 
-/// A value, and where the search goes on after it.
+/// A value, and the position at which the search continues.
 pub(in crate::redact) struct ValueSpan {
     pub range: Range<usize>,
     pub next: usize,
@@ -41,7 +41,7 @@ impl ValueSpan {
         Self { next: range.end, range }
     }
 
-    /// `open`: the quote within which the value stands. Looks only at what it takes, but for the next few characters.
+    /// `open` is the quote around the value. Reads little more than the value itself.
     pub fn at(text: &str, start: usize, form: ValueForm, open: Option<OpenQuote>) -> Self {
         let start = match form {
             ValueForm::Rest => start,
@@ -75,8 +75,8 @@ impl ValueSpan {
 }
 
 impl ValueForm {
-    /// Whether a value that closes its own quote here ends here. After a comma may come more of a header, and in a
-    /// shell more of the word.
+    /// Whether a value that closes its own quote here ends here. After a comma a header may continue, and in
+    /// a shell the word may.
     fn ends(self, text: &str, at: usize, open: Option<OpenQuote>) -> bool {
         let closes = |c: char| open.is_some_and(|open| c == char::from(open.sign));
         let rest = &text[at..];
@@ -94,8 +94,8 @@ impl ValueForm {
     }
 }
 
-/// The text within quotes, and the place where they end. None where they never end, or where an escape leaves
-/// that open.
+/// The text in quotes, and the position of their end. `None` if they never end, or if an escape leaves that
+/// ambiguous.
 fn quoted_at(text: &str, start: usize, form: ValueForm) -> Option<(Range<usize>, usize)> {
     let (bytes, rest) = (text.as_bytes(), &text[start..]);
     if let Some(rest) = rest.strip_prefix("\\\"") {
@@ -112,7 +112,7 @@ fn quoted_at(text: &str, start: usize, form: ValueForm) -> Option<(Range<usize>,
     (!is_open).then_some((start + 1..end, end + 1))
 }
 
-/// Where a quote closes. A shell knows no escapes within single quotes.
+/// The position of the closing quote. A shell has no escapes in single quotes.
 fn close(bytes: &[u8], from: usize, quote: u8) -> Option<usize> {
     let mut at = from;
     while let Some(byte) = bytes.get(at) {
@@ -125,12 +125,13 @@ fn close(bytes: &[u8], from: usize, quote: u8) -> Option<usize> {
     None
 }
 
-/// The same in a shell: within double quotes, a command and a parameter have quotes of their own, and those again.
+/// The same for a shell: in double quotes, a command or parameter substitution has its own quotes, which
+/// nest.
 fn close_in_shell(bytes: &[u8], from: usize, quote: u8) -> Option<usize> {
     if quote != b'"' {
         return close(bytes, from, quote);
     }
-    // What is open, the innermost last: a quote, or the bracket of a command or of a parameter.
+    // The open delimiters, innermost last: a quote, or the bracket of a command or parameter substitution.
     let (mut open, mut at) = (vec![b'"'], from);
     while let (Some(byte), Some(innermost)) = (bytes.get(at), open.last()) {
         match (byte, innermost) {
@@ -158,19 +159,19 @@ fn close_in_shell(bytes: &[u8], from: usize, quote: u8) -> Option<usize> {
 /// The word before the secret in one value, as in `Bearer …`.
 const SCHEMES: [&str; 6] = ["apikey", "basic", "bearer", "digest", "negotiate", "token"];
 
-/// Whether it only says what kind of secret comes next.
+/// Whether the word only names the scheme of the secret that follows.
 pub(in crate::redact) fn is_scheme(word: &str) -> bool {
     SCHEMES.iter().any(|scheme| word.eq_ignore_ascii_case(scheme))
 }
 
-/// The end of a word, and of the next one where this only says what kind of secret that is.
+/// The end of a word. If the word is only a scheme, the end of the next word.
 fn credentials_end(text: &str, start: usize, open: Option<OpenQuote>) -> usize {
     let end = word_end(text, start, open);
     let next = after_blanks(text, end);
     if is_scheme(&text[start..end]) && next > end { word_end(text, next, open) } else { end }
 }
 
-/// After blanks, and after line ends that `\` takes away.
+/// After blanks, and after line ends that are escaped by `\`.
 pub(in crate::redact) fn after_blanks(text: &str, at: usize) -> usize {
     let mut rest = text[at..].trim_start_matches([' ', '\t']);
     while let Some(line) = rest.strip_prefix("\\\n").or_else(|| rest.strip_prefix("\\\r\n")) {
@@ -179,7 +180,7 @@ pub(in crate::redact) fn after_blanks(text: &str, at: usize) -> usize {
     text.len() - rest.len()
 }
 
-/// Whether a shell ends a word here. To a shell, a form feed and a carriage return are part of a word.
+/// Whether a shell ends a word here. For a shell, a form feed and a carriage return are part of a word.
 fn is_blank(bytes: &[u8], at: usize) -> bool {
     match bytes.get(at) {
         Some(b' ' | b'\t' | b'\n') => true,
@@ -188,16 +189,17 @@ fn is_blank(bytes: &[u8], at: usize) -> bool {
     }
 }
 
-/// Whether a word ends at a place. The signs that may follow one are looked at once, however many they are.
+/// Whether a word ends at a position. A run of punctuation after a word is read only once, however long it
+/// is.
 #[derive(Default)]
 struct WordEnds {
-    /// Where the signs end that were looked at last.
+    /// The end of the run that was read last.
     until: usize,
     is_end: bool,
 }
 
 impl WordEnds {
-    /// `at`: not before the place asked last.
+    /// `at` must not be before the last queried position.
     fn at(&mut self, text: &str, at: usize) -> bool {
         if at > self.until {
             let rest = text[at..].trim_start_matches(AFTER_WORD);
@@ -208,7 +210,7 @@ impl WordEnds {
     }
 }
 
-/// The end of a word, with all that its quotes, brackets and escapes hold together.
+/// The end of a word, including everything in its quotes, brackets and escapes.
 fn word_end(text: &str, start: usize, open: Option<OpenQuote>) -> usize {
     let bytes = text.as_bytes();
     let (mut at, mut depth, mut ends) = (start, 0_usize, WordEnds::default());
@@ -218,7 +220,7 @@ fn word_end(text: &str, start: usize, open: Option<OpenQuote>) -> usize {
                 text[at + 2..].find("\\\"").map_or(text.len(), |end| at + 2 + end + 2)
             }
             b'\\' => at + 2,
-            // As in `$'it\'s'`: there a shell knows escapes.
+            // For example `$'it\'s'`: there, a shell has escapes.
             b'$' if bytes.get(at + 1) == Some(&b'\'') && open.is_none_or(|open| open.sign != b'\'') => {
                 escaped_end(bytes, at + 2)
             }
@@ -229,7 +231,7 @@ fn word_end(text: &str, start: usize, open: Option<OpenQuote>) -> usize {
                 }
                 close_in_shell(bytes, at + 1, *byte).map_or(text.len(), |end| end + 1)
             }
-            // One that ends a word closes what began before the value.
+            // A backtick that ends a word closes a substitution that began before the value.
             b'`' if at == start || !ends.at(text, at + 1) => {
                 close(bytes, at + 1, *byte).map_or(text.len(), |end| end + 1)
             }
@@ -248,7 +250,7 @@ fn word_end(text: &str, start: usize, open: Option<OpenQuote>) -> usize {
     text.len()
 }
 
-/// Where single quotes end within which `\` escapes.
+/// The end of a single-quoted text in which `\` escapes.
 fn escaped_end(bytes: &[u8], from: usize) -> usize {
     let mut at = from;
     while let Some(byte) = bytes.get(at) {
@@ -269,7 +271,7 @@ pub(in crate::redact) fn is_of_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || "-_.".contains(c)
 }
 
-/// The end of a list or an object of JSON. None where it does not end, or stands within a text that is quoted itself.
+/// The end of a JSON list or object. `None` if it does not end, or if it is inside of a quoted text.
 fn list_end(text: &str, start: usize) -> Option<usize> {
     let bytes = text.as_bytes();
     let (mut at, mut depth) = (start, 0_usize);
@@ -294,9 +296,9 @@ fn plain_end(text: &str, start: usize) -> Option<usize> {
     Some(start + plain.len()).filter(|end| is_plain && ValueForm::Member.ends(text, *end, None))
 }
 
-/// The end of a line and of what belongs to it, or of the quote within which it stands.
+/// The end of a line with its continuation, or of the quote around it.
 fn line_end(text: &str, start: usize, open: Option<OpenQuote>) -> usize {
-    // A block of YAML goes on below.
+    // A YAML block continues below.
     if text[start..].starts_with(['|', '>']) {
         return text.len();
     }
@@ -309,8 +311,8 @@ fn line_end(text: &str, start: usize, open: Option<OpenQuote>) -> usize {
     quotes.find(closes).map_or(text.len(), |(place, _)| start + place)
 }
 
-/// The end of a line, with the lines below that belong to it: it ends with `\`, they stand further right than its name,
-/// or they are a list that is all of the value.
+/// The end of a line, including the lines below that belong to it: after a `\`, with more indentation than
+/// its name, or as a list that is the whole value.
 fn block_end(text: &str, start: usize) -> usize {
     let column = column_of_name(text, start);
     let mut end = start + until(&text[start..], |c| c == '\n').len();
@@ -331,7 +333,7 @@ fn block_end(text: &str, start: usize) -> usize {
     start + text[start..end].trim_end().len()
 }
 
-/// Where the first name of a line begins: after blanks, and after the signs of a list.
+/// The column of the first name in a line, after blanks and list markers.
 fn column_of_name(text: &str, place: usize) -> usize {
     let before = &text[..place];
     let line = &before[before.rfind('\n').map_or(0, |end| end + 1)..];
@@ -347,7 +349,7 @@ fn column_of_name(text: &str, place: usize) -> usize {
 pub(in crate::redact) struct QuoteTracker {
     at: usize,
     open: Option<u8>,
-    /// Whether the quote that is open begins with a name and its value, as in `'host=h password=…'`.
+    /// Whether the open quote begins with a name and its value, as in `'host=h password=…'`.
     is_of_pairs: bool,
 }
 
@@ -378,13 +380,13 @@ impl QuoteTracker {
         self.open.is_some() && self.is_of_pairs
     }
 
-    /// The quotes within a value open nothing after it.
+    /// Quotes inside a value open nothing after it.
     pub fn skip_to(&mut self, place: usize) {
         self.at = self.at.max(place);
     }
 }
 
-/// As in `it's`.
+/// For example `it's`.
 fn is_apostrophe(bytes: &[u8], at: usize) -> bool {
     let is_letter =
         |place: Option<usize>| place.and_then(|at| bytes.get(at)).is_some_and(u8::is_ascii_alphanumeric);

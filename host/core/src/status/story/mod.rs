@@ -1,6 +1,12 @@
-//! Tells an object's story: how long it waited and ran, why it failed or waits, and what others say about it.
+//! Explains an object's story: how long it waited and ran, why it failed or waits, and what others report
+//! about it.
 //!
-//! Pure: it works on the states and on the time that it is given. Times are those at which states were observed.
+//! A single status shows only the last symptom: a Job that gave up, pods that were killed because of it. So
+//! an explanation uses the whole history of the object and the objects that it owns. Deriving it in each page
+//! or plugin was rejected, because they would disagree.
+//!
+//! Pure: it works on states and on a time that the caller passes. Times are those at which states were
+//! observed.
 
 pub mod events;
 pub mod mutes;

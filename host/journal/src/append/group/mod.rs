@@ -1,10 +1,13 @@
-//! Group commit without a task of its own. Callers queue their work, and the caller that gets the
-//! writer commits for all that wait. An idle journal commits at once: the only thing that a caller ever
-//! waits for is the transaction before its own. It knows no SQL, and decides nothing about rows: `plan`
-//! does.
+//! Group commit without a task of its own. Callers queue their work, and the caller that gets the writer
+//! commits for all callers that wait.
 //!
-//! A caller may be dropped at any point, also while it commits for others. Its work then stays
-//! with the writer, and the next caller commits it again: everything here may be done twice.
+//! A sync costs the same for one row as for a thousand, so many callers must share it. A timer that collects
+//! work was rejected: it would delay an idle journal. Here an idle journal commits at once, and a caller
+//! waits only for the transaction before its own. This module knows no SQL and decides nothing about rows:
+//! `plan` does.
+//!
+//! A caller may be dropped at any point, even while it commits for others. Its work then stays with the
+//! writer, and the next caller commits it again. So every operation here must be safe to run twice.
 
 #[cfg(test)]
 mod interleavings;
@@ -30,24 +33,24 @@ use crate::store::{PluginWrites, StoreReader, StoreWriter, TransactionStart};
 use work::{AnswerSender, WorkDone, answer, not_mine};
 pub(crate) use work::{GroupWork, StillSo};
 
-/// States of one transaction at most. Two full batches of the watch: more gain little, and the
-/// first of them would wait longer.
+/// The most states of one transaction: two full batches of the watch. More would gain little, and the first
+/// would wait longer.
 const STATES: usize = 2 * kubewitness_core::limits::APPEND_BATCH;
 
-/// Saves of one transaction at most; a plugin has one at a time.
+/// The most saves of one transaction. A plugin has one at a time.
 const WORKS: usize = 256;
 
-/// States that may have come between the look for unused rows and their removal.
+/// The most states that may arrive between the search for unused rows and their removal.
 const SINCE: usize = 16 * 1024;
 
 /// The state that only the leader may touch.
 pub(crate) struct LeaderState {
     /// `None` once the journal is closed.
     pub writer: Option<Box<dyn StoreWriter>>,
-    /// Taken out while a transaction is under way: where it is missing, the last one has failed
-    /// or was abandoned, and what the disk holds is asked anew.
+    /// `None` during a transaction. If it is still `None` afterwards, the last transaction failed or was
+    /// abandoned, and the state on disk must be read again.
     pub memory: Option<StoreMemory>,
-    /// The work of the transaction that is under way.
+    /// The work of the transaction in progress.
     under_way: Vec<GroupWork>,
 }
 
@@ -56,7 +59,7 @@ pub(crate) struct GroupCommit {
     lead: AsyncMutex<LeaderState>,
     newest: watch::Sender<Seq>,
     pub recent: Arc<RwLock<RecentStates>>,
-    /// Set by the first error that leaves a write in doubt; the handle is not used again.
+    /// Set by the first error that leaves a write in doubt. After that, the handle refuses all work.
     fatal: OnceLock<String>,
 }
 
@@ -76,7 +79,8 @@ impl GroupCommit {
         *self.newest.borrow()
     }
 
-    /// If the journal still ends at this position, no reader at its end needs what is in memory.
+    /// Drops the states in memory if the journal still ends at this position: then no reader at the end needs
+    /// them.
     pub fn let_go_of_recent(&self, newest: Seq) {
         let mut recent = self.recent.write().unwrap_or_else(PoisonError::into_inner);
         if self.newest_now() == newest {
@@ -119,7 +123,7 @@ impl GroupCommit {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).push_back(work);
     }
 
-    /// Waits for what is under way, then lets go of the file. What comes later is refused.
+    /// Waits for the work in progress, then releases the store. Later work is refused.
     pub async fn close(&self) -> Result<(), JournalError> {
         let mut lead = self.lead.lock().await;
         if !lead.under_way.is_empty() || !self.queue.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
@@ -127,7 +131,7 @@ impl GroupCommit {
             self.round(&mut lead).await;
         }
         match lead.writer.take() {
-            // A file whose last write is in doubt is not synced, written or tidied once more.
+            // A file whose last write is in doubt is neither synced, written nor tidied again.
             Some(writer) if self.doubt().is_some() => {
                 writer.abandon();
                 Ok(())
@@ -137,8 +141,8 @@ impl GroupCommit {
         }
     }
 
-    /// What a plugin left, once everything before is durable, and read where it is written: a copy that
-    /// lags would have states handed over again.
+    /// Reads what a plugin saved, once everything before it is durable. It reads on the writer's connection:
+    /// a lagging copy would cause states to be delivered again.
     pub async fn ask<T>(
         &self,
         plugin: &str,
@@ -203,7 +207,7 @@ impl GroupCommit {
     async fn commit(&self, lead: &mut LeaderState) -> Result<WorkDone, JournalError> {
         let LeaderState { writer, memory: kept, under_way } = lead;
         let writer = &mut **writer.as_mut().ok_or_else(closed)?;
-        // Taken out until what is under way has succeeded; read anew where the last has not.
+        // Taken out until the work succeeds; if it fails, the memory is read again.
         let remembered = kept.take();
         if remembered.is_none() {
             writer.reconnect().await?;
@@ -222,7 +226,7 @@ impl GroupCommit {
         let turn = writer.begin().await?;
         let plans = under_way.iter().any(GroupWork::plans);
         let mut memory = match remembered {
-            // What is not planned with may wait to be learned.
+            // Work that is not planned does not depend on the latest changes of others.
             Some(memory) if !turn.is_stale || !plans => memory,
             _ => writer.memory().await?,
         };
@@ -253,7 +257,7 @@ impl GroupCommit {
         } else {
             writer.end().await?;
         }
-        // What others wrote and this process has not learned yet is there as well.
+        // The journal also has what others wrote and this process has not learned yet.
         let newest = turn.newest.unwrap_or_default().max(memory.next.seq - 1);
         self.publish(planned.states, newest);
         let told = |answer: Result<PlacedStates, _>| {
@@ -263,8 +267,8 @@ impl GroupCommit {
         Ok(WorkDone::Written { appended, dispatches: turn.dispatches })
     }
 
-    /// What retention decided, if all that it was decided on is still so. Nothing that the writer
-    /// remembers changes by it: only what has ended goes as a whole, and that is not remembered.
+    /// Executes a removal of retention, if the facts that it was decided on still hold. The writer's memory
+    /// does not change: only ended objects are removed as a whole, and those are not in memory.
     async fn remove(
         &self,
         writer: &mut dyn StoreWriter,
@@ -311,14 +315,15 @@ fn left(works: &[GroupWork]) -> PluginWrites<'_> {
 }
 
 struct PlannedWork {
-    /// `None` where nothing of the batch is new.
+    /// `None` if nothing in the batch is new.
     rows: Option<RowBatch>,
     states: Vec<Arc<State>>,
     answers: Vec<Result<PlacedStates, JournalError>>,
 }
 
-/// Forgets rows before they go. What came since they were found to be unused keeps its own. `false` where too much came
-/// since; a sweep of rows that no state refers to is never refused.
+/// Removes the rows from memory before they are deleted. A row is kept if a state has referred to it since it
+/// was found to be unused. Returns `false` if too many states came since. A sweep of rows that no state
+/// refers to is never refused.
 async fn swept(
     writer: &mut dyn StoreWriter,
     memory: &mut StoreMemory,
@@ -340,7 +345,7 @@ async fn swept(
     Ok(true)
 }
 
-/// A wrong append is refused alone; the others of its batch go on.
+/// A wrong append is refused alone; the others in its batch continue.
 async fn plan_all(
     writer: &mut dyn StoreWriter,
     memory: &mut StoreMemory,
@@ -357,7 +362,7 @@ async fn plan_all(
     let mut epochs: HashMap<&str, u32> = HashMap::new();
     let mut checks = Vec::with_capacity(appends.len());
     for append in &appends {
-        // Also against those before it in the same batch.
+        // Also compared with earlier appends of the same batch.
         let epoch = epochs.entry(&append.source).or_insert(append.epoch);
         let check = match append.epoch < *epoch {
             true => Err(plan::epoch_is_over(append, *epoch)),

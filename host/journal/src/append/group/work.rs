@@ -1,4 +1,4 @@
-//! The work that callers queue, and the answers that they get.
+//! The work that callers queue, and their answers.
 
 use std::collections::VecDeque;
 
@@ -14,28 +14,28 @@ use crate::store::rows::removal::{RemovalPlan, UnusedRows};
 
 pub(super) type AnswerSender<T> = oneshot::Sender<Result<T, JournalError>>;
 
-/// Whether all that a removal was decided on is as it was: retention says it, the writer asks it.
+/// Checks that the facts behind a removal still hold. Retention supplies it, and the writer calls it.
 pub(crate) type StillSo =
     for<'a> fn(&'a mut dyn RetentionReader, &'a RemovalPlan) -> BoxFuture<'a, Result<bool, JournalError>>;
 
-/// The requests of callers. Each may be carried out twice.
+/// The requests of callers. Each may be executed twice.
 pub(crate) enum GroupWork {
     Append(AppendBatch, AnswerSender<AppendResult>),
     Save(String, ProgressSave, AnswerSender<()>),
     Note(String, Vec<KvWrite>, NoteDurability, AnswerSender<()>),
     Replay(LetterMarking, AnswerSender<()>),
-    /// Has a transaction of its own, which asks first whether what was decided on is still so.
+    /// Runs in its own transaction, which first checks that the facts still hold.
     Remove(Box<RemovalPlan>, StillSo, AnswerSender<bool>),
     Sweep(Box<UnusedRows>, AnswerSender<bool>),
-    /// Nothing is written: it is answered once everything before it is, and the store was looked at.
+    /// Writes nothing: it is answered once everything before it is durable and the store was checked.
     Settle(AnswerSender<()>),
-    /// Whether this process is the leader, which writes what plugins save.
+    /// Makes this process the leader or not. Only the leader writes what plugins save.
     Lead(bool, AnswerSender<()>),
-    /// The Lease by which the replicas elect the leader.
+    /// The Lease with which the replicas elect the leader.
     ElectBy(String, AnswerSender<()>),
-    /// Whether the journal holds an import that has not come to its end.
+    /// Marks the journal as holding an unfinished import, or removes the mark.
     Mark(bool, AnswerSender<()>),
-    /// Removes everything that a plugin left.
+    /// Removes everything that a plugin saved.
     Forget(String, AnswerSender<()>),
 }
 
@@ -56,7 +56,7 @@ impl GroupWork {
         }
     }
 
-    /// Its meaning depends on the rows that exist already.
+    /// Whether its meaning depends on the rows that already exist.
     pub fn plans(&self) -> bool {
         matches!(self, Self::Append(..) | Self::Sweep(..))
     }
@@ -97,12 +97,12 @@ pub(super) enum WorkDone {
     Written {
         /// The answers to the appends, in their order.
         appended: VecDeque<Result<AppendResult, JournalError>>,
-        /// Otherwise what plugins left was not written.
+        /// If false, what plugins saved was not written.
         dispatches: bool,
     },
-    /// Whether what was decided was still in place.
+    /// Whether the facts still held, so that the removal was made.
     Removed(bool),
-    /// Who leads, by what it is elected, whether the journal is whole, or what a plugin left.
+    /// The leader, the election, the import mark or a plugin's data was changed.
     Said,
 }
 
@@ -140,7 +140,7 @@ pub(super) fn answer(works: Vec<GroupWork>, done: WorkDone) {
     }
 }
 
-/// The error passes once this process becomes the leader.
+/// A temporary error: it ends once this process becomes the leader.
 pub(super) fn not_mine() -> JournalError {
     JournalError::Unavailable(
         "another replica is the leader: only the leader writes what plugins save".into(),

@@ -1,5 +1,5 @@
-//! The facts that a plan needs first: whether the journal accepts an append, which objects of a batch have to
-//! be looked up, and which of its keys may be in the journal already.
+//! The facts that a plan needs first: whether the journal accepts an append, which objects of a batch to look
+//! up, and which of its keys may already exist.
 
 use std::collections::HashSet;
 
@@ -15,7 +15,8 @@ pub(super) fn is_version(change: Change) -> bool {
     matches!(change, Change::Present | Change::Left)
 }
 
-/// The part of an id after source, epoch, group, kind and uid; `None` if the id is not this state's.
+/// The part of an id after source, epoch, group, kind and uid; `None` if the id does not belong to this
+/// state.
 pub(super) fn id_rest<'a>(prefix: &str, state: &'a WitnessedState) -> Option<&'a str> {
     let object = &state.object;
     let rest =
@@ -47,7 +48,7 @@ pub(crate) fn epoch_is_over(append: &AppendBatch, epoch: u32) -> JournalError {
     JournalError::Overtaken(format!("epoch {old} of source {source} is over: the journal has {epoch}"))
 }
 
-/// Refuses what could not be read back under the same id.
+/// Refuses an append that could not be read back under the same id.
 pub(crate) fn check(memory: &StoreMemory, append: &AppendBatch) -> Result<(), JournalError> {
     if append.source.is_empty() {
         return Err(JournalError::Invalid("a source has no name".into()));
@@ -82,7 +83,7 @@ pub(crate) fn check(memory: &StoreMemory, append: &AppendBatch) -> Result<(), Jo
     Ok(())
 }
 
-/// A gap of what another witness has seen would be none.
+/// What another witness has seen is not a gap.
 fn overtaken(memory: &StoreMemory, append: &AppendBatch) -> Result<(), JournalError> {
     let Some(since) = &append.since else { return Ok(()) };
     let source = memory.sources.get(&append.source).filter(|source| source.epoch() == Some(append.epoch));
@@ -97,7 +98,7 @@ fn overtaken(memory: &StoreMemory, append: &AppendBatch) -> Result<(), JournalEr
     }
 }
 
-/// An append with the marks of its states' objects, which are dear and needed again and again.
+/// An append with the marks of its states' objects, which are expensive to compute and used several times.
 pub(crate) struct MarkedAppend<'a> {
     pub append: &'a AppendBatch,
     pub marks: Vec<ObjectMark>,
@@ -134,8 +135,8 @@ pub(crate) fn strangers(memory: &StoreMemory, appends: &[MarkedAppend<'_>]) -> V
     strangers.into_iter().collect()
 }
 
-/// Keys of a batch that may be in the journal already: a version that is newer than any of its
-/// object can't be.
+/// The keys of a batch that may already exist. A version that is newer than every version of its object
+/// can't.
 pub(crate) fn questions(memory: &StoreMemory, appends: &[MarkedAppend<'_>]) -> Vec<(i64, StateKey)> {
     let mut questions = Vec::new();
     for marked in appends {

@@ -1,5 +1,9 @@
-//! Decides what a batch of appends means: positions, duplicates, lateness, deltas, and the rows that follow
-//! from them. Touches no disk: the caller first reads what [`strangers`] and [`questions`] ask for.
+//! Decides what a batch of appends means: positions, duplicates, lateness, deltas, and the rows for these.
+//! Pure: the caller first reads what [`strangers`] and [`questions`] ask for, and writes the rows afterwards.
+//!
+//! Two witnesses, a replay after a crash or an import may bring the same state twice. So the plan compares
+//! each state with the end of its object's chain: a known key gets no new position, and an older version is
+//! marked as late. The invariant is one position for each id, in the order of the journal.
 
 mod lookups;
 mod placed;
@@ -27,19 +31,18 @@ use lookups::{id_rest, is_version, key_of, prefix};
 pub(crate) use placed::PlacedStates;
 use placed::StatePlace;
 
-/// Steps of a chain between two snapshots of a live object. A start applies as many deltas to each
-/// object at most, and a state costs that much less than one that carried its object whole.
+/// How many steps of a chain are between two snapshots of a live object. At startup, at most this many deltas
+/// are applied for each object. In return, a state costs less than with the whole object in it.
 const SNAPSHOT_STEPS: u8 = 8;
 
-/// One batch in the making. Planning changes the memory; should the transaction fail, both are
-/// thrown away.
+/// A batch that is being planned. Planning changes the memory; if the transaction fails, both are discarded.
 pub(crate) struct BatchPlan<'a> {
     memory: &'a mut StoreMemory,
     known: &'a KnownKeys,
     pub rows: RowBatch,
     pub states: Vec<Arc<State>>,
     pub ended: Vec<ObjectMark>,
-    /// Keys of this very batch.
+    /// Keys of states in this batch.
     keys: KnownKeys,
     /// The documents at the ends of the chains that this batch has touched.
     documents: HashMap<i64, Bytes>,
@@ -76,7 +79,7 @@ impl<'a> BatchPlan<'a> {
         placed
     }
 
-    /// How the stream stands now, where that is news.
+    /// The stream's new row, if anything in it has changed.
     fn stream_row(&mut self, append: &AppendBatch, stream: u32, seqs: &[Option<Seq>]) {
         let fresh = append.states.iter().zip(seqs).filter(|(_, seq)| seq.is_some());
         let states = fresh.clone().count() as u64;
@@ -169,7 +172,7 @@ impl<'a> BatchPlan<'a> {
         Some(StatePlace::Fresh(seq))
     }
 
-    /// The object's tail in this epoch, with a new row where it has none yet. It is out of the
+    /// The end of the object's chain in this epoch, with a new row if it has none yet. It is out of the
     /// memory until it is [kept](Self::keep).
     fn enter(&mut self, stream: u32, state: &WitnessedState, mark: ObjectMark) -> ChainEnd {
         let mut tail = match self.memory.objects.take(mark) {
@@ -179,7 +182,7 @@ impl<'a> BatchPlan<'a> {
         let owner = state.owner.as_ref().map_or(0, |owner| self.owner(owner));
         let object = self.object_row(i64::from(stream), &state.object, owner);
         self.belongs(state, owner, object);
-        // A new epoch goes on with the chain of the one before: the uid is the same.
+        // A new epoch continues the chain of the previous one, because the uid is the same.
         if let Some(document) = self.documents.remove(&tail.object) {
             self.documents.insert(object, document);
         }
@@ -189,7 +192,7 @@ impl<'a> BatchPlan<'a> {
         tail
     }
 
-    /// To its outermost owner, which may become known late, and to its direct one.
+    /// Links the object to its outermost owner, which may become known late, and to its direct one.
     fn belongs(&mut self, state: &WitnessedState, owner: i64, object: i64) {
         if owner != 0 {
             self.rows.owned.push((owner, object));
@@ -258,7 +261,7 @@ impl<'a> BatchPlan<'a> {
         key: StateKey,
         late: bool,
     ) -> StateRow {
-        // The caller's base is a hint: it counts only if it is what the chain ends with.
+        // The caller's base is a hint. It is used only if it is the end of the chain.
         let base = state.base.as_ref().filter(|base| document::checksum(base) == tail.checksum);
         let quotes_none_under = state.quotes_none_under.filter(|_| base.is_some() == state.base.is_some());
         let encoded = self.encode(&append.source, tail, state, base);
@@ -287,7 +290,7 @@ impl<'a> BatchPlan<'a> {
             checksum: document::checksum(&state.document),
         };
         tail.seq = seq;
-        // A chain has fewer steps than that.
+        // A chain has fewer steps than 256.
         tail.depth = encoded.depth as u8;
         tail.checksum = envelope.checksum;
         tail.has_document = encoded.encoding != DocumentEncoding::Empty;
@@ -319,8 +322,8 @@ impl<'a> BatchPlan<'a> {
     /// Updates the row of an object for a new state.
     fn settle(&mut self, tail: &mut ChainEnd, state: &WitnessedState, seq: Seq, late: bool) {
         let certain = state.change != Change::Gap && !late;
-        // A deletion may come without a version, or with one that was outrun: its end still counts,
-        // but the newest never goes back.
+        // A deletion may come without a version, or with one that was overtaken. The object still ends, but
+        // its newest version never decreases.
         let known = is_version(state.change) || !state.resource_version.as_str().is_empty();
         if certain && known && tail.compare(&state.resource_version) != Some(Ordering::Less) {
             tail.set_newest(Some(&state.resource_version), seq);
@@ -331,14 +334,14 @@ impl<'a> BatchPlan<'a> {
         }
     }
 
-    /// A whole document, so that a start has few deltas to apply. The next one replaces it: bytes count
-    /// less than the time.
+    /// A whole document, so that few deltas are applied at startup. The next snapshot replaces it: its bytes
+    /// matter less than that time.
     fn snapshot(&mut self, object: i64, seq: Seq, state: &WitnessedState) {
         let packed = document::pack_quickly(&state.document);
         self.rows.snapshots.insert(object, SnapshotRow { object, seq, packed });
     }
 
-    /// A known state can still be news: the object may have been taken for gone.
+    /// A known state can still change something: the object may have been considered deleted.
     fn again(&mut self, tail: &mut ChainEnd, state: &WitnessedState, seen: Seq) {
         let stale = tail.compare(&state.resource_version) == Some(Ordering::Less);
         let was_live = tail.live;
@@ -353,14 +356,14 @@ impl<'a> BatchPlan<'a> {
                 tail.set_newest(Some(&state.resource_version), seen);
             }
             self.place(tail, Some(state));
-            // The known state may be the last that was seen of the object, without content.
+            // The known state may be the last one seen of the object, without content.
             if tail.live {
                 self.snapshot(tail.object, seen, state);
             }
         }
     }
 
-    /// Writes down where the object's chain ends, and what it is now if that is certain.
+    /// Records the end of the object's chain, and its present state if that is certain.
     fn place(&mut self, tail: &mut ChainEnd, certain: Option<&WitnessedState>) {
         if let Some(state) = certain {
             tail.live = state.change == Change::Present;

@@ -5,17 +5,17 @@ use kubewitness_core::Seq;
 /// The positions of the states of one append, and whether each is new.
 #[derive(Debug, Default)]
 pub(crate) struct PlacedStates {
-    /// `None` for a state that the journal had already.
+    /// `None` for a state that the journal already had.
     pub seqs: Vec<Option<Seq>>,
     /// The newest position of any of them.
     pub through: Seq,
 }
 
-/// Where a state is.
+/// The position of a state.
 #[derive(Clone, Copy)]
 pub(super) enum StatePlace {
     Fresh(Seq),
-    /// Before this batch, or this place in it.
+    /// Stored before this batch, or placed in it.
     Known(Seq),
 }
 

@@ -3,7 +3,7 @@
 use kubewitness_core::ports::JournalError;
 use thiserror::Error;
 
-/// A line that cannot be taken in, and what to do.
+/// A line that can't be imported, and what to do about it.
 #[derive(Debug, Error)]
 pub enum ImportError {
     #[error("line {line}: {reason}; nothing after this line was taken in: {hint}")]

@@ -1,4 +1,4 @@
-//! Reads the lines of an export. Each line has a bound and a number, and its checksum must match.
+//! Reads the lines of an export. Each line is bounded and numbered, and its checksum must match.
 
 use std::io::{BufRead, Read as _};
 
@@ -10,7 +10,7 @@ use serde::Deserialize;
 use super::fault::{AGAIN, ImportError, OTHER};
 use crate::copy::format::ExportEnd;
 
-/// The longest line: the largest document, each byte of it escaped, and what stands around it.
+/// The longest line: the largest document with every byte escaped, and the fields around it.
 const LINE: u64 = 6 * kubewitness_core::limits::FRAME_BYTES as u64 + (1 << 20);
 
 const NEITHER: &str = "it is neither a state nor the end of the export";
@@ -32,16 +32,16 @@ pub(super) enum ParsedLine {
     End(ExportEnd),
 }
 
-/// Reads lines, counts them, and says which one is wrong.
+/// Reads and counts lines. Its errors name the line.
 pub(super) struct ImportLines<'a> {
     input: &'a mut (dyn BufRead + Send),
     number: u64,
     buffer: Vec<u8>,
     most: u64,
-    /// The checksum of all lines before the one that was read last, and with it.
+    /// The checksum of all lines before the one that was read last, and the checksum including that line.
     before: u32,
     through: u32,
-    /// Each line has to say what it stands after.
+    /// Each line must have the checksum of the lines before it.
     pub chained: bool,
 }
 

@@ -1,9 +1,10 @@
-//! Reads the lines of an export into an empty journal: the same ids, versions and documents in the same
-//! order, at new positions. It writes through the journal alone, as a source does, and knows no SQL.
+//! Imports the lines of an export into an empty journal: the same ids, versions and documents in the same
+//! order, at new positions. It writes through the journal's interface, as a source does, and knows no SQL. So
+//! every check of an ordinary append applies to it.
 //!
-//! From the first line until the last one, the journal is marked [`UNFINISHED`]: `run` and `export`
-//! refuse it, and `verify` reports it. An import that failed or was killed leaves the states up to some
-//! line. When it goes on, each of these states is compared with its line.
+//! From the first line until the last one, the journal is marked [`UNFINISHED`]: `run` and `export` refuse
+//! it, and `verify` reports it. An import that failed or was killed leaves the states up to some line. When
+//! it is continued, each of these states is compared with its line.
 //!
 //! [`UNFINISHED`]: crate::store::format::UNFINISHED
 
@@ -27,22 +28,22 @@ use self::stories::ImportStreams;
 use crate::copy::format::{CopyCounts, ExportEnd, ExportHeader, FORMAT, ResumePoint};
 use crate::journal::Journal;
 
-/// States of one append, and of one reading of what is there.
+/// States of one append, and of one read of existing states.
 const PAGE: usize = 256;
 /// Bytes of documents in one append. A single document may be larger, and is then appended alone.
 const BATCH_BYTES: usize = 8 << 20;
 
-/// Sources that the end of an export tells checkpoints of. Each is an append of its own; nobody
-/// watches as many.
+/// The most sources with checkpoints at the end of an export. Each is an append of its own; nobody watches as
+/// many.
 const SOURCES: usize = 10_000;
 
-/// The states that are collected for one append: consecutive states of one source and epoch.
+/// The states collected for one append: consecutive states of one source and epoch.
 #[derive(Default)]
 struct ImportBatch {
     append: AppendBatch,
     first_line: u64,
     bytes: usize,
-    /// Only the store knows whether the last of them is new, so none follows it in this batch.
+    /// Set if only the store knows whether the last state is new. Then no further state enters this batch.
     is_closed: bool,
 }
 
@@ -65,7 +66,7 @@ impl ImportBatch {
     }
 }
 
-/// The states that an earlier run of the import has left, read page by page and compared with the lines.
+/// The states from an earlier run of the import. They are read page by page and compared with the lines.
 struct ImportedBefore {
     page: VecDeque<(Arc<State>, u32)>,
     after: Seq,
@@ -81,8 +82,8 @@ struct JournalImport<'a> {
 }
 
 impl Journal {
-    /// Takes in what [`export`](crate::export) wrote. Where the journal was opened to continue an
-    /// import, the lines are compared with what is there as long as there is any.
+    /// Imports the output of [`export`](crate::export). If the journal was opened to continue an import,
+    /// lines are compared with the existing states as long as these last.
     pub async fn import(&self, input: &mut (dyn BufRead + Send)) -> Result<CopyCounts, ImportError> {
         let failed = |error| ImportError::Journal { line: 0, error };
         let states = self.stats().await.map_err(failed)?.states;
@@ -93,7 +94,7 @@ impl Journal {
         let mut lines = ImportLines::of(input);
         let header = header(&mut lines)?;
         lines.chained = header.chained;
-        // Before any other line is looked at: whatever comes of it, the journal is not whole.
+        // Before any other line is read: from here on the journal is incomplete, whatever happens.
         if !is_marked {
             self.mark_unfinished(true).await.map_err(|error| ImportError::Journal { line: 1, error })?;
         }
@@ -143,7 +144,7 @@ impl JournalImport<'_> {
         Ok(())
     }
 
-    /// Whether the state was taken in before. It must be the very one.
+    /// Whether the state was imported before. Then the two must be equal.
     async fn is_there(&mut self, state: &State, document: &[u8]) -> Result<bool, ImportError> {
         let ImportedBefore { page, after, states } = &mut self.there;
         if self.stories.states() > *states {
@@ -159,7 +160,8 @@ impl JournalImport<'_> {
             return Err(self.lines.wrong(reason, SAME));
         };
         *after = there.seq;
-        // Positions are each journal's own; where the beginning is missing, so is what a state was late for.
+        // Each journal has its own positions. If the beginning is missing, so may be the newer version for
+        // which a state counted as late.
         let is_it = State {
             seq: state.seq,
             late: state.late,
@@ -192,7 +194,7 @@ impl JournalImport<'_> {
         }
     }
 
-    /// Whether the end of the export fits what came before it.
+    /// Checks that the end of the export agrees with the lines before it.
     fn judged(&self, end: &ExportEnd) -> Result<(), ImportError> {
         let states = self.stories.states();
         if end.states != states {

@@ -1,6 +1,6 @@
-//! Checks that the lines of an export fit each other: positions grow, ids name their states, and each
-//! state fits its document and the earlier states of its object and of its name. Does no I/O; keeps about
-//! 250 bytes for each object.
+//! Checks that the lines of an export fit each other: positions grow, ids match their states, and each state
+//! fits its document and the earlier states of its object and its name. Pure; it keeps about 250 bytes for
+//! each object.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -15,18 +15,18 @@ use crate::report::code;
 use crate::store::memory::chain_ends::{MarkKeys, ObjectMark};
 use crate::verify::story::{self, NameHolders, ObjectLife, StoryContradiction};
 
-/// One object in the newest epoch that the export has of it.
+/// One object in its newest epoch in the export.
 struct ObjectSoFar {
     epoch: u32,
     life: ObjectLife,
-    /// A key of namespace, name and API version: an export names an object as the journal does.
+    /// A key for namespace, name and API version: an export names an object as the journal does.
     name: u32,
 }
 
-/// A source as far as it was read.
+/// A source, as far as it was read.
 struct ImportStream {
     epoch: u32,
-    /// The greatest number among the versions of this epoch; 0 where none is one.
+    /// The greatest numeric version of this epoch; 0 if none is numeric.
     newest: u64,
 }
 
@@ -38,12 +38,12 @@ pub(super) struct ImportStreams {
     sources: HashMap<Arc<str>, ImportStream>,
     states: u64,
     last: Seq,
-    /// Something was left out: by a selection, or since retention had taken it.
+    /// Something is missing: a selection left it out, or retention removed it.
     has_holes: bool,
 }
 
 impl ImportStreams {
-    /// `has_holes`: as the header says.
+    /// `has_holes` comes from the header.
     pub fn new(has_holes: bool) -> Self {
         Self { has_holes, ..Self::default() }
     }
@@ -53,7 +53,7 @@ impl ImportStreams {
         self.states
     }
 
-    /// Takes the next line. Returns whether only the store can say that it is new.
+    /// Takes the next line. Returns whether only the store can decide that it is new.
     pub fn next(&mut self, state: &State, document: &[u8]) -> Result<bool, StoryContradiction> {
         if state.seq <= self.last {
             let text = format!(
@@ -96,7 +96,7 @@ impl ImportStreams {
         Ok(())
     }
 
-    /// Whether a watch may go on from here, after all states.
+    /// Whether a watch may resume from here, after all states.
     pub fn resumes(&self, source: &str, epoch: u32, checkpoint: &str) -> Result<(), StoryContradiction> {
         has_name(source)?;
         if epoch > EPOCH_MOST {
@@ -131,7 +131,8 @@ fn has_name(source: &str) -> Result<(), StoryContradiction> {
     }
 }
 
-/// Whether id and document are those of the state, and no store refuses it. What a gap says.
+/// Checks that id and document belong to the state, and that a store would accept it. Returns the gap, if it
+/// is one.
 fn named(state: &State, document: &[u8]) -> Result<Option<Gap>, StoryContradiction> {
     state_check::identity(state).map_err(|text| StoryContradiction::new(code::ID, text))?;
     if state.change == Change::Gap {

@@ -1,6 +1,6 @@
-//! Decides how a document is stored. Versions of one object are alike, and so are objects of one
-//! source. So a delta may use the version before and also the source's anchor: the document that was
-//! hardest to compress lately.
+//! Decides how a document is stored. Versions of one object are similar, and so are objects of one source. So
+//! a delta may use the previous version and also the source's anchor: the document that was recently hardest
+//! to compress.
 
 use bytes::Bytes;
 use kubewitness_core::Change;
@@ -10,14 +10,14 @@ use kubewitness_core::ports::WitnessedState;
 
 use crate::store::rows::{DocumentEncoding, both};
 
-/// A delta on the version before that is this short isn't worth a second try.
+/// If a delta on the previous version is this short, a second try is not worthwhile.
 const SHORT: usize = 112;
 
-/// An anchor stays in memory, one a source; a delta on it costs time with its length.
+/// Each source has one anchor in memory, and a delta on it takes time in proportion to its length.
 const ANCHOR_BYTES: usize = 16 * 1024;
 
-/// Documents between two anchors of one source, at first and at most. An anchor is a few hundred
-/// bytes: the first ones are soon replaced by better ones, and then they must not add up.
+/// How many documents are between two anchors of one source, at first and at most. An anchor takes a few
+/// hundred bytes: the first ones are soon replaced by better ones, and should not accumulate after that.
 const FIRST_WINDOW: u32 = 256;
 const LAST_WINDOW: u32 = 16 * 1024;
 
@@ -40,7 +40,7 @@ struct SourceAnchor {
 pub(crate) struct AnchorSearch {
     anchor: Option<SourceAnchor>,
     window: u32,
-    /// In this window: documents, the bytes they took, and the one that took the most.
+    /// In this window: the documents, their total size, and the one that took the most bytes.
     documents: u32,
     bytes: usize,
     hardest: Option<(usize, Bytes)>,
@@ -52,7 +52,7 @@ impl AnchorSearch {
         self.anchor = Some(SourceAnchor { id, document });
     }
 
-    /// Takes in a row. A damaged one must not be built upon: a new one is made.
+    /// Loads a row. A delta must not depend on a damaged one, so a new anchor is made.
     pub fn resume(&mut self, id: i64, sum: i64, packed: &[u8]) {
         let document = document::unpack(packed).ok();
         if let Some(document) = document.filter(|document| i64::from(document::checksum(document)) == sum) {
@@ -60,8 +60,8 @@ impl AnchorSearch {
         }
     }
 
-    /// `before`: the version before and how many deltas it is away from a full one. Also returns
-    /// a document that is to be the anchor from now on.
+    /// `before` is the previous version, with its number of deltas since the last full one. Also returns a
+    /// document that becomes the new anchor.
     pub fn encode(
         &mut self,
         before: Option<(&Bytes, u32)>,
@@ -82,7 +82,7 @@ impl AnchorSearch {
         let on_before = before.filter(|(_, depth)| *depth < DELTA_CHAIN);
         let encoded = on_before.and_then(|(before, depth)| self.on_before(before, depth, document));
         let encoded = encoded.unwrap_or_else(|| self.alone(document));
-        // A hole's description or a last content is no model for others.
+        // The description of a gap, or the last content of an object, is a poor base for others.
         let anchor = match state.change {
             Change::Present => self.learn(encoded.bytes.len(), document),
             _ => None,
@@ -108,7 +108,7 @@ impl AnchorSearch {
                 });
             }
         }
-        // An object that changed beyond recognition starts over.
+        // If an object has changed completely, its chain starts over.
         let alike = bytes.len() * 2 <= document.len();
         alike.then_some(EncodedDocument { encoding: DocumentEncoding::Delta, depth, anchor: None, bytes })
     }
@@ -120,14 +120,14 @@ impl AnchorSearch {
             anchor: Some(anchor.id),
             bytes: document::delta(&anchor.document, document),
         });
-        // Packing is dear, and can't beat this.
+        // Packing is expensive, and can't be shorter than this.
         match anchored {
             Some(anchored) if anchored.bytes.len() * 4 <= document.len() => anchored,
             anchored => {
                 let bytes = document::pack(document).to_vec();
                 let full =
                     EncodedDocument { encoding: DocumentEncoding::Full, depth: 0, anchor: None, bytes };
-                // To depend on another document must be worth a quarter.
+                // A dependency on another document must save at least a quarter.
                 let worth = |anchored: &EncodedDocument| anchored.bytes.len() * 4 < full.bytes.len() * 3;
                 anchored.filter(worth).unwrap_or(full)
             }
@@ -181,7 +181,7 @@ mod tests {
         }
     }
 
-    /// A text of random letters, so that only a base makes it shorter.
+    /// A text of random letters, so that only a base shortens it.
     fn text(seed: u64, words: u64) -> String {
         let mut number = seed;
         let letter = |_| {

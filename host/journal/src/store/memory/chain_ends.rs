@@ -1,5 +1,5 @@
-//! The ends of the chains of objects that the writer remembers: an object's next state continues there.
-//! The writer keeps one for each live object, so each is small.
+//! The ends of the objects' chains in the writer's memory: an object's next state continues there. The writer
+//! keeps one for each live object, so each is small.
 
 use std::cmp::Ordering;
 use std::hash::{BuildHasher, Hash, RandomState};
@@ -9,19 +9,19 @@ use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 use kubewitness_core::{ObjectRef, Seq, Version};
 
-/// An object by 96 bits of keyed hashes. The whole name would be 400 bytes for each live object,
-/// and two of a million that meet here are not to be expected in a thousand million years.
+/// Identifies an object by 96 bits of keyed hashes. The full name would take 400 bytes for each live object.
+/// Among a million objects, a collision is expected once in more than a thousand million years.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct ObjectMark([u32; 3]);
 
 impl ObjectMark {
-    /// Random enough to find it by.
+    /// Random enough for a hash table.
     fn hash(self) -> u64 {
         u64::from(self.0[0]) << 32 | u64::from(self.0[1])
     }
 }
 
-/// The keys of [`ObjectMark`]s: random, so that nobody can make two objects meet.
+/// The keys of [`ObjectMark`]s. They are random, so that nobody can make two objects collide.
 #[derive(Debug, Default)]
 pub(crate) struct MarkKeys(RandomState, RandomState);
 
@@ -47,28 +47,28 @@ pub(crate) struct ChainEnd {
     mark: ObjectMark,
     /// Its number in the current epoch.
     pub object: i64,
-    /// The owner that it was first seen with; 0 for none.
+    /// The owner with which it was first seen; 0 if it had none.
     pub owner: i64,
     pub stream: u32,
     pub checksum: u32,
-    /// The state that was journaled last, 0 before the first.
+    /// The position of the last journaled state; 0 before the first.
     pub seq: Seq,
-    /// The greatest version that was journaled, where it is a number; 0 where it is none or rare.
+    /// The greatest journaled version, if it is numeric; 0 if it is not or none exists.
     number: u64,
     pub newest_seq: Seq,
     pub depth: u8,
     pub has_document: bool,
-    /// Whether it is kept as a current object.
+    /// Whether it is stored as a current object.
     pub live: bool,
-    /// The values that few objects have.
+    /// Values that few objects have.
     rare: Option<Box<RareEnds>>,
 }
 
 #[derive(Debug, Default)]
 struct RareEnds {
-    /// The greatest version, where it is no number.
+    /// The greatest version, if it is not numeric.
     version: Option<Version>,
-    /// The current object of an epoch before this one, which the first certain state replaces.
+    /// The current object of a previous epoch. The first certain state replaces it.
     older: Option<OlderEnds>,
 }
 
@@ -85,7 +85,7 @@ impl ChainEnd {
         Self { object, stream, owner, ..Self::default() }
     }
 
-    /// How a version stands to the greatest that was journaled; `None` also where there is none.
+    /// Compares a version with the greatest journaled one; `None` also if none exists.
     pub fn compare(&self, version: &Version) -> Option<Ordering> {
         match version.number() {
             Some(number) if self.number != 0 => Some(number.cmp(&self.number)),
@@ -93,7 +93,7 @@ impl ChainEnd {
         }
     }
 
-    /// Whether no state with this version can be there.
+    /// Whether no state can exist with this version.
     pub fn is_older_than(&self, version: &Version) -> bool {
         match self.compare(version) {
             Some(order) => order == Ordering::Greater,
@@ -146,7 +146,7 @@ impl ChainEnd {
     }
 }
 
-/// All that are remembered. They lie side by side, and the table that finds them holds places.
+/// All chain ends in memory. They are contiguous, and the hash table has their indexes.
 #[derive(Debug, Default)]
 pub(crate) struct ChainEnds {
     places: HashTable<u32>,
@@ -171,7 +171,7 @@ impl ChainEnds {
         self.place(mark).map(|place| &self.ends[place])
     }
 
-    /// Takes the content out of its place, which [`insert`](Self::insert) fills again.
+    /// Takes the content out of its slot, which [`insert`](Self::insert) fills again.
     pub fn take(&mut self, mark: ObjectMark) -> Option<ChainEnd> {
         let place = self.place(mark)?;
         let empty = ChainEnd { mark, ..ChainEnd::default() };
@@ -186,7 +186,7 @@ impl ChainEnds {
             Entry::Occupied(place) => ends[*place.get() as usize] = end,
             Entry::Vacant(vacant) => {
                 vacant.insert(ends.len() as u32);
-                // Doubling would hold as much room as there is content.
+                // Doubling would reserve as much again as the content takes.
                 if ends.len() == ends.capacity() {
                     ends.reserve_exact((ends.len() / 8).max(64));
                 }
@@ -201,7 +201,7 @@ impl ChainEnds {
         let place = places.find_entry(mark.hash(), is_it).ok()?.remove().0;
         let last = ends.len() as u32 - 1;
         if place != last {
-            // The last moves into the hole.
+            // The last one moves into the gap.
             let hash = ends[last as usize].mark.hash();
             if let Some(moved) = places.find_mut(hash, |other| *other == last) {
                 *moved = place;
@@ -220,7 +220,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn mark(number: u32) -> ObjectMark {
-        // Two marks of one hash, so that they meet in the table.
+        // Two marks with the same hash, so that they collide in the table.
         ObjectMark([0, number / 2, number])
     }
 

@@ -1,6 +1,9 @@
 //! The writer's memory between batches: the next free numbers and, for each live object, the end of its
-//! chain. All of it is also on disk. The writer looks up again what it forgot, and after a failed transaction
-//! it reads everything anew. It touches no disk itself.
+//! chain.
+//!
+//! Without it, each state would cost a lookup on disk. Since it only repeats what is on disk, it can never be
+//! the truth: the writer looks up what it forgot, and reads everything again after a failed transaction. The
+//! number of objects in it is limited. This module touches no disk itself.
 
 pub(crate) mod anchors;
 pub(crate) mod chain_ends;
@@ -16,18 +19,18 @@ use crate::store::memory::anchors::AnchorSearch;
 use crate::store::memory::chain_ends::{ChainEnd, ChainEnds, MarkKeys, ObjectMark};
 use crate::store::rows::{SourceEpoch, StoreResult, checksum, damaged, parse_status};
 
-/// Objects whose tails are kept, at about 90 bytes each. Beyond it all are forgotten and those
-/// that still change are looked up again, one query a batch.
+/// The most objects whose chain ends are kept, at about 90 bytes each. At this number all are forgotten, and
+/// those that still change are looked up again, with one query for each batch.
 const OBJECTS: usize = 256 * 1024;
 
-/// Owners that are known by number.
+/// The most owners that are known by number.
 const OWNERS: usize = 64 * 1024;
 
-/// Statuses that are known by number. Most states share one of a few dozen; what is beyond is
-/// stored again.
+/// The most statuses that are known by number. Most states share one of a few dozen; further ones are stored
+/// again.
 const STATUSES: usize = 8 * 1024;
 
-/// The object that an id means: within one source, whatever its epoch. Owners have no source.
+/// Identifies an object within one source, in any epoch. Owners have no source.
 #[derive(Clone, Debug)]
 pub(crate) struct ObjectIdentity {
     pub source: Arc<str>,
@@ -43,7 +46,8 @@ impl ObjectIdentity {
 impl PartialEq for ObjectIdentity {
     fn eq(&self, other: &Self) -> bool {
         let (a, b) = (&*self.object, &*other.object);
-        // Of an owner nobody has checked anything: who writes another's uid must not give it a name.
+        // Owner references are not verified. An object that names another object's uid as its owner must not
+        // be able to rename that object.
         let named = !self.source.is_empty()
             || (&a.namespace, &a.name, &a.version) == (&b.namespace, &b.name, &b.version);
         a.uid == b.uid && a.kind == b.kind && a.group == b.group && named && self.source == other.source
@@ -55,7 +59,7 @@ impl Eq for ObjectIdentity {}
 impl Hash for ObjectIdentity {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.object.uid.hash(state);
-        // Thousands of owners may be given one uid.
+        // Thousands of owners may have the same uid.
         if self.source.is_empty() {
             self.object.name.hash(state);
         }
@@ -66,17 +70,17 @@ impl Hash for ObjectIdentity {
 pub(crate) struct SourceMemory {
     /// Epochs and the numbers of their streams, ascending.
     pub streams: Vec<(u32, u32)>,
-    /// The checkpoint of the newest epoch, as its row has it.
+    /// The checkpoint of the newest epoch, as in its row.
     pub checkpoint: Option<String>,
     pub last_event_ms: Option<i64>,
     pub anchors: AnchorSearch,
-    /// Its newest epoch begins with the batch that is being made.
+    /// Its newest epoch begins with the current batch.
     pub is_new: bool,
 }
 
 impl SourceMemory {
-    /// Takes in the row of a newer epoch. One that nobody wrote must not be written on: the next
-    /// append would give it a sum that is right.
+    /// Loads the row of a newer epoch. A forged row must not be continued: the next append would give it a
+    /// valid checksum.
     pub fn resume(&mut self, stream: SourceEpoch) -> StoreResult<()> {
         stream.check()?;
         self.streams.push((stream.epoch, stream.id as u32));
@@ -84,8 +88,8 @@ impl SourceMemory {
         Ok(())
     }
 
-    /// Whether an append moves the checkpoint to this version: a witness that lags behind another must
-    /// not take back how far that one is.
+    /// Whether an append moves the checkpoint to this version. A witness that lags behind another must not
+    /// move it back.
     pub fn goes_to(&self, version: &Version, append: &AppendBatch) -> bool {
         let held = self.checkpoint.as_deref().map(Version::new);
         append.rewinds || held.is_none_or(|held| !held.is_newer_than(version))
@@ -118,7 +122,7 @@ pub(crate) struct StoreMemory {
     pub statuses: HashMap<Arc<Status>, i64>,
 }
 
-/// A row of an object as it was looked up, with the end of its chain.
+/// The row of an object that was looked up, with the end of its chain.
 #[derive(Debug)]
 pub(crate) struct FoundObject {
     pub identity: ObjectIdentity,
@@ -127,7 +131,7 @@ pub(crate) struct FoundObject {
 }
 
 impl StoreMemory {
-    /// Between batches only: within one, what was planned must stay.
+    /// Called between batches only: within a batch, what was planned must stay.
     pub fn shrink(&mut self) {
         if self.objects.len() > OBJECTS {
             self.objects.clear();
@@ -140,7 +144,7 @@ impl StoreMemory {
         }
     }
 
-    /// Takes in a row of a status. A damaged one must not be referred to: a new one is made.
+    /// Loads the row of a status. A damaged one must not be referred to, so a new one is made.
     pub fn learn_status(&mut self, id: i64, body: &str, sum: i64) {
         if let Some(status) = parse_status(body).ok().filter(|_| checksum::status(id, body) == sum) {
             self.statuses.insert(Arc::new(status), id);
@@ -156,9 +160,8 @@ impl StoreMemory {
         self.sources.iter().flat_map(of).collect()
     }
 
-    /// Takes in what was looked up: the newest epoch of an object is the object, and an older
-    /// one that is still current is remembered with it. What comes after an object's newest state
-    /// must not be written before it.
+    /// Loads what was looked up. The newest epoch of an object becomes the object; an older one that is still
+    /// current is remembered with it. A chain may not end after the journal's end.
     pub fn learn(&mut self, mut found: Vec<FoundObject>) -> StoreResult<()> {
         if let Some(beyond) = found.iter().map(|found| found.tail.seq).find(|seq| *seq >= self.next.seq) {
             let text =
@@ -180,7 +183,7 @@ impl StoreMemory {
         Ok(())
     }
 
-    /// The dead are looked up should they stir again.
+    /// Ended objects are looked up if they change again.
     pub fn forget_ended(&mut self, ended: &[ObjectMark]) {
         for mark in ended {
             if self.objects.get(*mark).is_some_and(|tail| !tail.live && tail.older().is_none()) {

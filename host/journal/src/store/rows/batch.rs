@@ -11,13 +11,13 @@ use super::discrepancies::FoundDifferences;
 use super::envelope::StateRow;
 use super::key::StateKey;
 
-/// Positions that share one row of counts, so that counting a range reads counts and not states.
+/// How many positions share one row of counts. A range is counted by these rows and not by its states.
 pub(crate) const SEGMENT: u64 = 1024;
 
-/// The bytes of a row without its document: its columns and its entry in the index.
+/// The bytes of a row without its document: its columns and its index entry.
 pub(crate) const ROW_BYTES: u64 = 100;
 
-/// Where keys that were asked for are.
+/// The positions of keys that were looked up.
 pub(crate) type KnownKeys = HashMap<(i64, StateKey), Seq>;
 
 /// Rows that one transaction writes.
@@ -26,16 +26,16 @@ pub(crate) struct RowBatch {
     pub streams: Vec<StreamRow>,
     pub kinds: Vec<(i64, String, String, String)>,
     pub objects: Vec<ObjectRow>,
-    /// Owner and owned.
+    /// An owner and an owned object.
     pub owned: Vec<(i64, i64)>,
     pub statuses: Vec<(i64, String)>,
     pub anchors: Vec<AnchorRow>,
     pub states: Vec<StateRow>,
     pub outcomes: HashMap<i64, ObjectOutcome>,
-    /// By object: one that ends has none.
+    /// By object; an ended object has none.
     pub snapshots: HashMap<i64, SnapshotRow>,
     pub tallies: BTreeMap<(u64, i64), u64>,
-    /// Bytes of the states that `tallies` counts, as retention counts them.
+    /// The bytes of the states that `tallies` counts, as retention measures them.
     pub sizes: BTreeMap<(u64, i64), u64>,
     pub gaps: Vec<GapRow>,
     pub poison: Vec<PoisonRow>,
@@ -48,11 +48,11 @@ impl RowBatch {
         self.states.last().map(|state| state.envelope.seq)
     }
 
-    /// Nothing that another process would have to learn.
+    /// Whether another process would have to learn nothing of it.
     pub fn is_empty(&self) -> bool {
         let Self { streams, objects, owned, states, outcomes, snapshots, gaps, poison, differences, .. } =
             self;
-        // The others are written with one of these.
+        // All other rows are written only together with one of these.
         streams.is_empty()
             && objects.is_empty()
             && owned.is_empty()
@@ -65,7 +65,7 @@ impl RowBatch {
     }
 }
 
-/// An object, or one that is only referred to as an owner (`stream` is 0).
+/// An object, or an owner that was only referred to (`stream` is 0).
 #[derive(Clone, Debug)]
 pub(crate) struct ObjectRow {
     pub id: i64,
@@ -92,7 +92,7 @@ pub(crate) enum ObjectOutcome {
         newest: Seq,
         tail: Seq,
     },
-    /// 0 where there is none.
+    /// 0 if there is none.
     Ended {
         newest: Seq,
         tail: Seq,
@@ -107,7 +107,7 @@ pub(crate) struct SnapshotRow {
     pub packed: PackedDocument,
 }
 
-/// A stream as it is from now on.
+/// The new row of a stream.
 #[derive(Clone, Debug)]
 pub(crate) struct StreamRow {
     pub id: i64,
@@ -129,7 +129,7 @@ impl StreamRow {
 #[derive(Clone, Debug)]
 pub(crate) struct GapRow {
     pub stream: i64,
-    /// 0: of the whole source.
+    /// 0 for a gap of the whole source.
     pub seq: Seq,
     pub key: String,
     pub body: String,
@@ -172,7 +172,7 @@ impl AnchorRow {
     }
 }
 
-/// A status as it is stored: positions instead of names, since it is stored for each phase.
+/// The stored form of a status: positions instead of names, because one status is stored for each phase.
 pub(crate) fn status_text(status: &Status) -> String {
     let Status { phase, reason, message, attempt, ready, total, exit_code, terminal } = status;
     let parts = (phase, reason, message, attempt, ready, total, exit_code, u8::from(*terminal));

@@ -1,4 +1,4 @@
-//! Makes rows of columns, and compares each row with the checksum that was written with it.
+//! Makes rows from columns, and compares each row with the checksum that was written with it.
 
 use std::sync::Arc;
 

@@ -1,15 +1,15 @@
-//! The checksums of rows. The writer makes them, and `journal verify` makes them again: a row that
-//! somebody or something changed no longer matches its checksum.
+//! The checksums of rows. The writer makes them, and `journal verify` makes them again: a row that somebody
+//! or something changed no longer matches its checksum.
 //!
-//! Each covers every column of its row, the number by which others refer to it included, but for
-//! numbers that the store itself gives. Figures that a store adds up have sums that add up with them.
+//! Each checksum covers every column of its row, including the number by which others refer to it, but not
+//! numbers that the store itself assigns. Counters that a store adds up have checksums that add up with them.
 
 use kubewitness_core::document::checksum;
 use kubewitness_core::ports::DeadLetter;
 
 use crate::report::code;
 
-/// Parts that cannot run into each other: each text is preceded by its length.
+/// The parts of a checksum. Each text is preceded by its length, so that two parts can't run into each other.
 #[derive(Default)]
 struct ChecksumParts(Vec<u8>);
 
@@ -47,17 +47,17 @@ pub(crate) fn status(id: i64, body: &str) -> i64 {
     ChecksumParts::default().int(id).text(body).sum()
 }
 
-/// Up to format 4 of the file and 1 of a server, which did not cover the number.
+/// For formats up to 4 of the file and 1 of a server, in which it did not cover the number.
 fn status_before(body: &str) -> i64 {
     i64::from(checksum(body.as_bytes()))
 }
 
-/// `checksum` is the document's.
+/// `checksum` is that of the document.
 pub(crate) fn anchor(id: i64, stream: i64, checksum: i64) -> i64 {
     ChecksumParts::default().int(id).int(stream).int(checksum).sum()
 }
 
-/// Without what is counted anew: states, and those of them that retention took.
+/// Without the columns that are counted again: states, and those that retention removed.
 pub(crate) fn stream(
     id: i64,
     source: &str,
@@ -69,7 +69,7 @@ pub(crate) fn stream(
     parts.optional(checkpoint, ChecksumParts::text).optional(last_event_ms, ChecksumParts::int).sum()
 }
 
-/// A number stays small in every store: 31 times an object's.
+/// The multiplier is small enough for every store: 31 times an object's number fits.
 pub(crate) fn owned(owner: i64, object: i64) -> i64 {
     31i64.wrapping_mul(owner).wrapping_add(17i64.wrapping_mul(object))
 }
@@ -83,7 +83,7 @@ pub(crate) fn discrepancy(stream: i64, number: i64, body: &str) -> i64 {
     ChecksumParts::default().int(stream).int(number).text(body).sum()
 }
 
-/// `checksum` is that of the bytes as they came.
+/// `checksum` is that of the bytes as received.
 pub(crate) fn poison(stream: i64, digest: i64, checksum: i64, observed_ms: i64, error: &str) -> i64 {
     ChecksumParts::default().int(stream).int(digest).int(checksum).int(observed_ms).text(error).sum()
 }
@@ -92,7 +92,7 @@ pub(crate) fn plugin(name: &str, progress: &str) -> i64 {
     ChecksumParts::default().text(name).text(progress).sum()
 }
 
-/// A dead letter but for what was done with it.
+/// The columns of a dead letter, except what was done with it.
 pub(crate) struct LetterColumns<'a> {
     pub plugin: &'a str,
     pub seq: i64,
@@ -120,7 +120,7 @@ impl<'a> LetterColumns<'a> {
 }
 
 impl LetterColumns<'_> {
-    /// The operator's action is added above the sum of the rest, so that it can change alone.
+    /// The operator's action is added to the checksum of the rest, so that it can change separately.
     pub fn sum(&self, mark: i64) -> i64 {
         let Self { plugin, seq, id, attempts, error, first_ms, last_ms, tries } = self;
         let parts = ChecksumParts::default().text(plugin).int(*seq).text(id).int(*attempts).text(error);
@@ -136,12 +136,12 @@ pub(crate) fn replay(plugin: &str, what: &str, who: &str, why: &str, seqs: &str,
     ChecksumParts::default().text(plugin).text(what).text(who).text(why).text(seqs).int(at_ms).sum()
 }
 
-/// Sums two figures linearly, so that the sums of two rows add up to the sum of both.
+/// A linear sum, so that the checksums of two rows add up to that of both.
 pub(crate) fn taken_sum(finished: i64, untold: i64) -> i64 {
     3i64.wrapping_mul(finished).wrapping_add(5i64.wrapping_mul(untold))
 }
 
-/// A column of a row as it lies in whatever store.
+/// A column of a row in any store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SumCell {
     Null,
@@ -184,7 +184,7 @@ pub(crate) struct SummedTable {
     pub name: &'static str,
     /// The finding for a row that has changed.
     pub code: &'static str,
-    /// The first of them, one or two, are its key.
+    /// The columns; the first one or two are the key.
     pub columns: &'static [&'static str],
     pub keys: usize,
     /// The checksum of the columns in order; `None` if a column has another type.
@@ -192,7 +192,7 @@ pub(crate) struct SummedTable {
 }
 
 impl SummedTable {
-    /// Whether its key is a number that ascends.
+    /// Whether its key is an ascending number.
     pub fn is_numbered(&self) -> bool {
         self.keys == 1 && self.columns[0] == "id"
     }
@@ -202,21 +202,21 @@ impl SummedTable {
         if cells.len() < self.columns.len() { None } else { (self.sum)(&cells[..self.columns.len()]) }
     }
 
-    /// Whether it is the row that was written; its sum follows its columns.
+    /// Whether it is the row that was written. Its checksum follows its columns.
     pub fn is_sound(&self, cells: &[SumCell]) -> bool {
         let stored = cells.get(self.columns.len()).and_then(SumCell::int);
         stored.is_some() && stored == self.sum(cells)
     }
 
-    /// The sum that a row of an older format is given; `None` where it has it, or where its old one
-    /// says that it is not what was written.
+    /// The checksum for a row of an older format. `None` if it already has it, or if its old checksum shows
+    /// that the row was changed.
     pub fn refill(&self, cells: &[SumCell]) -> Option<i64> {
         let stored = cells.get(self.columns.len()).and_then(SumCell::int);
         let is_damaged = self.name == STATUSES.name && stored != cells[1].text().map(status_before);
         self.sum(cells).filter(|sum| !is_damaged && stored != Some(*sum))
     }
 
-    /// For a message.
+    /// Describes the row for a message.
     pub fn place(&self, cells: &[SumCell]) -> String {
         let part = |cell: &SumCell| match cell {
             SumCell::Null => "-".to_owned(),
@@ -260,8 +260,8 @@ pub(crate) const REPLAYS: SummedTable = SummedTable {
     sum: |c| Some(replay(c[1].text()?, c[2].text()?, c[3].text()?, c[4].text()?, c[5].text()?, c[6].int()?)),
 };
 
-/// All of them. What states, objects and their documents carry is compared as they are read, and
-/// figures are counted anew.
+/// All of them. The checksums of states, objects and documents are compared when these are read, and counters
+/// are counted again.
 pub(crate) const TABLES: [SummedTable; 12] = [
     SummedTable {
         name: "streams",

@@ -10,7 +10,7 @@ pub(crate) fn damaged(seq: Seq, what: impl std::fmt::Display) -> JournalError {
     JournalError::Fatal(format!("state {seq}: {what}"))
 }
 
-/// Decodes a column of JSON; `what` names the column in a message.
+/// Decodes a JSON column; `what` is its name in a message.
 pub(crate) fn decoded<T: DeserializeOwned>(body: &str, what: impl FnOnce() -> String) -> StoreResult<T> {
     serde_json::from_str(body)
         .map_err(|error| JournalError::Fatal(format!("{} does not decode: {error}", what())))

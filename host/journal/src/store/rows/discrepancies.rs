@@ -1,5 +1,5 @@
-//! The findings of audits, as rows. A stream keeps its newest few. They are numbered from 1 on, so the
-//! greatest number counts all that were ever found.
+//! The findings of audits, as rows. A stream keeps its newest few. They are numbered from 1, so the greatest
+//! number is the count of all findings.
 
 use std::collections::BTreeMap;
 
@@ -14,14 +14,14 @@ use crate::store::rows::{StoreResult, decoded};
 pub(crate) struct FoundDifferences {
     pub stream: i64,
     pub count: i64,
-    /// The newest of them, the last one last.
+    /// The newest differences, in order.
     bodies: Vec<String>,
 }
 
-/// A number and what it is the number of.
+/// A number and the finding with that number.
 pub(crate) type NumberedRow = (i64, String);
 
-/// The change of the rows of a stream.
+/// The changes of a stream's rows.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct StreamRowChange {
     pub insert: Vec<NumberedRow>,
@@ -35,7 +35,7 @@ impl FoundDifferences {
         Self { stream, count: found.len() as i64, bodies: newest.iter().map(body).collect() }
     }
 
-    /// `kept` are the stream's rows, in any order. What was written before is not written again.
+    /// `kept` are the stream's rows, in any order. Findings that are already stored are not written again.
     pub fn change(self, kept: &[NumberedRow]) -> StreamRowChange {
         let Some(last) = self.bodies.last() else { return StreamRowChange::default() };
         if kept.iter().any(|(_, body)| body == last) {

@@ -6,16 +6,16 @@ use kubewitness_core::{Change, Seq, Version};
 
 use super::key::StateKey;
 
-/// How a row's document is kept.
+/// How a row's document is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DocumentEncoding {
-    /// There is none.
+    /// The state has no document.
     Empty,
-    /// On its own.
+    /// A full document.
     Full,
-    /// Against the state before of the same object.
+    /// A delta on the previous state of the same object.
     Delta,
-    /// Against an anchor: a full document of the same source that many objects begin from.
+    /// A delta on an anchor: a full document of the same source, on which many objects are based.
     Anchored,
 }
 
@@ -24,16 +24,16 @@ const DEPTH_BITS: u32 = 8;
 const DEPTH_SHIFT: u32 = 5;
 const RULES_SHIFT: u32 = DEPTH_SHIFT + DEPTH_BITS;
 
-/// Change, lateness, encoding and steps of a document, and what was found in the texts, in one number. Of most states it
-/// is small.
+/// Change, lateness, encoding and steps of a document, and the result of the search for secrets, in one
+/// number. For most states it is small.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RowFlags {
     pub change: Change,
     pub late: bool,
     pub encoding: DocumentEncoding,
-    /// Deltas to be applied to get from a full document to this one.
+    /// The number of deltas between a full document and this one.
     pub depth: u32,
-    /// The rules under which the texts quote no secret.
+    /// The rules under which its texts quote no secret.
     pub quotes_none_under: Option<RulesPrint>,
 }
 
@@ -85,14 +85,14 @@ pub(crate) struct StateEnvelope {
     pub object: i64,
     pub key: StateKey,
     pub flags: RowFlags,
-    /// How many positions back the state before of this object is; 0 where there is none.
+    /// How many positions back the object's previous state is; 0 if it has none.
     pub back: u64,
     pub status: i64,
     pub previous: Option<i64>,
-    /// `None`: the object's own owner; 0: none although the object has one.
+    /// `None`: the owner of the object; 0: none, although the object has one.
     pub owner: Option<i64>,
     pub observed_ms: i64,
-    /// The version, where the key isn't it.
+    /// The version, if the key is not one.
     pub version: Option<StateKey>,
     pub anchor: Option<i64>,
     /// The checksum of the document.
@@ -100,7 +100,7 @@ pub(crate) struct StateEnvelope {
 }
 
 impl StateEnvelope {
-    /// Covers every column, so that a changed byte is found in the envelope as in the document.
+    /// Covers every column, so that a changed byte is detected in the envelope as well as in the document.
     pub fn seal(&self) -> u32 {
         let mut bytes = Vec::with_capacity(112);
         for number in [
@@ -143,7 +143,7 @@ pub(crate) struct StateRow {
     pub document: Vec<u8>,
 }
 
-/// Joins both documents. A delta on both is made against the result.
+/// Joins both documents. A delta on both is based on the result.
 pub(crate) fn both(anchor: &[u8], before: &[u8]) -> Vec<u8> {
     [anchor, before].concat()
 }

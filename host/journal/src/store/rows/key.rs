@@ -6,8 +6,8 @@ use kubewitness_core::Version;
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// The value that makes a state unique within its object, and the leading column of the one unique index:
-/// versions arrive ascending, so new entries go to the end of it.
+/// The key that makes a state unique within its object. It is the first column of the only unique index:
+/// versions ascend, so new entries go to the end.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum StateKey {
     /// A decimal version that fits, or [`StateKey::GONE`].
@@ -39,7 +39,8 @@ impl<'de> Deserialize<'de> for StateKey {
 }
 
 impl StateKey {
-    /// A uid dies once. Below every version, so that these stay out of the way of the newest.
+    /// A uid ends once. The number is below every version, so that ends don't come between the newest
+    /// versions in the index.
     pub const GONE: Self = Self::Number(-1);
 
     pub fn of_version(version: &Version) -> Self {
@@ -57,7 +58,7 @@ impl StateKey {
         Self::Text(format!("~{bounds}").into())
     }
 
-    /// The version that [`of_version`](Self::of_version) was given.
+    /// The version that was passed to [`of_version`](Self::of_version).
     pub fn version(&self) -> Option<Version> {
         match self {
             Self::Number(number) if *number > 0 => Some(Version::new(&number.to_string())),

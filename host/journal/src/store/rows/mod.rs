@@ -1,5 +1,8 @@
-//! The rows of a journal, whatever store they lie in: their columns, encodings and checksums. Knows no
-//! SQL, no connection and no clock.
+//! The rows of a journal, independent of the store: their columns, encodings and checksums.
+//!
+//! All stores must mean the same by a row, and a row must be provably unchanged. So encodings and checksums
+//! are defined here, once, and a store only puts columns into its tables. Each checksum covers the values of
+//! a row, and not the bytes of a store. The module knows no SQL, no connection and no clock.
 
 mod batch;
 pub(crate) mod check;
@@ -26,7 +29,7 @@ pub(crate) use returned::{
     ObjectChoice, ObjectEnds, PlacedObject, SourceEpoch, StoredDocument, StoredRow,
 };
 
-/// A number as a column takes it.
+/// A number in the form of a column.
 pub(crate) fn bounded(number: u64) -> i64 {
     number.min(i64::MAX as u64) as i64
 }

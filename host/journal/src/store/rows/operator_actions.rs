@@ -1,10 +1,10 @@
-//! Defines the record of an operator's action on a plugin: a replay or drop of dead letters, a pause, a resume.
+//! The record of an operator's action on a plugin: a replay or drop of dead letters, a pause, a resume.
 
 use kubewitness_core::Seq;
 use kubewitness_core::ports::DeadLetter;
 use kubewitness_core::views::LetterChoice;
 
-/// The record of it, with the dead letters that are marked by it.
+/// A record, with the dead letters that the action marks.
 #[derive(Clone, Debug)]
 pub(crate) struct LetterMarking {
     pub act: OperatorAct,
@@ -20,17 +20,17 @@ pub(crate) struct LetterMarking {
 pub(crate) enum OperatorAct {
     Replay,
     Drop,
-    /// Without letters. The newest of these two records of a plugin says whether it is paused.
+    /// Without letters. The newest pause or resume record of a plugin says whether it is paused.
     Pause,
     Resume,
 }
 
-/// As a letter has it: 0 where it is parked.
+/// The mark in a letter; 0 means parked.
 const REPLAYING: i64 = 1;
 const DROPPED: i64 = 2;
 
 impl OperatorAct {
-    /// As records and people call it.
+    /// The word in records and for people.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Replay => "replay",

@@ -14,32 +14,32 @@ pub(crate) struct SegmentTally {
     pub bytes: u64,
 }
 
-/// One state, as far as retention needs to know it.
+/// One state, as far as retention needs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StateLink {
     pub seq: Seq,
-    /// The state before of the same object; 0 for the first that is kept.
+    /// The previous state of the same object; 0 for the first that is kept.
     pub before: Seq,
     pub object: i64,
     pub stream: i64,
     pub observed_ms: u64,
     pub bytes: u64,
-    /// Its version lies behind that from which its source's watch would be resumed.
+    /// Whether its version is before the one from which its source's watch would resume.
     pub settled: bool,
     pub end: ObjectEnd,
 }
 
-/// How an object stands.
+/// The end of an object's chain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ObjectEnd {
     pub live: bool,
-    /// 0 where it has none.
+    /// 0 if it has none.
     pub newest: Seq,
-    /// Its last state, where it has ended.
+    /// Its last state, if it has ended.
     pub tail: Seq,
 }
 
-/// A state as it was found, before it is known whether its watch could be resumed before it.
+/// A state as found, before it is known whether its source's watch could resume before it.
 #[derive(Clone, Debug)]
 pub(crate) struct LinkRow {
     pub seq: Seq,
@@ -50,7 +50,7 @@ pub(crate) struct LinkRow {
     pub document_bytes: u64,
     pub flags: i64,
     pub key: Option<StateKey>,
-    /// The version of those whose key isn't one.
+    /// The version, if the key is not one.
     pub version: Option<StateKey>,
     pub end: ObjectEnd,
 }
@@ -81,37 +81,37 @@ impl LinkRow {
 /// The number of states that retention removed, for one plugin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TakenStates {
-    /// It had finished them.
+    /// States that it had finished.
     pub finished: u64,
-    /// It never saw them.
+    /// States that it never received.
     pub untold: u64,
 }
 
-/// Rows that nothing kept refers to any more.
+/// Rows that no remaining row refers to.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct UnusedRows {
-    /// References are known up to this position, and later ones are read again. It holds for statuses and
-    /// anchors alone.
+    /// References are known up to this position; later ones are read again. This applies only to statuses and
+    /// anchors.
     pub through: Seq,
     pub statuses: Vec<i64>,
     pub anchors: Vec<i64>,
     /// Owners and objects that are gone.
     pub owned: Vec<(i64, i64)>,
-    /// Owners that own nothing.
+    /// Owners without objects.
     pub owners: Vec<i64>,
     pub poison: Vec<i64>,
-    /// Plugins, and keys of their reports of objects that are gone.
+    /// Plugins, and keys of their reports about objects that are gone.
     pub reports: Vec<(String, String)>,
 }
 
 impl UnusedRows {
-    /// Whether it takes rows to which new states may refer again.
+    /// Whether it removes rows to which new states may refer again.
     pub fn has_referenced(&self) -> bool {
         !self.statuses.is_empty() || !self.anchors.is_empty()
     }
 }
 
-/// The rows that states refer to.
+/// The shared rows to which states refer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StateReferences {
     /// The position of the last of them.
@@ -120,11 +120,11 @@ pub(crate) struct StateReferences {
     pub anchors: Vec<i64>,
 }
 
-/// Position, status, the status before, anchor.
+/// Position, status, previous status, anchor.
 pub(crate) type StateReference = (i64, i64, Option<i64>, Option<i64>);
 
 impl StateReferences {
-    /// `rows` in order of their positions.
+    /// `rows` are in the order of their positions.
     pub fn of(rows: Vec<StateReference>) -> Self {
         let mut found = Self { last: rows.last().map(|(seq, ..)| *seq as Seq), ..Self::default() };
         for (_, status, previous, anchor) in rows {
@@ -140,13 +140,13 @@ impl StateReferences {
     }
 }
 
-/// Which rows are shared.
+/// The kinds of shared rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SharedRows {
     Statuses,
-    /// But for the newest of each stream, which the next states are stored against.
+    /// Anchors, except the newest of each stream, on which the next states are based.
     Anchors,
-    /// Owners that own nothing.
+    /// Owners without objects.
     Owners,
 }
 
@@ -155,26 +155,26 @@ pub(crate) enum SharedRows {
 pub(crate) struct RemovalPlan {
     pub source: String,
     pub streams: Vec<i64>,
-    /// Given where states may go that plugins have not finished.
+    /// Set if states may be removed that plugins have not finished.
     pub in_hand: Option<u64>,
     /// When it was decided.
     pub now_ms: u64,
     pub taken: Vec<StateLink>,
-    /// Objects of which nothing stays, their last states, and whether an object of a later epoch
-    /// is known to go on from there.
+    /// Objects of which nothing stays, their last states, and whether an object of a later epoch is known to
+    /// continue them.
     pub ends: Vec<(i64, Seq, bool)>,
     pub objects: Vec<i64>,
-    /// The first states that stay of their objects, as they are to lie there from now on, and by how
-    /// many bytes each grows.
+    /// The states that become the first ones of their objects, in their new stored form, with the growth of
+    /// each in bytes.
     pub rebased: Vec<StateRow>,
     pub growth: Vec<(Seq, i64, i64)>,
-    /// The number of states that go, for each plugin.
+    /// The number of removed states for each plugin.
     pub plugins: BTreeMap<String, TakenStates>,
     pub gaps: Vec<GapRow>,
 }
 
 impl RemovalPlan {
-    /// By how much the tallies of segments and streams fall.
+    /// By how much the counts of segments and streams shrink.
     pub fn tallies(&self) -> BTreeMap<(u64, i64), (u64, i64)> {
         let mut tallies: BTreeMap<(u64, i64), (u64, i64)> = BTreeMap::new();
         for link in &self.taken {

@@ -19,15 +19,15 @@ use super::key::StateKey;
 pub(crate) struct NamedObject {
     pub object: Arc<ObjectRef>,
     pub stream: i64,
-    /// 0: none.
+    /// 0 if it has none.
     pub owner: i64,
 }
 
-/// Which objects; several can share what the indexes hold of a uid or a name.
+/// Selects objects. Several can share the index entry of a uid or a name.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ObjectChoice<'a> {
     Numbers(&'a [i64]),
-    /// [`uid::key`](crate::store::rows::uid::key) of it.
+    /// The [`uid::key`](crate::store::rows::uid::key) of a uid.
     Uid(u32),
     Name(u32),
 }
@@ -41,12 +41,12 @@ pub(crate) struct SourceEpoch {
     pub checkpoint: Option<String>,
     pub states: u64,
     pub last_event_ms: Option<i64>,
-    /// As it was written with the row.
+    /// As written with the row.
     pub sum: i64,
 }
 
 impl SourceEpoch {
-    /// A checkpoint that nobody wrote must not be resumed from.
+    /// A watch must not resume from a forged checkpoint.
     pub fn check(&self) -> StoreResult<()> {
         let Self { id, source, epoch, checkpoint, last_event_ms, sum, .. } = self;
         let written = checksum::stream(*id, source, i64::from(*epoch), checkpoint.as_deref(), *last_event_ms);
@@ -57,7 +57,7 @@ impl SourceEpoch {
     }
 }
 
-/// An object that is kept as current, with what its newest state says.
+/// An object that is stored as current, with the content of its newest state.
 #[derive(Debug)]
 pub(crate) struct LiveRow {
     pub object: i64,
@@ -68,7 +68,7 @@ pub(crate) struct LiveRow {
     pub newest_object: Option<i64>,
 }
 
-/// An object of a source, and how it stands where it has ended.
+/// An object of a source, and its end if it has ended.
 #[derive(Debug)]
 pub(crate) struct EndRow {
     pub object: i64,
@@ -80,7 +80,7 @@ pub(crate) struct EndRow {
 }
 
 impl EndRow {
-    /// From the columns of the state.
+    /// Computes the version from the columns of the state.
     pub fn version_of(flags: Option<i64>, key: Option<StateKey>, at: Option<StateKey>) -> Option<Version> {
         match RowFlags::unpack(flags?)?.change {
             Change::Present | Change::Left => key?.version(),
@@ -89,7 +89,7 @@ impl EndRow {
     }
 }
 
-/// A snapshot, with what the state that it is of says.
+/// A snapshot, with the content of its state.
 #[derive(Debug)]
 pub(crate) struct KeptSnapshot {
     pub snapshot: SnapshotRow,
@@ -98,7 +98,7 @@ pub(crate) struct KeptSnapshot {
     pub is_current: bool,
 }
 
-/// A live object as a start reads it.
+/// A live object as it is read at startup.
 #[derive(Debug)]
 pub(crate) struct CurrentRow {
     pub object: i64,
@@ -108,7 +108,7 @@ pub(crate) struct CurrentRow {
     pub snapshot: Option<(Seq, Vec<u8>)>,
 }
 
-/// The stored form of one state's document, and the position of the state before it.
+/// The stored form of one state's document, and the position of the previous state.
 #[derive(Debug)]
 pub(crate) struct StoredDocument {
     pub kept: DocumentStorage,
@@ -116,10 +116,10 @@ pub(crate) struct StoredDocument {
     pub stored: Vec<u8>,
 }
 
-/// A row of states as it lies there; the envelope may turn out to be damaged.
+/// A stored row of states; its envelope may turn out to be damaged.
 pub(crate) type StoredRow = (i64, StoreResult<StateEnvelope>, Vec<u8>);
 
-/// An object, with where its states are: enough to choose by, before anything of it is read.
+/// An object and the positions of its states: enough to select it without reading a state.
 #[derive(Clone, Debug)]
 pub(crate) struct PlacedObject {
     pub object: i64,
@@ -130,21 +130,21 @@ pub(crate) struct PlacedObject {
     pub name: String,
 }
 
-/// The ends of objects that are asked for: between two positions, which are not among them.
+/// The ends of objects between two positions, both excluded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ObjectEnds {
     pub stream: i64,
     pub after: i64,
     pub before: i64,
-    /// The newest first; else the oldest first.
+    /// Whether the newest come first.
     pub newest_first: bool,
     pub limit: i64,
 }
 
-/// A state that a walk back along chains came by.
+/// A state on a walk back along chains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ChainStep {
-    /// Where the walk began.
+    /// The position where the walk began.
     pub head: Seq,
     pub seq: Seq,
     pub back: u64,
@@ -152,13 +152,13 @@ pub(crate) struct ChainStep {
 }
 
 impl ChainStep {
-    /// Whether it is a version that came in its turn, or an end: neither late nor a gap.
+    /// Whether it is a version in order, or an end: neither late nor a gap.
     pub fn is_in_turn(&self) -> bool {
         self.flags & 0b111 <= 2
     }
 }
 
-/// How a document is kept, and what it must be once it is read.
+/// How a document is stored, and its checksum.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DocumentStorage {
     pub seq: Seq,
@@ -174,8 +174,8 @@ impl From<&StateEnvelope> for DocumentStorage {
     }
 }
 
-/// A run of letters that an index has together. Two of them are behind a letter: the others of its plugin, and those of the
-/// plugins behind it.
+/// A range of letters that is contiguous in an index. After a given letter come two ranges: the later letters
+/// of its plugin, and those of later plugins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LetterRange<'a> {
     /// The letters of a plugin after a position.

@@ -1,15 +1,15 @@
-//! How uids and names are stored. A UUID takes 16 bytes. Indexes hold four bytes of a text's checksum
-//! instead of the text; the reader compares the text afterwards.
+//! How uids and names are stored. A UUID takes 16 bytes. Indexes have four bytes of a text's checksum instead
+//! of the text; the reader compares the text afterwards.
 
 use kubewitness_core::document::checksum;
 use uuid::Uuid;
 
-/// The part of a uid or a name that the indexes hold. Two texts may share it.
+/// The part of a uid or a name that is in the indexes. Two texts may have the same one.
 pub(crate) fn key(text: &str) -> u32 {
     checksum(text.as_bytes())
 }
 
-/// Only of the form that API servers write (lower case, with dashes): the text must come back
+/// Only for the form that API servers write (lower case, with dashes), because the text must be restored
 /// exactly.
 pub(crate) fn to_bytes(uid: &str) -> Option<[u8; 16]> {
     let bytes = Uuid::try_parse(uid).ok()?.into_bytes();

@@ -1,6 +1,9 @@
-//! The journal in PostgreSQL, MySQL or MariaDB; [`schema`] describes the format. `engine` is below
-//! `connect`, `connect` below `statements`, and `writer` and `open` use all of them. Knows nothing of
-//! what rows mean.
+//! The journal in PostgreSQL, MySQL or MariaDB; [`schema`] describes the format.
+//!
+//! A server may lose its newest commits in a failover, keep a dead client's transaction alive, or hide behind
+//! a pooler. So every write transaction compares who writes and what was committed, instead of trusting the
+//! connection. `engine` is below `connect`, `connect` below `statements`, and `writer` and `open` use all of
+//! them. It does not know what rows mean.
 
 mod connect;
 mod engine;

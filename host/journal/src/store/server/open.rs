@@ -23,13 +23,13 @@ use crate::store::{self, OpenedJournal};
 
 pub(crate) struct ServerStore {
     readers: Arc<SessionPool>,
-    /// The announcements of this process about its watches, if it shares the journal.
+    /// The announcements of this process's watches, if it shares the journal.
     watches: Option<Arc<ReplicaWatches>>,
 }
 
 impl ServerStore {
-    /// `sharing`: with other processes that say so as well. `unfinished`: also one with an import that has
-    /// not come to its end, which is told.
+    /// `sharing` is set if other processes share the journal. With `unfinished` it also opens a journal with
+    /// an unfinished import, and returns whether it is one.
     pub async fn open(
         server: ServerAddress,
         readers: u32,
@@ -53,7 +53,7 @@ async fn dial(server: &ServerAddress, place: &str) -> Result<ServerSession, Open
     session.map_err(|refusal| explained(open_error(place, refusal.error), refusal.remedy))
 }
 
-/// Makes the journal this session's, or one of its, in today's format.
+/// Takes the journal for this session, alone or shared, and brings it to the current format.
 async fn take(
     server: &ServerAddress,
     place: &str,
@@ -69,14 +69,14 @@ async fn take(
         && let Err(error) = make(session, schema::MARK).await
     {
         let remedy = session.remedy();
-        // Two that begin at once make the same table, and PostgreSQL lets one of them fail once the
-        // other's is there.
+        // Two processes that start at once both create the table. PostgreSQL lets one of them fail once the
+        // table of the other exists.
         *session = dial(server, place).await?;
         if version(session, place).await?.is_none() {
             return Err(explained(fail(error), remedy));
         }
     }
-    // A replica that was stopped may hold the row of `kw_journal`.
+    // A suspended replica may hold the row of `kw_journal`.
     if format.is_some_and(|(format, _)| format >= schema::SHARED) {
         replicas::end_stalled(session, LockRight::Whole).await.map_err(fail)?;
     }
@@ -113,7 +113,7 @@ fn held(dialect: ServerDialect, place: &str, LockHolder { name, session }: LockH
     OpenError::Held { place: place.into(), holder: name, how: session.map_or_else(String::new, end) }
 }
 
-/// Whether a process may come to the replicas that share the journal.
+/// Whether a process may join the replicas that share the journal.
 fn suits(
     place: &str,
     others: &[PresentReplica],
@@ -137,8 +137,8 @@ fn names(replicas: &[PresentReplica]) -> String {
     names.join(", ")
 }
 
-/// The format of the journal in this database, and whether it holds an unfinished import; `None` where there
-/// is none.
+/// The format of the journal in this database, and whether it holds an unfinished import; `None` if no
+/// journal exists.
 async fn version(session: &mut ServerSession, place: &str) -> Result<Option<(i64, bool)>, OpenError> {
     let fail = |error| open_error(place, error);
     let text = match session.dialect() {
@@ -176,7 +176,7 @@ async fn make(session: &mut ServerSession, shared: &str) -> StoreResult<()> {
     }
 }
 
-/// A version at a time. Where a process is killed in between, the next does the step again.
+/// Migrates one version at a time. If a process is killed in between, the next one repeats the step.
 async fn migrate(session: &mut ServerSession, place: &str, from: i64, unfinished: bool) -> StoreResult<()> {
     let steps = (1..).zip(schema::STEPS).filter(|(version, _)| *version > from);
     for (version, step) in steps {
@@ -211,7 +211,7 @@ fn open_error(place: &str, error: JournalError) -> OpenError {
     }
 }
 
-/// It does not wait for an error that only a person can mend.
+/// Does not wait for an error that only a person can fix.
 fn explained(error: OpenError, remedy: Option<&'static str>) -> OpenError {
     match (error, remedy) {
         (OpenError::Away { place, reason }, Some(remedy)) => {
@@ -237,7 +237,7 @@ pub(crate) async fn open_to_read(server: &ServerAddress) -> Result<OpenedJournal
     }
 }
 
-/// Removes a journal that holds an import that has not come to its end, and no other.
+/// Removes a journal with an unfinished import, and no other.
 pub(crate) async fn discard(server: &ServerAddress) -> Result<(), OpenError> {
     let place = server.to_string();
     let fail = |error| open_error(&place, error);
@@ -250,7 +250,7 @@ pub(crate) async fn discard(server: &ServerAddress) -> Result<(), OpenError> {
         return Err(held(server.dialect(), &place, holder));
     }
     let Some((_, true)) = version(&mut session, &place).await? else { return Err(nothing()) };
-    // The mark goes last: whoever is killed in between leaves what can be discarded again.
+    // The mark is removed last, so a killed process leaves a journal that can be discarded again.
     for table in schema::tables().chain(["kw_journal"]) {
         session.script(&format!("DROP TABLE IF EXISTS {table}")).await.map_err(fail)?;
     }

@@ -1,56 +1,63 @@
 //! The format of a journal in PostgreSQL, MySQL or MariaDB, version 8.
 //!
-//! Tables of one database, or of one schema of PostgreSQL, their names beginning with `kw_`, so that
-//! they can lie beside others. They hold the same rows as the embedded journal, under the same
-//! names, and mean the same ([`sqlite::schema`](crate::store::sqlite) says what); what is different:
+//! The tables are in one database, or in one schema of PostgreSQL. Their names begin with `kw_`, so other
+//! tables can be beside them. They hold the same rows as the embedded journal, under the same names and with
+//! the same meaning ([`sqlite::schema`](crate::store::sqlite) describes them). The differences are:
 //!
-//! - `kw_journal` is one row: the format's version, and who writes.
-//! - **Texts are bytes** of UTF-8: no collation decides what is equal or how long a key is, and a NUL
-//!   in a name is no error.
-//! - A key (`kw_states.version`, `at`) is 1 and the number in 8 bytes, big-endian with its sign
-//!   turned round, or 2 and the text: numbers keep their order in the index. Versions are limited
-//!   (`limits::VERSION_BYTES`) so that every key fits into an index.
-//! - A uid is text. `bounds` is the key of a gap, `name` that of a plugin's `kw_kv`.
+//! - `kw_journal` has one row: the version of the format, and the present writer.
+//! - **Texts are bytes** of UTF-8. So no collation decides whether two texts are equal or how long a key is,
+//!   and a NUL in a name is no error.
+//! - A key (`kw_states.version`, `at`) is either 1 and a number of 8 bytes, big-endian with an inverted sign
+//!   bit, or 2 and a text. So numbers keep their order in the index. The length of versions is limited
+//!   (`limits::VERSION_BYTES`), so that every key fits into an index.
+//! - A uid is a text. `bounds` is the key of a gap, and `name` the key of an entry in a plugin's `kw_kv`.
 //!
-//! **One writer at a time**: every transaction that writes first locks the row of `kw_journal` and
-//! compares the epoch in it, and the commits (`connect::commits`). Of a process that has the journal for
-//! itself, the epoch grows each time that it opens the journal or comes back after an error, and whoever
-//! finds another epoch than its own is no longer the writer. Beside it, its session holds an advisory lock, so that a second process is told who
-//! has it.
+//! **One writer at a time**: every transaction that writes first locks the row of `kw_journal`, and compares
+//! the epoch in it and the commits (`connect::commits`). If a process has the journal for itself, it raises
+//! the epoch each time that it opens the journal or returns after an error. A process that finds an epoch
+//! other than its own is not the writer any more. Its session also holds an advisory lock, so that a second
+//! process can report who has the journal.
 //!
-//! **Replicas** share a journal: each holds an advisory lock of its own, a row of `kw_replicas` says who
-//! that is, and the journal's lock is taken only to come in. Of theirs, the epoch grows with every
-//! transaction that others would have to learn of: whoever finds another one than it knows forgets what it
-//! remembers, and asks. `term` says which replica dispatches: only a transaction of that one writes what
-//! plugins left, or lets retention take something.
+//! **Replicas** share a journal. Each holds its own advisory lock, and a row of `kw_replicas` names it. A
+//! replica takes the journal's lock only to join. With replicas, the epoch grows with every transaction that
+//! the others have to learn of: a replica that finds an unknown epoch forgets its memory and reads again.
+//! `term` says which replica leads: only its transactions may write what plugins save, or remove states for
+//! retention.
 //!
-//! **Recovery**: a transaction holds everything that its batch means. After a lost connection the
-//! writer takes its lock again before it reads anything: as long as its old session lives, that one
-//! has the lock, so once it is had, it is decided whether the last transaction was committed.
+//! **Recovery**: a transaction contains everything that its batch means. After a lost connection, the writer
+//! takes its lock again before it reads anything. Its old session holds that lock as long as it lives. So
+//! once the writer has the lock, it is decided whether the last transaction was committed.
 //!
-//! **Unfinished imports** are marked in the number of the format ([`UNFINISHED`](crate::store::format::UNFINISHED)).
+//! **Unfinished imports** are marked in the number of the format
+//! ([`UNFINISHED`](crate::store::format::UNFINISHED)).
 //!
-//! **Versions**: an older one is migrated when it is opened to be written, a newer one is refused.
-//! Version 1 did not keep what audits found; up to version 2 everything was kept, and only states, objects,
-//! documents and statuses had sums; up to version 3 no document was kept as edits; up to version 4 one process had
-//! it; up to version 5 replicas did not know of each other's watches; up to version 6 no index found the objects that
-//! have ended; up to version 7 it was not kept what texts quote.
+//! **Versions**: an older version is migrated when it is opened for writing; a newer one is refused.
+//!
+//! | version | what it added |
+//! |---|---|
+//! | 2 | the findings of audits |
+//! | 3 | retention, and checksums in every row; before, only states, objects, documents and statuses had them |
+//! | 4 | documents as edits |
+//! | 5 | replicas |
+//! | 6 | replicas know each other's watches |
+//! | 7 | an index of ended objects |
+//! | 8 | flags that record what texts quote |
 
 use super::engine::dialect::ServerDialect;
 
 pub(super) const VERSION: i64 = 8;
 
-/// The version from which on replicas can share it.
+/// The version from which replicas can share it.
 pub(super) const SHARED: i64 = 5;
 
-/// The version from which on rows have sums.
+/// The version from which rows have checksums.
 pub(super) const SEALED: i64 = 3;
 
-/// The statements that make version `n + 1` of version `n`. Those that were released never change.
+/// `STEPS[n]` makes version `n + 1` of version `n`. Released statements never change.
 pub(super) const STEPS: [&[&str]; VERSION as usize] =
     [&CREATE, &DISCREPANCIES, &RETAIN_AND_SEAL, &EDITS, &REPLICAS, &WATCHES, &ENDS, &QUOTES];
 
-/// Without a transaction around them, as MySQL has none for tables: each may be done twice.
+/// MySQL has no transactions for tables, so each of these statements may run twice.
 const CREATE: [&str; 20] = [
     "CREATE TABLE IF NOT EXISTS kw_streams (id @INT PRIMARY KEY, source @KEY(1024) NOT NULL, epoch @INT NOT NULL, \
      checkpoint @BYTES, states @INT NOT NULL, last_event_ms @INT, UNIQUE (source, epoch))@TABLE",
@@ -117,10 +124,10 @@ const RETAIN_AND_SEAL: [&str; 13] = [
     "@COLUMN kw_discrepancies.sum",
 ];
 
-/// Documents may be kept as edits, which an older program can't read. What is there stays.
+/// Documents may be stored as edits, which an older program can't read. Existing documents stay.
 const EDITS: [&str; 0] = [];
 
-/// Who shares it, whose term it is, and what all of them have to mean alike.
+/// Stores which replicas share the journal, which one leads, and the meanings on which all must agree.
 const REPLICAS: [&str; 3] = [
     "CREATE TABLE IF NOT EXISTS kw_replicas (slot @INT PRIMARY KEY, name @BYTES NOT NULL, lease @BYTES NOT NULL, \
      since_ms @INT NOT NULL, term @INT NOT NULL)@TABLE",
@@ -128,32 +135,33 @@ const REPLICAS: [&str; 3] = [
     "CREATE TABLE IF NOT EXISTS kw_agreed (name @KEY(1024) PRIMARY KEY, text @BYTES NOT NULL)@TABLE",
 ];
 
-/// Keeps, for each replica, the time since which its watches go on.
+/// Stores, for each replica, the time since which its watches continue.
 const WATCHES: [&str; 1] =
     ["CREATE TABLE IF NOT EXISTS kw_watches (slot @INT PRIMARY KEY, sources @BYTES NOT NULL)@TABLE"];
 
-/// Objects that have ended, by their ends. MySQL can't be told to leave out those that have not.
+/// Finds ended objects by their ends. MySQL can't leave out the other objects.
 const ENDS: [&str; 1] = ["@ADD_INDEX kw_objects.kw_objects_by_end (stream, tail) WHERE tail IS NOT NULL"];
 
-/// Flags say what texts quote, which an older program would take for a damage. What is there says nothing of it.
+/// Flags record what texts quote. An older program would take them for damage. In existing rows this is
+/// unknown.
 const QUOTES: [&str; 0] = [];
 
-/// Columns that a journal of any version gets: an older program does not miss them, and does not move them.
+/// Columns that are added to a journal of any version. An older program neither needs nor changes them.
 pub(super) const LATER: [&str; 2] = ["@COLUMN kw_journal.moves", "@COLUMN kw_journal.line"];
 
-/// The tables that the steps make: all but the one that has the version.
+/// The tables that the steps create: all except the one with the version.
 pub(super) fn tables() -> impl Iterator<Item = &'static str> {
     let made = |text: &'static str| text.strip_prefix("CREATE TABLE IF NOT EXISTS ")?.split(' ').next();
     STEPS.into_iter().flatten().filter_map(move |text| made(text))
 }
 
-/// A column that a statement adds: its table and its name.
+/// The column that a statement adds: its table and its name.
 pub(super) fn added(shared: &str) -> Option<(&str, &str)> {
     shared.strip_prefix("@COLUMN ")?.split_once('.')
 }
 
-/// An index that a statement adds to a table that is there: the table, the index, its columns, and which rows
-/// it has.
+/// The index that a statement adds to an existing table: the table, the index, its columns, and the rows that
+/// it covers.
 pub(super) fn indexed(shared: &str) -> Option<(&str, &str, &str, &str)> {
     let (table, rest) = shared.strip_prefix("@ADD_INDEX ")?.split_once('.')?;
     let (index, rest) = rest.split_once(' ')?;
@@ -161,11 +169,11 @@ pub(super) fn indexed(shared: &str) -> Option<(&str, &str, &str, &str)> {
     Some((table, index, columns, rows))
 }
 
-/// Where the version stands; there before anything else.
+/// The table with the version. It exists before anything else.
 pub(super) const MARK: &str = "CREATE TABLE IF NOT EXISTS kw_journal (id @INT PRIMARY KEY, format @INT NOT NULL, \
      epoch @INT NOT NULL, holder @BYTES NOT NULL, since_ms @INT NOT NULL)@TABLE";
 
-/// One statement as an engine takes it; `None` where it needs none.
+/// One statement in the form of an engine; `None` if the engine needs none.
 pub(super) fn statement(dialect: ServerDialect, shared: &str) -> Option<String> {
     let (bytes, table) = match dialect {
         ServerDialect::Postgres => ("bytea", ""),
@@ -185,7 +193,7 @@ pub(super) fn statement(dialect: ServerDialect, shared: &str) -> Option<String> 
     let text = match (dialect, shared.strip_prefix("@PACKED ")) {
         (ServerDialect::Postgres, Some(column)) => {
             let (table, column) = column.split_once('.')?;
-            // Packed already: to pack it again would cost time and win nothing.
+            // Packed already: packing again would cost time and save nothing.
             format!("ALTER TABLE {table} ALTER COLUMN {column} SET STORAGE EXTERNAL")
         }
         (ServerDialect::Postgres, None) => shared.replace("@INDEX", "CREATE INDEX IF NOT EXISTS"),
@@ -195,7 +203,7 @@ pub(super) fn statement(dialect: ServerDialect, shared: &str) -> Option<String> 
     let text = text.replace("@INT", "bigint").replace("@BYTES", bytes).replace("@TABLE", table);
     let text = between(&text, ("@KEY(", ')'), |length| match dialect {
         ServerDialect::Postgres => "bytea".to_owned(),
-        // What an index holds has a length.
+        // An indexed column needs a length.
         ServerDialect::Mysql => format!("VARBINARY({length})"),
     });
     Some(between(&text, ("@INSIDE{", '}'), |inside| match dialect {

@@ -1,5 +1,5 @@
-//! The one connection that writes. It holds a lock, and compares the journal's epoch and its commits in
-//! every transaction.
+//! The one connection that writes. It holds a lock, and compares the journal's epoch and its commits in every
+//! transaction.
 
 use std::sync::Arc;
 
@@ -26,14 +26,14 @@ use crate::store::rows::{KnownKeys, RowBatch, StateKey, StoreResult};
 use crate::store::{PluginWrites, StoreReader, StoreWriter, TransactionStart};
 
 const COMMIT: &str = "COMMIT";
-/// Where others have to learn of it.
+/// Runs if other processes have to learn of the commit.
 const COMMIT_NEWS: &str = "UPDATE kw_journal SET epoch = epoch + 1 WHERE id = 1; COMMIT";
 
 /// A replica's share of a journal.
 pub(super) struct ReplicaShare {
     sharing: ReplicaSharing,
     slot: u8,
-    /// In which it writes what plugins left.
+    /// The term in which it writes what plugins save.
     term: Option<i64>,
     watches: Arc<ReplicaWatches>,
     /// The announcement in the current transaction.
@@ -56,22 +56,22 @@ pub(crate) struct ServerWriter {
     session: ServerSession,
     /// The server's number of the session.
     number: i64,
-    /// Its own; of a replica, that of which it knows what was written.
+    /// Its own epoch. For a replica, the epoch up to which it knows what was written.
     epoch: i64,
-    /// As the transaction that is under way has found it.
+    /// The epoch that the present transaction found.
     found: i64,
     /// The commits that are known.
     known: CommitIdentity,
-    /// The same once the transaction that is under way is committed.
+    /// The commits that will be known once the present transaction is committed.
     under_way: CommitIdentity,
     clock: Arc<dyn Clock>,
-    /// `None`: it has the journal for itself.
+    /// `None` if it has the journal for itself.
     share: Option<ReplicaShare>,
 }
 
 impl ServerWriter {
-    /// Makes the writer of a session that holds the lock, on tables of this format. Of one that has the
-    /// journal for itself a new epoch begins.
+    /// Makes the writer from a session that holds the lock, on tables of this format. A writer that does not
+    /// share the journal begins a new epoch.
     pub(super) async fn new(
         server: ServerAddress,
         mut session: ServerSession,
@@ -90,7 +90,7 @@ impl ServerWriter {
         Ok(writer)
     }
 
-    /// Only from the epoch that is known: another process may have begun one.
+    /// Only from the known epoch, because another process may have begun one.
     async fn next_epoch(&mut self) -> StoreResult<()> {
         let session = &mut self.session;
         let text = "UPDATE kw_journal SET epoch = ?, holder = ?, since_ms = ? WHERE id = 1 AND epoch = ?";
@@ -113,7 +113,7 @@ impl ServerWriter {
         self.share.as_ref().map_or(LockRight::Whole, |share| LockRight::Replica(share.slot))
     }
 
-    /// Ends the transaction. `news`: others have to learn of it.
+    /// Ends the transaction. `news` is set if others have to learn of it.
     async fn finish(&mut self, news: bool) -> StoreResult<()> {
         let news = news && self.share.is_some();
         self.session.script(if news { COMMIT_NEWS } else { COMMIT }).await?;
@@ -137,14 +137,14 @@ impl ServerWriter {
         Ok(())
     }
 
-    /// Takes a replica's seat again. Only who holds the journal's own lock comes in.
+    /// Takes a replica's seat again. Only the holder of the journal's own lock may join.
     async fn sit_again(&mut self, session: &mut ServerSession) -> StoreResult<()> {
         replicas::end_stalled(session, self.seat()).await?;
         let Some(share) = &self.share else { return Ok(()) };
         if let LockAttempt::Others(holder) = replicas::come_in(session, &share.sharing).await? {
             return Err(replicas::had_by(&holder.name));
         }
-        // As long as the old session lives, it is not decided what became of its transaction.
+        // As long as the old session lives, the fate of its transaction is undecided.
         let old = holding_session(session, self.seat()).await?;
         if old == Some(self.number) {
             return Err(JournalError::Unavailable(
@@ -164,7 +164,7 @@ impl ServerWriter {
     /// Takes the journal's lock again.
     async fn hold_again(&mut self, session: &mut ServerSession) -> StoreResult<()> {
         let LockAttempt::Others(holder) = lock(session, LockRight::Whole).await? else { return Ok(()) };
-        // Who it is, and whether it is a writer, shows in the epoch.
+        // The epoch shows who it is, and whether it is a writer.
         let rows = session.fetch("SELECT epoch FROM kw_journal WHERE id = 1", Vec::new()).await?;
         let epoch = rows.first().map_or(Ok(0), |row| row.int(0))?;
         if epoch != self.epoch {
@@ -173,9 +173,9 @@ impl ServerWriter {
         Err(JournalError::Unavailable("another session has the journal's lock".into()))
     }
 
-    /// Begins a transaction, in which nobody else becomes the writer.
+    /// Begins a transaction in which nobody else can become the writer.
     async fn fence(&mut self) -> StoreResult<TransactionFence> {
-        // The second statement sees what was committed while the first waited.
+        // The second statement sees what was committed while the first one waited.
         let number = own_number_expression(self.session.dialect());
         let newest = if self.share.is_some() { ", (SELECT max(seq) FROM kw_states)" } else { "" };
         let text = format!(
@@ -205,12 +205,12 @@ impl ServerWriter {
 /// The facts that a transaction reads as it begins.
 struct TransactionFence {
     term: i64,
-    /// The newest state, where others may write as well.
+    /// The newest state, if others may write as well.
     newest: Seq,
 }
 
-/// The error for an epoch that is not ours. Epochs only ascend: one before ours is of another time or another
-/// journal.
+/// The error for an epoch that is not ours. Epochs only ascend: an earlier one comes from another time or
+/// another journal.
 fn taken_over(holder: &str, epoch: i64, mine: i64) -> JournalError {
     if epoch < mine {
         return JournalError::Fatal(format!(
@@ -226,7 +226,7 @@ fn taken_over(holder: &str, epoch: i64, mine: i64) -> JournalError {
 
 #[async_trait]
 impl StoreWriter for ServerWriter {
-    /// The lock is what tells: as long as the old session lives, that one has it.
+    /// The lock decides: as long as the old session lives, it holds the lock.
     async fn reconnect(&mut self) -> StoreResult<()> {
         let mut session = self.server.dial_directly().await.map_err(SessionRefusal::into_error)?;
         self.server.make_durable(&mut session).await?;
@@ -237,7 +237,7 @@ impl StoreWriter for ServerWriter {
             None => self.hold_again(&mut session).await?,
         }
         (self.session, self.number) = (session, number);
-        // The transaction before may have been committed, and others may have written since.
+        // The previous transaction may have been committed, and others may have written since.
         self.known = commits::begin_line(&mut self.session, Some(self.known)).await?;
         match self.share {
             Some(_) => Ok(()),
@@ -258,7 +258,7 @@ impl StoreWriter for ServerWriter {
         })
     }
 
-    /// A term that is not this one's is left alone: it may be the next one's already.
+    /// A term that does not belong to this process is left alone, because it may already be the next one's.
     async fn lead(&mut self, leads: bool) -> StoreResult<()> {
         let Some(share) = &mut self.share else { return Ok(()) };
         let (slot, mine) = (share.slot, share.term.take());
@@ -322,8 +322,8 @@ impl StoreWriter for ServerWriter {
         lookup::keys(&mut self.session, questions).await
     }
 
-    /// Any error leaves the session as it is: the next batch begins with another one, and with it
-    /// the transaction that this one left open is undone.
+    /// An error leaves the session as it is: the next batch begins with another session, and the open
+    /// transaction of this one is rolled back.
     async fn commit(&mut self, rows: Option<RowBatch>, left: &PluginWrites<'_>) -> StoreResult<()> {
         let news = rows.is_some();
         self.session.write(rows, left).await?;
@@ -341,7 +341,7 @@ impl StoreWriter for ServerWriter {
         &mut self.session
     }
 
-    /// No replica remembers what retention takes.
+    /// No replica caches what retention removes.
     async fn remove(&mut self, removal: &RemovalPlan) -> StoreResult<()> {
         self.session.remove(removal).await?;
         self.finish(false).await
@@ -355,7 +355,7 @@ impl StoreWriter for ServerWriter {
     async fn tend(&mut self) {}
 
     async fn close(self: Box<Self>) -> StoreResult<()> {
-        // The lock goes with the session.
+        // The lock ends with the session.
         drop(self);
         Ok(())
     }

@@ -1,10 +1,10 @@
-//! Reads a block of states in one step, for whoever follows the journal: a plugin that has fallen behind, a replay, a
+//! Reads a block of states in one step, for followers of the journal: a plugin that lags, a replay, a
 //! carrier.
 //!
-//! sqlx hands rows over one by one between two threads. So its statements put a block together as a JSON text, which is
-//! made by SQLite and taken apart here: that costs more than to read the rows. This reads the columns as they are, on a
-//! thread that may block, with one switch of threads a block. It has connections of its own, so it is no part of a
-//! snapshot that sqlx's connection has begun.
+//! sqlx passes rows one by one between two threads. To avoid that, the sqlx statements let SQLite build a
+//! JSON text for a block, but building and parsing it costs more than reading the rows. This module reads the
+//! columns directly, on a thread that may block, with one thread switch for each block. It has its own
+//! connections, so it is not part of a snapshot that sqlx's connection has begun.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,7 +22,7 @@ use crate::store::rows::{StateEnvelope, StateKey, StoreResult};
 const AFTER: &str = "SELECT seq, object, version, flags, back, status, previous, owner, observed_ms, at, anchor, sums \
     FROM states WHERE seq > ? ORDER BY seq LIMIT ?";
 
-/// KiB of pages that each reader keeps. What is read again lies in the system's own cache; SQLite's
+/// KiB of pages that each reader caches. Pages that are read again are in the system's own cache; SQLite's
 /// default of 2 MiB would be 8 MiB for four readers.
 pub(super) const READER_CACHE_KIB: i64 = 512;
 
@@ -47,7 +47,7 @@ impl BlockReader {
         read.map_err(ended)?
     }
 
-    /// A connection that failed is not used again.
+    /// A connection that failed is not reused.
     fn read(&self, after: i64, limit: i64) -> StoreResult<Vec<StateEnvelope>> {
         let connection = match self.take()? {
             Some(connection) => connection,
@@ -71,7 +71,7 @@ impl BlockReader {
         }
     }
 
-    /// What is being read meanwhile ends with its own connection.
+    /// A read in progress closes its own connection when it ends.
     pub fn close(&self) {
         drop(self.idle.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
@@ -112,7 +112,7 @@ fn columns(connection: &Connection, after: i64, limit: i64) -> rusqlite::Result<
     read.collect()
 }
 
-/// A number or a text; what is neither is not of this format.
+/// A number or a text. Any other type does not belong to this format.
 fn key(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<StateKey>> {
     Ok(match row.get_ref(column)? {
         ValueRef::Null => None,

@@ -1,4 +1,4 @@
-//! Classifies the errors of SQLite: the caller tries again, or the process stops.
+//! Classifies the errors of SQLite: the caller retries, or the process stops.
 
 use kubewitness_core::ports::JournalError;
 
@@ -15,15 +15,16 @@ const FULL: i64 = 13;
 const CANT_OPEN: i64 = 14;
 const NOT_A_DATABASE: i64 = 26;
 
-/// A write that the system refused, as a quota does: nothing was synced, a rollback undoes it.
+/// A write that the system refused, for example because of a quota: nothing was synced, and a rollback undoes
+/// it.
 const IO_WRITE: i64 = IO | 3 << 8;
-/// No room for the shared memory beside the WAL.
+/// No room for the shared memory file beside the WAL.
 const IO_SHM_SIZE: i64 = IO | 19 << 8;
 const IO_NO_MEMORY: i64 = IO | 12 << 8;
-/// A read-only connection can't undo a transaction that was cut off.
+/// A read-only connection can't undo an interrupted transaction.
 const READ_ONLY_ROLLBACK: i64 = READ_ONLY | 3 << 8;
 
-/// The extended result code, where the error is SQLite's own.
+/// The extended result code, if the error comes from SQLite itself.
 pub(super) fn code(error: &sqlx::Error) -> Option<i64> {
     error.as_database_error()?.code()?.parse().ok()
 }
@@ -38,16 +39,16 @@ pub(crate) fn classify(error: sqlx::Error) -> JournalError {
         (None, error @ (sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed)) => {
             JournalError::Unavailable(error.to_string())
         }
-        // A connection that is being opened has no code for it.
+        // A connection that is being opened reports no code for it.
         (None, sqlx::Error::Io(error)) if error.kind() == std::io::ErrorKind::OutOfMemory => {
             JournalError::Unavailable("SQLite has no memory left".into())
         }
-        // A worker that died, or a row that is not of this format.
+        // A worker died, or a row has another format.
         (None, error) => JournalError::Fatal(format!("{error}: {DOUBTFUL}")),
     }
 }
 
-/// Of a connection over rusqlite.
+/// Classifies an error of a rusqlite connection.
 pub(super) fn classify_direct(error: &rusqlite::Error) -> JournalError {
     match error.sqlite_error() {
         Some(told) => by_code(i64::from(told.extended_code), error),

@@ -1,5 +1,4 @@
-//! The files of one journal: their names and sizes, and the check that each is a regular file or
-//! missing.
+//! The files of one journal: their names and sizes, and the check that each is a regular file or missing.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -18,8 +17,8 @@ pub(super) fn bytes(path: &Path) -> u64 {
     std::fs::metadata(path).map_or(0, |metadata| metadata.len())
 }
 
-/// Which file a name leads to, told apart as SQLite does; `None` where it leads to none. The file is not
-/// opened: to close it again would let go of all locks that SQLite has on it.
+/// Identifies the file behind a name as SQLite does; `None` if no file has the name. The file is not opened:
+/// closing it would release all locks that SQLite holds on it.
 pub(super) fn file_id(path: &Path) -> std::io::Result<Option<u64>> {
     match std::fs::metadata(path) {
         Ok(found) => Ok(Some(found.ino())),
@@ -41,7 +40,8 @@ pub(super) fn unavailable(path: &Path, reason: impl std::fmt::Display) -> OpenEr
     OpenError::Unavailable { path: path.to_path_buf(), reason: reason.to_string() }
 }
 
-/// Whatever SQLite would open by these names is a regular file or not there, on a disk that answers.
+/// Checks that every file that SQLite would open under these names is regular or missing, on a disk that
+/// answers.
 pub(super) async fn expect_files(path: &Path) -> Result<(), OpenError> {
     for suffix in ["", ".lock", "-wal", "-shm", "-journal"] {
         let name = beside(path, suffix);

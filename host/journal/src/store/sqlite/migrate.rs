@@ -1,8 +1,8 @@
 //! Migrates older formats to the present one, a version at a time.
 //!
-//! A step is one transaction that also moves `user_version`: a process that is killed in between
-//! leaves the file as it was before the step, or as it is after it, and the next start goes on from
-//! there. Steps are never changed once a version was released; a new version is a new step.
+//! A step is one transaction that also moves `user_version`. A process that is killed leaves the file as
+//! before or as after the step, and the next start continues from there. Released steps never change; a new
+//! version is a new step.
 
 use std::path::Path;
 
@@ -24,7 +24,7 @@ const STEPS: [&str; VERSION as usize - 1] = [
      INSERT INTO current_2 (object, newest, tail) SELECT object, newest, tail FROM current ORDER BY object;
      DROP TABLE current;
      ALTER TABLE current_2 RENAME TO current;",
-    // 3: what retention has to know, to bound a source by its size and to tell what it took.
+    // 3: the figures with which retention limits a source by its size, and counts what it removed.
     "ALTER TABLE tallies ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0;
      ALTER TABLE streams ADD COLUMN taken INTEGER NOT NULL DEFAULT 0;
      CREATE TABLE taken (
@@ -34,14 +34,14 @@ const STEPS: [&str; VERSION as usize - 1] = [
          SELECT s.seq / 1024 AS segment, o.stream, sum(length(s.document) + 100) AS bytes
          FROM states s JOIN objects o ON o.id = s.object GROUP BY 1, 2
      ) AS t WHERE tallies.segment = t.segment AND tallies.stream = t.stream;",
-    // 4: letters tell each try, and records say what was done.
+    // 4: letters record each try, and records say what was done.
     "ALTER TABLE letters ADD COLUMN tries TEXT NOT NULL DEFAULT '[]';
      ALTER TABLE replays ADD COLUMN what TEXT NOT NULL DEFAULT 'replay';",
-    // 5: what audits found.
+    // 5: the findings of audits.
     "CREATE TABLE discrepancies (
          stream INTEGER NOT NULL, number INTEGER NOT NULL, body TEXT NOT NULL, PRIMARY KEY (stream, number)
      ) STRICT, WITHOUT ROWID;",
-    // 6: every row has a sum, which `checksums` fills in.
+    // 6: every row has a checksum, which `checksums` fills in.
     "ALTER TABLE streams ADD COLUMN sum INTEGER NOT NULL DEFAULT 0;
      ALTER TABLE kinds ADD COLUMN sum INTEGER NOT NULL DEFAULT 0;
      ALTER TABLE owned ADD COLUMN sum INTEGER NOT NULL DEFAULT 0;
@@ -55,19 +55,20 @@ const STEPS: [&str; VERSION as usize - 1] = [
      ALTER TABLE replays ADD COLUMN sum INTEGER NOT NULL DEFAULT 0;
      ALTER TABLE discrepancies ADD COLUMN sum INTEGER NOT NULL DEFAULT 0;
      UPDATE owned SET sum = 31 * owner + 17 * object;",
-    // 7: documents may be kept as edits, which an older program can't read. What is there stays.
+    // 7: documents may be stored as edits, which an older program can't read. Existing documents stay.
     "",
-    // 8: objects that have ended are found by their ends.
+    // 8: an index finds ended objects by their ends.
     "CREATE INDEX objects_by_end ON objects (stream, tail) WHERE tail IS NOT NULL;",
-    // 9: flags say what texts quote, which an older program would take for a damage. What is there says nothing of it.
+    // 9: flags record what texts quote. An older program would take them for damage. In existing rows this is
+    // unknown.
     "",
 ];
 
-/// The version from which on rows have sums.
+/// The version from which rows have checksums.
 const SEALED: i64 = 6;
 
-/// Brings a file of version `from` to the present one. `unfinished`: an import that has not come to its
-/// end stays marked.
+/// Migrates a file of version `from` to the present one. With `unfinished`, the mark of an unfinished import
+/// stays.
 pub(super) async fn migrate(
     connection: &mut SqliteConnection,
     path: &Path,

@@ -28,16 +28,16 @@ use crate::store::format::unmarked;
 use crate::store::rows::StoreResult;
 use crate::store::{self, OpenedJournal};
 
-/// Prepared statements that a reader keeps.
+/// The most prepared statements of a reader.
 const STATEMENTS: usize = 64;
 
-/// Rows on their way from SQLite's thread to the reader.
+/// The most rows between SQLite's thread and the reader.
 const ROWS_IN_FLIGHT: usize = 512;
 
-/// A reader makes no journal.
+/// A reader creates no journal.
 const NOTHING: &str = "there is no journal here: name the controller's data folder with --data";
 
-/// Where a rollback journal says of how many pages the file was before the transaction.
+/// Where a rollback journal has the number of pages before the transaction.
 const PAGES_BEFORE: Range<usize> = 16..20;
 
 pub(crate) struct SqliteStore {
@@ -47,13 +47,13 @@ pub(crate) struct SqliteStore {
     lock: FileLock,
 }
 
-/// Held while the store is open; the system lets go of it when the process dies.
+/// Held while the store is open; the system releases it when the process dies.
 struct FileLock(File);
 
 /// The content of a file before anything is written to it.
 enum FileContent {
     Nothing,
-    /// A journal of this version, which is not newer than ours; with a mark for an unfinished import.
+    /// A journal of this version, which is not newer than ours, with the mark of an unfinished import.
     Journal(i64, bool),
 }
 
@@ -85,7 +85,7 @@ fn refused(path: &Path, error: JournalError) -> OpenError {
 }
 
 impl SqliteStore {
-    /// `unfinished`: also one with an import that has not come to its end, which is told.
+    /// With `unfinished` it also opens a journal with an unfinished import, and returns whether it is one.
     pub async fn open(
         path: &Path,
         readers: u32,
@@ -122,7 +122,7 @@ impl SqliteStore {
             .test_before_acquire(false)
             .connect_lazy_with(reading);
         let path = path.to_path_buf();
-        // One for each of the readers, who have no more than one block at a time.
+        // One for each of the readers, which read at most one block at a time.
         let blocks = Arc::new(BlockReader::new(path.clone(), readers.max(1) as usize));
         let writer = SqliteWriter::new(path.clone(), thread, file, reader);
         Ok((Self { path, readers: pool, blocks, lock }, writer, is_unfinished))
@@ -168,7 +168,7 @@ impl FileLock {
 }
 
 impl Drop for FileLock {
-    /// By name, not by closing: a child that is just being started has the file open as well.
+    /// Unlocked explicitly and not by closing: a child process that is just starting has the file open, too.
     fn drop(&mut self) {
         if let Err(error) = self.let_go() {
             tracing::debug!(%error, "the journal's lock is let go of by closing its file");
@@ -176,11 +176,11 @@ impl Drop for FileLock {
     }
 }
 
-/// Reads marks and version, changing nothing.
+/// Reads marks and version, and changes nothing.
 async fn inspect(path: &Path) -> Result<FileContent, OpenError> {
     match (bytes(path), wal_bytes(path)) {
         (0, 0) => return Ok(FileContent::Nothing),
-        // Its header is on disk before anything is in the WAL.
+        // The header is on disk before anything is in the WAL.
         (0, _) => return Err(OpenError::Orphan { path: path.to_path_buf() }),
         _ => {}
     }
@@ -192,7 +192,7 @@ async fn inspect(path: &Path) -> Result<FileContent, OpenError> {
         found => found.map_err(|error| open_error(path, error))?,
     };
     match found {
-        // A crash between the file's creation and its first transaction.
+        // A crash came between the file's creation and its first transaction.
         (0, 0, 0) => Ok(FileContent::Nothing),
         (APPLICATION_ID, format, _) => match unmarked(format) {
             (found, _) if found > VERSION => {
@@ -207,7 +207,7 @@ async fn inspect(path: &Path) -> Result<FileContent, OpenError> {
     }
 }
 
-/// Refuses a file in which somebody made a trigger: each of our writes would do what the trigger says, too.
+/// Refuses a file with a trigger: each of our writes would run it.
 async fn expect_ours(connection: &mut SqliteConnection, path: &Path) -> Result<(), OpenError> {
     let triggers = triggers(connection).await.map_err(|error| open_error(path, error))?;
     match triggers.first() {
@@ -216,8 +216,8 @@ async fn expect_ours(connection: &mut SqliteConnection, path: &Path) -> Result<(
     }
 }
 
-/// A process died within a transaction that it wrote without a WAL. A journal has none but the first,
-/// which makes the file: whoever writes to it next undoes that, and nothing is left.
+/// A process died within a transaction that it wrote without a WAL. Only a journal's first transaction, which
+/// creates the file, is written so. The next writer rolls it back, and nothing is left.
 fn cut_off(path: &Path) -> Result<FileContent, OpenError> {
     let name = beside(path, "-journal");
     let mut header = [0; PAGES_BEFORE.end];
@@ -235,7 +235,7 @@ pub(super) async fn read_only(path: &Path) -> Result<SqliteConnection, OpenError
     options(path).read_only(true).connect().await.map_err(|error| open_error(path, error))
 }
 
-/// A journal of this format, and a connection that is unable to write.
+/// A journal of this format, with a connection that can't write.
 pub(crate) async fn open_to_read(path: &Path) -> Result<OpenedJournal, OpenError> {
     expect_files(path).await?;
     if bytes(path) == 0 && wal_bytes(path) == 0 {
@@ -257,7 +257,7 @@ pub(crate) async fn open_to_read(path: &Path) -> Result<OpenedJournal, OpenError
     }
 }
 
-/// Removes a journal that holds an import that has not come to its end, and no other.
+/// Removes a journal with an unfinished import, and no other.
 pub(crate) async fn discard(path: &Path) -> Result<(), OpenError> {
     let nothing = || OpenError::NothingToDiscard { place: path.display().to_string() };
     if bytes(path) == 0 && wal_bytes(path) == 0 {
@@ -265,8 +265,8 @@ pub(crate) async fn discard(path: &Path) -> Result<(), OpenError> {
     }
     let lock = FileLock::of(path)?;
     let FileContent::Journal(_, true) = inspect(path).await? else { return Err(nothing()) };
-    // Without its WAL it is an older state of the same import, or an empty file: whoever is killed
-    // in between leaves what can be discarded again, or begun with. The lock stays, as always.
+    // Without its WAL, the file is an older state of the same import, or empty. So a killed process leaves
+    // something that can be discarded again, or used for a new start. The lock file stays, as always.
     for name in [beside(path, "-wal"), beside(path, "-shm"), path.to_path_buf()] {
         match std::fs::remove_file(&name) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {

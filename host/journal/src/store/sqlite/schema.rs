@@ -1,81 +1,93 @@
 //! The format of the file, version 9.
 //!
-//! One SQLite database in WAL mode, `application_id` 0x4B574A31 ("KWJ1"), `user_version` the
-//! format's version. Beside it lies `<file>.lock`, which the one writing process holds locked;
-//! it is empty and may stay when nobody runs.
+//! It is one SQLite database in WAL mode. `application_id` is 0x4B574A31 ("KWJ1"), and `user_version` is the
+//! version of the format. `<file>.lock` is beside it. The writing process holds a lock on that file; the file
+//! is empty, and may stay when no process runs.
 //!
 //! | table | a row is | grows by |
 //! |---|---|---|
-//! | `states` | a state, by position; positions are 1, 2, 3, …, without a hole but for what retention took | every state, about 70 bytes and its delta |
+//! | `states` | a state, by position; positions are 1, 2, 3, …, and holes exist only where retention removed states | every state, about 70 bytes and its delta |
 //! | `objects` | an object in one epoch of one source, or (`stream` 0) an owner | every object, about 110 bytes |
-//! | `kinds`, `statuses`, `anchors` | what many rows share | few |
+//! | `kinds`, `statuses`, `anchors` | a value that many rows share | few |
 //! | `owned` | an owner and an object that it owned | every owned object |
 //! | `current` | a live object: its newest state and the end of its chain, about 20 bytes | not; it is removed when the object ends |
-//! | `snapshots` | a live object's whole document at one of its states | not; replaced every eighth step of a chain, removed when the object ends |
+//! | `snapshots` | the whole document of a live object at one of its states | not; replaced every eighth step of a chain, removed when the object ends |
 //! | `streams` | an epoch of a source: checkpoint and counters | every epoch |
-//! | `tallies` | how many states of a stream lie in a segment of 1,024 positions, and their bytes | every segment |
-//! | `taken` | a plugin of whose states retention took some: how many it had finished and was never handed | plugins |
-//! | `gaps`, `poison` | holes; bytes that did not decode | each of them |
-//! | `discrepancies` | what an audit found to differ: `number` counts all of its stream, of which the newest `limits::DISCREPANCIES` are kept | not |
-//! | `plugins`, `letters`, `kv`, `replays` | progress, dead letters, a plugin's own keys, who replayed or dropped | plugins |
+//! | `tallies` | the number of a stream's states in a segment of 1,024 positions, and their bytes | every segment |
+//! | `taken` | a plugin from which retention removed states: how many of them it had finished, and how many it never received | plugins |
+//! | `gaps`, `poison` | a gap; bytes that did not decode | each of them |
+//! | `discrepancies` | a difference that an audit found: `number` counts all of its stream, and the newest `limits::DISCREPANCIES` are kept | not |
+//! | `plugins`, `letters`, `kv`, `replays` | progress; a dead letter; a key of a plugin; a record of a replay or a drop | plugins |
 //!
-//! **A state's id** is `source/epoch/group/kind/uid/` of its object and then its key: the version,
-//! `gone`, or `gap:` and bounds. The key is the column `version`: an integer where the version is
-//! decimal and has up to 18 digits, `=` and the version where not, -1 for `gone`, `~` and bounds
-//! for a gap. UNIQUE(version, object) in this order, since versions arrive ascending and objects
-//! do not: new entries go to the end of the index however long the journal is. `at` is the
-//! version of those whose key isn't one.
+//! **The id of a state** is `source/epoch/group/kind/uid/` of its object and then its key: the version,
+//! `gone`, or `gap:` and the bounds. The column `version` holds the key: an integer if the version is decimal
+//! and has up to 18 digits, otherwise `=` and the version; -1 for `gone`; `~` and the bounds for a gap. The
+//! index is UNIQUE(version, object) in this order, because versions ascend and objects do not: new entries go
+//! to the end of the index, however long the journal is. `at` is the version of a state whose key is not its
+//! version.
 //!
-//! **Chains**: `back` says how many positions before lies the state before of the same uid; the
-//! end of the chain is `current.tail`, or `objects.tail` once the object has ended. So the states
-//! of one object are found without an index over them.
+//! **Chains**: `back` says how many positions back the previous state of the same uid is. The end of the
+//! chain is `current.tail`, or `objects.tail` once the object has ended. So the states of one object are
+//! found without an index over them.
 //!
-//! **Ended objects** are found by `objects_by_end`: `objects.tail` is set once an object has ended.
-//! An object that came back after it had left keeps the number, and has a row in `current` again.
+//! **Ended objects** are found by `objects_by_end`: `objects.tail` is set once an object has ended. An object
+//! that left the selector and returned keeps the number, and has a row in `current` again.
 //!
-//! **Documents**: `flags` holds the change (2 bits), late (1 bit), how the document is kept
-//! (2 bits: none, full, delta on the state before, delta on an anchor), how many deltas it is away
-//! from a full one (8 bits, at most `limits::DELTA_CHAIN`), and the print of the rules under which the
-//! state's texts quote no secret of its document and the one before (32 bits; 0: nobody has looked, or
-//! they may quote one). An anchor is a full document of the same
-//! source; a delta on the state before that names one is a delta on both, the anchor first. `sums` is two CRC-32: of the other
-//! columns (high half) and of the document's exact bytes. Both are compared at each reading.
+//! **Documents**: `flags` contains
 //!
-//! **Current objects**: the document of a live object is that of `current.newest`, so a state does
-//! not carry it twice: a start makes it from the object's snapshot, or from the beginning of its
-//! chain, and the deltas since. Which states have a snapshot changes nothing but how many those
-//! are.
+//! - the change (2 bits), and whether the state is late (1 bit);
+//! - how the document is stored (2 bits): not at all, in full, as a delta on the previous state, as a delta
+//!   on an anchor;
+//! - the number of deltas between it and a full document (8 bits, at most `limits::DELTA_CHAIN`);
+//! - the print of the rules under which the state's texts quote no secret of its own and the previous
+//!   document (32 bits; 0 if nobody has looked, or they may quote one).
 //!
-//! **Versions**: a file of an older version is migrated when it is opened to be written (`migrate`
-//! has the steps), one of a newer version is refused. Version 1 had the whole document of each live
-//! object in `current`, up to version 3 letters did not tell their tries, up to version 4 what audits found
-//! was not kept, up to version 5 only states, objects, documents and statuses had sums, up to version
-//! 6 no document was kept as edits, up to version 7 no index found the objects that have ended, and up to version 8 it
-//! was not kept what texts quote.
+//! An anchor is a full document of the same source. A delta on the previous state that names an anchor is a
+//! delta on both, with the anchor first. `sums` has two CRC-32: one over the other columns (high half) and
+//! one over the exact bytes of the document. Both are compared at each read.
 //!
-//! **Unfinished imports** are marked in `user_version` ([`UNFINISHED`](crate::store::format::UNFINISHED)), from the
-//! first append of an import until its end was taken in.
+//! **Current objects**: the document of a live object is that of `current.newest`, so it is not stored twice.
+//! At startup it is restored from the object's snapshot, or from the beginning of its chain, with the deltas
+//! since. Snapshots only shorten this: which states have one changes nothing else.
 //!
-//! **Sums**: every row has one, or says nothing that others do not say too (`current` and `snapshots`
-//! of states, `tallies` of how many there are). What each covers stands in [`checksum`](crate::store::rows::checksum).
+//! **Versions**: a file of an older version is migrated when it is opened for writing (`migrate` has the
+//! steps); a newer one is refused.
 //!
-//! **Letters**: `replaying` is 0 while one is parked, 1 once it was taken back, 2 once it was
-//! dropped; a dropped one stays, since its state stays accounted for by it.
+//! | version | what it added |
+//! |---|---|
+//! | 2 | snapshots; before, `current` had the whole document of each live object |
+//! | 3 | retention |
+//! | 4 | each try of a letter |
+//! | 5 | the findings of audits |
+//! | 6 | checksums in every row; before, only states, objects, documents and statuses had them |
+//! | 7 | documents as edits |
+//! | 8 | an index of ended objects |
+//! | 9 | flags that record what texts quote |
 //!
-//! **Notes** of plugins' calls lie in `kv` under keys that begin with a NUL, which no key of a plugin has. They
-//! may be written without a sync: the next transaction syncs them.
+//! **Unfinished imports** are marked in `user_version` ([`UNFINISHED`](crate::store::format::UNFINISHED)),
+//! from the first append of an import until its end was accepted.
 //!
-//! **Retention** takes states from the front of each object's chain (of what a plugin may have in its
-//! hands, from behind it). The first that stays gets a document that needs none before it, and its
-//! `back` tells the last before the hole, or 0. `streams.taken` counts what is gone, so that a hole
-//! that nobody accounts for is damage; the newest position of all never goes, since the next is
-//! counted from it. Pages that become free are written to again: the file does not shrink.
+//! **Checksums**: every row has one, unless it only repeats other rows (`current` and `snapshots` repeat
+//! states, `tallies` counts them). [`checksum`](crate::store::rows::checksum) says what each covers.
 //!
-//! **Recovery**: a transaction holds everything that its batch means, so after a crash SQLite's
-//! own recovery of the WAL is all that is needed. `synchronous=FULL`: an answered append has
-//! been synced. What the writer holds in memory can be looked up again.
+//! **Letters**: `replaying` is 0 while a letter is parked, 1 while it is being replayed, and 2 once it was
+//! dropped. A dropped letter stays, because it accounts for its state.
 //!
-//! Limits: 32,766 binds a statement (at most 256 rows of 13 columns are written in one); 2⁶³
+//! **Notes** of plugins' calls are in `kv`, under keys that begin with a NUL, which no key of a plugin
+//! contains. They may be written without a sync: the next transaction syncs them.
+//!
+//! **Retention** removes states from the front of each object's chain. If it may remove states past the
+//! cursors of plugins, a state that a plugin may be processing stays, and those after it may go. The first
+//! state that stays gets a document that needs none before it, and its `back` leads to the last state before
+//! the hole, or is 0. `streams.taken` counts the removed states, so a hole that is not counted is damage. The
+//! newest position of all is never removed, because the next one is counted from it. Free pages are reused:
+//! the file does not shrink.
+//!
+//! **Recovery**: a transaction contains everything that its batch means, so SQLite's own recovery of the WAL
+//! is enough after a crash. `synchronous=FULL`: an answered append was synced. Everything in the writer's
+//! memory can be looked up again.
+//!
+//! Limits: 32,766 bound values in a statement (at most 256 rows of 13 columns are written by one), and 2⁶³
 //! positions.
 
 use sqlx::SqliteConnection;

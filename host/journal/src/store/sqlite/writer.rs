@@ -1,5 +1,5 @@
-//! The one writer of the file. Before and in each transaction it checks that the file is still the one
-//! that it opened, and that nothing committed is missing in it.
+//! The one writer of the file. Before and in each transaction it checks that the file is still the one that
+//! it opened, and that no commit is missing in it.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,26 +21,25 @@ use crate::store::rows::removal::{RemovalPlan, UnusedRows};
 use crate::store::rows::{KnownKeys, RowBatch, StateKey, StoreResult};
 use crate::store::{PluginWrites, StoreReader, StoreWriter, TransactionStart};
 
-/// Beyond this size the WAL is moved into the file and cut, even if that has to wait a moment
-/// for readers. SQLite's own checkpoints, every 1,000 pages, don't wait, so that a reader who is
-/// always there would let it grow without end.
+/// Beyond this size the WAL is moved into the file and truncated, even if that has to wait a moment for
+/// readers. SQLite's own checkpoints don't wait, so a permanent reader would let it grow forever.
 const WAL_BYTES: u64 = 64 << 20;
 
-/// How long the one writer waits for readers before it puts that off.
+/// How long the writer waits for readers before it postpones that.
 const WAL_PATIENCE: Duration = Duration::from_millis(100);
 
-/// Transactions between two looks at the size of the WAL.
+/// How many transactions are between two checks of the WAL's size.
 const WAL_LOOK: u32 = 64;
 
 /// The one writer.
 pub(crate) struct SqliteWriter {
     path: PathBuf,
     thread: WriterThread,
-    /// The one that was opened, whatever lies under its name by now.
+    /// The file that was opened, whatever file has its name now.
     file: Option<u64>,
     /// The newest state that is known to be committed.
     committed: Seq,
-    /// It asks between two transactions.
+    /// Used between two transactions.
     reader: SqliteConnection,
     transactions: u32,
 }
@@ -61,7 +60,7 @@ impl SqliteWriter {
         Self { path, thread, file, committed: 0, reader, transactions: 0 }
     }
 
-    /// The files beside it belong to the file that was opened.
+    /// The companion files belong to the file that was opened.
     fn lost(&self, what: &str) -> JournalError {
         let path = self.path.display();
         JournalError::Fatal(format!(
@@ -70,17 +69,17 @@ impl SqliteWriter {
         ))
     }
 
-    /// SQLite goes on in a file that has no name any more, and all of it would be gone at the end.
+    /// SQLite would continue to write into a deleted file, and everything would be lost at the end.
     fn is_there(&self) -> StoreResult<()> {
         match files::file_id(&self.path) {
-            // What can't be asked now is no answer.
+            // An unanswered check proves nothing.
             Err(_) => Ok(()),
             Ok(found) if found == self.file => Ok(()),
             Ok(_) => Err(self.lost("removed or replaced")),
         }
     }
 
-    /// Retention never takes the newest state.
+    /// Retention never removes the newest state.
     fn has_all(&self, newest: Seq) -> StoreResult<()> {
         match newest < self.committed {
             true => Err(self.lost("overwritten by an older copy")),
@@ -88,7 +87,7 @@ impl SqliteWriter {
         }
     }
 
-    /// Everything or nothing, and nothing in a journal that lacks what was committed.
+    /// Atomic, and refused if the journal lacks a known commit.
     async fn transaction(
         &self,
         sync: SyncMode,
@@ -111,15 +110,15 @@ impl SqliteWriter {
 #[async_trait]
 impl StoreWriter for SqliteWriter {
     async fn reconnect(&mut self) -> StoreResult<()> {
-        // What was abandoned has been committed or undone once this returns, and what is read from then
-        // on is true. It comes first, since this call may be abandoned as well.
+        // Once this returns, an abandoned transaction has been committed or rolled back, and everything read
+        // from then on is true. It comes first, because this call may be abandoned as well.
         self.thread.run(|_| Ok(())).await?;
-        // Nothing is begun under its name.
+        // No new file is created under its name.
         self.is_there()?;
         self.thread.reopen().await
     }
 
-    /// One process has the file, so that what is written together needs no earlier beginning.
+    /// Only one process has the file, so a transaction needs no start of its own.
     async fn begin(&mut self) -> StoreResult<TransactionStart> {
         Ok(TransactionStart::ALONE)
     }
@@ -191,7 +190,7 @@ impl StoreWriter for SqliteWriter {
 
     async fn end(&mut self) -> StoreResult<()> {
         self.is_there()?;
-        // It has a page of its own before anything is in the WAL.
+        // The file has its first page before anything is in the WAL.
         if std::fs::metadata(&self.path).is_ok_and(|found| found.len() == 0) {
             return Err(self.lost("emptied"));
         }
@@ -199,7 +198,7 @@ impl StoreWriter for SqliteWriter {
         self.has_all(newest)
     }
 
-    /// Keeps the WAL bounded. That it can't now is no error: the next look tries again.
+    /// Keeps the WAL bounded. A failure is not an error: the next call tries again.
     async fn tend(&mut self) {
         self.transactions = self.transactions.wrapping_add(1);
         if !self.transactions.is_multiple_of(WAL_LOOK) || files::wal_bytes(&self.path) <= WAL_BYTES {
@@ -216,8 +215,8 @@ impl StoreWriter for SqliteWriter {
             return Err(lost);
         }
         let asked = self.reader.close().await;
-        // Readers are closed later and could not do it: the whole journal is in the one file then,
-        // and a copy of that file is a copy of the journal.
+        // Readers are closed later and could not do it. Then the whole journal is in one file, and a copy of
+        // that file is a copy of the journal.
         self.thread.fold(BUSY).await?;
         self.thread.close().await?;
         asked.map_err(classify)
@@ -225,7 +224,7 @@ impl StoreWriter for SqliteWriter {
 
     fn abandon(self: Box<Self>) {
         self.thread.abandon();
-        // It could only be the last connection to a file in doubt, and one such is kept already.
+        // It can't be the last connection to a file in doubt, because one such connection is kept already.
         drop(self.reader);
     }
 

@@ -1,6 +1,5 @@
-//! The connection that writes, and its thread. A whole transaction is one hop to a thread that may
-//! block: with one hop for each statement, threads would spend more time on waking each other than on
-//! rows.
+//! The connection that writes, and its thread. A whole transaction is one hop to a thread that may block:
+//! with one hop for each statement, threads would spend more time waking each other than writing rows.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,33 +13,34 @@ use super::fault::classify_direct;
 use crate::report::DOUBTFUL;
 use crate::store::rows::StoreResult;
 
-/// Only a tool that somebody runs on the file can hold its lock: the one writer is us.
+/// Only a tool that somebody runs on the file can hold its lock, because this process is the only writer.
 pub(super) const BUSY: Duration = Duration::from_secs(5);
 
-/// Pages of the WAL after which SQLite moves it into the file: 16 MiB. Pages that change with every
-/// transaction are then moved once for thousands of states, and so rarely does a state wait for it.
+/// The number of WAL pages after which SQLite moves them into the file: 16 MiB. Pages that change with every
+/// transaction are then moved once for thousands of states, and a state rarely waits for it.
 const CHECKPOINT_PAGES: u32 = 4096;
 
-/// Statements that write, each for one row.
+/// The most prepared statements that write, each for one row.
 const STATEMENTS: usize = 64;
 
-/// KiB of pages that the writer keeps: whole documents of live objects are replaced in no order.
+/// KiB of pages that the writer caches: whole documents of live objects are replaced in no particular order.
 const CACHE: i64 = -4096;
 
-/// The WAL's file is cut to this size when it begins anew.
+/// The WAL's file is truncated to this size when it starts over.
 const WAL_KEPT: i64 = 64 << 20;
 
 /// When a transaction is synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SyncMode {
-    /// Before it counts as committed.
+    /// Before the transaction counts as committed.
     Full,
-    /// With the next one that is. A kill of the process takes nothing, a loss of power may take the whole of it.
+    /// Synced with the next transaction that is. A kill of the process loses nothing; a power failure may
+    /// lose all of it.
     Later,
 }
 
 impl SyncMode {
-    /// In WAL mode, the next sync of `FULL` also covers the earlier writes of `NORMAL`.
+    /// In WAL mode, the next sync of `FULL` also covers earlier writes of `NORMAL`.
     fn pragma(self) -> &'static str {
         match self {
             Self::Full => "FULL",
@@ -58,7 +58,8 @@ pub(super) struct WriterThread {
 
 struct WriterConnection {
     connection: Connection,
-    /// How it is set. Notes come thousands of times a second, and to set it takes as long as to write one.
+    /// The present setting. Notes come thousands of times a second, and changing the setting takes as long as
+    /// writing one.
     sync: SyncMode,
 }
 
@@ -76,7 +77,7 @@ impl WriterConnection {
     }
 }
 
-/// Opens a file that exists.
+/// Opens an existing file.
 fn connect(path: &Path) -> rusqlite::Result<Connection> {
     let connection = Connection::open_with_flags(
         path,
@@ -89,7 +90,7 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
     connection.pragma_update(None, "cell_size_check", true)?;
     connection.pragma_update(None, "cache_size", CACHE)?;
     connection.pragma_update(None, "temp_store", "MEMORY")?;
-    // These answer with what they were set to.
+    // These pragmas return the value that was set.
     connection.pragma_update_and_check(None, "journal_size_limit", WAL_KEPT, |_| Ok(()))?;
     connection.pragma_update_and_check(None, "wal_autocheckpoint", CHECKPOINT_PAGES, |_| Ok(()))?;
     Ok(connection)
@@ -114,7 +115,7 @@ impl WriterThread {
         })
     }
 
-    /// Work goes on when its caller is dropped, and what is asked for next waits for its end.
+    /// The work continues if its caller is dropped, and later work waits for its end.
     pub async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Connection) -> rusqlite::Result<T> + Send + 'static,
@@ -131,7 +132,7 @@ impl WriterThread {
         done(tokio::task::spawn_blocking(locked).await)
     }
 
-    /// Everything or nothing.
+    /// Atomic.
     pub async fn transaction<T: Send + 'static>(
         &self,
         sync: SyncMode,
@@ -139,7 +140,7 @@ impl WriterThread {
     ) -> StoreResult<T> {
         self.with(move |writing| {
             writing.set(sync)?;
-            // A deferred one would be refused when it turns into a writing one.
+            // A deferred transaction would be refused when it starts to write.
             let transaction = writing.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let done = work(&transaction)?;
             transaction.commit()?;
@@ -148,8 +149,8 @@ impl WriterThread {
         .await
     }
 
-    /// A connection that is not in the middle of anything. What was abandoned has been committed or
-    /// undone once this returns.
+    /// Gets a connection without open work. Once this returns, an abandoned transaction has been committed or
+    /// rolled back.
     pub async fn reopen(&self) -> StoreResult<()> {
         let path = self.path.clone();
         #[cfg(test)]
@@ -165,7 +166,7 @@ impl WriterThread {
         .await
     }
 
-    /// Moves the WAL into the file and cuts it, unless somebody reads it for longer than that.
+    /// Moves the WAL into the file and truncates it, unless somebody reads it for longer than `patience`.
     pub async fn fold(&self, patience: Duration) -> StoreResult<()> {
         self.run(move |connection| {
             connection.busy_timeout(patience)?;
@@ -184,7 +185,7 @@ impl WriterThread {
         done(closed)
     }
 
-    /// To close the last connection moves the log into the file and syncs both once more. This connection
+    /// Closing the last connection would move the log into the file and sync both once more. This connection
     /// is never closed, so no other one is the last.
     pub fn abandon(self) {
         std::mem::forget(self.connection);

@@ -1,39 +1,38 @@
-//! Judges whether a state fits its document and the earlier states of its object and of its name. Pure: it
-//! is given states in the order of their positions. `journal verify` and an import share it.
+//! Checks whether a state fits its document and the earlier states of its object and of its name. Pure: it
+//! gets the states in the order of their positions. `journal verify` and an import share it.
 //!
 //! | rule | because |
 //! |---|---|
-//! | a version is marked late exactly where a newer one of its object was told before | the writer compares the two, and marks it |
-//! | only a version is late | an end and a gap are told where they are found |
-//! | nothing follows the end of an object in its epoch but versions below that of the end | nobody comes back under a uid |
-//! | an object ends once in its epoch, and not below a version that it had | the id of an end has no version; the watch takes an older end for stale |
-//! | no number lies below an earlier one, also where a version without an order stands between | versions of an object grow |
-//! | a name does not go back to an object that had it before another one | one object has a name at a time |
-//! | the document of a version is of the same uid, name, namespace and version | the state was read from it |
-//! | a gap is named by its bounds, at least one of which is known, and the first lies below the second | the watch records no empty gap |
-//! | the document of a gap is of the same source, epoch and object, and its reason is a word | the watch writes both at once |
-//! | a gap that begins at a version of its object has none of the last versions within | the watch knew these when it wrote the gap |
-//! | a gap leaves the status as it was | nobody saw another one |
-//! | the epoch of a source never goes back | the journal refuses a state of an epoch that is over |
+//! | a version is marked late if and only if a newer one of its object came before it | the writer compares the two, and marks it |
+//! | only a version is late | an end and a gap are recorded where they are found |
+//! | after the end of an object, its epoch has only versions of it below that of the end | no object returns under its uid |
+//! | an object ends once in its epoch, and not below a version that it had | the id of an end has no version; the watch treats an older end as stale |
+//! | a number that is not late is not below an earlier one, even if a version without an order is between the two | versions of an object grow |
+//! | a name does not return to an object that had it before another one | one object has a name at a time |
+//! | the document of a version has the same uid, name, namespace and version | the state was read from it |
+//! | a gap is identified by its bounds; at least one of them is known, and the first is below the second | the watch records no empty gap |
+//! | the document of a gap has the same source, epoch and object, and its reason is a word | the watch writes both at once |
+//! | a gap that begins at a version of its object contains none of the object's last versions | the watch knew these when it wrote the gap |
+//! | a gap does not change the status | nobody saw another status |
+//! | the epoch of a source never goes back | the journal refuses a state of an epoch that has ended |
 //!
-//! What is **not** judged, since honest writers tell it too:
+//! The following is **not** checked, because honest writers produce it as well:
 //!
-//! - Versions without an order (`Version::compare`), of servers that give such, and those beyond 64 bits
-//!   where a rule says number.
-//! - One version of two objects. Servers that count the versions of each object by itself exist; and to
-//!   compare each state with all others would cost memory for each state, not for each object.
-//! - Times: a clock may be put back.
-//! - That no version lies between two. One may have been taken by retention or lie in a gap, or the
-//!   object did not have the one that is missing: a dropped state leaves a story that fits.
-//! - The status before (`previous`) of a state that is no gap. Replicas with different status rules,
-//!   and a stream that lost messages, tell of a status that no state here has.
-//! - A version that comes behind a newer one and is marked late: so does one that a watch missed.
-//! - A version behind an end without one: the end was found by a comparison, and another replica
-//!   may know more.
-//! - States of different objects that change places: they were seen in some order, no more.
+//! - Versions without an order (`Version::compare`), which some servers give, and versions beyond 64 bits in
+//!   a rule about numbers.
+//! - One version of two objects. Some servers count the versions of each object separately, and comparing
+//!   each state with all others would cost memory for each state, not for each object.
+//! - Times: a clock may be set back.
+//! - Missing versions. Retention may have removed one, it may be in a gap, or the object never had it: a
+//!   dropped state leaves a consistent story.
+//! - The status before (`previous`) of a state that is no gap. Replicas with different status rules, and a
+//!   stream that lost messages, record a status that no state here has.
+//! - A version after a newer one that is marked late: a version that a watch missed looks the same.
+//! - A version after an end without a version: a relist found the end, and another replica may know more.
+//! - The order of states of different objects: they were seen in some order, no more.
 //!
-//! Where the beginning of a story is missing (retention took it, or a selection left it out), a
-//! version may be late behind one that is not there.
+//! If the beginning of a story is missing (retention removed it, or a selection left it out), a version may
+//! be marked late although the newer one is absent.
 
 mod name_holders;
 
@@ -46,8 +45,8 @@ use kubewitness_core::{Change, Gap, State, Version};
 pub(crate) use self::name_holders::NameHolders;
 use crate::report::code;
 
-/// Versions of an object that a gap is compared with: as many as its two bounds and one between. All of
-/// them would cost memory for each state.
+/// With how many versions of an object a gap is compared: its two bounds and one in between. More would cost
+/// memory for each state.
 const LAST: usize = 3;
 
 /// How far the checkpoint of a source may be ahead of its states: its objects may be quiet while others
@@ -71,12 +70,12 @@ impl StoryContradiction {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ObjectLife {
     newest: Option<Version>,
-    /// A state has `newest` as its own version; otherwise it is that of the end alone.
+    /// Whether a state has `newest` as its own version; otherwise only the end has it.
     is_told: bool,
-    /// `newest` is the version of its end.
+    /// Whether `newest` is the version of its end.
     ends_at_newest: bool,
     is_gone: bool,
-    /// Its own last versions that are numbers and were recorded in order, newest first; 0 for none.
+    /// Its own newest numeric versions that were recorded in order, the newest first; 0 if none.
     numbers: [u64; LAST],
 }
 
@@ -86,12 +85,12 @@ impl ObjectLife {
         self.newest.as_ref()
     }
 
-    /// The newest of its own versions that is a number and was recorded in order.
+    /// Its own newest numeric version that was recorded in order.
     pub fn number(&self) -> Option<u64> {
         self.numbers.first().copied().filter(|number| *number != 0)
     }
 
-    /// A gap of the object, which says that versions are missing.
+    /// Takes a gap of the object: versions are missing there.
     pub fn lacks(&self, gap: &Gap) -> Result<(), StoryContradiction> {
         let (Some(after), Some(before)) =
             (Version::new(&gap.after).number(), Version::new(&gap.before).number())
@@ -109,8 +108,8 @@ impl ObjectLife {
         }
     }
 
-    /// Whether only the store can say that this state is new. A state newer than all before, and a first end,
-    /// are certainly new.
+    /// Whether only the store can decide that this state is new. A state newer than all before, and a first
+    /// end, are certainly new.
     pub fn may_be_told(&self, state: &State) -> bool {
         match state.change {
             Change::Gap => true,
@@ -125,7 +124,7 @@ impl ObjectLife {
         }
     }
 
-    /// The next state of the object. `is_whole`: nothing of its story is missing before it.
+    /// Takes the next state of the object. `is_whole` is set if nothing of its story is missing before it.
     pub fn next(&mut self, state: &State, is_whole: bool) -> Result<(), StoryContradiction> {
         let (version, uid) = (&state.resource_version, &state.object.uid);
         let is_version = matches!(state.change, Change::Present | Change::Left);
@@ -167,7 +166,7 @@ impl ObjectLife {
         }
     }
 
-    /// Whether a version lies below one of the object, with versions without an order between the two.
+    /// Whether a version is lower than one of the object, with versions without an order between the two.
     fn is_behind(&self, version: &Version) -> bool {
         let has_order = self.newest.as_ref().is_some_and(|newest| version.compare(newest).is_some());
         !has_order && version.number().is_some_and(|number| number < self.numbers[0])
@@ -182,7 +181,7 @@ impl ObjectLife {
         let (version, uid) = (&state.resource_version, &state.object.uid);
         let newest = self.newest.as_ref().map_or("none", Version::as_str);
         let is_older = order == Some(Ordering::Less);
-        // What it was later than may be missing.
+        // The newer version may be missing.
         if is_older != state.late && (is_whole || !state.late) {
             let marked = if state.late { "is marked late" } else { "is not marked late" };
             let text = format!("version {version} of {uid} {marked}, and the newest before it is {newest}");
@@ -205,27 +204,27 @@ pub(crate) fn gap(state: &State, document: &[u8]) -> Result<Gap, StoryContradict
     state_check::gap(state, document).map_err(|text| StoryContradiction::new(code::GAP, text))
 }
 
-/// Whether the document of a state that is no gap is of that very version. The end of an object that
-/// nobody saw has none.
+/// Checks that the document of a state, unless it is a gap, has exactly its version. An end that nobody saw
+/// has no document.
 pub(crate) fn document(state: &State, document: &[u8]) -> Result<(), StoryContradiction> {
     state_check::document(state, document).map_err(|text| StoryContradiction::new(code::DOCUMENT, text))
 }
 
-/// Whether a watch may go on from a checkpoint. `newest`: the greatest number among the versions of its
-/// source; 0 where none is one.
+/// Whether a watch may resume from a checkpoint. `newest` is the greatest numeric version of its source; 0 if
+/// none is numeric.
 pub(crate) fn checkpoint(source: &str, checkpoint: &str, newest: u64) -> Result<(), StoryContradiction> {
-    // A source that a stream brings says how far it was read in each partition.
+    // A source that arrives over a stream says how far each partition was read.
     if ReaderPositions::parse(checkpoint).is_ok() {
         return Ok(());
     }
     let version = Version::new(checkpoint);
     let is_malformed = checkpoint.is_empty() || (newest != 0 && !version.is_comparable());
-    // Beyond 64 bits, if it is a number at all.
+    // The maximum for a number beyond 64 bits.
     let number = version.number().unwrap_or(u64::MAX);
     let text = match () {
         () if checkpoint.len() > VERSION_BYTES => format!("has more than {VERSION_BYTES} bytes"),
         () if is_malformed => format!("is no version: `{checkpoint}`"),
-        // Versions may be times: what is far for a counter is near for these.
+        // Versions may be times. A distance that is large for a counter is small for these.
         () if newest != 0 && number / 2 > newest && number - newest > AHEAD => {
             format!("is {checkpoint}, and its newest version is {newest}: no server gets so far ahead")
         }

@@ -1,5 +1,6 @@
-//! Judges which object has a name. At any time one object of a kind has it: an object that has a version above
-//! the one at which another took its name had ended before that, so no earlier version of it exists.
+//! Checks which object has a name. Only one object of a kind can have a name at any time. If an object took a
+//! name at version S, any other object with that name ended before S or began after it. So an object with
+//! versions both below and above S is a contradiction.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -10,14 +11,14 @@ use super::{ObjectLife, StoryContradiction};
 use crate::report::code;
 use crate::store::memory::chain_ends::{MarkKeys, ObjectMark};
 
-/// Who has a name, and since which version of its own.
+/// The holder of a name, and since which version it holds the name.
 struct NameHolder {
     epoch: u32,
     uid: ObjectMark,
     since: u64,
 }
 
-/// The newest holder of each recorded name: about 60 bytes a name.
+/// The newest holder of each recorded name, at about 60 bytes each.
 #[derive(Default)]
 pub(crate) struct NameHolders {
     marks: MarkKeys,
@@ -25,8 +26,8 @@ pub(crate) struct NameHolders {
 }
 
 impl NameHolders {
-    /// The next state of an object, and what was told of it before. Versions that are no numbers, and
-    /// what is no version of an object, say nothing about a name.
+    /// Takes the next state of an object, and its history so far. Versions that are not numeric, and states
+    /// that are not versions of an object, say nothing about a name.
     pub fn next(&mut self, state: &State, life: &ObjectLife) -> Result<(), StoryContradiction> {
         let State { source, epoch, object, resource_version: version, .. } = state;
         let (Change::Present | Change::Left, Some(number)) = (state.change, version.number()) else {

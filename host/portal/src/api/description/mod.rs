@@ -1,7 +1,8 @@
-//! Makes `openapi.json`: paths, parameters, bodies and answers are read off the handlers and their types.
+//! Generates `openapi.json`: paths, parameters, bodies and answers are derived from the handlers and their
+//! types. Writing it by hand was rejected, because it would drift from the handlers.
 //!
-//! It is compiled for tests alone, so that what is shipped knows no schemas. The test below compares the
-//! file with what the code says; `cargo xtask docs` has it written.
+//! It is compiled for tests only, so that the shipped program contains no schemas. The test below compares
+//! the file with the code; `cargo xtask docs` writes it.
 
 mod parts;
 
@@ -26,10 +27,10 @@ use crate::app::PortalApp;
 
 const SCHEMAS: &str = "/components/schemas";
 const PROBLEM: &str = "application/problem+json";
-/// Where a handler's row limit stands among its parameters.
+/// The handler's row limit, as one of its parameters.
 const LIMIT: &str = "limit";
 
-/// All that is described so far.
+/// Everything that was described so far.
 struct ApiDescription {
     answers: SchemaGenerator,
     bodies: SchemaGenerator,
@@ -39,7 +40,7 @@ struct ApiDescription {
 /// The answer of a handler.
 trait HandlerAnswer {
     type Body: JsonSchema;
-    /// Whether a header tells where the next part is.
+    /// Whether a header has the address of the next part.
     const HAS_PARTS: bool;
 }
 
@@ -84,7 +85,8 @@ impl ApiDescription {
         self.operation("get", path, id, summary)
     }
 
-    /// What changes something. A page of another site can't. `right` is what a person who signs in needs.
+    /// An operation that changes something. A page of another site can't call it. `right` is what a signed-in
+    /// person needs.
     fn post(&mut self, path: &'static str, id: &str, summary: &str, right: &str) -> PathOperation<'_> {
         let mut operation = self.operation("post", path, id, summary).refuses(&[403, 404, 413, 415, 422]);
         let told = format!(
@@ -179,12 +181,12 @@ fn problem() -> Value {
     })
 }
 
-/// The client has the answer already.
+/// The client already has the answer.
 fn unchanged() -> Value {
     json!({"description": "The answer is the one whose `ETag` was sent as `If-None-Match`. It has no body."})
 }
 
-/// Where people sign in, and nobody has.
+/// Sign-in is required.
 fn unknown() -> Value {
     json!({
         "description": "Where people sign in: the request names no person. The header `WWW-Authenticate` is `Bearer`.",
@@ -225,8 +227,8 @@ fn bound_record(properties: &mut Value) {
     }
 }
 
-/// What may be left out is never null, a paragraph is one line, and words that are described one by one are
-/// listed as well.
+/// Optional fields are never null, a paragraph is one line, and words with a description each are also listed
+/// as an enum.
 fn tidy(schema: &mut Schema) {
     let required = schema.get("required").cloned().unwrap_or_default();
     let is_required = |name: &str| required.as_array().is_some_and(|all| all.iter().any(|one| one == name));
@@ -247,7 +249,7 @@ fn tidy(schema: &mut Schema) {
     }
 }
 
-/// In an answer, a field that is always there has no default.
+/// In an answer, a field that always exists has no default.
 fn without_default(schema: &mut Schema) {
     schema.remove("default");
 }
@@ -279,7 +281,7 @@ impl PathOperation<'_> {
         self
     }
 
-    /// The handler takes `names`; what they mean stands in its query's type.
+    /// The handler accepts `names`; the type of its query has their meaning.
     fn query<Q: JsonSchema>(mut self, names: &[&str]) -> Self {
         let schema = self.of.bodies.root_schema_for::<Q>();
         let known = schema.get("properties").and_then(Value::as_object).expect("a query has fields");
@@ -314,7 +316,7 @@ impl PathOperation<'_> {
         self
     }
 
-    /// With the schema of what the handler gives.
+    /// With the schema of the handler's answer.
     fn answers<A, F>(mut self, _: impl Fn(State<PortalApp>, PortalViewer, Uri) -> F, text: &str)
     where
         A: HandlerAnswer,
@@ -325,7 +327,7 @@ impl PathOperation<'_> {
         self.gives("application/json", schema.as_value(), text);
     }
 
-    /// The same for a handler that takes a body.
+    /// The same for a handler with a body.
     fn changes<B, T, F>(
         mut self,
         _: impl Fn(State<PortalApp>, PortalViewer, Uri, Result<Json<B>, JsonRejection>) -> F,
@@ -347,7 +349,7 @@ impl PathOperation<'_> {
         self
     }
 
-    /// The same for a handler that takes a name from its path as well.
+    /// The same for a handler that also takes a name from its path.
     fn changes_named<B, T, F>(
         self,
         _: impl Fn(

@@ -180,7 +180,7 @@ fn describe_letters(api: &mut ApiDescription) {
     .answers(api::letter_records, "The records.");
 }
 
-/// What says how the process is, and what this is.
+/// The operations about the process and about the API itself.
 fn describe_itself(api: &mut ApiDescription) {
     let mut description = api.get("/api/v1/openapi.json", "openapi", "This description");
     description.refusals.clear();

@@ -1,4 +1,4 @@
-//! Reads operations off the description of the API, as a page shows them.
+//! Reads operations from the description of the API, for a page.
 
 use serde_json::{Map, Value};
 
@@ -9,17 +9,17 @@ pub(super) struct DescribedOperation {
     pub(super) summary: String,
     pub(super) about: String,
     pub(super) parameters: Vec<DescribedField>,
-    /// Fields of the body that it takes.
+    /// The fields of its body.
     pub(super) body: Vec<DescribedField>,
     pub(super) answers: Vec<DescribedAnswer>,
-    /// Fields of a JSON answer; of one element where it is a list.
+    /// The fields of a JSON answer; for a list, those of one element.
     pub(super) given: Vec<DescribedField>,
 }
 
 #[derive(Debug, PartialEq)]
 pub(super) struct DescribedField {
     pub(super) name: String,
-    /// `query`, `path` or `header`; empty for what is in a body.
+    /// `query`, `path` or `header`; empty for a field of a body.
     pub(super) place: String,
     pub(super) kind: String,
     pub(super) about: String,
@@ -63,7 +63,7 @@ fn operation(document: &Value, path: &str, method: &str, told: &Value) -> Descri
     }
 }
 
-/// The target of a reference; the value itself if it is no reference.
+/// The target of a reference, or the value itself.
 fn resolve<'a>(document: &'a Value, value: &'a Value) -> &'a Value {
     let target = value["$ref"].as_str().and_then(|reference| reference.strip_prefix('#'));
     target.and_then(|pointer| document.pointer(pointer)).unwrap_or(value)
@@ -138,7 +138,7 @@ fn text(value: &Value) -> String {
 }
 
 impl DescribedOperation {
-    /// A command that does it. Names in capitals stand for what the reader puts there.
+    /// A command that calls it. Words in capitals are placeholders.
     pub(super) fn example(&self) -> String {
         let mut path = self.path.clone();
         for field in self.parameters.iter().filter(|field| field.place == "path") {
@@ -147,7 +147,7 @@ impl DescribedOperation {
         }
         let takes = |name: &str| self.parameters.iter().any(|field| field.name == name);
         let asked = match (takes("kind") && takes("uid"), takes("limit")) {
-            // One object's, where nothing says that a list is meant.
+            // For one object, unless a list is meant.
             (true, _) if !takes("source") => "?kind=Job&name=NAME&namespace=NAMESPACE",
             (_, true) => "?limit=10",
             _ => "",

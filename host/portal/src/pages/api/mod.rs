@@ -1,5 +1,7 @@
-//! The API for people: a page made from its description, without script. It reads the description alone: no state,
-//! no figure.
+//! The API for people: a page made from its OpenAPI description, without script.
+//!
+//! The usual viewers of OpenAPI are large scripts, and the portal's pages work without one. So the page is
+//! rendered on the server. It reads only the description: no state, no figure.
 
 mod described;
 
@@ -19,7 +21,7 @@ use crate::api::OPENAPI;
 use crate::app::PortalApp;
 use crate::pages::parts::with_code;
 
-/// It is read once. A test holds that it can be.
+/// Parsed once. A test ensures that it parses.
 static OPERATIONS: LazyLock<Result<Vec<DescribedOperation>, String>> =
     LazyLock::new(|| described::read(OPENAPI));
 

@@ -1,5 +1,6 @@
-//! The page between a form without a choice and its effect: it says how many dead letters are meant, and takes that
-//! number as typed. The controller compares it once more, so that letters that came meanwhile stay.
+//! The page between a form without a selection and its effect: it shows how many dead letters are affected,
+//! and asks to type that number. The controller compares it again, so that letters that arrived meanwhile
+//! stay.
 
 use kubewitness_core::views::ReplayRequest;
 use maud::{Markup, html};
@@ -12,11 +13,11 @@ pub(super) struct DropConfirmation<'a> {
     pub request: &'a ReplayRequest,
     pub drops: bool,
     pub asked: &'a LetterFilter,
-    /// Letters that the request means.
+    /// How many letters the request affects.
     pub count: u64,
-    /// Letters that the person had on the page before.
+    /// How many letters the person saw on the previous page.
     pub on_page: u64,
-    /// Nobody knows who it is, so they say so themselves.
+    /// The person is unknown, so they enter their name themselves.
     pub signs: bool,
 }
 
@@ -48,7 +49,7 @@ impl DropConfirmation<'_> {
         }
     }
 
-    /// How many are meant, and how many of these the person has not seen.
+    /// How many are affected, and how many of these the person has not seen.
     fn extent(&self) -> Markup {
         let elsewhere = self.count.saturating_sub(self.on_page);
         html! {

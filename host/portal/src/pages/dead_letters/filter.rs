@@ -1,4 +1,5 @@
-//! The filter of the page of dead letters. The forms of the page replay and drop only what the filter selects.
+//! The filter of the page of dead letters. The forms of the page replay and drop only what the filter
+//! selects.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +12,7 @@ use crate::pages::parts::encode;
 
 const FIELDS: [&str; 5] = ["plugin", "namespace", "error", "since", "until"];
 
-/// As it was typed.
+/// As typed.
 #[derive(Default)]
 pub(super) struct LetterFilter {
     values: [Option<String>; 5],
@@ -22,7 +23,7 @@ impl LetterFilter {
         Self { values: FIELDS.map(|name| params.owned(name)) }
     }
 
-    /// Takes a field of a form, if it is one of these.
+    /// Takes a field of a form, if it belongs to the filter.
     pub fn take(&mut self, name: &str, value: &str) -> bool {
         let Some(index) = FIELDS.iter().position(|known| *known == name) else { return false };
         self.values[index] = Some(value.trim().to_owned()).filter(|value| !value.is_empty());
@@ -33,7 +34,7 @@ impl LetterFilter {
         self.values[0].as_deref()
     }
 
-    /// Whether it leaves some of a plugin's out.
+    /// Whether it excludes some letters of a plugin.
     pub fn narrows(&self) -> bool {
         self.values[1..].iter().any(Option::is_some)
     }
@@ -53,13 +54,13 @@ impl LetterFilter {
 
     pub fn keep(&self, letters: &mut Vec<DeadLetterView>) -> Result<(), Problem> {
         let request = self.request();
-        // How long ago something was is no field of this page.
+        // This page has no field for ages.
         let fits = request.filter(0)?;
         letters.retain(|view| fits(&view.letter, &view.object.namespace));
         Ok(())
     }
 
-    /// The address of the page that shows the same, with one more parameter.
+    /// The address of a page that shows the same, with one more parameter.
     pub fn address(&self, name: &str, value: u64) -> String {
         let mut address = format!("/deadletters?{name}={value}");
         if self.narrows() {
@@ -72,7 +73,7 @@ impl LetterFilter {
         address
     }
 
-    /// The address of a page of one plugin's letters that fit.
+    /// The address of a page with one plugin's matching letters.
     pub fn page(&self, plugin: &str, cursor: Option<&str>) -> String {
         let mut address = format!("/deadletters?plugin={}", encode(plugin));
         let others = FIELDS.iter().zip(&self.values).skip(1);
@@ -83,7 +84,7 @@ impl LetterFilter {
         address
     }
 
-    /// For a form that acts on what is shown.
+    /// For a form that acts on the shown letters.
     pub fn hidden(&self, plugin: &str) -> Markup {
         html! {
             input type="hidden" name="plugin" value=(plugin);

@@ -1,5 +1,5 @@
-//! The page of dead letters, with the form that replays or drops them. It shows no document, and changes nothing
-//! but dead letters.
+//! The page of dead letters, with the form that replays or drops them. It shows no document, and changes only
+//! dead letters.
 
 mod confirmation;
 mod filter;
@@ -28,9 +28,9 @@ use crate::api::authorised;
 use crate::app::PortalApp;
 use crate::scope::ViewerVisibility;
 
-/// Plugins of a page that names none.
+/// How many plugins a page shows by default.
 const PLUGINS: usize = 20;
-/// Records of a page: each has the positions of what was replayed or dropped.
+/// How many records a page shows: each has the positions of its letters.
 const RECORDS: usize = 100;
 
 pub(super) async fn page(
@@ -59,7 +59,7 @@ pub(super) async fn page(
             break;
         }
         let section = LetterSection::read(&visible, &asked, name, from.as_ref(), &mut budget).await?;
-        // The name of a plugin is for operators, and for those who see a letter of it.
+        // The name of a plugin is shown to operators, and to people who see a letter of it.
         match section.seen > 0 || is_operators || plugin.is_some() {
             true => sections.push(section),
             false => untold |= section.is_cut,
@@ -126,7 +126,7 @@ fn outcome(params: &QueryParams) -> Result<Option<String>, Problem> {
     Ok(tried.map(|count| format!("{} would be replayed or dropped; nothing was changed.", figure(count))))
 }
 
-/// How far replays are: what was taken back and is not finished. The script looks again.
+/// The progress of replays: letters that are being replayed and not finished. The script polls it.
 fn on_their_way(count: u64, is_cut: bool) -> Markup {
     html! {
         div #figures data-live data-refresh="2" {
@@ -139,7 +139,7 @@ fn on_their_way(count: u64, is_cut: bool) -> Markup {
     }
 }
 
-/// What somebody did with letters that may not be there any more.
+/// What somebody did with letters that may not exist any more.
 fn done_before(records: &[LetterRecordView]) -> Markup {
     html! {
         section aria-labelledby="records" {
@@ -158,7 +158,7 @@ fn done_before(records: &[LetterRecordView]) -> Markup {
                     td.when data-label="When" { (at_text(&record.at)) }
                     td.keep data-label="What" { (record.what) }
                     td.keep data-label="Plugin" { (record.plugin) }
-                    // A pause and a resume are about no states.
+                    // A pause and a resume concern no states.
                     td.num data-label="States" { @if !record.seqs.is_empty() { (figure(record.seqs.len() as u64)) } }
                     td.keep data-label="Who" { (record.who) }
                     td.wide data-label="Why" { span.message title=(record.why) { (record.why) } }
@@ -207,7 +207,7 @@ pub(super) async fn replay(
     let Form(fields) = form?;
     let FormRequest { mut request, drops, asked, on_page } = form_request(fields)?;
     let act = if drops { GuardedAct::Drop } else { GuardedAct::Replay };
-    // Without a choice all of them are meant: they are counted, and the person confirms the number.
+    // Without a selection all of them are affected: they are counted, and the person confirms the number.
     let is_unconfirmed = request.is_unconfirmed();
     request.dry_run |= is_unconfirmed;
     let request = authorised(&viewer, act, request).await?;
@@ -230,9 +230,9 @@ pub(super) async fn replay(
 struct FormRequest {
     request: ReplayRequest,
     drops: bool,
-    /// The filter that it was sent from.
+    /// The filter of the page from which it was sent.
     asked: LetterFilter,
-    /// Letters of the page that it was sent from.
+    /// The letters on the page from which it was sent.
     on_page: u64,
 }
 

@@ -1,5 +1,5 @@
-//! Renders the section of one plugin on the page of dead letters. Letters are looked at up to a bound, so a
-//! page costs the same however many there are.
+//! Renders the section of one plugin on the page of dead letters. The number of examined letters is limited,
+//! so a page costs the same however many exist.
 
 use kubewitness_core::cursor::LetterCursor;
 use kubewitness_core::views::{DeadLetterView, LetterChoice, LetterQuery};
@@ -12,9 +12,9 @@ use crate::api::{REASON_BYTES, WHO_BYTES};
 use crate::pages::parts::{ROWS, at, badge, figure, object_link, pages, plural};
 use crate::scope::{MOST_READ, ViewerVisibility};
 
-/// Letters of one plugin that a page counts, and in which it looks for those that fit a filter.
+/// How many letters of one plugin a page counts and filters.
 const LOOKED: usize = 5_000;
-/// The same on a page of all plugins, and rows that it shows.
+/// The same on a page of all plugins, with the number of shown rows.
 const LOOKED_OF_EACH: usize = 500;
 const ROWS_OF_EACH: usize = 100;
 
@@ -23,7 +23,7 @@ const ROWS_OF_EACH: usize = 100;
 pub(super) struct LetterRights {
     replay: bool,
     drop: bool,
-    /// Nobody knows who it is, so they say so themselves.
+    /// The person is unknown, so they enter their name themselves.
     signs: bool,
 }
 
@@ -37,7 +37,8 @@ impl LetterRights {
     }
 }
 
-/// Letters that a page may still read, kept and dropped ones: who may not see all of them sees no more for it.
+/// How many letters a page may still read, kept and dropped ones. For a person who may not see all of them,
+/// the limit does not grow.
 pub(super) struct LetterBudget {
     kept: usize,
     dropped: usize,
@@ -56,21 +57,21 @@ impl LetterBudget {
 
 pub(super) struct LetterSection {
     pub name: String,
-    /// Letters that the reader may see, of those that were looked at.
+    /// Letters that the reader may see, among the examined ones.
     pub seen: u64,
     pub replaying: u64,
     pub dropped: u64,
-    /// More were dropped than were looked at.
+    /// Whether more were dropped than were examined.
     pub has_more_dropped: bool,
-    /// There are more than were looked at.
+    /// Whether more exist than were examined.
     pub is_cut: bool,
-    /// Those that the reader may see, of those that are not dropped.
+    /// Visible letters that are not dropped.
     looked: u64,
-    /// Those that fit and are not dropped.
+    /// Matching letters that are not dropped.
     fit: u64,
     rows: Vec<DeadLetterView>,
     next: Option<LetterCursor>,
-    /// It is not the first page.
+    /// Whether it is not the first page.
     is_behind: bool,
 }
 
@@ -91,7 +92,7 @@ impl LetterSection {
         let query = LetterQuery { plugin: Some(name.clone()), cursor, ..LetterQuery::default() };
         let of = |which| LetterQuery { which, ..query.clone() };
         let kept = visible.letters_within(of(LetterChoice::NotDropped), looked, &mut budget.kept).await?;
-        // Letters that were dropped are counted alone, so that they are in nobody's way.
+        // Dropped letters are counted separately, so that they don't crowd out the others.
         let mut gone = visible.letters_within(of(LetterChoice::Dropped), looked, &mut budget.dropped).await?;
         let (mut rows, mut next) = (kept.rows, kept.next);
         let looked = rows.len() as u64;
@@ -124,7 +125,7 @@ impl LetterSection {
         !self.rows.is_empty() || self.next.is_some()
     }
 
-    /// Letters of this page that a replay or a drop takes.
+    /// How many letters of this page a replay or a drop affects.
     fn can_be_taken(&self) -> usize {
         self.rows.iter().filter(|view| !view.letter.replaying).count()
     }

@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use similar::{Algorithm, ChangeTag, capture_diff_slices_deadline, group_diff_ops};
 
-/// Documents that have little in common take long to compare. What is left after this time is shown as
-/// removed and added, which is right, if longer than it could be.
+/// Documents with little in common take long to compare. After this time, the rest is shown as removed and
+/// added: correct, but longer than necessary.
 const WITHIN: Duration = Duration::from_millis(250);
-/// Equal lines that are shown around a change.
+/// How many equal lines are shown around a change.
 const AROUND: usize = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub(super) enum DiffLine<'a> {
     Same(&'a str),
     Removed(&'a str),
     Added(&'a str),
-    /// So many equal lines are left out.
+    /// This many equal lines are omitted.
     Skipped(usize),
 }
 
@@ -69,7 +69,8 @@ mod tests {
     #[test]
     fn equal_documents_have_no_changes_and_huge_ones_an_answer() {
         assert_eq!(lines("a\nb", "a\nb"), [DiffLine::Skipped(2)]);
-        // Too many differences to find the fewest of: whatever is shown must still lead from one to the other.
+        // With too many differences, the shortest list is not found, but the shown lines must still lead from
+        // one document to the other.
         let text =
             |step: usize| (0..20_000).map(|line| format!("{}\n", line * step % 9973)).collect::<String>();
         let (old, new) = (text(7), text(11));

@@ -1,5 +1,5 @@
-//! The document of one state, laid out to be read, and what changed since another. The page changes nothing. Secrets
-//! are hidden before a document comes here.
+//! The document of one state, formatted for reading, and its changes since another one. The page changes
+//! nothing. Secrets are hidden before a document reaches it.
 
 mod diff;
 
@@ -20,9 +20,9 @@ use crate::answer::{Problem, ProblemPage};
 use crate::app::PortalApp;
 use crate::scope::ViewerVisibility;
 
-/// More of a document than this is not laid out; it can be fetched whole.
+/// A larger document is shown only up to here; it can be downloaded whole.
 const SHOWN_BYTES: usize = 512 * 1024;
-/// The server's own book-keeping, which hides what people look for.
+/// The server's own bookkeeping, which hides what people look for.
 const MANAGED_FIELDS: &str = "managedFields";
 
 pub(super) async fn page(
@@ -68,7 +68,7 @@ pub(super) async fn page(
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct DocumentShape {
     yaml: bool,
-    /// With the server's own book-keeping.
+    /// With the server's own bookkeeping.
     managed: bool,
 }
 
@@ -92,7 +92,7 @@ impl DocumentShape {
         format!("/states/{seq}?as={form}&managed={}", self.managed)
     }
 
-    /// Links to the other ways to show it.
+    /// Links to the other forms of the document.
     fn others(self, seq: Seq) -> Markup {
         html! {
             a href=(Self { yaml: !self.yaml, ..self }.address(seq)) { (if self.yaml { "As JSON" } else { "As YAML" }) } " · "
@@ -103,7 +103,7 @@ impl DocumentShape {
     }
 }
 
-/// The document in another shape; as it came where nothing of it changes.
+/// The document in another shape; unchanged if nothing in it changes.
 fn shaped(document: &[u8], shape: DocumentShape) -> Vec<u8> {
     let Ok(mut value) = serde_json::from_slice::<Value>(document) else { return document.to_vec() };
     let is_less = !shape.managed && without_managed_fields(&mut value);
@@ -120,7 +120,8 @@ fn without_managed_fields(value: &mut Value) -> bool {
     metadata.is_some_and(|metadata| metadata.remove(MANAGED_FIELDS).is_some())
 }
 
-/// Who wrote this version, as the server's book-keeping of fields tells: the managers of the newest time.
+/// Who wrote this version, according to the server's bookkeeping of fields: the managers with the newest
+/// time.
 fn changed_by(document: &[u8]) -> Option<Markup> {
     let value: Value = serde_json::from_slice(document).ok()?;
     let entries = value.pointer("/metadata/managedFields")?.as_array()?;
@@ -139,7 +140,7 @@ fn changed_by(document: &[u8]) -> Option<Markup> {
         .then(|| html! { "Last changed by " (managers.join(" and ")) " at " (at_text(&newest)) "." })
 }
 
-/// Two versions that a form has chosen, as the address of what changed between them.
+/// Redirects from two versions that a form has selected to the address of their comparison.
 pub(super) async fn compare(uri: Uri) -> Result<Redirect, ProblemPage> {
     let params = QueryParams::read(&uri, &["from", "to"])?;
     let (Some(from), Some(to)) = (params.number("from")?, params.number("to")?) else {
@@ -200,7 +201,7 @@ fn whole(document: &[u8]) -> Markup {
 }
 
 fn changes(old: &[u8], new: &[u8], from: Seq) -> Markup {
-    // Nothing was removed from what nobody has seen.
+    // A document that nobody has seen has no removed lines.
     if new.is_empty() {
         return no_document("This deletion");
     }
@@ -246,8 +247,8 @@ fn comparable(document: &[u8]) -> String {
     serde_json::to_string_pretty(&value).unwrap_or_else(|_| value.to_string())
 }
 
-/// Breaks JSON into lines and changes nothing else: order, numbers and escapes stay as they
-/// came. What is not JSON comes out readable too.
+/// Breaks JSON into lines and changes nothing else: order, numbers and escapes stay. Text that is not JSON
+/// becomes readable, too.
 fn lay_out(text: &str) -> String {
     let mut out = String::with_capacity(text.len() * 2);
     let (mut depth, mut quoted, mut escaped) = (0usize, false, false);
@@ -291,7 +292,7 @@ fn lay_out(text: &str) -> String {
     out
 }
 
-/// What is nested deeper is not moved further to the right; hostile nesting must not fill memory.
+/// Deeper levels are not indented any further, so that hostile nesting can't fill memory.
 fn new_line(out: &mut String, depth: usize) {
     const DEEPEST: usize = 64;
     out.push('\n');

@@ -1,4 +1,4 @@
-//! The form above the list, and the figures by phase.
+//! The form above the list, and the counts by phase.
 
 use std::collections::BTreeSet;
 
@@ -62,7 +62,7 @@ pub(super) fn filters(asked: &JobsQuery, namespaces: &BTreeSet<String>) -> Marku
     }
 }
 
-/// That a list is of what was in a phase, or ended badly for a cause, and the way back.
+/// Says that a list contains objects that were in a phase or ended badly for a cause, with a link back.
 pub(super) fn past_chip(asked: &JobsQuery) -> Markup {
     let range = RANGES.into_iter().find(|(range, _)| !range.is_empty() && *range == asked.range);
     let was = asked.was.map(|phase| ("was", format!("Was {phase}")));
@@ -82,7 +82,7 @@ pub(super) fn past_chip(asked: &JobsQuery) -> Markup {
     }
 }
 
-/// What few need is one click away, and open where it is used.
+/// Rarely used fields are collapsed, and open if they are in use.
 fn times(asked: &JobsQuery) -> Markup {
     let is_of_times = !asked.range.is_empty() || asked.since.is_some() || asked.until.is_some();
     let is_used = is_of_times || !asked.has_order();
@@ -109,7 +109,7 @@ fn times(asked: &JobsQuery) -> Markup {
     }
 }
 
-/// One link a phase that has objects.
+/// One link for each phase that has objects.
 pub(super) fn counts_bar(asked: &JobsQuery, counts: &ObjectCounts) -> Markup {
     html! {
         nav.counts aria-label="By phase" {

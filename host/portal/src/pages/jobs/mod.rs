@@ -1,5 +1,5 @@
-//! Jobs, or any other kind: what is there now, kept up to date live, what is gone, and what was there at a moment.
-//! The page shows no document. Its form submits a Job, and nothing else here has an effect.
+//! Jobs, or any other kind: present objects with live updates, ended ones, and those of a past moment. The
+//! page shows no document. Its form submits a Job, and nothing else here has an effect.
 
 mod form;
 mod query;
@@ -30,7 +30,7 @@ pub(super) async fn page(
     uri: Uri,
 ) -> Result<PageContent, ProblemPage> {
     let asked = JobsQuery::read(&uri)?;
-    // Before the objects are read: what changes in between comes again, and is known by its position.
+    // Read before the objects: changes in between are repeated, and recognized by their position.
     let after = JournalCursor::newest(&*app.views).await?.to_string();
     let visible = ViewerVisibility::new(&app, &viewer);
     let now_ms = SystemClock::default().now_ms();
@@ -41,7 +41,7 @@ pub(super) async fn page(
     };
     let page = visible.objects(query.clone()).await?;
     let counts = counts(&app, &visible, &query).await?;
-    // What is in the cache is shown also where the journal can't be asked.
+    // The cached objects are shown even if the journal can't be read.
     let status = match visible.status().await {
         Err(problem) if page.objects.is_empty() => return Err(problem.into()),
         status => status.unwrap_or_default(),
@@ -53,7 +53,7 @@ pub(super) async fn page(
     let kind = page.objects.first().map(|view| view.object.kind.clone());
     let kind = kind.or_else(|| scope::kind_of(&status.sources, &asked.kind));
     let title = title(&asked, kind.as_deref());
-    // A search reads documents, so what it finds is not counted.
+    // A search reads documents, so its matches are not counted.
     let is_counted = asked.has_order() && asked.cursor.is_none() && asked.search.is_none() && !counts.more;
     let total = match (asked.gone, asked.phase) {
         _ if asked.cause.is_some() => None,
@@ -96,7 +96,7 @@ pub(super) async fn page(
     }))
 }
 
-/// Whether people submit Jobs here.
+/// Whether people can submit Jobs here.
 fn is_offered(app: &PortalApp) -> bool {
     app.submitter.as_ref().is_some_and(|submitter| submitter.offer().is_some())
 }
@@ -109,7 +109,7 @@ fn title(asked: &JobsQuery, kind: Option<&str>) -> String {
     }
 }
 
-/// A time as it was typed, to the second.
+/// A typed time, to the second.
 fn moment(typed: &str) -> Markup {
     let text = time::typed(typed);
     html! {
@@ -120,7 +120,8 @@ fn moment(typed: &str) -> Markup {
     }
 }
 
-/// Of what is there now, whatever phase is asked for. The namespaces to choose from are those of all that is found.
+/// Counts present objects, whatever phase is selected. The namespaces to choose from are those of all
+/// matches.
 async fn counts(
     app: &PortalApp,
     visible: &ViewerVisibility,
@@ -139,7 +140,7 @@ async fn counts(
     let mut counts = app.views.counts(&all).await?;
     if query.namespace.is_some() {
         let mut everywhere = ObjectQuery { namespace: None, was: None, ..all };
-        // Whoever may not look everywhere has named one: there are no others to choose from.
+        // A person who may not look everywhere has named one: they have no others to choose from.
         if let Ok(within) = visible.within(&everywhere).await {
             everywhere.within = within;
             counts.namespaces = app.views.counts(&everywhere).await?.namespaces;
@@ -148,7 +149,7 @@ async fn counts(
     Ok(counts)
 }
 
-/// For whoever may not look into all namespaces, where there are too many: they name one.
+/// For a person who may not see all namespaces, if there are too many: they have to name one.
 fn narrow(asked: &JobsQuery, problem: &Problem) -> PageContent {
     let content = html! {
         div.head { h1 { (asked.kind) } }

@@ -43,7 +43,7 @@ fn unknown_order(error: &UnknownOrder) -> Problem {
 }
 
 pub(super) struct JobsQuery {
-    /// As it was typed; `all` for every kind.
+    /// As typed; `all` for every kind.
     pub kind: String,
     pub namespace: Option<String>,
     pub labels: Option<String>,
@@ -77,9 +77,9 @@ impl JobsQuery {
         let (was, at, cause) = (params.phase("was")?, params.owned("at"), params.cause("cause")?);
         let is_of_past = was.is_some() || cause.is_some();
         let gone = match params.gone_filter()? {
-            // What lives has not ended before any time.
+            // Existing objects have not ended before any time.
             GoneFilter::No if !is_of_past && until.is_some() => GoneFilter::Only,
-            // What was asks for those that have ended, and so does a time of the end.
+            // A query about the past includes ended objects, and so does a time of the end.
             GoneFilter::No if is_of_past || !range.is_empty() || since.is_some() || until.is_some() => {
                 GoneFilter::Too
             }
@@ -89,7 +89,7 @@ impl JobsQuery {
             Some(text) => ObjectOrder::parse(text).map_err(|error| unknown_order(&error))?,
             None => ObjectOrder::default(),
         };
-        // What was is asked for in its own order.
+        // A query about the past has its own order.
         let order = if at.is_none() && !is_of_past { order } else { ObjectOrder::default() };
         Ok(Self {
             kind: params.owned("kind").unwrap_or_else(|| "Job".into()),
@@ -117,22 +117,22 @@ impl JobsQuery {
         kinds::is_kind("", "Event", &self.kind)
     }
 
-    /// Not where all would be empty. A cause is not that of an earlier moment.
+    /// False if the column would be empty. A past moment has no causes.
     pub fn shows_causes(&self) -> bool {
         outcomes::may_have_causes(&self.kind) && self.at.is_none()
     }
 
-    /// Whether it is about what is there now, and so is kept up to date.
+    /// Whether it shows the present, and so is updated live.
     pub fn is_now(&self) -> bool {
         self.has_order() && self.gone != GoneFilter::Only && self.cursor.is_none()
     }
 
-    /// What was has an order of its own.
+    /// A query about the past has its own order.
     pub fn has_order(&self) -> bool {
         self.at.is_none() && self.was.is_none() && self.cause.is_none()
     }
 
-    /// Without what only narrows: every object of the kind that is there.
+    /// False if it shows every existing object of the kind.
     pub fn is_narrowed(&self) -> bool {
         self.namespace.is_some()
             || self.labels.is_some()
@@ -174,12 +174,13 @@ impl JobsQuery {
         }
     }
 
-    /// As an address says it; left out where it goes without saying.
+    /// In the form of an address; `None` for the default.
     pub fn sort(&self) -> Option<&'static str> {
         Some(self.order.word()).filter(|_| self.order != ObjectOrder::default())
     }
 
-    /// The address of this page with another value of one parameter; of the first page, unless that is the cursor.
+    /// The address of this page with another value of one parameter. It leads to the first page, unless the
+    /// parameter is the cursor.
     pub fn address(&self, name: &str, value: Option<&str>) -> String {
         let gone = match self.gone {
             GoneFilter::No => None,

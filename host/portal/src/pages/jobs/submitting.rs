@@ -23,7 +23,7 @@ use crate::api::submitting::checked;
 use crate::app::PortalApp;
 use crate::submit::{NAMESPACE, SubmitDesk, random_key};
 
-/// Before the name of a parameter, which might be that of another field.
+/// The prefix of a parameter's name, which might equal that of another field.
 const PARAMETER: &str = "p.";
 
 pub(crate) async fn page(
@@ -52,12 +52,12 @@ pub(crate) async fn page(
     Ok(PageContent::new("Submit a Job", "/", content))
 }
 
-/// The values in the form: those that a person has typed, or none yet.
+/// The values in the form, as typed.
 struct FormValues {
     key: String,
     request: SubmitRequest,
     is_new: bool,
-    /// To choose from; none where any may be typed.
+    /// The choices; empty if any namespace may be typed.
     namespaces: Vec<String>,
 }
 
@@ -69,7 +69,7 @@ pub(crate) async fn form(
 ) -> Result<PageContent, ProblemPage> {
     let params = QueryParams::read(&uri, &[NAMESPACE])?;
     let desk = SubmitDesk::of(&app)?;
-    // Nobody fills in a form that can't be sent.
+    // A form that can't be sent is not shown.
     viewer.acting(desk.offer.credentials)?;
     let namespaces = namespaces(&desk, &viewer, &name).await?;
     let template = template(&desk, &name)?;
@@ -104,7 +104,7 @@ pub(crate) async fn submit(
     }
 }
 
-/// Told where a problem would be.
+/// Shown in place of a problem.
 fn checked_only() -> Problem {
     Problem::new(StatusCode::OK, "The API server takes this Job. Nothing was created.", "Submit creates it.")
 }
@@ -113,7 +113,7 @@ fn template<'d>(desk: &'d SubmitDesk, name: &str) -> Result<&'d TemplateSpec, Pr
     desk.offer.templates.get(name).ok_or_else(no_template)
 }
 
-/// Those of the template to which the viewer may submit it.
+/// The namespaces of the template in which the viewer may submit it.
 async fn namespaces(desk: &SubmitDesk, viewer: &PortalViewer, name: &str) -> Result<Vec<String>, Problem> {
     desk.open_to(viewer).await?.remove(name).ok_or_else(no_template)
 }
@@ -126,7 +126,7 @@ fn no_template() -> Problem {
     )
 }
 
-/// A field that was left empty is as good as not given, unless it is a text that may be empty.
+/// An empty field counts as absent, unless it is a text that may be empty.
 fn read(template: &TemplateSpec, name: String, fields: Vec<(String, String)>) -> Result<FormValues, Problem> {
     let request = SubmitRequest { template: name, ..SubmitRequest::default() };
     let mut typed = FormValues { key: String::new(), request, is_new: false, namespaces: Vec::new() };
@@ -185,7 +185,7 @@ fn drawn(
     PageContent::new(format!("Submit {name}"), "/", content)
 }
 
-/// What is about no field of the form stands above it.
+/// A fault that concerns no field of the form is shown above it.
 fn problem_box(problem: &Problem, faults: &BTreeMap<&str, Vec<&str>>, own: impl Fn(&str) -> bool) -> Markup {
     let is_good = problem.status.is_success();
     html! {
@@ -237,7 +237,7 @@ fn field(
         None if typed.is_new && !is_secret => template.initial_value(parameter).map(text).unwrap_or_default(),
         value => value.map(text).unwrap_or_default(),
     };
-    // What is left empty is taken from the template.
+    // An empty field takes the template's value.
     let is_required = parameter.required && parameter.default.is_none();
     let has_hidden = is_secret && !is_required;
     let wrong = faults.contains_key(name);

@@ -17,13 +17,13 @@ pub(super) struct JobList<'a> {
     pub kind: Option<&'a str>,
     pub objects: &'a [ObjectView],
     pub next: Option<&'a str>,
-    /// How many there are, where that is known.
+    /// The total number, if known.
     pub total: Option<u64>,
-    /// The moment that the rows are of.
+    /// The time that the rows show.
     pub now_ms: u64,
 }
 
-/// How an order is told.
+/// The text for an order.
 fn order_text(order: ObjectOrder) -> &'static str {
     match (order.by, order.turned) {
         (OrderKey::Changed, false) => "newest change first",
@@ -68,7 +68,7 @@ impl JobList<'_> {
                         }
                         @if asked.shows_causes() { th scope="col" { "Cause" } }
                         th.wide scope="col" { (if asked.is_of_events() { "Message" } else { "Reason" }) }
-                        // Beside how it is now there is no room for how it was.
+                        // There is no room for both the present state and the former one.
                         @match asked.was {
                             Some(phase) => th scope="col" { "Was " (phase) },
                             None => { (self.head(OrderKey::Created, "Age", "num")) (self.head(OrderKey::Changed, "Last change", "")) },
@@ -93,7 +93,7 @@ impl JobList<'_> {
         let count = self.objects.len() as u64;
         html! {
             @match self.total {
-                // A page that has all is not compared with a count of a moment later.
+                // If all rows are on the page, a count of a moment later is not compared with them.
                 Some(total) if total > count && self.next.is_some() => { (figure(count)) " of " (figure(total)) " objects, " }
                 None if self.next.is_some() => { (figure(count)) " " (plural(count, "object", "objects")) " on this page, " }
                 _ => { (figure(count)) " " (plural(count, "object", "objects")) ", " }
@@ -116,14 +116,14 @@ impl JobList<'_> {
         }
     }
 
-    /// In place of a link that orders by this column.
+    /// The header of a column without an order.
     fn no_order(&self, name: &str) -> Markup {
         html! {
             span role="link" aria-disabled="true" aria-describedby="no-order" title=(self.why_no_order()) { (name) }
         }
     }
 
-    /// A click orders by this column, and another one turns the order around.
+    /// A click orders by this column, and another click reverses the order.
     fn head(&self, by: OrderKey, name: &str, class: &str) -> Markup {
         let asked = self.asked;
         let is_sorted = asked.has_order() && asked.order.by == by;
@@ -152,9 +152,9 @@ impl JobList<'_> {
 fn row(view: &ObjectView, asked: &JobsQuery, now_ms: u64) -> Markup {
     let status = &view.status;
     let details = view.details.clone().unwrap_or_default();
-    // Of what was deleted, how it went: that it is gone is told beside it.
+    // For a deleted object, the phase in which it ended: the deletion is shown beside it.
     let before = PHASES.into_iter().find(|phase| view.ended_at.is_some() && *phase == status.reason);
-    // A deletion's own reason is the phase before.
+    // The reason of a deletion is the previous phase.
     let own = before.map_or_else(|| status.reason.clone(), |_| String::new());
     let grows = asked.is_now() && view.ended_at.is_none() && !status.terminal;
     let is_running = status.phase == phase::RUNNING;
@@ -192,7 +192,7 @@ fn row(view: &ObjectView, asked: &JobsQuery, now_ms: u64) -> Markup {
     }
 }
 
-/// Why it ended badly: a word, and the way to the story that says more.
+/// Why it ended badly: a word, with a link to the story.
 fn cause(view: &ObjectView) -> Markup {
     html! {
         @if let Some(kind) = view.cause {
@@ -201,14 +201,14 @@ fn cause(view: &ObjectView) -> Markup {
     }
 }
 
-/// A time that it has taken. The script lets one grow that is not over.
+/// A duration. The script lets it grow while it continues.
 fn lasted(ms: u64, grows: bool) -> Markup {
     html! {
         @if grows { span data-ticks=(ms) { @if ms > 0 { (span(ms)) } } } @else if ms > 0 { (span(ms)) }
     }
 }
 
-/// How long ago it was created, and when.
+/// The age, with the creation time.
 fn age_of(created: &str, now_ms: u64) -> Markup {
     html! {
         @match moment(created) {
@@ -236,7 +236,7 @@ fn was(view: &ObjectView) -> Markup {
     }
 }
 
-/// An object's page, at the moment that the list is of.
+/// An object's page, at the moment of the list.
 fn address(view: &ObjectView, asked: &JobsQuery) -> String {
     match &asked.at {
         Some(_) => format!("/objects/{}?state={}", view.object.uid, view.seq),
@@ -244,7 +244,7 @@ fn address(view: &ObjectView, asked: &JobsQuery) -> String {
     }
 }
 
-/// That it is gone, or how well its state at the moment is known. Not by colour alone.
+/// Whether it is gone, or how certain its state at the moment is. Not only by colour.
 fn known(view: &ObjectView) -> Markup {
     let message = view.then.as_ref().and_then(|then| Some((then.known.as_str(), then.message.as_deref()?)));
     html! {
@@ -253,7 +253,7 @@ fn known(view: &ObjectView) -> Markup {
     }
 }
 
-/// A plugin's dot: its shape says what its colour says, and so does its name.
+/// A dot for a plugin: its shape and its label say the same as its colour.
 fn dot(plugin: &str, state: &str) -> Markup {
     let sign = match state {
         "delivered" => "●",

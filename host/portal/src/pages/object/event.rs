@@ -1,5 +1,5 @@
-//! The page of an Event of Kubernetes: its type, its reason and its message, and the object that it is about. It has no
-//! phase, so the page has no lanes; nobody is told of it, so nothing of it can be muted.
+//! The page of an Event of Kubernetes: its type, reason and message, and its object. It has no phase, so the
+//! page has no lanes; it causes no notifications, so it can't be muted.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,15 +16,16 @@ use crate::answer::Problem;
 use crate::pages::parts::{at, event_type, figure, object_link};
 use crate::scope::ViewerVisibility;
 
-/// Versions of an Event whose documents one page reads: the newest.
+/// The newest versions of an Event whose documents one page reads.
 const READ: usize = 50;
-/// And so long: each document is looked through for secrets.
+/// The time limit for that: each document is searched for secrets.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The versions of an Event, by their positions.
 pub(super) type EventVersions = BTreeMap<Seq, EventView>;
 
-/// `None`: the object is no Event. What an Event tells is for whoever may also get the object that it is about.
+/// `None` if the object is not an Event. The content of an Event is only for people who may also get its
+/// object.
 pub(super) async fn versions(
     visible: &ViewerVisibility,
     states: &[Arc<Witnessed>],
@@ -36,18 +37,18 @@ pub(super) async fn versions(
     let mut told = Vec::new();
     let reading = async {
         for state in newest {
-            // Its row is there without what it tells.
+            // The row is shown without the content.
             let Ok(document) = visible.document(state.seq).await else { continue };
             told.extend(read(&document, &state.object, state.seq, state.observed_ms));
         }
     };
-    // A row whose document was not read in time is there without what it tells.
+    // A row whose document was not read in time is shown without its content.
     timeout(PATIENCE, reading).await.unwrap_or_default();
     let seen = visible.of_events(told).await?;
     Ok(Some(seen.into_iter().map(|event| (event.seq, event)).collect()))
 }
 
-/// Its type beside its name.
+/// Its type, beside its name.
 pub(super) fn kind(versions: &EventVersions) -> Markup {
     html! { @if let Some((_, event)) = versions.last_key_value() { (event_type(event)) } }
 }

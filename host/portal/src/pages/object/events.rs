@@ -1,4 +1,5 @@
-//! Events of Kubernetes about the object and what it owns. The cluster forgets them after an hour.
+//! Events of Kubernetes about the object and the objects that it owns. The cluster forgets them after an
+//! hour.
 
 use kubewitness_core::events::EventView;
 use maud::{Markup, html};

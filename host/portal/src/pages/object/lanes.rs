@@ -1,5 +1,5 @@
-//! Phases over time, one lane an object, as SVG. Time runs to scale; a phase that is too short
-//! to be seen still has its tick. The table below it says the same in words.
+//! Phases over time, one lane for each object, as SVG. Time is to scale; a phase that is too short to be
+//! visible still has its tick. The table below says the same in words.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub(super) struct TimelineLane {
     pub(super) states: Vec<Arc<State>>,
 }
 
-/// Lanes of one picture; the table has the others.
+/// The most lanes of one picture; the table has the others.
 const LANES: usize = 40;
 
 const LABEL: f64 = 190.0;
@@ -27,7 +27,7 @@ const WIDTH: f64 = 1000.0;
 const HEIGHT: f64 = 26.0;
 const BAR: f64 = 16.0;
 const TOP: f64 = 24.0;
-/// A stretch that is narrower than this has no room for its name.
+/// A narrower section has no room for its name.
 const NAMED: f64 = 58.0;
 const LABEL_CHARS: usize = 26;
 
@@ -43,20 +43,20 @@ impl TimeScale {
     }
 }
 
-/// An axis that is shorter, in ms, tells tenths of a second: else several of its times would be the same.
+/// A shorter axis, in ms, shows tenths of a second: otherwise several of its labels would be equal.
 const TENTHS: u64 = 10_000;
-/// Marks of one plugin; the newest states.
+/// The most marks of one plugin: those of the newest states.
 const MARKS: usize = 400;
 
 impl TimelineLane {
-    /// Nothing of the object goes on.
+    /// Whether the object has ended.
     fn is_over(&self) -> bool {
         self.states.last().is_some_and(|state| state.status.terminal || state.change != Change::Present)
     }
 }
 
-/// `told`: how far each plugin is with the states of the first lane. `now_ms`: up to when what is not over goes on; left out,
-/// the picture ends with its last state.
+/// `told` has the stage of the first lane's states in each plugin. Running phases are drawn up to `now_ms`;
+/// without it, the picture ends with its last state.
 pub(super) fn svg(
     lanes: &[TimelineLane],
     told: &DeliveryMap,
@@ -66,7 +66,7 @@ pub(super) fn svg(
     let times = || lanes.iter().flat_map(|lane| &lane.states).map(|state| state.observed_ms);
     let from = times().min().unwrap_or(0);
     let now_ms = now_ms.filter(|_| !lanes.iter().all(TimelineLane::is_over));
-    // A second at least: an object that was seen once has a bar as well.
+    // At least a second, so that an object that was seen once has a bar as well.
     let scale = TimeScale { from, to: times().chain(now_ms).max().unwrap_or(0).max(from + 1000) };
     let shown = &lanes[..lanes.len().min(LANES)];
     let height = TOP + HEIGHT * (shown.len() + told.len()) as f64 + 6.0;
@@ -135,7 +135,7 @@ fn bar(lane: &TimelineLane, scale: &TimeScale, y: f64, holes: &StoryGaps) -> Mar
     }
 }
 
-/// A mark for each state: full where the plugin was told, hollow while that waits, a cross for a dead letter.
+/// A mark for each state: filled if the plugin got it, hollow while it waits, a cross for a dead letter.
 fn marks(
     plugin: &str,
     told: &BTreeMap<Seq, DeliveryStage>,
@@ -176,7 +176,7 @@ fn missing(hole: Option<&Gap>) -> String {
 
 #[derive(Debug, PartialEq)]
 struct LaneStretch {
-    /// None: versions are missing, so nobody knows.
+    /// `None` if versions are missing, so that the phase is unknown.
     phase: Option<String>,
     from: u64,
     to: u64,
@@ -184,7 +184,7 @@ struct LaneStretch {
 
 fn stretches(lane: &TimelineLane, end: u64) -> Vec<LaneStretch> {
     let mut all: Vec<LaneStretch> = Vec::new();
-    // A phase lasts until the next state. What stands before a gap was last seen at its own time.
+    // A phase lasts until the next state. The phase before a gap is certain only at its own time.
     let mut seen = None;
     for state in &lane.states {
         let at = state.observed_ms;

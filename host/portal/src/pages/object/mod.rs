@@ -1,5 +1,9 @@
-//! One object's story: in a sentence, its phases and those of what it owns as lanes, and each state as a row. The
-//! page shows no document as a whole. Its form mutes, and nothing else here has an effect.
+//! One object's story: in a sentence, its phases and those of its owned objects as lanes, and each state as a
+//! row.
+//!
+//! A person asks first why an object failed, then when, and only then for details. So the page has them in
+//! this order, and folds versions without news. The picture has a table with the same content, for people who
+//! can't see it. The page shows no whole document. Its form mutes, and nothing else here has an effect.
 
 mod event;
 mod events;
@@ -39,11 +43,12 @@ use crate::api::MOST_ROWS;
 use crate::app::PortalApp;
 use crate::scope::{JournalCursor, ViewerVisibility};
 
-/// States of one object, and of all that it owns, on one page: a long-lived job with its pods.
+/// The most states on one page, of one object and of all that it owns: those of a long-lived job with its
+/// pods.
 const STATES: usize = 2000;
-/// Gaps of one page that are told with their bounds and reasons; each is read on its own.
+/// How many gaps one page shows with their bounds and reasons; each is read separately.
 const GAPS: usize = 200;
-/// The page asks again after so many seconds, also where no state has come.
+/// The page refreshes after this many seconds, even without a new state.
 const REFRESH_SECONDS: u32 = 10;
 
 /// The query of an object's page.
@@ -51,9 +56,9 @@ const REFRESH_SECONDS: u32 = 10;
 struct ObjectQuery<'a> {
     uid: &'a str,
     limit: usize,
-    /// Versions that tell nothing new are not folded.
+    /// Whether versions without news are shown as well.
     all: bool,
-    /// The position that the address is about.
+    /// The position in the address.
     chosen: Option<Seq>,
 }
 
@@ -70,11 +75,11 @@ impl ObjectQuery<'_> {
 /// The gaps of a story, by their positions.
 type StoryGaps = BTreeMap<Seq, Gap>;
 
-/// The notes of a page's rows that no state has.
+/// Notes about a page's rows that the states do not contain.
 struct RowNotes {
     holes: StoryGaps,
     quiet: QuietStates,
-    /// Of an Event, what its versions tell. They have no phase.
+    /// The versions of an Event, which have no phase.
     versions: Option<EventVersions>,
 }
 
@@ -135,7 +140,7 @@ pub(super) async fn page(
     let news = NewsFilter {
         after,
         uid: Some(uid.clone()),
-        // What plugins report comes without a state.
+        // Reports of plugins arrive without a state.
         refresh_seconds: Some(REFRESH_SECONDS),
         ..NewsFilter::default()
     };
@@ -185,7 +190,7 @@ pub(super) async fn page(
     Ok(PageContent::new(name.clone(), "/", content).live(news).into_response())
 }
 
-/// The lists that it is in.
+/// Links to the lists that contain it.
 fn crumbs(object: &ObjectRef) -> Markup {
     let ObjectRef { kind, namespace, .. } = object;
     html! {
@@ -196,7 +201,7 @@ fn crumbs(object: &ObjectRef) -> Markup {
     }
 }
 
-/// Where the older states are, of which this page has none.
+/// The link to the older states, which this page omits.
 fn cut(view: &TimelineView, asked: ObjectQuery<'_>) -> Markup {
     let has_older = view.next.is_some_and(|next| next.states > 0 || next.related < Seq::MAX);
     let link = if has_older { "Show older states" } else { "Show what else it owns" };
@@ -213,7 +218,7 @@ fn cut(view: &TimelineView, asked: ObjectQuery<'_>) -> Markup {
     }
 }
 
-/// That it owns more than a page is about, and where the others are.
+/// Says that it owns more objects than the page shows, and where the others are.
 fn owns_more(view: &TimelineView) -> Markup {
     html! {
         @if view.owns_more {
@@ -224,7 +229,7 @@ fn owns_more(view: &TimelineView) -> Markup {
     }
 }
 
-/// Each state as a row: of the object, and of what it owns.
+/// Each state as a row, for the object and for the objects that it owns.
 fn tables(view: &TimelineView, table: StateTable<'_>) -> Markup {
     let owned = StateTable { caption: "Objects that it owns", named: true, ..table };
     html! {
@@ -243,7 +248,7 @@ fn tables(view: &TimelineView, table: StateTable<'_>) -> Markup {
     }
 }
 
-/// What each gap of the story says of itself: that is its document.
+/// The bounds and reason of each gap in the story, from its document.
 async fn holes(
     app: &PortalApp,
     states: impl Iterator<Item = &Arc<Witnessed>>,
@@ -258,7 +263,7 @@ async fn holes(
     Ok(holes)
 }
 
-/// Leads to the state that the cause rests on.
+/// A link to the state on which the cause is based.
 fn evidence(cause: &Cause) -> Markup {
     html! { a href={ "/states/" (cause.seq) } title="The state that this rests on" { "State " (cause.seq) } }
 }
@@ -277,19 +282,19 @@ fn lanes_of(states: &[Arc<Witnessed>], related: &[Arc<Witnessed>]) -> Vec<Timeli
     lanes.into_iter().map(|(_, lane)| lane).collect()
 }
 
-/// Of what was deleted, how it went, and that it is gone.
+/// For a deleted object, how it ended, and that it is gone.
 fn how(last: &Witnessed) -> Markup {
     let before = last.previous.as_ref().filter(|_| last.change == Change::Gone);
     let phase = before.map_or(&last.status.phase, |before| &before.phase);
     html! { (badge(phase)) (left(last)) }
 }
 
-/// That it is gone, or what else became of it.
+/// Whether it is gone, or left the selector.
 fn left(last: &Witnessed) -> Markup {
     html! { @if last.change != Change::Present { " " span.mark { (last.change.as_str()) } } }
 }
 
-/// The facts of the newest document about the object, if it can be read.
+/// The facts about the object in the newest document, if it can be read.
 #[derive(Default)]
 struct NewestDocument {
     submitter: Option<String>,
@@ -300,28 +305,28 @@ async fn newest_document(
     last: &Witnessed,
     states: &[Arc<Witnessed>],
 ) -> NewestDocument {
-    // The document of a deletion that was found by comparing is empty, and that of a gap is none of the object.
+    // The document of a deletion that a relist found is empty, and that of a gap is not the object's.
     let seq =
         states.iter().rfind(|state| state.change == Change::Present).map_or(last.seq, |state| state.seq);
-    // A page without a document is better than no page: the table says what became of it.
+    // A page without a document is better than no page: the table shows the object's state.
     let Ok(document) = visible.document(seq).await else { return NewestDocument::default() };
     NewestDocument { submitter: DocumentFacts::read(&document).submitter }
 }
 
-/// How the same is asked for on a command line.
+/// The same queries on the command line.
 fn commands(last: &Witnessed) -> Markup {
     let object = &last.object;
     let kind = object.kind.to_lowercase();
     let group = if object.group.is_empty() { String::new() } else { format!(".{}", object.group) };
     let place = if object.namespace.is_empty() { String::new() } else { format!(" -n {}", object.namespace) };
     let (name, uid) = (&object.name, &object.uid);
-    // What a shell would take for more than a name is not offered to be copied.
+    // A name that a shell would interpret is not offered for copying.
     let is_plain =
         |text: &str| text.chars().all(|one| one.is_ascii_alphanumeric() || matches!(one, '.' | '-'));
     if ![&kind, &object.group, &object.namespace, name, uid].into_iter().all(|text| is_plain(text)) {
         return html! {};
     }
-    // What is gone is in the journal alone.
+    // Only the journal has an object that is gone.
     let get = format!("kubewitness get {kind}/{name}{place} -o yaml");
     let lines = match last.change {
         Change::Gone => vec![format!("{get} --gone")],

@@ -1,4 +1,4 @@
-//! What the object was at a moment, with how well that is known.
+//! The object's state at a past moment, and how certain it is.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use maud::{Markup, html};
 use crate::answer::{Problem, time};
 use crate::pages::parts::{at, badge, encode};
 
-/// A field for the time, and the answer for one that was given.
+/// A field for a time, and the answer if one was given.
 pub(super) fn look(states: &[Arc<Witnessed>], asked: Option<&str>, uid: &str) -> Result<Markup, Problem> {
     let at_ms = asked.map(|text| {
         let moment = calendar::moment(&time::typed(text));

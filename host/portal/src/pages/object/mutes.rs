@@ -1,4 +1,4 @@
-//! What people have muted: the part of an object's page that mutes it, and the page that lists all mutes.
+//! Mutes: the part of an object's page that mutes it, and the page that lists all mutes.
 
 use axum::Form;
 use axum::extract::State;
@@ -19,10 +19,10 @@ use crate::app::PortalApp;
 use crate::pages::parts::{at_text, empty, encode, expect_own_page};
 
 const PAGE: &str = "/mutes";
-/// A name of Kubernetes, and an address of e-mail.
+/// Fits a name in Kubernetes and an e-mail address.
 const TEXT_BYTES: usize = 256;
 
-/// What is muted of an object, and the form that mutes it, where the viewer may.
+/// The mutes of an object, and the form that mutes it, if the viewer may.
 pub(super) async fn of_object(
     app: &PortalApp,
     viewer: &PortalViewer,

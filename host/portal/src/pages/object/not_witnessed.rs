@@ -1,4 +1,5 @@
-//! In place of an object of which nothing was witnessed. A Job that was submitted a moment ago is waited for.
+//! The page in place of an object of which nothing was witnessed. It waits for a Job that was submitted a
+//! moment ago.
 
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -8,11 +9,12 @@ use maud::html;
 use crate::answer::Problem;
 use crate::answer::frame::PageContent;
 
-/// When the object was created from here, in milliseconds since 1970: the page of a submission says so in its link.
+/// When the portal created the object, in milliseconds since 1970: the link on the page of a submission
+/// contains it.
 pub(super) const SUBMITTED: &str = "submitted";
 /// The first state arrives within seconds, unless nothing watches the object.
 const SEEN_WITHIN_MS: u64 = 120_000;
-/// The browser asks again by itself, also without a script.
+/// The browser refreshes by itself, even without script.
 const AGAIN_SECONDS: u64 = 2;
 
 pub(super) fn page(uid: &str, submitted: Option<u64>) -> Result<Response, Problem> {

@@ -1,4 +1,5 @@
-//! An older part of an object's story: its lanes and its states. What the object is now stands on its own page.
+//! An older part of an object's story: its lanes and its states. The present state is on the object's own
+//! page.
 
 use axum::response::{IntoResponse, Response};
 use kubewitness_core::Seq;
@@ -15,13 +16,13 @@ use crate::app::PortalApp;
 use crate::pages::parts::{at, encode, figure, pages, plural};
 use crate::scope::ViewerVisibility;
 
-/// The part that ends with this position.
+/// The cursor of the part that ends with this position.
 pub(super) fn with(seq: Seq) -> StoryCursor {
     let before = seq.saturating_add(1);
     StoryCursor { states: before, related: before, ..StoryCursor::NEWEST }
 }
 
-/// The page of the part that begins there.
+/// The page of the part that begins at a cursor.
 pub(super) fn address(asked: ObjectQuery<'_>, cursor: StoryCursor) -> String {
     let address = asked.address(asked.all);
     let mark = if address.contains('?') { '&' } else { '?' };
@@ -44,7 +45,7 @@ pub(super) async fn page(
     let view = visible.story(&query).await?;
     let title = match view.states.first().map(|state| &state.object) {
         Some(object) => format!("{}/{}, older states", object.kind, object.name),
-        // What it owns has parts of its own.
+        // The owned objects have their own parts.
         None if !view.related.is_empty() => "What else the object owns".to_owned(),
         None => "Older states".to_owned(),
     };

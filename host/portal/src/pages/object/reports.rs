@@ -1,11 +1,12 @@
-//! What plugins report of the object and what it owns: who was told, and what became of each message.
+//! The reports of plugins about the object and the objects that it owns: who was notified, and what happened
+//! to each message.
 
 use kubewitness_core::reports::ReportView;
 use maud::{Markup, html};
 
 use crate::pages::parts::{at, figure, plural};
 
-/// A message that nobody has and nobody will have.
+/// Outcomes in which nobody gets the message.
 const LOST: [&str; 3] = ["refused", "given up", "unreadable"];
 
 pub(super) fn table(reports: &[ReportView]) -> Markup {

@@ -1,4 +1,4 @@
-//! Each state as a row. Versions that tell nothing new are folded.
+//! Each state as a row. Versions without news are folded.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use super::{ObjectQuery, RowNotes};
 use crate::pages::gaps::bound;
 use crate::pages::parts::{at, badge, event_type, event_words, figure, object_link, plural, why};
 
-/// So many versions in a row that tell nothing new are told in one row.
+/// This many consecutive versions without news are folded into one row.
 const FOLDED: usize = 2;
 
 #[derive(Clone, Copy)]
 pub(super) struct StateTable<'a> {
     pub caption: &'a str,
-    /// Of several objects.
+    /// Whether the rows are of several objects.
     pub named: bool,
     pub asked: ObjectQuery<'a>,
-    /// The address of the same page with every version, or with those folded that tell nothing new.
+    /// The address of the same page with every version, or with folded ones.
     pub other: &'a str,
     pub notes: &'a RowNotes,
 }

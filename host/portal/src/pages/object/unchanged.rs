@@ -1,5 +1,5 @@
-//! Finds versions that tell nothing new, so that the table folds them: status and document say the same to people as
-//! those of the version before.
+//! Finds versions without news, so that the table folds them: their status and document mean the same to
+//! people as those of the previous version.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -13,22 +13,23 @@ use tokio::time::timeout;
 
 use crate::app::PortalApp;
 
-/// Pairs of versions whose documents one page compares: those of the object before those of what it owns, the newest
-/// first. The others stand alone.
+/// How many pairs of versions one page compares by their documents: those of the object before those of its
+/// owned objects, the newest first. The others are not folded.
 const COMPARED: usize = 500;
-/// And so long: each document is looked through for secrets, which takes longer the longer it is.
+/// The time limit for that: each document is searched for secrets, which takes time in proportion to its
+/// length.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The states that a page folds.
 #[derive(Default)]
 pub(super) struct QuietStates {
-    /// The positions of the versions that tell nothing new.
+    /// The positions of the versions without news.
     pub seqs: HashSet<Seq>,
-    /// Some were not compared.
+    /// Whether some were not compared.
     pub is_cut: bool,
 }
 
-/// `all`: nothing is folded, so nothing is read.
+/// With `all`, nothing is folded, so nothing is read.
 pub(super) async fn quiet(app: &PortalApp, view: &TimelineView, all: bool) -> QuietStates {
     let mut quiet = QuietStates::default();
     if all {
@@ -48,7 +49,7 @@ async fn compare<'a>(
     pairs: impl Iterator<Item = (&'a Witnessed, &'a Witnessed)>,
     quiet: &mut HashSet<Seq>,
 ) {
-    // Of each object, the version that was read last: it is the later one of the pair before.
+    // For each object, the version that was read last: it is the later one of the previous pair.
     let mut read: HashMap<&str, (Seq, Option<Value>)> = HashMap::new();
     for (before, state) in pairs {
         let later = match read.remove(&*state.object.uid) {
@@ -63,7 +64,7 @@ async fn compare<'a>(
     }
 }
 
-/// Versions with the status of the one before, each behind that one.
+/// Versions with an unchanged status, each after its predecessor.
 fn candidates(states: &[Arc<Witnessed>]) -> Vec<(&Witnessed, &Witnessed)> {
     let mut newest: HashMap<&str, &Witnessed> = HashMap::new();
     let mut pairs = Vec::new();
@@ -77,7 +78,7 @@ fn candidates(states: &[Arc<Witnessed>]) -> Vec<(&Witnessed, &Witnessed)> {
     pairs
 }
 
-/// `None` where the document can't be had: then the version stands alone.
+/// `None` if the document is unavailable. Then the version is not folded.
 async fn says(app: &PortalApp, state: &Witnessed) -> Option<Value> {
     substance(&app.views.document(state.seq).await.ok()?)
 }

@@ -1,4 +1,4 @@
-//! The calls of a plugin: how they ended, how long they take, and the memory that they need.
+//! The calls of a plugin: their results, their duration, and their memory.
 
 use kubewitness_core::views::{CallsView, PluginView, QueueView};
 use maud::{Markup, html};
@@ -53,7 +53,8 @@ fn last_good(calls: &CallsView) -> Markup {
     }
 }
 
-/// Traps and timeouts are always told: that there are none is worth a look. The others are told where there are some.
+/// Traps and timeouts are always shown, because a 0 is informative as well. The others are shown if they
+/// occurred.
 fn failures(calls: &CallsView) -> impl Iterator<Item = (&'static str, u64)> {
     let ended = &calls.ended;
     let always = [("Traps", ended.trapped), ("Timeouts", ended.timed_out)];
@@ -66,7 +67,7 @@ fn failures(calls: &CallsView) -> impl Iterator<Item = (&'static str, u64)> {
     always.into_iter().chain(others.into_iter().filter(|(_, count)| *count > 0))
 }
 
-/// How a call ended, as a reader says it.
+/// The result of a call, in words for a reader.
 fn words(end: &str) -> String {
     match end {
         "trapped" => "a trap".into(),

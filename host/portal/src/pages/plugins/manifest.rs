@@ -1,4 +1,4 @@
-//! What a plugin needs, beside what its manifest grants.
+//! What a plugin needs, compared with the grants in its manifest.
 
 use std::collections::BTreeSet;
 
@@ -10,9 +10,9 @@ use serde_json::{Map, Value};
 use crate::answer::time::span;
 use crate::pages::parts::{figure, with_code};
 
-/// Bytes of a configuration that are shown. The manifest has all of it.
+/// How many bytes of a configuration are shown. The manifest has the rest.
 const SHOWN: usize = 16 * 1024;
-/// Bytes of one value beside its field.
+/// How many bytes of a value are shown beside its field.
 const SET: usize = 80;
 
 pub(super) fn render_manifest(plugin: &str, manifest: &ManifestView, uses: &[GrantUseView]) -> Markup {
@@ -55,7 +55,7 @@ pub(super) fn render_manifest(plugin: &str, manifest: &ManifestView, uses: &[Gra
     }
 }
 
-/// Beside the schema, what is set.
+/// The fields of the schema, with the values that are set.
 fn fields(plugin: &str, manifest: &ManifestView) -> Markup {
     html! {
         div.scroll tabindex="0" role="region" aria-label={ "Fields of the configuration of " (plugin) } {
@@ -84,7 +84,7 @@ fn fields(plugin: &str, manifest: &ManifestView) -> Markup {
     }
 }
 
-/// The value of a field, if there is one of it. Items of lists and values of maps are many.
+/// The value of a field, if it is a single one. Items of lists and values of maps are many.
 fn set(path: &str, config: Option<&Map<String, Value>>) -> Option<String> {
     let mut names = path.split('.');
     let first = config?.get(names.next()?)?;
@@ -117,7 +117,7 @@ fn row(name: &str, manifest: &ManifestView, uses: &[GrantUseView]) -> Markup {
     }
 }
 
-/// As JSON with indents. What can't be written is nothing that came from JSON.
+/// As indented JSON. A value that can't be written did not come from JSON.
 fn text(config: &Map<String, Value>) -> String {
     let text = serde_json::to_string_pretty(config).unwrap_or_default();
     match text.char_indices().nth(SHOWN) {

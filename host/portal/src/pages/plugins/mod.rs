@@ -1,5 +1,5 @@
-//! The page of plugins: the progress of each, and whether its figures add up. It shows no state. Its form pauses
-//! and resumes, and nothing else here has an effect.
+//! The page of plugins: the progress of each, and whether its figures add up. It shows no state. Its form
+//! pauses and resumes, and nothing else here has an effect.
 
 mod calls;
 mod manifest;
@@ -47,8 +47,8 @@ pub(super) async fn page(
     Ok(PageContent::new("Plugins", "/plugins", content))
 }
 
-/// What is wrong beside the plugins, each of which tells its own. Nothing is said twice: what
-/// keeps the controller from being ready is often one of the rest.
+/// Problems that belong to no plugin. Each is shown once: what keeps the controller from being ready is often
+/// one of the others.
 pub(super) fn notices(status: &StatusView, not_ready: Option<&str>) -> Markup {
     let is_news = |text: &str| !not_ready.is_some_and(|why| why.contains(text));
     html! {
@@ -73,7 +73,7 @@ pub(super) fn notices(status: &StatusView, not_ready: Option<&str>) -> Markup {
     }
 }
 
-/// Renders what keeps retention from going on: the disk fills, and no plugin's own figures say why.
+/// Renders what blocks retention: the disk fills, and no plugin's own figures say why.
 pub(super) fn render_holds(held: &[HeldView]) -> Markup {
     html! {
         @for HeldView { source, holder, states, since, remedy } in held {
@@ -108,11 +108,11 @@ fn card(plugin: &PluginView, may: PauseRights) -> Markup {
         ("dead", plugin.dead),
         ("waiting", plugin.waiting),
     ];
-    // Only retention past cursors takes states that a plugin has not finished.
+    // Only retention past cursors removes states that a plugin has not finished.
     parts.extend((plugin.taken > 0).then_some(("taken", plugin.taken)));
     let accounted = parts.iter().map(|(_, count)| count).sum();
     let complete = accounted == plugin.observed;
-    // An account that adds up says nothing of whether the plugin works.
+    // Figures that add up don't show whether the plugin works.
     let is_ill = plugin.message.is_some() || matches!(plugin.state.as_str(), "failed" | "degraded");
     html! {
         article.card aria-labelledby={ "plugin-" (plugin.name) } {
@@ -166,7 +166,7 @@ fn card(plugin: &PluginView, may: PauseRights) -> Markup {
     }
 }
 
-/// Its calls on a schedule.
+/// The calls on its schedule.
 fn ticked(TickView { ticks, failed, last, next, error }: &TickView) -> Markup {
     html! {
         (figure(*ticks)) " " (plural(*ticks, "tick", "ticks")) ", " (figure(*failed)) " failed"

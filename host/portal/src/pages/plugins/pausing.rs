@@ -17,7 +17,7 @@ use crate::api::pausing::order;
 use crate::api::{REASON_BYTES, WHO_BYTES};
 use crate::app::PortalApp;
 
-/// Which of the two a viewer may do with a plugin.
+/// The rights of a viewer to pause and to resume a plugin.
 #[derive(Clone, Copy, Default)]
 pub(super) struct PauseRights {
     pause: bool,
@@ -33,7 +33,7 @@ impl PauseRights {
     }
 }
 
-/// What a plugin's card says of its pause, and the way to the form.
+/// The pause on a plugin's card, and the link to the form.
 pub(super) fn of_card(plugin: &PluginView, may: PauseRights) -> Markup {
     let address = format!("/plugins/{}", encode(&plugin.name));
     html! {

@@ -1,4 +1,4 @@
-//! The version in a plugin's shadow, beside the version at work.
+//! The shadow version of a plugin, compared with the version at work.
 
 use kubewitness_core::views::{ShadowSideView, ShadowView};
 use maud::{Markup, html};

@@ -1,9 +1,9 @@
-//! Reads a component without compiling it: what it imports and exports, and whether it is within its limits. It
+//! Reads a component without compiling it: its imports and exports, and whether it is within its limits. It
 //! compiles and runs nothing.
 //!
-//! It looks at sections and at the instructions of functions. What is within a type is not looked at: types
-//! can be nested without end, and reading them takes many times their bytes. The process that compiles reads
-//! those, within its memory.
+//! It reads sections and the instructions of functions, but not the inside of types: types can be nested
+//! endlessly, and reading them takes many times their size in memory. The process that compiles reads those,
+//! within its limits.
 
 use std::fmt::Display;
 
@@ -13,7 +13,7 @@ use wasmparser::{BinaryReaderError, FunctionBody, KnownCustom, Name, Operator, P
 use super::shape;
 use crate::error::SandboxError;
 
-/// Names of interfaces have some dozen bytes, and each may stand in an error.
+/// Names of interfaces have some dozen bytes, and each may occur in an error.
 const NAME_BYTES: usize = 256;
 
 /// The names of a component's own imports and exports.
@@ -23,7 +23,7 @@ pub struct ComponentOutline {
     pub exports: Vec<String>,
 }
 
-/// Takes time in proportion to the bytes, and memory for the names alone.
+/// Takes time in proportion to the bytes, and memory only for the names.
 pub fn read(bytes: &[u8], limits: &ComponentsSpec) -> Result<ComponentOutline, SandboxError> {
     shape::check_header(bytes)?;
     let mut reader = OutlineReader {
@@ -48,9 +48,9 @@ struct OutlineSums {
     functions: u64,
 }
 
-/// A part whose end is not read yet.
+/// A part whose end was not read yet.
 struct OpenPart {
-    /// Its number among all parts, the component itself being 0.
+    /// Its number among all parts. The component itself has 0.
     number: u64,
     imported: u64,
     functions: u64,
@@ -144,7 +144,7 @@ impl<'a> OutlineReader<'a> {
 
 type OverLimit = (&'static str, u64, u64, &'static str);
 
-/// The first limit that a function is over.
+/// The first limit that a function exceeds.
 fn over(body: &FunctionBody<'_>, limits: &ComponentsSpec) -> Result<Option<OverLimit>, BinaryReaderError> {
     let size = body.range().len() as u64;
     if size > limits.function_size.0 {
@@ -180,8 +180,8 @@ fn over(body: &FunctionBody<'_>, limits: &ComponentsSpec) -> Result<Option<OverL
     })
 }
 
-/// The name of a function in the part's own section of names. Only asked for an error: the section comes
-/// last.
+/// The name of a function in the part's own name section. Only looked up for an error, because the section
+/// comes last.
 fn name_of(bytes: &[u8], part: u64, function: u64) -> Option<String> {
     let (mut parts, mut open) = (0_u64, Vec::new());
     for payload in Parser::new(0).parse_all(bytes) {
@@ -216,7 +216,7 @@ fn within(what: &str, found: u64, most: u32, field: &str) -> Result<(), SandboxE
     }
 }
 
-/// How every error of a limit ends.
+/// The end of every error about a limit.
 pub fn raise(most: impl Display, field: &str) -> String {
     format!("the limit is {most} (`spec.limits.components.{field}` of the host's settings)")
 }

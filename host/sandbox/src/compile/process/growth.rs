@@ -1,18 +1,18 @@
-//! Whether the process that compiles has grown so large that the container may lack memory because of it. It looks, and
-//! changes nothing.
+//! Determines whether the process that compiles is so large that it may exhaust the container's memory. It
+//! only reads.
 
 use std::fs;
 use std::time::Duration;
 
 use kubewitness_core::config::ComponentsSpec;
 
-/// Between two looks. A process fills some 40 MiB meanwhile.
+/// The pause between two looks. A process fills some 40 MiB in this time.
 const LOOK: Duration = Duration::from_millis(20);
-/// Where a container's limit is told, by the second version of cgroups and by the first.
+/// The files with a container's memory limit, for cgroups version 2 and version 1.
 const CONTAINERS: [&str; 2] = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
 
-/// From how many bytes on a process is large: an eighth of what it may take, or of a smaller container. Its bound is on
-/// addresses, of which a compiler may fill a quarter alone.
+/// From how many bytes on a process counts as large: an eighth of its limit, or of a smaller container. Its
+/// limit is on addresses, a quarter of which a compiler may fill by itself.
 fn large(limits: &ComponentsSpec) -> u64 {
     let told = CONTAINERS.iter().find_map(|file| fs::read_to_string(file).ok()?.trim().parse().ok());
     large_in(limits.compile_memory.0, told)
@@ -22,7 +22,7 @@ fn large_in(may_take: u64, container: Option<u64>) -> u64 {
     may_take.min(container.unwrap_or(u64::MAX)) / 8
 }
 
-/// Returns once the process is large, or where nobody says how large it is.
+/// Returns once the process is large, or if its size is unknown.
 pub async fn until_large(process: u32, limits: &ComponentsSpec) {
     let large = large(limits);
     while held(process).is_some_and(|held| held < large) {

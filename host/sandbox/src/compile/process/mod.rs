@@ -1,5 +1,8 @@
-//! Starts the process that compiles, feeds it, takes its code, and says in plain words why it ended. It compiles
-//! nothing itself, and knows no cache.
+//! Starts the process that compiles, feeds it, takes its code, and explains in plain words why it ended.
+//!
+//! The process may hang, die, or write without end, and nothing that it prints is trusted. So its output and
+//! its time are limited, it ends with the thread that started it, and the way it ended is translated into
+//! advice for an operator. It compiles nothing itself, and knows no cache.
 
 mod growth;
 
@@ -18,28 +21,28 @@ use super::outline::raise;
 
 /// The command of the program that compiles.
 pub const COMMAND: &str = "compile-component";
-/// How Rust's own programs end that panic.
+/// The exit code of Rust programs that panic.
 const PANICKED: i32 = 101;
-/// The bytes of the code that are read at once.
+/// How many bytes of the code are read at once.
 const CHUNK: usize = 64 << 10;
 /// The process reports a fault in one line of the compiler. The rest is not kept.
 const SAID: usize = 4 << 10;
 
-/// Why there is no code.
+/// Why no code was made.
 #[derive(Debug)]
 pub enum NoCode {
-    /// The component is at fault, or takes more than it may: the same bytes would end the same way.
+    /// The component is at fault, or exceeds its limits: the same bytes would end in the same way.
     Refused(String),
-    /// The process was ended from outside: the machine is at fault as well.
+    /// The process was killed from outside, so the machine is also at fault.
     Killed(String),
-    /// The process could not be started, fed or heard.
+    /// The process could not be started, fed or read.
     Broken(String),
-    /// The compiled code can't be written to its place.
+    /// The compiled code can't be stored.
     Unkept(io::Error),
 }
 
-/// Compiles in a process of its own. The thread that calls this has to outlive the future: the process ends
-/// with the thread that started it. `is_large` is told of once the process may be why a container lacks memory.
+/// Compiles in a separate process. The calling thread must outlive the future, because the process ends with
+/// the thread that started it. `is_large` is called once the process may exhaust the container's memory.
 pub async fn compile(
     program: &Path,
     component: bytes::Bytes,
@@ -100,7 +103,7 @@ async fn tell_once_large(
     std::future::pending().await
 }
 
-/// Until the process has ended, or what it gives is of no use: then it is ended.
+/// Runs until the process has ended, or its output is useless: then it is killed.
 async fn talk(
     child: &mut Child,
     component: &[u8],
@@ -112,7 +115,7 @@ async fn talk(
     let mut output = child.stdout.take().ok_or_else(gone)?;
     let errors = child.stderr.take().ok_or_else(gone)?;
     let feeding = async move {
-        // Whoever stops reading says why on the other handles.
+        // A process that stops reading reports the reason on the other handles.
         input.write_all(component).await.ok();
         drop(input);
         Ok(())
@@ -138,7 +141,8 @@ async fn talk(
     Ok((said, ended))
 }
 
-/// The first bytes of what is said, as one line. The rest is read, so that whoever says it does not wait.
+/// The first bytes of its error output, as one line. The rest is read, too, so that the process does not
+/// block.
 async fn hear(mut errors: impl AsyncRead + Unpin) -> Result<String, NoCode> {
     let (mut chunk, mut said) = (vec![0; SAID], Vec::new());
     loop {
@@ -154,7 +158,7 @@ async fn hear(mut errors: impl AsyncRead + Unpin) -> Result<String, NoCode> {
     }
 }
 
-/// Explains the end of a process that brought no code.
+/// Explains the end of a process that returned no code.
 fn exit_error(ended: ExitStatus, said: &str, limits: &ComponentsSpec) -> NoCode {
     match ended.code() {
         Some(code) if code == i32::from(REFUSED) => {
@@ -166,7 +170,7 @@ fn exit_error(ended: ExitStatus, said: &str, limits: &ComponentsSpec) -> NoCode 
         Some(_) => return NoCode::Broken(format!("the process that compiles ended with {ended}: {said}")),
         None => {}
     }
-    // The standard library's words, before it ends the process.
+    // The message of the standard library before it ends the process.
     if said.contains("memory allocation of") {
         return NoCode::Refused(over("memory", &limits.compile_memory, "compileMemory"));
     }
@@ -195,7 +199,7 @@ fn over(what: &str, most: &impl OperatorText, field: &str) -> String {
     format!("compiling the component takes too much {what}: {}", raise(most.operator_text(), field))
 }
 
-/// As an operator writes it.
+/// In the form that an operator writes.
 trait OperatorText {
     fn operator_text(&self) -> String;
 }

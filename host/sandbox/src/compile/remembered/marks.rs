@@ -1,6 +1,7 @@
-//! Marks what is being compiled once that takes much memory. Where the process that compiles takes the container's last
-//! memory, the controller dies with it and can tell nobody: its successor finds the mark, and counts. A controller that is
-//! killed while the process is small leaves no mark: it was killed for another reason.
+//! Marks a component while its compilation takes much memory. If the compiling process exhausts the
+//! container's memory, the controller dies with it and can report nothing. Its successor finds the mark, and
+//! counts it. A controller that is killed while the process is small leaves no mark, because it was killed
+//! for another reason.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -11,13 +12,13 @@ use serde::{Deserialize, Serialize};
 
 use super::{EntryFile, make_room};
 
-/// Processes that may die over the same component. One may have been killed for another reason.
+/// How many processes may die over the same component. One may have been killed for another reason.
 pub const DEATHS: u32 = 2;
 const NAME: &str = "compiling.json";
 
 pub struct UseMarks {
     file: EntryFile<UseMark>,
-    /// One component is compiled at a time, so few are left. One that is forgotten is tried more often.
+    /// One component is compiled at a time, so few remain. A forgotten one is only tried more often.
     kept: Mutex<VecDeque<UseMark>>,
 }
 
@@ -25,11 +26,11 @@ pub struct UseMarks {
 struct UseMark {
     digest: String,
     limits: ComponentsSpec,
-    /// How often it was large, and neither ended nor was stopped.
+    /// How often it was large without ending or being stopped.
     tries: u32,
 }
 
-/// While it is there, the component is being compiled by a large process.
+/// While it exists, the component is being compiled by a large process.
 pub struct UnderMark<'m> {
     marks: &'m UseMarks,
     digest: String,
@@ -53,7 +54,7 @@ impl UseMarks {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether so many processes have died over it that the next one had better not try.
+    /// Whether so many processes have died over it that it should not be tried again.
     pub fn is_deadly(&self, digest: &str, limits: &ComponentsSpec) -> bool {
         self.tries(digest, limits) >= DEATHS
     }
@@ -103,7 +104,7 @@ mod tests {
         for _ in 0..DEATHS {
             let killed = open("1");
             assert!(!killed.is_deadly("bomb", &limits));
-            // As after a kill, where nothing is dropped.
+            // As after a kill, when nothing is dropped.
             std::mem::forget(killed.begin("bomb", &limits));
         }
         assert!(open("1").is_deadly("bomb", &limits));

@@ -1,7 +1,11 @@
-//! Keeps facts about components for the next process, in a file beside the code. It holds for the same
-//! version of this program alone.
+//! Keeps facts about components for the next process, in a file beside the compiled code.
 //!
-//! A file needs no authentication: whoever can write it can keep a plugin from running, and no more.
+//! Compilation can fail after minutes, or take so much memory that the container is killed. The next process
+//! would try the same again, and so on for ever. So refusals and unfinished compilations are written down,
+//! and the next process reads them first.
+//!
+//! The file is valid only for the same version of this program, since another version may succeed. It needs
+//! no authentication: somebody who can write it can only keep a plugin from running.
 
 mod marks;
 mod refusals;
@@ -18,17 +22,17 @@ use serde::{Deserialize, Serialize};
 pub use marks::{DEATHS, UseMarks};
 pub use refusals::CompileRefusals;
 
-/// Of each sort, the oldest is forgotten where there are more.
+/// How many entries of each sort are kept; the oldest is forgotten first.
 const KEPT: usize = 64;
-/// All that is kept, with its limits. A larger file was not written here.
+/// The size of all entries at their limits. A larger file was not written here.
 const FILE_BYTES: u64 = 1 << 20;
 
 /// A file of entries, the newest last.
 struct EntryFile<T> {
     file: Option<PathBuf>,
-    /// What else decides what becomes of a component: this program and its engine.
+    /// What else determines the result for a component: this program and its engine.
     program: String,
-    /// What it means that the file can't be read or written.
+    /// The consequence if the file can't be read or written.
     otherwise: &'static str,
     of: PhantomData<fn() -> T>,
 }
@@ -74,7 +78,7 @@ fn make_room<T>(entries: &mut VecDeque<T>) {
     }
 }
 
-/// `None` where nothing was written yet.
+/// `None` if nothing was written yet.
 fn read<T: DeserializeOwned>(path: &Path) -> io::Result<Option<FileContents<T>>> {
     match files::read(path, FILE_BYTES) {
         Ok(text) => Ok(Some(serde_json::from_slice(&text)?)),

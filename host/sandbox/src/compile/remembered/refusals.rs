@@ -1,4 +1,4 @@
-//! Remembers components that were refused, so that the same bytes are not compiled again: also not by the next process.
+//! Remembers refused components, so that the same bytes are not compiled again, not even by the next process.
 //! Other limits or another version of this program try again.
 
 use std::collections::VecDeque;
@@ -11,13 +11,13 @@ use serde::{Deserialize, Serialize};
 
 use super::{EntryFile, make_room};
 
-/// Bytes of a reason that are kept. The compiler's words may go on.
+/// How many bytes of a reason are kept. The compiler's text may be long.
 const WHY: usize = 4 << 10;
 const NAME: &str = "refusals.json";
 
 pub struct CompileRefusals {
     file: EntryFile<CompileRefusal>,
-    /// Plugins that are wrong at the same time are few. One that is forgotten is compiled once more.
+    /// Few plugins are wrong at the same time. A forgotten one is compiled once more.
     kept: Mutex<VecDeque<CompileRefusal>>,
 }
 
@@ -26,7 +26,7 @@ struct CompileRefusal {
     digest: String,
     limits: ComponentsSpec,
     why: String,
-    /// Left out of the file where it ends with this process.
+    /// Not saved, because it ends with this process.
     #[serde(skip)]
     ends_with_process: bool,
 }
@@ -39,7 +39,7 @@ impl CompileRefusals {
         Self { file, kept: Mutex::new(kept) }
     }
 
-    /// Where they outlive the process.
+    /// The file in which they outlive the process.
     pub fn file(&self) -> Option<&Path> {
         self.file.file.as_deref()
     }
@@ -61,12 +61,12 @@ impl CompileRefusals {
         self.file.write(all.into_iter().filter(|refusal| !refusal.ends_with_process).collect());
     }
 
-    /// What was at fault may have been this process, or its machine.
+    /// The cause may have been this process or its machine.
     pub fn add_until_restart(&self, digest: &str, limits: &ComponentsSpec, why: &str) {
         self.remember(digest, limits, why, true);
     }
 
-    /// All that are kept then.
+    /// Remembers it. Returns all entries that are then kept.
     fn remember(
         &self,
         digest: &str,

@@ -1,5 +1,5 @@
-//! `kubewitness gaps` and `kubewitness poison`: the versions that were not witnessed, with their bounds, and the
-//! bytes that are no object of their source's kind. They ask the API alone.
+//! `kubewitness gaps` and `kubewitness poison`: missing versions with their bounds, and bytes that are no
+//! object of their source's kind. They use only the API.
 
 mod poison;
 #[cfg(test)]
@@ -23,9 +23,9 @@ use crate::commands::print::{self, clean, note};
 
 type GapParameters = Vec<(&'static str, String)>;
 
-/// Objects that are looked up by their labels.
+/// The most objects that are looked up by their labels.
 const MOST: usize = 10_000;
-/// Gaps that are looked through for those that fit: ten answers of the API.
+/// The most gaps that are searched: ten answers of the API.
 const MOST_GAPS: usize = 100_000;
 
 pub async fn gaps(args: GapsArgs) -> CommandResult {
@@ -62,7 +62,7 @@ async fn gaps_shown(client: &ApiClient, args: &GapsArgs) -> Result<String> {
     })
 }
 
-/// Whether a source has anything to do with the question.
+/// Whether a source is relevant to the query.
 fn is_asked(parameters: &GapParameters, source: &SourceView) -> bool {
     let group = source.api_version.split_once('/').map_or("", |(group, _)| group);
     parameters.iter().all(|(name, value)| match *name {
@@ -72,8 +72,8 @@ fn is_asked(parameters: &GapParameters, source: &SourceView) -> bool {
     })
 }
 
-/// The gaps of whole sources, each of which may lie in the story of each object; and whether all gaps are seen that were
-/// recorded.
+/// The gaps of whole sources, each of which may affect every object, and whether all recorded gaps are
+/// visible.
 async fn whole(client: &ApiClient, sources: &[&SourceView]) -> Result<(Vec<Gap>, bool)> {
     let none: [(&str, &str); 0] = [];
     let found = client.list::<Gap>("api/v1/gaps", &none, MOST_GAPS).await?;
@@ -128,7 +128,8 @@ fn only_newest(limit: usize) -> String {
     format!("only the newest {limit} are shown: --limit shows more\n")
 }
 
-/// The newest gaps, and whether there may be more. Labels are of objects, so gaps of those are chosen by uid.
+/// The newest gaps, and whether more may exist. Labels belong to objects, so gaps of objects are selected by
+/// uid.
 async fn found(client: &ApiClient, parameters: &GapParameters, args: &GapsArgs) -> Result<(Vec<Gap>, bool)> {
     let Some(selector) = &args.selector else {
         let found = client.list::<Gap>("api/v1/gaps", parameters, args.limit).await?;
@@ -143,7 +144,7 @@ async fn found(client: &ApiClient, parameters: &GapParameters, args: &GapsArgs) 
     Ok((gaps, cut || more))
 }
 
-/// The uids of the objects with these labels, also of those that are gone, that fit the parameters.
+/// The uids of the objects with these labels that match the parameters, ended ones included.
 pub(super) async fn labelled(
     client: &ApiClient,
     selector: &str,
@@ -166,7 +167,7 @@ fn is_one_object(parameters: &GapParameters) -> bool {
     parameters.iter().any(|(name, _)| matches!(*name, "uid" | "name"))
 }
 
-/// That an object has no gap can only be said of one that was seen.
+/// A statement that an object has no gap is valid only if the object was witnessed.
 async fn was_witnessed(client: &ApiClient, parameters: &GapParameters, about: &str) -> Result<()> {
     let known = |name: &str| matches!(name, "uid" | "kind" | "namespace" | "name");
     let mut asked: GapParameters = parameters.iter().filter(|(name, _)| known(name)).cloned().collect();

@@ -31,7 +31,7 @@ pub async fn poison(args: PoisonArgs) -> CommandResult {
     Ok(CommandEnd::Fine)
 }
 
-/// As the figures say; the list is of what they may see.
+/// The count in the figures; the list has only those that the person may see.
 async fn recorded_poison(client: &ApiClient, source: Option<&str>) -> Result<u64> {
     let status: StatusView = client.get("api/v1/status", &GapParameters::new()).await?;
     let asked = status.sources.iter().filter(|view| source.is_none_or(|name| name == view.name));
@@ -68,7 +68,7 @@ pub(super) fn poison_text(poison: &[PoisonView], wide: bool, source: Option<&str
     table.render() + "`kubewitness poison NUMBER` prints one as it came\n"
 }
 
-/// As they came into a file or a pipe; a terminal gets what it can't obey.
+/// Unchanged for a file or a pipe; for a terminal, without anything that it would interpret.
 fn raw(bytes: &[u8]) -> Result<()> {
     let mut out = io::stdout().lock();
     let written = match out.is_terminal() {

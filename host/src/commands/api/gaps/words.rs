@@ -1,4 +1,4 @@
-//! What people read of gaps: the table, what is said where there are none, and what else a source did not see.
+//! The texts about gaps: the table, the message if none exist, and other things that a source missed.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use crate::cli::ZoneArg;
 use crate::commands::api::status::{blind, plural, source_remarks};
 use crate::commands::print::{TextTable, clean, remarks};
 
-/// Differences of audits that are shown for each source; the figures count them all.
+/// How many differences of audits are shown for each source; the figures count them all.
 const DIFFERENCES: usize = 10;
 
-/// "Every version" is said only while every source that was asked about sees what happens.
+/// "Every version" is claimed only while every requested source sees all changes.
 pub(super) fn none(
     about: &str,
     is_narrowed: bool,
@@ -26,7 +26,7 @@ pub(super) fn none(
         None => "the journal has no state yet".into(),
     };
     if status.restricted {
-        // Nor do they see what holds a source up.
+        // They can't see either what blocks a source.
         return format!(
             "no gap{about} that you may see; gaps of whole sources are for people who may list their kind in the whole cluster\n"
         );
@@ -40,7 +40,7 @@ pub(super) fn none(
         let of = sources.iter().filter(|source| of(source));
         of.map(|source| clean(&source.name).to_string()).collect::<Vec<_>>().join(", ")
     };
-    // The list is of what they may see, and the figures are of all.
+    // The list has only what they may see, but the figures count everything.
     let recorded: u64 = sources.iter().map(|source| source.gaps).sum();
     if recorded > 0 && !is_narrowed {
         return format!(
@@ -74,7 +74,7 @@ pub(super) fn table(gaps: &[Gap], wide: bool) -> String {
     if wide {
         header.extend(["EPOCH", "UID", "MESSAGE"]);
     }
-    // The reasons stand below the table, too.
+    // The reasons also appear below the table.
     let mut table = TextTable::new(&header).spare(&["REASON", "RECORDED", "SOURCE"]).whole(wide);
     for gap in gaps {
         let mut row = vec![
@@ -101,8 +101,8 @@ pub(super) fn table(gaps: &[Gap], wide: bool) -> String {
     )
 }
 
-/// Each reason once, in the words of the newest gap that has it: a column would be too wide. What
-/// it means for a whole source is something else than for an object.
+/// Each reason once, in the words of the newest gap that has it, because a column would be too wide. A reason
+/// means something else for a whole source than for an object.
 fn reasons(gaps: &[Gap]) -> String {
     let mut words: BTreeMap<(&str, bool), &str> = BTreeMap::new();
     for gap in gaps {
@@ -125,12 +125,12 @@ fn of(object: &ObjectRef) -> String {
     }
 }
 
-/// An empty bound is not known: before the first list, or until now.
+/// An empty bound is unknown: before the first list, or until now.
 fn bound(version: &str) -> String {
     if version.is_empty() { "open".into() } else { version.into() }
 }
 
-/// What else a source can't or did not see as it should have.
+/// What else a source can't see, or did not see.
 pub(super) fn beside(sources: &[&SourceView]) -> String {
     let mut told = Vec::new();
     for source in sources {
@@ -165,7 +165,7 @@ pub(super) fn beside(sources: &[&SourceView]) -> String {
     remarks(told)
 }
 
-/// What was found of one object; `-o json` of the status has them all.
+/// The difference that an audit found for one object; `-o json` of the status has all of them.
 fn differed(found: &DiscrepancyView) -> String {
     let DiscrepancyView { object, witnessed, listed, found_ms } = found;
     let found = ZoneArg::here().show(*found_ms);

@@ -7,7 +7,7 @@ use super::query::{QueryTime, in_phase};
 use crate::cli::ZoneArg;
 use crate::commands::print::{TextTable, age};
 
-/// On a narrow terminal. The object is what the next command is about, and the message is what people read.
+/// For a narrow terminal: the next command needs the object, and people read the message.
 pub(in crate::commands::api) fn fitting(table: TextTable) -> TextTable {
     table.spare(&["NAMESPACE", "COUNT", "TYPE", "OBJECT"]).above("OBJECT").below("MESSAGE")
 }
@@ -43,7 +43,7 @@ pub(super) fn row(view: &ObjectView, when: QueryTime, wide: bool) -> Vec<String>
         event.map(|event| time(event.last_ms)).unwrap_or_default(),
         of(|event| event.kind.clone()),
         of(|event| format!("{} {}", event.reason, event.repeated()).trim_end().to_owned()),
-        // An Event whose document is not known is named itself.
+        // An Event whose document is unknown is shown under its own name.
         event.map_or_else(|| format!("event/{}", view.object.name), about),
     ];
     match when {

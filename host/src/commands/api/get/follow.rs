@@ -1,8 +1,8 @@
-//! `get -w`: prints the objects that exist now, then each change, until Ctrl-C or until nobody reads them.
+//! `get -w`: prints the present objects, then each change, until Ctrl-C or until its reader leaves.
 //!
-//! The stream opens before the list is asked for, so no change falls between them. A change that the list has
-//! already shown is recognized by its position. The stream does not evaluate selectors and indexes, and has no details: where
-//! one is asked for, each changed object is looked up again.
+//! The stream opens before the list is requested, so no change falls between them. A change that the list has
+//! already shown is recognized by its position. The stream neither evaluates selectors and indexes nor has
+//! details: if one of these is requested, each changed object is looked up again.
 
 use std::collections::HashMap;
 
@@ -20,13 +20,13 @@ use crate::commands::api::live::{LiveStates, StreamEvent, once_open};
 use crate::commands::api::object_name::name;
 use crate::commands::print::{self, TextTable, clean, escaped_json, note};
 
-/// Rows that decide how wide the columns of the next ones are; a watch may last for days.
+/// How many rows determine the widths of the next ones' columns; a watch may run for days.
 const LAID_OUT_BY: usize = 200;
 
-/// Objects of one name, one after the other, among which a state's is found.
+/// The most objects with one name that are searched for the one of a state.
 const OF_A_NAME: usize = 100;
 
-/// One change for programs: the object as a list shows it, and what happened to it.
+/// One change for programs: the object as a list shows it, and the change.
 #[derive(Serialize)]
 struct FollowEvent<'a> {
     change: Change,
@@ -46,7 +46,8 @@ async fn go_on(client: &ApiClient, asked: &GetQuery) -> CommandResult {
     loop {
         match live.next().await? {
             StreamEvent::State(state, _) => shown.changed(&state).await?,
-            // What was shown is of another history, and the stream says nothing of what came before its position.
+            // The rows belong to another history, and the stream says nothing about what came before its
+            // position.
             StreamEvent::Replaced(_) => {
                 note!("kubewitness: the journal was replaced: what it has now is shown");
                 shown.rows.clear();
@@ -56,13 +57,13 @@ async fn go_on(client: &ApiClient, asked: &GetQuery) -> CommandResult {
     }
 }
 
-// ---- what was shown ----------------------------------------------------------------------
+// ---- the rows on the screen ------------------------------------------------------------
 
 struct ShownObject<'a> {
     client: &'a ApiClient,
     asked: &'a GetQuery,
     table: TextTable,
-    /// Of each object on the screen, its uid and the position of what was shown of it.
+    /// By uid, the position of the state that is shown.
     rows: HashMap<String, Seq>,
 }
 
@@ -73,7 +74,7 @@ impl<'a> ShownObject<'a> {
 
     async fn first(&mut self) -> Result<()> {
         let mut objects = match list(self.client, &self.asked.query, self.asked.first_page()).await {
-            // Theirs may be a namespace in which nothing was witnessed yet.
+            // The person may have rights in the namespace, but nothing was witnessed there yet.
             Err(error) if is_forbidden(&error) && self.asked.query.namespace.is_none() => Vec::new(),
             first => first?.rows,
         };
@@ -100,18 +101,19 @@ impl<'a> ShownObject<'a> {
         let over = matches!(state.change, Change::Gone | Change::Left);
         let (phase, selects) = (query.phase.as_deref(), is_looked_up(query));
         let fits = phase.is_none_or(|phase| state.status.phase.eq_ignore_ascii_case(phase));
-        // Of what nobody has seen here, the end is shown only where everything is.
+        // The end of an object that was not shown here is printed only if nothing is filtered.
         let is_shown = !over || known.is_some() || !selects && phase.is_none();
         let found = match is_shown && query.details || selects && !over {
             true => self.looked_up(state, over).await?,
             false => None,
         };
         let matches = match over {
-            // Its end is news to whoever saw it; of others nobody can look labels up any more.
+            // Its end matters if it was shown before. The labels of other ended objects can't be looked up
+            // any more.
             true => known.is_some() || !selects && phase.is_none(),
             false => fits && (!selects || found.is_some()),
         };
-        // What no longer matches is shown once as what it has become.
+        // An object that no longer matches is shown once more in its new form.
         if !matches && known.is_none() {
             return Ok(());
         }
@@ -123,23 +125,23 @@ impl<'a> ShownObject<'a> {
         Ok(())
     }
 
-    /// The object of a state, if it matches, with what the stream does not tell of it.
+    /// The object of a state, if it matches, with the details that the stream lacks.
     async fn looked_up(&self, state: &State, over: bool) -> Result<Option<ObjectView>> {
         let asked = ObjectQuery {
             source: Some(state.source.to_string()),
             namespace: Some(state.object.namespace.clone()).filter(|namespace| !namespace.is_empty()),
             name: Some(state.object.name.clone()),
-            // Its phase may be another one by now.
+            // It may be in another phase by now.
             phase: None,
             gone: if over { GoneFilter::Only } else { GoneFilter::No },
-            // Among those that are gone, there is no index, and the newest end is the one that is meant.
+            // Ended objects have no index, and the newest end is the relevant one.
             index: self.asked.query.index.clone().filter(|_| !over),
             limit: Some(if over { 1 } else { OF_A_NAME }),
             ..self.asked.query.clone()
         };
         match self.client.get::<Vec<ObjectView>>("api/v1/objects", &parameters(&asked)).await {
             Ok(found) => Ok(found.into_iter().find(|view| view.object.uid == state.object.uid)),
-            // Without them the row is still true, and the stream outlives a restart of the controller.
+            // Without details the row is still correct, and the stream survives a restart of the controller.
             Err(error) if !is_looked_up(&self.asked.query) => {
                 note!("kubewitness: details of {} are not known: {error:#}", clean(&name(&state.object)));
                 Ok(None)
@@ -172,7 +174,7 @@ impl<'a> ShownObject<'a> {
     }
 }
 
-/// Whether only a look-up tells if an object matches.
+/// Whether only a lookup shows if an object matches.
 fn is_looked_up(query: &ObjectQuery) -> bool {
     query.label_selector.is_some() || query.index.is_some() || query.search.is_some()
 }

@@ -1,5 +1,5 @@
-//! `kubewitness get` and `kubewitness jobs`: the objects of watched kinds, as they are, as they ended, or as they were
-//! at a moment. They change nothing.
+//! `kubewitness get` and `kubewitness jobs`: the objects of watched kinds, as they are, as they ended, or as
+//! of a past moment. They change nothing.
 
 pub(super) mod events;
 mod follow;
@@ -25,7 +25,7 @@ pub async fn get(args: GetArgs) -> CommandResult {
 
 pub async fn jobs(args: JobsArgs) -> CommandResult {
     let asked = match args.name.split_first() {
-        // `jobs job/train-7` names what `get job/train-7` does.
+        // `jobs job/train-7` means the same object as `get job/train-7`.
         Some((named, names)) if named.contains('/') => GetQuery::all(named, names, &args.list)?,
         _ => GetQuery::all(&args.kind, &args.name, &args.list)?,
     };
@@ -57,7 +57,7 @@ async fn show_one(client: &ApiClient, asked: &GetQuery) -> CommandResult {
     Ok(CommandEnd::Fine)
 }
 
-/// As kubectl has it: what is found is shown, and what is not is an error after it.
+/// As in kubectl: found objects are printed, and missing ones are an error afterwards.
 async fn show_several(client: &ApiClient, questions: &[GetQuery]) -> CommandResult {
     let (mut shown, mut missing) = (Vec::<(&GetQuery, Vec<ObjectView>)>::new(), Vec::new());
     for asked in questions {
@@ -79,7 +79,7 @@ async fn show_several(client: &ApiClient, questions: &[GetQuery]) -> CommandResu
     Ok(CommandEnd::Fine)
 }
 
-/// The rows of each question: a table for each, and one list for programs.
+/// The rows of each query: one table for each, or one list for programs.
 fn print_rows(shown: &[(&GetQuery, Vec<ObjectView>)]) -> Result<()> {
     let Some((first, _)) = shown.first() else { return Ok(()) };
     let all: Vec<&ObjectView> = shown.iter().flat_map(|(_, objects)| objects).collect();
@@ -98,11 +98,12 @@ fn print_rows(shown: &[(&GetQuery, Vec<ObjectView>)]) -> Result<()> {
     }
 }
 
-/// What a question finds, in its order.
+/// The results of a query, in its order.
 async fn found(client: &ApiClient, asked: &GetQuery) -> Result<Vec<ObjectView>> {
     let mut query = asked.query.clone();
     if asked.when == QueryTime::Now && query.sort.is_none() && query.index.is_none() {
-        // As they are shown. Pages in the order of changes would miss what changes between two of them.
+        // In the order of the output. Pages in the order of changes would miss objects that change between
+        // two pages.
         query.sort = Some("namespace".into());
     }
     let ListedItems { rows: mut objects, more } = list(client, &query, asked.limit).await?;
@@ -125,9 +126,9 @@ async fn list(client: &ApiClient, query: &ObjectQuery, most: usize) -> Result<Li
     }
 }
 
-/// What is shown is what was witnessed, which may not be what is there now.
+/// Warns that witnessed objects may not be up to date.
 async fn tell_blind(client: &ApiClient, asked: &GetQuery) {
-    // What a source does not see now says nothing about what it saw then.
+    // A source's present problems say nothing about what it saw then.
     if matches!(asked.when, QueryTime::At(_)) {
         return;
     }
@@ -145,7 +146,7 @@ async fn tell_blind(client: &ApiClient, asked: &GetQuery) {
     }
 }
 
-/// Whether a source has anything to do with the question.
+/// Whether a source is relevant to the query.
 fn is_asked(query: &ObjectQuery, source: &SourceView) -> bool {
     let group = source.api_version.split_once('/').map_or("", |(group, _)| group);
     query.source.as_ref().is_none_or(|wanted| *wanted == source.name)
@@ -157,7 +158,7 @@ fn not_exact(view: &ObjectView) -> Option<(String, &str)> {
     Some((name(&view.object), view.then.as_ref()?.message.as_deref()?))
 }
 
-/// A document that is not the whole truth goes with a sentence; one that retention took is not there.
+/// Adds a sentence if the document may not be exact. A document that retention removed is not available.
 fn tell_how_known(view: &ObjectView) -> Result<()> {
     let Some((name, why)) = not_exact(view) else { return Ok(()) };
     if view.then.as_ref().is_some_and(|then| then.known == "taken") {
@@ -195,7 +196,7 @@ fn single(objects: &[ObjectView]) -> Result<&ObjectView> {
     }
 }
 
-/// Several objects may have had the name, one after the other. They come with the newest end first.
+/// Several objects may have had the name one after the other. The one with the newest end comes first.
 fn last_ended(objects: &[ObjectView]) -> Result<&ObjectView> {
     let Some((last, others)) = objects.split_first() else { bail!("no object of this name has ended") };
     if !others.is_empty() {
@@ -217,7 +218,7 @@ pub(super) async fn document(client: &ApiClient, seq: u64, output: GetOutput) ->
         return print::yaml(&serde_json::from_slice::<Value>(&bytes)?);
     }
     let json = String::from_utf8_lossy(&bytes);
-    // A file or another program gets the bytes that were witnessed.
+    // A file or another program gets the witnessed bytes.
     let json = if print::is_on_terminal() { escaped_json(&json) } else { json };
     Ok(format!("{}\n", json.trim_end()))
 }

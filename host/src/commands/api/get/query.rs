@@ -1,4 +1,4 @@
-//! The query of `get`, and the layout of its answer.
+//! The query of `get`, and the layout of its output.
 
 use anyhow::Result;
 use kubewitness_core::clock::{Clock, SystemClock};
@@ -13,33 +13,33 @@ use crate::commands::UsageError;
 use crate::commands::api::client::PAGE;
 use crate::commands::print::{TextTable, age};
 
-/// The time that the objects are shown at.
+/// The time at which the objects are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QueryTime {
     Now,
-    /// As they ended.
+    /// Ended objects.
     Gone,
-    /// As they were in a phase.
+    /// Objects that were in a phase.
     InPhase,
-    /// As they ended badly for a cause.
+    /// Objects that ended badly for a cause.
     Outcome,
     At(u64),
 }
 
-/// A question to the API, and the layout of its answer.
+/// A query to the API, and the layout of its answer.
 pub(super) struct GetQuery {
     pub query: ObjectQuery,
     pub output: GetOutput,
     pub when: QueryTime,
     pub limit: usize,
     pub watch: bool,
-    /// As it was typed.
+    /// As typed.
     pub kind: String,
     every_kind: bool,
 }
 
 impl GetQuery {
-    /// A question for each kind and each name. The words are those behind `get`.
+    /// One query for each kind and each name. The words are those after `get`.
     pub fn all(kind: &str, names: &[String], list: &ListArgs) -> Result<Vec<Self>> {
         let questions: Vec<_> = if kind.contains('/') {
             let words = std::iter::once(kind).chain(names.iter().map(String::as_str));
@@ -128,7 +128,7 @@ impl GetQuery {
         self.limit.min(PAGE)
     }
 
-    /// Whether its answer is one document rather than a list.
+    /// Whether its output is one document instead of a list.
     pub fn is_one(&self) -> bool {
         self.query.name.is_some()
     }
@@ -181,7 +181,8 @@ impl GetQuery {
         TextTable::new(&header).spare(&["READY", "ATTEMPT"]).whole(self.is_wide())
     }
 
-    /// In a column of its own, unless one is there already or all would be empty. An earlier moment has none.
+    /// Whether causes get their own column. They don't if one exists already or if all would be empty. A past
+    /// moment has none.
     fn shows_causes(&self) -> bool {
         outcomes::may_have_causes(&self.kind) && !matches!(self.when, QueryTime::Outcome | QueryTime::At(_))
     }
@@ -252,13 +253,14 @@ fn cause(view: &ObjectView) -> String {
     view.cause.map(|kind| kind.as_str().to_owned()).unwrap_or_default()
 }
 
-/// Since when an object was in the phase that was asked for, and until when.
+/// Since when an object was in the requested phase, and until when.
 pub(super) fn in_phase(view: &ObjectView) -> [String; 2] {
     let was = view.was.clone().unwrap_or_default();
     [was.from, was.until].map(|at| at.map(|at| ZoneArg::here().show_text(&at)).unwrap_or_default())
 }
 
-/// What the states of an object tell. A `>` stands before what is more than its known states show.
+/// Columns from the states of an object. A `>` precedes a value for which the known states only give a lower
+/// limit.
 fn details(view: &ObjectView) -> [String; 6] {
     let Some(details) = &view.details else { return Default::default() };
     let more = if details.cut { ">" } else { "" };
@@ -278,7 +280,7 @@ fn is_of_events(kind: &str) -> bool {
     kinds::is_kind("", "Event", kind)
 }
 
-/// Of what is gone, the phase in which it went and the reason that it had there.
+/// For an ended object, the phase in which it ended and its reason there.
 fn reason(view: &ObjectView, change: Change) -> String {
     let reason = &view.status.reason;
     match &view.ended_reason {
@@ -288,7 +290,7 @@ fn reason(view: &ObjectView, change: Change) -> String {
     }
 }
 
-/// How long ago a time was; the time itself where it is not known.
+/// The age of a time; the text itself if it is not a time.
 fn since(at: &str) -> String {
     match calendar::moment(at) {
         Some(ms) => age(SystemClock::default().now_ms().saturating_sub(ms) as f64 / 1000.0),
@@ -296,7 +298,7 @@ fn since(at: &str) -> String {
     }
 }
 
-/// Whether a state of the live stream is about what was asked for, as far as the stream can tell.
+/// Whether a state of the live stream matches the query, as far as the stream can tell.
 pub(super) fn concerns(query: &ObjectQuery, source: &str, object: &ObjectRef) -> bool {
     let kind = |wanted: &String| kinds::is_kind(&object.group, &object.kind, wanted);
     query.source.as_ref().is_none_or(|wanted| wanted == source)

@@ -1,5 +1,8 @@
-//! The commands that go on with the live stream: `wait` and `tap`, the stream that `get -w` reads too, and the
-//! looks of `-w` where there is no stream. They change nothing.
+//! The commands that wait for changes: `wait` and `tap`, the stream for `get -w`, and polling for `-w` of
+//! commands without a stream.
+//!
+//! States have positions, so a stream can resume after the last one and miss nothing; figures have none, so a
+//! changed figure can only be found by asking again. The commands change nothing.
 
 mod poll;
 mod stream;
@@ -19,7 +22,7 @@ pub(super) use poll::poll;
 pub(super) use stream::{LiveStates, StreamEvent};
 use stream::{RETRIES, RETRY_AFTER};
 
-/// Asks again while the controller can't answer yet, as at its start. The reason is shown once.
+/// Retries while the controller can't answer yet, for example during its startup. The reason is shown once.
 pub(super) async fn once_open<T>(mut ask: impl AsyncFnMut() -> Result<T>) -> Result<T> {
     let mut tries = 0;
     loop {
@@ -36,12 +39,12 @@ pub(super) async fn once_open<T>(mut ask: impl AsyncFnMut() -> Result<T>) -> Res
     }
 }
 
-/// Refuses a source or a kind that nobody watches, as `get` does: the stream would be silent about it for ever.
+/// Refuses a source or a kind that nobody watches, as `get` does: the stream would stay silent forever.
 async fn must_be_witnessed(client: &ApiClient, query: ObjectQuery) -> Result<()> {
     if query.source.is_some() || query.kind.is_some() {
         let query = ObjectQuery { limit: Some(1), ..query };
         match client.get::<Vec<ObjectView>>("api/v1/objects", &parameters(&query)).await {
-            // Of namespaces in which nothing was witnessed yet, the controller can't tell which are theirs.
+            // The controller can't know the owner of a namespace in which nothing was witnessed yet.
             Err(error) if is_forbidden(&error) && query.namespace.is_none() => {}
             found => drop(found?),
         }

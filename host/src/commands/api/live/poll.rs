@@ -1,4 +1,4 @@
-//! `-w` of commands that show figures: asks again at intervals, and prints the answer when it has changed.
+//! `-w` for commands that show figures: asks again at intervals, and prints the answer when it has changed.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use crate::commands::api::client;
 use crate::commands::print::{self, note};
 use crate::commands::{CommandEnd, CommandResult};
 
-/// Between two looks. A person waits no longer for a change.
+/// The pause between two looks. A person waits no longer than this for a change.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// Shows what `look` finds; with `watch`, goes on until Ctrl-C. A controller that goes away in between is told once
-/// and asked again.
+/// Prints the result of `look`; with `watch`, repeats until Ctrl-C. A controller that becomes unreachable is
+/// reported once and retried.
 pub async fn poll(watch: bool, look: impl AsyncFn() -> Result<String>) -> CommandResult {
     let mut shown = None;
     let mut is_away = false;

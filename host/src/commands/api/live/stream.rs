@@ -1,8 +1,8 @@
-//! The live stream of states. A stream that is cut goes on after the last position that it had, so that no state
-//! is missing and none comes twice, also when the controller restarts.
+//! The live stream of states. A broken stream resumes after its last position, so no state is missing and
+//! none comes twice, even if the controller restarts.
 //!
-//! No client crate of server-sent events is used: a line has a bound, and each new connection may go to another pod, which
-//! `ApiClient` finds.
+//! A client crate for server-sent events was rejected: here a line has a bound, and each new connection may
+//! go to another pod, which `ApiClient` finds.
 
 use std::time::Duration;
 
@@ -13,31 +13,31 @@ use reqwest::Response;
 use crate::commands::api::client::{ApiClient, is_final};
 use crate::commands::print::note;
 
-/// A controller that restarts, or is replaced by an update, is back within this time; then it is given up.
+/// A controller that restarts, or that an update replaces, is back within this time. After that, the stream
+/// gives up.
 pub(super) const RETRIES: u32 = 150;
 pub(super) const RETRY_AFTER: Duration = Duration::from_secs(2);
-/// An event of the stream is one state without its document. A longer one, in one line or in many, comes from something
-/// else.
+/// An event of the stream is one state without its document. A longer one comes from something else.
 const LONGEST_EVENT: usize = 4 << 20;
 
 /// An event of a stream.
 pub(in crate::commands::api) enum StreamEvent {
-    /// A state, and the same as JSON.
+    /// A state, and its JSON.
     State(Box<State>, String),
-    /// The journal was replaced by one that has not what stood at the position that was asked for. The stream goes on
-    /// from this newest position.
+    /// The journal was replaced by one without the state at the requested position. The stream continues from
+    /// this newest position.
     Replaced(Seq),
 }
 
 pub(in crate::commands::api) struct LiveStates<'a> {
     client: &'a ApiClient,
     open: Option<EventStream>,
-    /// The last position that was heard of, as the controller gave it: it says what stands there, too.
+    /// The last event id from the controller. It identifies the position and the state there.
     last: Option<String>,
 }
 
 impl<'a> LiveStates<'a> {
-    /// States after this position; without it, those to come.
+    /// The states after this position; without a position, future states.
     pub async fn open(client: &'a ApiClient, after: Option<Seq>) -> Result<Self> {
         let last = after.map(|seq| seq.to_string());
         Ok(Self { client, open: Some(EventStream::open(client, last.as_deref()).await?), last })
@@ -71,7 +71,8 @@ impl<'a> LiveStates<'a> {
                     serde_json::from_str(&event.data).context("reading a state of the stream")?;
                 Some(StreamEvent::State(state, event.data))
             }
-            // Where the stream begins. Without it, what comes while the first connection is cut would be lost.
+            // The start of the stream. Without it, states that arrive while the first connection is broken
+            // would be lost.
             "position" => None,
             "reset" => {
                 let newest = event.data.trim().parse().context("reading a position of the stream")?;
@@ -100,7 +101,7 @@ impl<'a> LiveStates<'a> {
     }
 }
 
-/// Server-sent events as they come.
+/// Parses server-sent events as they arrive.
 struct EventStream {
     answer: Response,
     lines: StreamLines,
@@ -112,7 +113,7 @@ impl EventStream {
         Ok(Self { answer: client.stream("api/v1/events", &after).await?, lines: StreamLines::default() })
     }
 
-    /// `None` when the controller has ended the stream.
+    /// `None` once the controller has ended the stream.
     async fn next(&mut self) -> Result<Option<SentEvent>> {
         loop {
             if let Some(event) = self.lines.next()? {
@@ -148,7 +149,7 @@ impl StreamLines {
         Ok(())
     }
 
-    /// The next event that is whole.
+    /// The next complete event.
     fn next(&mut self) -> Result<Option<SentEvent>> {
         while let Some(end) = self.bytes.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = self.bytes.drain(..=end).collect();

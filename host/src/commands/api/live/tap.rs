@@ -1,4 +1,4 @@
-//! `kubewitness tap`: states as lines of JSON as they are journaled, until Ctrl-C or until nobody reads them.
+//! `kubewitness tap`: states as lines of JSON as they are journaled, until Ctrl-C or until its reader leaves.
 
 use anyhow::{Result, bail};
 use kubewitness_core::selector::LabelSelector;
@@ -41,7 +41,7 @@ async fn go_on(client: &ApiClient, chosen: &TapFilter, after: Option<u64>) -> Co
     }
 }
 
-/// Which states are shown. All given conditions must hold.
+/// The conditions for shown states. All given ones must hold.
 struct TapFilter {
     kind: Option<String>,
     object: Option<ObjectName>,
@@ -88,14 +88,14 @@ impl TapFilter {
             && self.source.as_ref().is_none_or(|source| **source == *state.source)
     }
 
-    /// A line has no labels, so they are read from the document of the same state.
+    /// The stream has no labels, so they are read from the state's document.
     async fn has_labels(&self, client: &ApiClient, state: &State) -> Result<bool> {
         if self.labels.is_empty() {
             return Ok(true);
         }
         match client.bytes(&format!("api/v1/states/{}/document", state.seq)).await {
             Ok(bytes) => Ok(self.matches(&serde_json::from_slice(&bytes)?)),
-            // Better one state too many than one that nobody hears of.
+            // An unnecessary state is better than a missing one.
             Err(error) => {
                 let seq = state.seq;
                 note!(

@@ -1,7 +1,7 @@
 //! `kubewitness wait`: waits for the end of one object, and says by its exit code how it ended.
 //!
-//! The stream opens before the story is asked for, so no end falls between them. It goes on where it was when it is
-//! cut, so no end is missed meanwhile.
+//! The stream opens before the story is requested, so no end falls between them. If it breaks, it resumes at
+//! its position, so no end is missed meanwhile.
 
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
@@ -20,19 +20,19 @@ use crate::commands::api::object_name::{ObjectName, namespace, nothing, story};
 use crate::commands::print::{self, clean, note};
 use crate::commands::{CommandEnd, CommandResult};
 
-/// The newest states are enough to tell what an object is in; a few may have come late, and do not count.
+/// The newest states suffice to know the object's phase. A few may be late and don't count.
 const STATES: usize = 100;
-/// The phases that are an end for every kind; the reason of a deletion names the phase before it.
+/// The phases that are an end for every kind. The reason of a deletion has the phase before it.
 const ENDS: [&str; 3] = [phase::SUCCEEDED, phase::FAILED, phase::CANCELLED];
 
-/// The first state of an object that is there arrives within seconds, unless nothing watches it.
+/// The first state of an existing object arrives within seconds, unless nothing watches it.
 const SEEN_WITHIN: Duration = Duration::from_secs(120);
 
 pub async fn wait(args: WaitArgs) -> CommandResult {
     wait_until(args, None).await
 }
 
-/// For an object that was created a moment ago.
+/// Waits for an object that was created a moment ago.
 pub async fn wait_for_new(args: WaitArgs) -> CommandResult {
     wait_until(args, Some(Instant::now() + SEEN_WITHIN)).await
 }
@@ -76,10 +76,10 @@ fn timed_out(waited: &WaitProgress, timeout: Duration) -> CommandResult {
 struct WaitProgress {
     named: ObjectName,
     namespace: String,
-    /// The newest position that was looked at.
+    /// The newest examined position.
     seen: Seq,
     phase: Option<String>,
-    /// An object that is there is waited for no longer than this, as long as nothing was witnessed of it.
+    /// The deadline for the first state of an object that exists but was not witnessed yet.
     seen_by: Option<Instant>,
 }
 
@@ -101,7 +101,7 @@ impl WaitProgress {
         )
     }
 
-    /// The phase in which it ended.
+    /// Returns the phase in which it ended.
     async fn until_over(&mut self, client: &ApiClient) -> Result<String> {
         let (mut live, over) = self.begin(client).await?;
         if let Some(phase) = over {
@@ -118,7 +118,7 @@ impl WaitProgress {
                 }
                 StreamEvent::State(..) => None,
                 StreamEvent::Replaced(_) => {
-                    // Positions of another journal say nothing here.
+                    // Positions of another journal can't be compared.
                     self.seen = 0;
                     once_open(async || self.look(client).await).await?
                 }
@@ -129,7 +129,8 @@ impl WaitProgress {
         }
     }
 
-    /// Opens the stream, then looks. A controller that goes away in between has the stream opened anew first.
+    /// Opens the stream, then looks. If the controller goes away in between, the stream is opened again
+    /// first.
     async fn begin<'c>(&mut self, client: &'c ApiClient) -> Result<(LiveStates<'c>, Option<String>)> {
         let mut tries = 0;
         loop {
@@ -141,7 +142,7 @@ impl WaitProgress {
                 Err(error) if is_away(&error) && tries < RETRIES => {
                     tries += 1;
                     tokio::time::sleep(RETRY_AFTER).await;
-                    // Where it can't be found yet, the next try says so.
+                    // If it can't be found yet, the next try reports that.
                     client.find_again().await.ok();
                 }
                 begun => return begun,
@@ -186,8 +187,8 @@ fn newest(states: &[Arc<State>]) -> Option<&State> {
     counted.max_by_key(|state| state.seq).map(|state| &**state)
 }
 
-/// The phase in which an object ended; `None` while it goes on. What was cleaned up after its end has not failed by
-/// that, so the phase before the deletion counts.
+/// The phase in which an object ended; `None` while it runs. An object that was cleaned up after its end did
+/// not fail because of that, so the phase before the deletion counts.
 fn end(state: &State) -> Option<String> {
     let status = &state.status;
     match state.change {

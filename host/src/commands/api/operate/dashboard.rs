@@ -1,7 +1,8 @@
-//! `kubewitness dashboard`: opens the portal in a browser of this machine, signed in as whoever has the token.
+//! `kubewitness dashboard`: opens the portal in a browser of this machine, signed in as the owner of the
+//! token.
 //!
-//! Others on the machine see a browser's command line. So the browser is given a file that they can't read, and the
-//! file has the code that signs in.
+//! Other users of the machine see a browser's command line, so the sign-in code may not be part of the
+//! address. The browser opens a file that they can't read, and the file contains the code.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{OpenOptions, Permissions};
@@ -26,9 +27,9 @@ use crate::commands::reach::SHOW_A_TOKEN;
 use crate::commands::{CommandEnd, CommandResult};
 use crate::process::signals;
 
-/// What starts a browser says within this time that it can't; one that goes on is the browser itself.
+/// A program that can't open a browser fails within this time. One that keeps running is the browser itself.
 const STARTS: Duration = Duration::from_secs(3);
-/// A browser that was not running has read the file after this time.
+/// A browser that had to start has read the file by then.
 const READS: Duration = Duration::from_secs(20);
 
 pub async fn dashboard(args: DashboardArgs) -> CommandResult {
@@ -36,10 +37,10 @@ pub async fn dashboard(args: DashboardArgs) -> CommandResult {
     let (portal, has_token, is_forwarded) =
         client.reached(|reached| (reached.url.clone(), reached.token.is_some(), reached.is_forwarded));
     let withheld = args.reach.token.is_some() && !has_token;
-    // An empty code: nobody signs in there.
+    // The code is empty if nobody signs in there.
     let login = match has_token {
         true => Some(one_time_login(&client).await?).filter(|login| !login.code.is_empty()),
-        // An address at which nothing answers is not opened.
+        // An address that does not answer is not opened.
         false => match client.bytes("login").await {
             Err(error) if !error.is::<RefusedRequest>() => return Err(error),
             _ => None,
@@ -78,7 +79,7 @@ pub async fn dashboard(args: DashboardArgs) -> CommandResult {
         }
         anyhow::Ok(())
     };
-    // Whatever ends this command, the file with the code is removed.
+    // However this command ends, the file with the code is removed.
     tokio::select! {
         shown = shown => shown?,
         ended = signals::asked_to_end() => ended?,
@@ -98,7 +99,7 @@ fn once(portal: &Url, code: Option<&str>) -> Result<Url> {
     Ok(url)
 }
 
-/// The file stays until the browser has had the time to read it.
+/// The file stays until the browser has had time to read it.
 async fn open_signed_in(opener: &OsStr, portal: &Url, code: &str) -> Result<()> {
     let folder = private_folder().context("making a private folder for the page that signs you in")?;
     let file = folder.path().join("sign-in.html");
@@ -122,8 +123,8 @@ fn write_private(file: &Path, text: &str) -> io::Result<()> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(file)?.write_all(text.as_bytes())
 }
 
-/// A page that posts the code. The code is what the server says it is, and the page is opened from this machine's own
-/// files: neither it nor the address may bring HTML along.
+/// A page that posts the code. The code comes from the server, and the page is opened as a file of this
+/// machine: neither the code nor the address may inject HTML.
 fn page(once: &Url, code: &str) -> String {
     let (action, code) = (escaped_html(once.as_str()), escaped_html(code));
     format!(
@@ -139,7 +140,7 @@ fn escaped_html(text: &str) -> String {
     with.iter().fold(text.to_owned(), |text, (sign, escape)| text.replace(*sign, escape))
 }
 
-/// Whether a browser was started. Without one, the address that was printed is all that a person needs.
+/// Whether a browser was started. If not, the printed address is all that a person needs.
 async fn open(opener: &OsStr, address: &Url) -> bool {
     let why = match start(opener, address).await {
         Ok(None) => return true,
@@ -151,7 +152,7 @@ async fn open(opener: &OsStr, address: &Url) -> bool {
     false
 }
 
-/// What opens a browser: the program that `BROWSER` names, or the usual one of a machine with a screen.
+/// The program that opens a browser: the one in `BROWSER`, or the usual one of a machine with a screen.
 fn opener(variable: impl Fn(&str) -> Option<OsString>) -> Option<OsString> {
     let is_set = |name: &str| variable(name).is_some_and(|value| !value.is_empty());
     if is_set("BROWSER") {
@@ -163,7 +164,7 @@ fn opener(variable: impl Fn(&str) -> Option<OsString>) -> Option<OsString> {
     (is_set("WAYLAND_DISPLAY") || is_set("DISPLAY")).then(|| "xdg-open".into())
 }
 
-/// `None`: it goes on.
+/// `None` if it keeps running.
 async fn start(opener: &OsStr, address: &Url) -> io::Result<Option<ExitStatus>> {
     let mut command = Command::new(opener);
     // The token is for this command alone.

@@ -1,4 +1,4 @@
-//! `kubewitness deadletters`: lists, shows, replays and drops the states that a plugin could not take.
+//! `kubewitness deadletters`: lists, shows, replays and drops the states that a plugin could not process.
 
 use std::collections::BTreeSet;
 use std::io::{self, IsTerminal};
@@ -23,10 +23,10 @@ use crate::commands::print::progress::{self, ProgressUnit};
 use crate::commands::print::{self, TextTable, clean, note};
 use crate::commands::{CommandEnd, CommandResult, UsageError};
 
-/// Dead letters, and records of what was done with them: ten answers of the API. Beyond that, a person looks at them
-/// plugin by plugin.
+/// Dead letters, and records of actions on them: ten answers of the API. With more, a person looks at one
+/// plugin at a time.
 const MOST: usize = 100_000;
-/// Between two looks at what a replay has come to.
+/// The pause between two checks of a replay's progress.
 const LOOK: Duration = Duration::from_millis(500);
 
 pub async fn dead_letters(command: DeadLetters) -> CommandResult {
@@ -47,7 +47,7 @@ async fn letters(client: &ApiClient, plugin: Option<&str>) -> Result<Vec<DeadLet
     all_of(client, "api/v1/deadletters", plugin).await
 }
 
-/// A whole list, of one plugin where one is named.
+/// A whole list, of one plugin if it is named.
 async fn all_of<T: DeserializeOwned>(client: &ApiClient, path: &str, plugin: Option<&str>) -> Result<Vec<T>> {
     let query: Vec<_> = plugin.map(|name| ("plugin", name)).into_iter().collect();
     let found = client.list(path, &query, MOST).await?;
@@ -57,7 +57,7 @@ async fn all_of<T: DeserializeOwned>(client: &ApiClient, path: &str, plugin: Opt
     Ok(found.rows)
 }
 
-/// Which dead letters are listed.
+/// Selects the listed dead letters.
 struct LetterArgs {
     plugin: Option<String>,
     namespace: Option<String>,
@@ -106,8 +106,8 @@ async fn list(client: &ApiClient, chosen: &LetterArgs, output: GetOutput) -> Res
     })
 }
 
-/// Whether the letters that they got are all. Whoever may not see the status may not see every object either, and the
-/// figures of plugins are of all letters.
+/// Whether they got all letters. A person who may not see the status may not see every object either, while
+/// the figures of plugins count all letters.
 fn sees_all(status: &StatusView, plugin: Option<&str>, seen: u64) -> bool {
     let asked = status.plugins.iter().filter(|view| plugin.is_none_or(|name| name == view.name));
     !status.restricted && asked.map(|view| view.dead).sum::<u64>() <= seen
@@ -220,8 +220,8 @@ impl LetterAct {
     }
 }
 
-/// A request that names no positions says how many dead letters it means: as many as the person confirms. The controller
-/// refuses it if there are more or fewer by then.
+/// A request without positions states how many dead letters it is meant for: the number that the person
+/// confirmed. The controller refuses it if the number has changed.
 async fn confirmed(
     client: &ApiClient,
     act: LetterAct,
@@ -260,7 +260,7 @@ fn is_confirmed(typed: &str, count: u64) -> bool {
     typed.trim().parse() == Ok(count)
 }
 
-/// As whoever runs this command is logged in, by number where nothing tells a name.
+/// The login name of the person who runs this command, or the numeric id if it has no name.
 pub(super) fn user() -> String {
     let name = ["USER", "LOGNAME"].into_iter().find_map(|name| std::env::var(name).ok());
     let number = || std::fs::metadata("/proc/self").map(|process| format!("uid {}", process.uid()));
@@ -281,8 +281,8 @@ async fn replay(choice: LetterChoice, wait: bool, args: &QueryArgs) -> CommandRe
     Ok(CommandEnd::Fine)
 }
 
-/// The letters whose end is waited for: the answer to a replay counts them, and does not name them. Whoever may replay
-/// more than they may list is told so before anything is replayed.
+/// The letters whose end the command waits for: the answer to a replay counts them, but does not list them.
+/// If the person may replay more than they may list, the command fails before anything is replayed.
 async fn followed(client: &ApiClient, request: &ReplayRequest) -> Result<BTreeSet<Seq>> {
     let listed = letters(client, Some(&request.plugin)).await;
     let listed = listed
@@ -300,7 +300,7 @@ async fn followed(client: &ApiClient, request: &ReplayRequest) -> Result<BTreeSe
     Ok(chosen)
 }
 
-/// The positions of the parked letters that a request takes back.
+/// The positions of the parked letters that a request replays.
 fn matching(request: &ReplayRequest, letters: &[DeadLetterView]) -> Result<BTreeSet<Seq>> {
     let holds = request
         .filter(SystemClock::default().now_ms())
@@ -312,7 +312,8 @@ fn matching(request: &ReplayRequest, letters: &[DeadLetterView]) -> Result<BTree
     Ok(chosen.map(|view| view.letter.seq).collect())
 }
 
-/// How many of these are still in their lanes, and how many are parked again. One that is in no list was delivered.
+/// How many of these are still in their lanes, and how many are parked again. A letter in neither list was
+/// delivered.
 fn left_and_parked(chosen: &BTreeSet<Seq>, letters: &[DeadLetterView]) -> (u64, u64) {
     let of_them = letters.iter().map(|view| &view.letter).filter(|letter| chosen.contains(&letter.seq));
     of_them.fold((0, 0), |(left, parked), letter| match (letter.replaying, letter.dropped) {
@@ -322,7 +323,7 @@ fn left_and_parked(chosen: &BTreeSet<Seq>, letters: &[DeadLetterView]) -> (u64, 
     })
 }
 
-/// Tells on standard error how far a replay is, until all of it was delivered or parked again.
+/// Reports the progress of a replay on standard error until every letter was delivered or parked again.
 async fn follow(client: &ApiClient, plugin: &str, replayed: u64, chosen: &BTreeSet<Seq>) -> CommandResult {
     let mut told = u64::MAX;
     loop {
@@ -388,7 +389,7 @@ async fn records(plugin: Option<&str>, args: &QueryArgs) -> CommandResult {
                 ZoneArg::here().show_text(&record.at),
                 record.what.clone(),
                 record.plugin.clone(),
-                // A pause and a resume are about no states.
+                // A pause and a resume concern no states.
                 match record.what.as_str() {
                     "pause" | "resume" => String::new(),
                     _ => record.seqs.len().to_string(),

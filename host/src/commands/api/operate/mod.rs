@@ -1,5 +1,5 @@
-//! The commands by which an operator changes something, or opens the portal. The controller makes the change: no
-//! command here writes into a journal or a cluster.
+//! The commands with which an operator changes something, or opens the portal. The controller makes the
+//! change: no command here writes into a journal or a cluster.
 
 mod dashboard;
 mod dead_letters;

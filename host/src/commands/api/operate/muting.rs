@@ -55,7 +55,7 @@ async fn order(args: MuteArgs, verb: &str) -> CommandResult {
     Ok(CommandEnd::Fine)
 }
 
-/// As people read it: an object, a namespace or everything.
+/// For people: an object, a namespace or everything.
 fn what(mute: &MuteView) -> String {
     let MuteView { uid, object, namespace, .. } = mute;
     match (uid.is_empty(), namespace.is_empty()) {

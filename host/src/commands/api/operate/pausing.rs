@@ -19,7 +19,7 @@ pub async fn resume(args: PauseArgs) -> CommandResult {
 
 async fn order(args: PauseArgs, verb: &str) -> CommandResult {
     let PauseArgs { plugin, reason, who, query } = args;
-    // It becomes a part of an address.
+    // The name becomes part of an address.
     if !is_name(&plugin) {
         return Err(UsageError::error(format!(
             "`{plugin}` is no name of a plugin: `kubewitness plugins` lists them"

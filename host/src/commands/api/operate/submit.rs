@@ -1,4 +1,4 @@
-//! `kubewitness submit`: makes a Job of a template through the API, as the portal's form does.
+//! `kubewitness submit`: makes a Job from a template through the API, as the portal's form does.
 
 use std::collections::BTreeMap;
 
@@ -41,7 +41,7 @@ pub async fn submit(args: SubmitArgs) -> CommandResult {
     live::wait_for_new(WaitArgs { object, namespace: Some(view.namespace), timeout, reach }).await
 }
 
-/// A request that was refused has made nothing, and the refusal says what helps.
+/// A refused request has made nothing, and the refusal says what helps.
 fn explained(error: anyhow::Error, dry_run: bool, key: &str) -> anyhow::Error {
     let is_refused = error.is::<RefusedRequest>() || error.is::<UsageError>();
     error.context(match (dry_run, is_refused) {
@@ -142,7 +142,7 @@ fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// The type with its bounds.
+/// The type and its limits.
 fn kind(parameter: &ParameterSpec) -> String {
     let name = serde_json::to_value(parameter.kind).map(|name| plain(&name)).unwrap_or_default();
     let bounds = match (&parameter.min, &parameter.max) {

@@ -25,7 +25,7 @@ const HEADER: [&str; 17] = [
     "LAST GOOD",
 ];
 
-/// Nothing where no plugin was called yet.
+/// Empty if no plugin was called yet.
 pub fn calls_text(plugins: &[PluginView]) -> String {
     let called = || plugins.iter().filter(|plugin| plugin.calls.ended.all() > 0);
     if called().next().is_none() {

@@ -19,7 +19,7 @@ pub(super) use sources::source_remarks;
 use sources::{doings_table, sources_text};
 
 const NO_PARAMETERS: [(&str, &str); 0] = [];
-/// For whoever may see objects, and not how the controller works.
+/// The message for people who may see objects but not how the controller works.
 const RESTRICTED: &str = "figures are for people who may `get` `status` in the group `kubewitness.dev`";
 
 pub async fn status(args: StatusArgs) -> CommandResult {
@@ -79,7 +79,7 @@ fn status_text(status: &StatusView, wide: bool) -> String {
     text
 }
 
-/// For whoever may not see the figures: all of them are 0, and would be taken for what they say.
+/// For people who may not see the figures: these are all 0, and would be taken at face value.
 fn restricted_text(sources: &[SourceView]) -> String {
     let lines = sources.iter().map(|source| {
         let state = if source.synced { "synced" } else { "not up to date" };

@@ -1,4 +1,4 @@
-//! `kubewitness plugins`: the figures of each plugin, and what there is to say beside them.
+//! `kubewitness plugins`: the figures of each plugin, and remarks about them.
 
 use anyhow::{Result, anyhow};
 use kubewitness_core::views::{
@@ -17,7 +17,7 @@ pub async fn plugins(args: PluginsArgs) -> CommandResult {
     poll(args.watch, async || plugins_shown(&client, args.name.as_deref(), args.output).await).await
 }
 
-/// Those with this name, or all.
+/// The plugins with this name, or all.
 pub async fn plugin_views(client: &ApiClient, name: Option<&str>) -> Result<Vec<PluginView>> {
     let mut plugins: Vec<PluginView> = client.get("api/v1/plugins", &NO_PARAMETERS).await?;
     if plugins.is_empty() {
@@ -155,7 +155,7 @@ fn granted(plugin: &PluginView) -> Option<String> {
     (!all.is_empty()).then(|| format!("granted: {}{left}{enough}", all.join(", ")))
 }
 
-/// Ticks that work are told where much is.
+/// Ticks without failures are shown in the wide output only.
 fn ticked(plugin: &PluginView, columns: PluginColumns) -> Option<String> {
     let TickView { ticks, failed, last, next, error: _ } = plugin.tick.as_ref()?;
     if columns != PluginColumns::All && *failed == 0 {
@@ -166,7 +166,7 @@ fn ticked(plugin: &PluginView, columns: PluginColumns) -> Option<String> {
     Some(format!("{ticks} {}, {failed} failed; last: {last}; next: {next}", plural(*ticks, "tick", "ticks")))
 }
 
-/// A version in the shadow that does the same is told where much is.
+/// A shadow version without differences is shown in the wide output only.
 fn in_shadow(plugin: &PluginView, columns: PluginColumns) -> Option<String> {
     let ShadowView { digest, states, different, missed, message, .. } = plugin.shadow.as_ref()?;
     if columns != PluginColumns::All && *different == 0 && message.is_none() {

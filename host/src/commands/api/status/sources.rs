@@ -1,4 +1,4 @@
-//! The figures of sources, and what holds a source up.
+//! The figures of sources, and what blocks a source.
 
 use kubewitness_core::views::SourceView;
 
@@ -6,7 +6,7 @@ use super::plural;
 use crate::cli::ZoneArg;
 use crate::commands::print::{TextTable, age, clean, remarks};
 
-/// One word for where a source is.
+/// The state of a source in one word.
 fn state(source: &SourceView) -> &'static str {
     match (&source.condition, source.synced, source.walking) {
         (Some(_), _, _) => "held up",
@@ -16,7 +16,7 @@ fn state(source: &SourceView) -> &'static str {
     }
 }
 
-/// Why a source may not have what is there now; `None` while it sees what happens.
+/// Why a source may not have the present objects; `None` while it sees all changes.
 pub fn blind(source: &SourceView) -> Option<String> {
     let name = clean(&source.name);
     if let Some(condition) = &source.condition {
@@ -80,7 +80,7 @@ pub(super) fn sources_text(sources: &[SourceView], wide: bool) -> String {
         + &remarks(sources.iter().flat_map(source_remarks).chain(sources.iter().filter_map(audited)))
 }
 
-/// What a source has to say beyond its figures, the most urgent first.
+/// Remarks about a source beside its figures, the most urgent first.
 pub(in crate::commands::api) fn source_remarks(source: &SourceView) -> Vec<(&str, String)> {
     let mut told = Vec::new();
     told.extend(source.condition.clone());
@@ -111,8 +111,8 @@ fn audited(source: &SourceView) -> Option<(&str, String)> {
     Some((source.name.as_str(), text))
 }
 
-/// What each source has done since the process started: a column a source, since the figures are
-/// more than a terminal is wide.
+/// What each source has done since the process started. Each source is a column, because the figures would be
+/// wider than a terminal.
 pub(super) fn doings_table(sources: &[SourceView]) -> String {
     let names = sources.iter().map(|source| clean(&source.name).into_owned());
     let header: Vec<String> = std::iter::once("SINCE THE START".to_owned()).chain(names).collect();

@@ -1,4 +1,4 @@
-//! `kubewitness timeline`: the states of one object, oldest first, the Events about it, and who was told of it.
+//! `kubewitness timeline`: the states of one object, oldest first, the Events about it, and who was notified.
 
 mod why;
 
@@ -75,7 +75,7 @@ fn text(view: &TimelineView, wide: bool) -> String {
     text
 }
 
-/// As `kubectl get events` has it, with the time in place of the age.
+/// As in `kubectl get events`, with the time in place of the age.
 fn events_table(events: &[EventView], wide: bool) -> String {
     let mut header = vec!["LAST SEEN", "TYPE", "REASON", "OBJECT", "COUNT", "MESSAGE"];
     if wide {
@@ -100,7 +100,7 @@ fn events_table(events: &[EventView], wide: bool) -> String {
     table.render()
 }
 
-/// Who was told, and what became of each message.
+/// Who was notified, and what happened to each message.
 fn reports_table(reports: &[ReportView], wide: bool) -> String {
     let mut header = vec!["TOLD AT", "TO", "RESULT", "MESSAGE", "WHY"];
     if wide {
@@ -118,7 +118,7 @@ fn reports_table(reports: &[ReportView], wide: bool) -> String {
     table.render()
 }
 
-/// An Event has no status: what it tells stands in the table of Events.
+/// An Event has no status: its content is in the table of Events.
 fn states_table(states: &[Arc<State>], wide: bool, has_status: bool) -> String {
     let mut header = vec!["SEQ", "OBSERVED", "OBJECT", "CHANGE", "VERSION"];
     if has_status {

@@ -1,4 +1,4 @@
-//! `kubewitness why`: the reason that an object failed or waits, with what it rests on.
+//! `kubewitness why`: the reason that an object failed or waits, with its evidence.
 
 use anyhow::bail;
 use kubewitness_core::shortened;
@@ -12,14 +12,14 @@ use crate::commands::api::object_name::{ObjectName, namespace, nothing, story};
 use crate::commands::print::{self, TextTable};
 use crate::commands::{CommandEnd, CommandResult};
 
-/// States that are read: a job with the pods of its attempts.
+/// How many states are read: those of a job with the pods of its attempts.
 const STATES: usize = 2000;
-/// Of one value, such as a message that a container wrote.
+/// The limit of one value, such as a container's message.
 const VALUE_BYTES: usize = 1024;
 /// The last Warnings and states are shown.
 const SHOWN: usize = 5;
 
-/// The output for scripts: the explanation, and the object that it is about.
+/// The output for scripts: the explanation, and its object.
 #[derive(Serialize)]
 struct ExplainedObject<'a> {
     object: &'a kubewitness_core::ObjectRef,
@@ -36,7 +36,7 @@ pub async fn why(args: WhyArgs) -> CommandResult {
         bail!(nothing(&client, &named, &namespace).await?);
     };
     if view.why.is_none() {
-        // Several objects had the name. The newest one is meant.
+        // Several objects had the name; the newest one counts.
         let query = TimelineQuery { uid: Some(uid), limit: Some(STATES), ..TimelineQuery::default() };
         view = client.get("api/v1/timeline", &query).await?;
     }
@@ -63,7 +63,7 @@ fn text(view: &TimelineView, why: &WhyView, wide: bool) -> String {
     text
 }
 
-/// One line for each thing that is known of the cause.
+/// One line for each known fact about the cause.
 fn facts(cause: &Cause) -> String {
     let mut lines = vec![("Cause", cause.kind.as_str().to_owned())];
     if let Some(object) = &cause.object {
@@ -91,7 +91,7 @@ fn facts(cause: &Cause) -> String {
         .collect()
 }
 
-/// The last states of the object that failed, up to the one that the cause rests on.
+/// The last states of the failed object, up to the one on which the cause is based.
 fn states_before(view: &TimelineView, cause: &Cause, wide: bool) -> String {
     let Some(object) = &cause.object else { return String::new() };
     let all = view.states.iter().chain(&view.related);

@@ -1,7 +1,8 @@
-//! Compares a trail with the journal: every state that the plugin has finished stands in the trail, once.
+//! Compares a trail with the journal: every state that the plugin has finished must be in the trail, once.
 //!
-//! `writer` finds out which plugin writes the trail and how far it is. Without that, a trail is compared from its first
-//! record of a source to its last.
+//! The trail's own chain proves that no record was changed, but not that none is missing. `writer` finds out
+//! which plugin writes the trail, and its progress. Without that, a trail is compared from its first record
+//! of a source to its last.
 
 mod writer;
 
@@ -19,12 +20,12 @@ use super::findings::{AuditReport, TrailGap};
 use super::merkle::sha256;
 use crate::commands::journal::hint;
 
-/// Positions that are named of many: enough to look at some.
+/// How many positions are named as examples.
 const EXAMPLES: usize = 5;
-/// Gaps that are named for programs. A text names fewer.
+/// How many gaps are listed for programs. A text names fewer.
 const GAPS: usize = 1000;
 
-/// Records of older versions lack some of it.
+/// Records of older versions lack some fields.
 #[derive(Deserialize)]
 struct CompletenessRecord {
     seq: Seq,
@@ -49,10 +50,10 @@ fn half(id: &str) -> HalfHash {
     sha256(&[id.as_bytes()]).first_chunk().copied().unwrap_or_default()
 }
 
-/// A record's statement about its state, beside the journal's.
+/// What a record says about its state, compared with the journal.
 struct RecordComparison {
     id: HalfHash,
-    /// The object and what became of it.
+    /// The object and what happened to it.
     shown: Option<HalfHash>,
     document: Option<HalfHash>,
 }
@@ -101,7 +102,7 @@ struct TrailSource {
     states: HashMap<Seq, RecordComparison>,
 }
 
-/// The states of a trail that were not found in the journal yet.
+/// The states of a trail that were not yet found in the journal.
 #[derive(Default)]
 pub struct UnmatchedTrail {
     sources: BTreeMap<String, TrailSource>,
@@ -109,13 +110,13 @@ pub struct UnmatchedTrail {
     others: Vec<Seq>,
     changed: Vec<Seq>,
     has_digests: bool,
-    /// Records with another digest than that of the raw document.
+    /// Records whose digest is not that of the raw document.
     documents: Vec<Seq>,
     missing: Vec<Seq>,
     missing_count: u64,
-    /// The first position of files without the first ones.
+    /// The first position, if the first files are missing.
     from_middle: Option<Seq>,
-    /// States that the plugin has not finished, and those that it parked.
+    /// States that the plugin has not finished, and those that became dead letters.
     waiting: u64,
     letters: u64,
     gaps: u64,
@@ -135,7 +136,7 @@ impl UnmatchedTrail {
         source.states.insert(record.seq, said);
     }
 
-    /// A state of the journal.
+    /// Compares a state of the journal.
     fn journaled(&mut self, state: &State, has: &RecordComparison, writer: &LedgerWriter) {
         let Some(own) =
             self.sources.get_mut(&*state.source).and_then(|source| source.states.remove(&state.seq))
@@ -173,20 +174,20 @@ impl UnmatchedTrail {
         }
     }
 
-    /// Of files without the first ones, only what comes after their first record of the source, or of all sources where
-    /// they have none.
+    /// If the first files are missing, only states after the first record of the source count, or after the
+    /// first record of any source.
     fn is_from(&self, state: &State) -> bool {
         let Some(first) = self.from_middle else { return true };
         state.seq >= self.sources.get(&*state.source).map_or(first, |source| source.first)
     }
 
-    /// Between the trail's records of the source.
+    /// Whether it is between the trail's records of the source.
     fn is_within(&self, state: &State) -> bool {
         let source = self.sources.get(&*state.source);
         source.is_some_and(|source| (source.first..=source.last).contains(&state.seq))
     }
 
-    /// A gap of the journal between the trail's records of the source.
+    /// Takes a gap of the journal between the trail's records of the source.
     fn gap(&mut self, state: &State, report: &mut AuditReport) {
         if state.change != Change::Gap || !self.is_within(state) {
             return;
@@ -201,7 +202,7 @@ impl UnmatchedTrail {
         self.sources.values().map(|source| source.states.len()).sum()
     }
 
-    /// Whether retention has taken states of the journal.
+    /// `is_retained` is set if retention has removed states of the journal.
     fn tell(self, report: &mut AuditReport, is_retained: bool, writer: &LedgerWriter) {
         report.compared = Some(self.compared);
         match self.fault(report.lines, is_retained, writer) {
@@ -281,7 +282,7 @@ impl UnmatchedTrail {
     }
 }
 
-/// Where records may be that a trail lacks.
+/// Where missing records of a trail may be.
 const ELSEWHERE: &str =
     "somebody removed some, or an older ledger or that of another replica has them (`--from-middle`)";
 
@@ -303,7 +304,7 @@ fn listed(seqs: &[Seq]) -> String {
     seqs.iter().map(Seq::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// `is_from_middle`: the trail's first files were not given.
+/// `is_from_middle` is set if the trail's first files were not given.
 pub async fn compare(
     report: &mut AuditReport,
     mut trail: UnmatchedTrail,

@@ -1,4 +1,4 @@
-//! The plugin that writes a trail: what it subscribes to, and how far it is.
+//! The plugin that writes a trail: its subscriptions and its progress.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -14,40 +14,40 @@ use crate::commands::journal::{hint, host_of};
 use crate::config::last_good::LastGood;
 use crate::config::manifest::{ParsedManifest, parse_plugin};
 
-/// The facts about the plugin that writes a ledger. Where several are granted it, nobody knows which of them
-/// do.
+/// The facts about the plugin that writes a ledger. If several plugins are granted it, nobody knows which of
+/// them write.
 #[derive(Debug, Default)]
 pub struct LedgerWriter {
-    /// Sources of which it is not handed every state, or was not at some time.
+    /// Sources of which it does not receive every state, or did not at some time.
     pub selective: BTreeSet<String>,
-    /// It is granted the digests of documents as the API server sent them.
+    /// Whether it is granted the digests of documents as the API server sent them.
     pub has_digests: bool,
-    /// How far it is; `None` if that is not known.
+    /// Its progress; `None` if unknown.
     pub account: Option<PluginAccount>,
-    /// How far the ledger had come when the accounts were read.
+    /// The progress of the ledger when the accounts were read.
     pub reached: Option<LedgerProgress>,
     /// `records` of its `signing`.
     pub signed_every: Option<u64>,
 }
 
-/// The plugin's treatment of a state that the trail does not have.
+/// The plugin's treatment of a state that the trail lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MissingOutcome {
     /// It must be in the trail.
     Finished,
     Waiting,
     DeadLetter,
-    /// It is not of the subscription, or a filter or a mode may have held it back.
+    /// It is not in the subscription, or a filter or a mode may have held it back.
     Other,
 }
 
 impl LedgerWriter {
-    /// Whether it is known which states were handed over.
+    /// Whether it is known which states were delivered.
     pub fn is_known(&self) -> bool {
         self.account.is_some()
     }
 
-    /// `None` if it is not known.
+    /// `None` if unknown.
     pub fn became(&self, state: &State) -> Option<MissingOutcome> {
         let PluginAccount { progress, letters } = self.account.as_ref()?;
         Some(match () {
@@ -59,7 +59,7 @@ impl LedgerWriter {
         })
     }
 
-    /// The states that were handed over, each of which left a record; `None` if it is not known.
+    /// The number of delivered states, each of which left a record; `None` if unknown.
     pub fn delivered(&self) -> Option<u64> {
         self.account.as_ref().map(|account| account.progress.delivered)
     }
@@ -77,8 +77,9 @@ impl LedgerWriter {
     }
 }
 
-/// What the configuration that was taken last says of the plugin that writes these files, and what the journal keeps of
-/// it. To be asked before the files are read: a plugin that runs appends first, and then says that it did.
+/// What the configuration in force says about the plugin that writes these files, and what the journal has of
+/// it. Must be called before the files are read: a running plugin appends first, and then records that it
+/// did.
 pub async fn writer(data: &Path, files: &[PathBuf], place: &JournalLocation) -> Result<LedgerWriter> {
     let Some(host) = host_of(data)? else { return Ok(LedgerWriter::default()) };
     let kept = LastGood::open(data).and_then(|last_good| last_good.plugins());
@@ -99,18 +100,18 @@ pub async fn writer(data: &Path, files: &[PathBuf], place: &JournalLocation) -> 
     let found = account_at(place, name.as_deref(), &ledger.name).await;
     let found = found.with_context(|| hint("reading", place))?;
     let signed_every = ledger.signing.as_ref().map(|signing| signing.records);
-    // A progress of an older version does not say where its sources begin.
+    // A progress from an older version does not contain where its sources begin.
     let account = found.account.filter(|account| !account.progress.sources.is_empty());
     let mut writer = LedgerWriter { selective, has_digests, account, reached: found.reached, signed_every };
     if let Some(account) = &writer.account {
-        // What was on its way when a source was unsubscribed is held back.
+        // States that were in transit when a source was unsubscribed are held back.
         let ended = account.progress.sources.iter().filter(|start| start.until.is_some());
         writer.selective.extend(ended.map(|start| start.source.to_string()));
     }
     Ok(writer)
 }
 
-/// The ledger that these files are of: by their place, or by their names if only one has them.
+/// The ledger to which these files belong: by their place, or by their names if only one ledger has them.
 fn ledger_of<'h>(host: &'h HostSpec, data: &Path, files: &[PathBuf]) -> Option<&'h LedgerSpec> {
     let same = |one: &Path, other: &Path| {
         one.canonicalize().ok().is_some_and(|one| other.canonicalize().is_ok_and(|other| one == other))

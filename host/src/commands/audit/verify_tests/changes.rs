@@ -1,11 +1,11 @@
-//! Changes that are drawn: every one is found with the key and a noted root.
+//! Random changes: each is detected with the key and a recorded root.
 
 use proptest::prelude::*;
 use proptest::sample::Index;
 
 use super::*;
 
-/// One change of the files. The places are drawn from all that there are.
+/// One change of the files. The positions are drawn from all that exist.
 #[derive(Clone, Debug)]
 enum FileChange {
     Bit(Index, u8),
@@ -14,13 +14,13 @@ enum FileChange {
     Swap(Index),
     Add(Index),
     Cut(Index),
-    /// So many records behind the last line, chained rightly.
+    /// So many correctly chained records after the last line.
     Append(usize),
-    /// A file with other records, behind the same files before it and signed with the same key.
+    /// A file with other records, after the same files and with the same key.
     Fork(Index),
-    /// All files anew, with correct hashes: with the same key, with another one, or with none.
+    /// All files rewritten with correct hashes: with the same key, another key, or none.
     Rewrite(u8),
-    /// A file of another ledger with the same records, with the same key or with another one.
+    /// A file of another ledger with the same records, with the same key or another one.
     OfAnother(Index, bool),
 }
 
@@ -40,7 +40,7 @@ fn change() -> impl Strategy<Value = FileChange> {
     ]
 }
 
-/// A ledger and what it was made of.
+/// A ledger and what it was made from.
 struct ChangedLedger {
     key: Ed25519KeyPair,
     count: usize,
@@ -57,14 +57,14 @@ impl ChangedLedger {
         self.made(ID, &records(self.count), Some(&self.key))
     }
 
-    /// As many records as there are, others from this one on.
+    /// As many records as there are, with other content from this one on.
     fn others(&self, from: usize) -> Vec<String> {
         let id = |number| format!("{} {number}", if number < from { "state" } else { "other" });
         let ids: Vec<_> = (0..self.count).map(id).collect();
         chain_signed(&ids.iter().map(String::as_str).collect::<Vec<_>>(), false)
     }
 
-    /// None as [`changed`] does.
+    /// `None` as in [`changed`].
     fn changed(&self, change: &FileChange) -> Option<Vec<Vec<u8>>> {
         let mut files = self.files();
         let last = files.len() - 1;
@@ -95,7 +95,7 @@ impl ChangedLedger {
     }
 }
 
-/// Gives none where the change makes no difference, or none that anybody could notice.
+/// `None` if the change makes no difference, or none that anybody could detect.
 fn changed(files: &[Vec<String>], change: &FileChange) -> Option<Vec<Vec<u8>>> {
     if let FileChange::Bit(at, bit) = change {
         let mut files = bytes(files);
@@ -153,7 +153,7 @@ fn changed(files: &[Vec<String>], change: &FileChange) -> Option<Vec<Vec<u8>>> {
         }
         FileChange::Cut(index) => {
             let (file, at) = place(index, &files);
-            // All that the noted root covers is still there.
+            // Everything that the recorded root covers is still present.
             if file == last && at + 1 >= newest {
                 return None;
             }
@@ -180,8 +180,8 @@ proptest! {
         let anchors = vec![newest.anchor.parse::<RootAnchor>().unwrap().into()];
         let Some(changed) = scene.changed(&change).filter(|changed| *changed != files) else { return Ok(()) };
         let report = proved(&changed, &demands(anchors));
-        // Without the newest root itself nothing is lost but that root, and the proof says so. So it does of records
-        // behind it.
+        // Without the newest root, only that root is lost, and the verification reports it. The same holds
+        // for records after it.
         let is_told = !report.ok || report.open > whole.open;
         prop_assert!(is_told, "{change:?} was not found: {report}");
         if let FileChange::Append(more) = change {

@@ -1,4 +1,5 @@
-//! Ledgers that are changed in every way, and what the proof says of each. The tests read files alone: no controller runs.
+//! Ledgers that are changed in every way, and the result of verifying each. The tests read only files: no
+//! controller runs.
 
 mod changes;
 mod parts;
@@ -18,7 +19,7 @@ use super::{keys, trail};
 
 const HASH_FIELD: &str = ",\"hash\":\"";
 
-/// Lines of a trail, each with the hash of the one before. The plugin signs each second one.
+/// Lines of a trail, each with the previous hash. The plugin signs every second one.
 fn chain(ids: &[&str]) -> Vec<String> {
     chain_signed(ids, true)
 }
@@ -27,7 +28,7 @@ fn chain_signed(ids: &[&str], signs: bool) -> Vec<String> {
     chain_of(ids.iter().map(|id| format!(r#""id":"{id}","phase":"Running""#)), signs)
 }
 
-/// `fields` are those of each record, without what chains it.
+/// `fields` are those of each record, without the chain.
 pub fn chain_of(fields: impl Iterator<Item = String>, signs: bool) -> Vec<String> {
     let mut prev = trail::START.to_owned();
     let mut lines = Vec::new();
@@ -51,7 +52,8 @@ fn public(key: &Ed25519KeyPair) -> PublicKeys {
     PublicKeys::from([(keys::id(&public), public)])
 }
 
-/// A ledger as the controller writes it: a root after each `every` records, a seal after each `each_file`.
+/// A ledger as the controller writes it: with a root after every `every` records, and a seal after every
+/// `each_file`.
 pub fn ledger(
     id: &str,
     records: &[String],
@@ -98,7 +100,7 @@ impl TrailFolder {
             path
         };
         let mut paths: Vec<_> = files.iter().enumerate().map(write).collect();
-        // Their order on the command line says nothing.
+        // Their order on the command line does not matter.
         paths.reverse();
         (Self(folder), paths)
     }
@@ -252,7 +254,7 @@ fn a_sealed_ledger_holds_and_says_what_is_not_signed_yet() {
         told.contains("number 1 of the ledger, was not given") && told.contains("--from-middle"),
         "{told}"
     );
-    // A later part can be proved alone, and says so.
+    // A later part can be proved alone, and the report says so.
     let part = proved(&files[2..], &ProofDemands { keys: public(&key), ..ProofDemands::default() });
     assert!(
         part.ok && part.not_shown[0].contains("before the first of these files"),
@@ -275,7 +277,7 @@ fn a_file_that_is_missing_given_twice_or_of_another_ledger_is_named() {
     let other = bytes(&ledger(&ID.replace('0', "f"), &records(11), 2, 4, Some(&key)));
     let mixed = told(&[files[0].clone(), other[1].clone(), files[2].clone()]);
     assert!(mixed.contains("another ledger"), "{mixed}");
-    // The same ledger, forked: the files before differ.
+    // The same ledger with a fork: the earlier files differ.
     let forked = bytes(&ledger(ID, &chain(&["a", "b", "c", "d", "e", "f", "g", "h"]), 2, 4, Some(&key)));
     let forked = told(&[files[0].clone(), forked[1].clone()]);
     assert!(forked.contains("does not follow from the end of the file before"), "{forked}");
@@ -310,7 +312,7 @@ fn a_whole_chain_that_is_rewritten_with_correct_hashes_needs_the_key() {
     };
     assert!(told(Some(&other), 2).contains("it is signed with key"));
     assert!(told(None, 2).contains("no root in these files is signed"));
-    // Behind what is signed.
+    // After the signed part.
     let mut files = ledger(ID, &records(9), 2, 100, Some(&own));
     let last = files[0].pop().unwrap();
     let root = files[0].iter_mut().rfind(|line| is_statement(line.as_bytes())).unwrap();
@@ -318,7 +320,7 @@ fn a_whole_chain_that_is_rewritten_with_correct_hashes_needs_the_key() {
     files[0].push(last);
     assert!(proved(&bytes(&files), &demands).what.unwrap().contains("it has no signature"));
     assert!(told(None, 100).contains("no root in these files is signed"));
-    // Under the name of the right key.
+    // Under the id of the right key.
     let text = String::from_utf8(bytes(&ledger(ID, &records(9), 2, 100, Some(&other))).remove(0)).unwrap();
     let id = |key: &Ed25519KeyPair| keys::id(key.public_key().as_ref());
     let forged = text.replace(&id(&other), &id(&own)).into_bytes();
@@ -342,7 +344,7 @@ fn with_the_key_only_a_root_that_was_noted_elsewhere_shows_that_all_was_rewritte
         ..ProofDemands::default()
     };
     assert_eq!(proved(&longer, &demands(&noted)).anchors, 1);
-    // It is of a closed file, and the file after it was begun anew.
+    // It belongs to a closed file, and the file after it was started again.
     let rewritten =
         bytes(&ledger(ID, &chain(&["a", "b", "c", "d", "e", "f", "g", "h", "i"]), 2, 4, Some(&key)));
     let told = proved(&rewritten, &demands(&noted)).what.unwrap();
@@ -381,7 +383,7 @@ fn a_key_that_was_changed_leaves_both_parts_provable_with_both_keys() {
     assert_eq!(report.first_bad_line, Some(10), "{report}");
 }
 
-/// Closed from the beginning, and signed from some later root on.
+/// Closed from the beginning, and signed from a later root on.
 #[test]
 fn a_ledger_that_is_signed_later_is_proved_from_its_beginning() {
     let key = key();
@@ -391,14 +393,14 @@ fn a_ledger_that_is_signed_later_is_proved_from_its_beginning() {
     assert!(report.ok, "{report}");
     assert_eq!((report.roots, report.signed_roots, report.seals), (8, 6, 2));
     assert!(report.not_shown[0].contains("2 roots there have none"), "{:?}", report.not_shown);
-    // What the first signature covers can't be changed any more.
+    // The part that the first signature covers can't be changed any more.
     let mut changed = files.clone();
     let at = changed[0].windows(7).position(|text| text == b"Running").unwrap();
     changed[0][at] = b'W';
     assert!(!proved(&changed, &demands()).ok);
 }
 
-/// A root after each record, and a seal after each third. The first roots are not signed.
+/// A root after each record, and a seal after every third one. The first roots are not signed.
 fn signed_from(records: &[String], unsigned: usize, key: &Ed25519KeyPair) -> Vec<Vec<u8>> {
     let sign = |text: &[u8]| key.sign(text).as_ref().to_vec();
     let mut tally = LedgerTally::first(0);
@@ -464,7 +466,7 @@ fn no_more_records_stand_behind_the_newest_root_than_the_controller_leaves() {
         "{told}"
     );
     assert!(proved_with(2025, Some(1001)).ok && !proved_with(1027, Some(2)).ok);
-    // What stood between two signed roots may stand there again.
+    // As many records as between two signed roots may be unsigned at the end.
     let many = ledger(ID, &records(4500), 2200, 5000, Some(&key));
     assert!(proved(&bytes(&many), &ProofDemands { keys: public(&key), ..ProofDemands::default() }).ok);
     let mut more = many;

@@ -1,4 +1,4 @@
-//! Parts of a ledger: files that were not given, and numbers from which nothing counts on.
+//! Parts of a ledger: files that were not given, and numbers that nothing continues.
 
 use super::super::BrokenLine;
 use super::*;

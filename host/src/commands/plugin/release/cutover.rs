@@ -1,5 +1,5 @@
-//! `kubewitness plugin cutover`: the version in the shadow of a plugin takes over. What is written into the ConfigMap names
-//! the component that the controller has compared by its digest: a tag or a file may be another one meanwhile. The
+//! `kubewitness plugin cutover`: the shadow version of a plugin takes over. The ConfigMap then names the
+//! component that the controller has compared, by its digest: a tag or a file may have changed meanwhile. The
 //! controller does the rest, as with any change of the ConfigMap.
 
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use crate::config::tree::{NotYaml, YamlTree};
 pub async fn cutover(args: CutoverPluginArgs) -> CommandResult {
     let CutoverPluginArgs { name, config_map, server, token, into } = args;
     let map = config_map.unwrap_or_else(|| name.clone());
-    // It becomes a part of an address.
+    // The name becomes part of an address.
     if !is_name(&name) || !is_name(&map) {
         return Err(UsageError::error(format!(
             "`{name}` in the ConfigMap `{map}` is no plugin: check both names"
@@ -44,7 +44,7 @@ pub async fn cutover(args: CutoverPluginArgs) -> CommandResult {
     pack::written(&into, &map, write).await
 }
 
-/// In the one text of the ConfigMap that the controller reads.
+/// Changes the one text of the ConfigMap that the controller reads.
 fn cut_over(name: &str, compared: &ShadowView, data: &mut BTreeMap<String, String>) -> Result<()> {
     let text = data.get_mut(PLUGIN_KEY);
     let text = text.with_context(|| {
@@ -73,12 +73,12 @@ fn cut_over(name: &str, compared: &ShadowView, data: &mut BTreeMap<String, Strin
     Ok(())
 }
 
-/// The module is the component that was compared, and no other one that has its name by now.
+/// Pins the module to the component that was compared, whatever has its name by now.
 fn pin(module: &mut Value, compared: &ShadowView) -> Result<()> {
     let text = |field: &str| module[field].as_str().map(str::to_owned);
     let (oci, url, wanted) = (text("oci"), text("url"), text("sha256"));
     let digest = &compared.digest;
-    // Where it was fetched from, a tag with the digest of its image.
+    // Its origin: a tag with the digest of its image.
     let from = compared.module.as_deref();
     let is_it = match (&oci, &url) {
         (Some(oci), _) => from.is_some_and(|from| from == oci || from.split('@').next() == Some(oci)),
@@ -124,7 +124,7 @@ mod tests {
     fn the_component_of_the_shadow_takes_the_place_of_the_one_at_work() {
         let spec = "{module: {file: a.wasm, sha256: aa}, shadow: {module: {oci: 'r.example/b:2'}}, config: {phase: Failed}}";
         let mut data = data(spec);
-        // A copy that nobody reads comes first.
+        // A copy that nobody reads is written first.
         let old = data["plugin.yaml"].clone();
         data.insert("old.yaml".into(), old.clone());
         let from = format!("r.example/b:2@sha256:{IMAGE}");

@@ -1,5 +1,5 @@
-//! `kubewitness plugin pack` and `install`: the ConfigMap of a plugin, with its component, printed or written into a
-//! cluster.
+//! `kubewitness plugin pack` and `install`: the ConfigMap of a plugin, with its component, printed or written
+//! into a cluster.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ use crate::commands::reach::NAMESPACE;
 use crate::commands::{CommandEnd, CommandResult, UsageError, print};
 use crate::config::tree::YamlTree;
 
-/// What Kubernetes takes of a ConfigMap, less the manifest and the names.
+/// The size limit of a ConfigMap in Kubernetes, minus room for the manifest and the names.
 const MOST: usize = (1 << 20) - (64 << 10);
 
 pub async fn pack(args: PackPluginArgs) -> CommandResult {
@@ -37,7 +37,7 @@ pub fn namespace(into: &IntoClusterArgs) -> &str {
     into.namespace.as_deref().unwrap_or(NAMESPACE)
 }
 
-/// Tells what became of a ConfigMap.
+/// Reports what happened to a ConfigMap.
 pub async fn written(
     into: &IntoClusterArgs,
     name: &str,
@@ -87,7 +87,7 @@ async fn config_map(dir: &Path, namespace: &str) -> Result<(String, Value)> {
         );
     }
     let key = format!("{}.wasm", parsed.name);
-    // What its author wrote, without the defaults.
+    // As its author wrote it, without the defaults.
     let mut manifest = as_written(&parsed.entry.text)?;
     manifest["spec"]["module"] = json!({"configMapKey": key, "sha256": component.digest()});
     let map = json!({

@@ -1,4 +1,4 @@
-//! `kubewitness plugin shadow`: what the version in a plugin's shadow does, beside what the version at work does.
+//! `kubewitness plugin shadow`: compares the shadow version of a plugin with the version at work.
 
 use anyhow::{Result, anyhow};
 use kubewitness_core::views::{ShadowActView, ShadowDifferenceView, ShadowSideView, ShadowView};
@@ -52,7 +52,7 @@ fn text(shadow: &ShadowView, coloured: bool) -> String {
         text.push_str(&format!("{more} more states differ, and are not kept\n\n"));
     }
     let digest: String = digest.chars().take(12).collect();
-    // Of nothing, nothing is good.
+    // Without any state, the result is not good.
     let mark = mark(*states > 0 && *different == 0);
     text.push_str(&format!(
         "{mark} states: {states}, same: {same}, different: {different}, missed: {missed}; {digest} in the shadow since {}\n",
@@ -84,7 +84,7 @@ fn cost(side: &ShadowSideView, states: u64) -> String {
     )
 }
 
-/// As JSON of many lines, so that a difference shows what.
+/// As JSON with many lines, so that a diff shows the difference.
 fn lines(act: &ShadowActView) -> String {
     serde_json::to_string_pretty(act).unwrap_or_else(|error| error.to_string())
 }

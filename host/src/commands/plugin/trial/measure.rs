@@ -12,10 +12,10 @@ use kubewitness_core::views::CallsView;
 use super::{PluginTrial, TrialStage, TrialStep};
 use crate::commands::plugin::subject::TrialSubject;
 
-/// How long one plugin is handed states in one round. A slow one is measured over fewer.
+/// How long one plugin gets states in one round. A slow one is measured with fewer.
 const ROUND: Duration = Duration::from_secs(10);
 
-/// Of the states that were counted, without the first call, which makes the instance.
+/// The cost of the counted states, without the first call, which creates the instance.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallCost {
     pub states: u64,
@@ -24,13 +24,13 @@ pub struct CallCost {
     pub took: Duration,
     pub guest: Duration,
     pub host: Duration,
-    /// The most that one instance held.
+    /// The peak memory of one instance.
     pub memory: u64,
     pub host_calls: BTreeMap<String, u64>,
 }
 
-/// Hands over batches as the controller does: two states of one object are never in one.
-/// The first state has a call of its own, which is not counted: it makes the instance and opens the database.
+/// Delivers batches as the controller does: no batch has two states of one object. The first state has a
+/// separate call, which is not counted: it creates the instance and opens the database.
 pub async fn measure(subject: &TrialSubject, trial: PluginTrial, batch: usize) -> Result<CallCost> {
     let TrialStage { stage, stand_ins } = &TrialStage::open(subject, trial).await?;
     let plugin = &stage.plugin;
@@ -64,7 +64,7 @@ fn delivery(state: &Arc<State>) -> StateDelivery {
     StateDelivery { state: state.clone(), attempt: 1, resync: false }
 }
 
-/// In the order of the states. A batch ends where an object comes again.
+/// In the order of the states. A batch ends before an object repeats.
 fn batches(steps: &[TrialStep], most: usize) -> Vec<Vec<Arc<State>>> {
     let mut batches = Vec::new();
     let (mut batch, mut objects) = (Vec::new(), HashSet::new());

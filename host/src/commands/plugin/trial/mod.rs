@@ -1,6 +1,8 @@
-//! Hands states and ticks to a plugin as the controller does, with nothing behind it: the database is a file that is
-//! thrown away, requests are answered and not sent, the clock stands at the time of the state. So the same objects
-//! give the same effects. It asks no controller and no cluster.
+//! Delivers states and ticks to a plugin as the controller does, but without the outside world.
+//!
+//! The commands for authors compare the effects of two runs, so the same objects must have the same effects.
+//! So everything that varies is fixed: the database is a temporary file, requests are answered and not sent,
+//! and the clock is the time of the state. It calls no controller and no cluster.
 
 mod measure;
 mod stand_ins;
@@ -28,15 +30,15 @@ use steps::TrialStep;
 pub use steps::next_tick;
 pub use steps::tick_of;
 
-/// Bytes of effects that are kept of one call. The plugin may do more.
+/// How many bytes of one call's effects are kept. The plugin may have more.
 const KEPT: usize = 64 << 20;
 
-/// The reason of a call.
+/// The reason for a call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum TrialCall {
     State {
-        /// Where it is in the journal; left out for an object of a file.
+        /// Its position in the journal; absent for an object of a file.
         #[serde(skip_serializing_if = "Option::is_none")]
         seq: Option<Seq>,
         /// `Job team/train-1`
@@ -71,7 +73,7 @@ impl TrialCall {
     }
 }
 
-/// One call, and what the plugin did.
+/// One call, and its effects.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct HandedCall {
     #[serde(flatten)]
@@ -112,15 +114,15 @@ impl HandedCall {
 pub struct PluginTrial {
     pub stand_ins: StandIns,
     pub replies: Vec<TrialReply>,
-    /// What is hidden from the plugin. Left out: what a host hides without any setting.
+    /// What is hidden from the plugin. `None`: what a host hides by default.
     pub redaction: Option<RedactionSpec>,
-    /// Its cost is of interest, and not what it does: no effect is written down.
+    /// Only the cost matters: no effect is recorded.
     pub is_measured: bool,
 }
 
 pub struct TriedCalls {
     pub handed: Vec<HandedCall>,
-    /// The calls of the plugin, without what was done around them.
+    /// The time of the plugin's calls, without the work around them.
     pub took: Duration,
 }
 
@@ -129,7 +131,7 @@ pub async fn hand_over(subject: &TrialSubject, trial: PluginTrial) -> Result<Tri
     hand_each(&TrialStage::open(subject, trial).await?).await
 }
 
-/// A plugin on its stage, and the time and the cache that it sees.
+/// A plugin in the trial's surroundings, with the time and the cache that it sees.
 struct TrialStage {
     stage: trial::TrialPlugin,
     stand_ins: Arc<StandIns>,

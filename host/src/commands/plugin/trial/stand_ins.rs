@@ -26,22 +26,22 @@ use serde_json::Value;
 use super::steps::{NEXT, TrialStep, tick, tick_of};
 use crate::commands::object_files::{NamedFile, ObservedObject, text};
 
-/// When the first state is observed that says no time of its own: 2026-01-01. Each of the others is observed a second after
-/// the state or tick before it.
+/// When the first state is observed that has no time of its own: 2026-01-01. Each further one is observed a
+/// second after the previous state or tick.
 const BEGIN_MS: u64 = 1_767_225_600_000;
 const PAUSE_MS: u64 = 1000;
 
 /// When the states of a file are observed.
 #[derive(Clone, Copy)]
 pub enum ObservedTimes {
-    /// From 2026-01-01 on, whatever the objects say: what is expected of a test says times.
+    /// Begins at 2026-01-01, whatever times the objects have, because expected results contain times.
     Fixed,
-    /// When each object changed last, by its own words. Words of the time after this are plans.
+    /// When each object last changed, by the times in it. Times after `now_ms` are plans.
     Own { now_ms: u64 },
 }
 
 impl ObservedTimes {
-    /// Each state is later than what was before.
+    /// Each state is later than the previous one.
     fn of(self, object: &Value, before_ms: Option<u64>) -> u64 {
         let own_ms = match self {
             Self::Fixed => None,
@@ -54,7 +54,7 @@ impl ObservedTimes {
     }
 }
 
-/// The newest time in the object's status, or when it was made or deleted.
+/// The newest time in the object's status, or its creation or deletion.
 fn changed_ms(object: &Value, now_ms: u64) -> Option<u64> {
     let places = ["/metadata/creationTimestamp", "/metadata/deletionTimestamp", "/status"];
     let mut left: Vec<&Value> = places.iter().filter_map(|place| object.pointer(place)).collect();
@@ -78,7 +78,7 @@ pub struct StandIns {
     states: Vec<RecordedState>,
     steps: Vec<TrialStep>,
     is_recorded: bool,
-    /// The position of the state that was handed over last.
+    /// The position of the state that was delivered last.
     shown: AtomicU64,
     now_ms: AtomicU64,
 }
@@ -142,7 +142,7 @@ impl StandIns {
         Self { states, steps, is_recorded: true, shown: AtomicU64::default(), now_ms: BEGIN_MS.into() }
     }
 
-    /// With a tick at the first moment of the schedule that is so long after the last state.
+    /// Adds a tick at the first moment of the schedule that is this long after the last state.
     pub fn then_tick(mut self, spec: &PluginSpec, after: Duration) -> Result<Self> {
         let after_ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
         let last_ms = self.steps.last().map_or(BEGIN_MS, TrialStep::at_ms);
@@ -150,7 +150,7 @@ impl StandIns {
         Ok(self)
     }
 
-    /// The kinds of the objects that are handed over, and of a source without any the one that its name usually says.
+    /// The kinds of the delivered objects. For a source without any, the kind that its name usually means.
     pub fn subscribed(&self, spec: &PluginSpec) -> SubscribedKinds {
         let names: HashSet<&str> = spec.subscribe.iter().map(|it| it.source.as_str()).collect();
         let subscribed = self.states.iter().flat_map(|(state, _)| {
@@ -173,7 +173,7 @@ impl StandIns {
         &self.steps
     }
 
-    /// From now on the clock shows this step, and the cache the state.
+    /// From now on the clock has this step's time, and the cache has its state.
     pub fn show(&self, step: &TrialStep) {
         if let TrialStep::State(state) = step {
             self.shown.store(state.seq, Ordering::Relaxed);
@@ -185,7 +185,7 @@ impl StandIns {
         self.states.binary_search_by_key(&seq, |(state, _)| state.seq).ok().map(|place| &self.states[place])
     }
 
-    /// The objects of a source that are there now.
+    /// The objects of a source that exist now.
     fn there(&self, source: &str) -> Vec<&RecordedState> {
         let shown = self.shown.load(Ordering::Relaxed);
         let so_far = self.states.iter().filter(|(state, _)| state.seq <= shown && *state.source == *source);

@@ -27,7 +27,7 @@ impl TrialStep {
     }
 }
 
-/// As a file says it.
+/// In the form of a file.
 #[cfg(test)]
 pub fn next_tick() -> crate::commands::object_files::ObservedObject {
     crate::commands::object_files::ObservedObject {
@@ -36,7 +36,7 @@ pub fn next_tick() -> crate::commands::object_files::ObservedObject {
     }
 }
 
-/// When a document is a tick, what it says of its moment.
+/// The time of a tick, if the document is one.
 pub fn tick_of(document: &Value) -> Option<&Value> {
     document.as_object().filter(|document| document.len() == 1)?.get("tick")
 }
@@ -68,7 +68,7 @@ pub fn tick(spec: &PluginSpec, when: &Value, now_ms: u64) -> Result<TrialStep> {
     Ok(TrialStep::Tick { due_ms, timeout: tick.timeout() })
 }
 
-/// The first multiple of the pause behind a moment, as the controller has it.
+/// The first multiple of the pause after a time, as in the controller.
 fn after(tick: TickSpec, now_ms: u64) -> u64 {
     let every = u64::try_from(tick.every.0.as_millis()).unwrap_or(u64::MAX).max(1);
     (now_ms / every).saturating_add(1).saturating_mul(every)

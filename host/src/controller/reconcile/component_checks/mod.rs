@@ -1,5 +1,9 @@
-//! Examines components beside the loop that follows the configuration: one that takes minutes to compile holds up
-//! nobody but its own plugin. [`queue`] decides what is examined. It starts and stops no plugin: the loop does.
+//! Examines components beside the loop that follows the configuration.
+//!
+//! Compiling a component may take minutes. In the loop it would delay every other change, so it runs as a
+//! task of its own, and delays only its plugin. [`queue`] decides what is examined, and abandons an
+//! examination once no document asks for it any more. A later round of the loop takes the answer. This module
+//! starts and stops no plugin: the loop does.
 
 mod queue;
 
@@ -25,11 +29,11 @@ pub struct ComponentChecks {
     tasks: TaskSupervisor,
     clock: Arc<dyn Clock>,
     queue: CheckQueue<CheckAnswer>,
-    /// What ends with each examination: its own task, and those whose compiling it goes on with.
+    /// The tasks that end with each examination: its own, and those whose compilation it shares.
     work: BTreeMap<u64, Vec<DropGuard>>,
     compiling: watch::Receiver<Option<Arc<str>>>,
     answers: mpsc::UnboundedReceiver<(u64, CheckAnswer)>,
-    /// Given to each examination, which answers once.
+    /// Passed to each examination, which answers once.
     to_answer: mpsc::UnboundedSender<(u64, CheckAnswer)>,
 }
 
@@ -44,12 +48,12 @@ impl ComponentChecks {
         BothClocks { elapsed: self.clock.elapsed(), ms: self.clock.now_ms() }
     }
 
-    /// What is not asked for until [`Self::end_round`] ends there.
+    /// Examinations that nobody asks for before [`Self::end_round`] end there.
     pub fn begin_round(&mut self) {
         self.queue.begin_round();
     }
 
-    /// The number under which the answer comes.
+    /// Requests an examination. Returns the number under which its answer arrives.
     pub fn ask(&mut self, wanted: WantedPlugin) -> u64 {
         let asked = self.queue.ask(wanted.question.clone(), self.now());
         if asked.is_new {
@@ -80,24 +84,24 @@ impl ComponentChecks {
         }
     }
 
-    /// Until one has an answer.
+    /// Returns once one has an answer.
     pub async fn answered(&mut self) {
-        // The sender lies beside the receiver, so there is always another one to come.
+        // The sender is held beside the receiver, so the channel never closes.
         if let Some((number, answer)) = self.answers.recv().await {
             self.work.remove(&number);
             self.queue.answer(number, answer);
         }
     }
 
-    /// Until all have an answer that do not take long.
+    /// Returns once all that do not take long have an answer.
     pub async fn settle(&mut self) {
         while let Some(patience) = self.queue.patience(self.now()) {
-            // Where it is over, there is no patience left.
+            // After the limit, patience is 0.
             tokio::time::timeout(patience, self.answered()).await.ok();
         }
     }
 
-    /// The answer, if it is there.
+    /// The answer, if it has arrived.
     pub fn take(&mut self, number: u64) -> Option<CheckAnswer> {
         self.queue.take(number)
     }
@@ -110,7 +114,7 @@ impl ComponentChecks {
             _ if question.shadow_mark.as_deref().is_some_and(is_fetching) => {
                 "for its shadow is being fetched"
             }
-            // A digest has no such sign.
+            // A digest contains no slash.
             _ if mark.contains('/') && is_fetching(mark) => "is being fetched",
             _ if mark.contains('/') => "waits for its turn to be fetched, or is being checked",
             Some(compiled) if compiled == mark => "is being compiled",
@@ -120,7 +124,7 @@ impl ComponentChecks {
         Some(format!("the plugin's component {what} (since {})", calendar::rfc3339(since_ms)))
     }
 
-    /// Ends all. What is still wanted is asked for again.
+    /// Ends all. Those still wanted are requested again.
     pub fn give_up(&mut self) {
         self.begin_round();
         self.end_round();

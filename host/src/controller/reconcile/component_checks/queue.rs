@@ -1,15 +1,15 @@
-//! Decides what is examined, what is no longer, and how long a look at the configuration waits for it. Pure: time is
-//! a parameter, and the work is done elsewhere.
+//! Decides what is examined, what is abandoned, and how long a round of the configuration waits. Pure: time
+//! is a parameter, and the work is done elsewhere.
 //!
-//! Each look at the configuration is a round. What a round asks for is begun, or goes on. What it does not ask for has
-//! been replaced by a newer document or taken out, and ends.
+//! Each pass over the configuration is a round. An examination that a round asks for starts or continues. One
+//! that it does not ask for has been replaced by a newer document or removed, and ends.
 
 use std::time::Duration;
 
 use crate::controller::plugins::ExaminedQuestion;
 
-/// Almost every component is in the cache, and its examination takes milliseconds. A look at the configuration waits so
-/// long for those that have just begun; what takes longer goes on beside it.
+/// Almost every component is in the cache, and its examination takes milliseconds. A round waits this long
+/// for examinations that have just begun; longer ones continue beside it.
 pub const PATIENCE: Duration = Duration::from_secs(1);
 
 pub struct CheckQueue<A> {
@@ -26,7 +26,7 @@ struct CheckCase<A> {
     is_asked: bool,
 }
 
-/// By both clocks: one for decisions, one for people.
+/// Both clocks: one for decisions, one for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BothClocks {
     pub elapsed: Duration,
@@ -36,7 +36,7 @@ pub struct BothClocks {
 #[derive(Debug, PartialEq, Eq)]
 pub struct CheckRequest {
     pub number: u64,
-    /// The caller begins the work under this number.
+    /// Whether the caller has to begin the work under this number.
     pub is_new: bool,
 }
 
@@ -44,7 +44,7 @@ pub struct CheckRequest {
 #[derive(Debug, PartialEq, Eq)]
 pub struct AbandonedCheck {
     pub number: u64,
-    /// The examination that compiles the same component. Compiling goes on for it.
+    /// The examination that compiles the same component and for which compiling continues.
     pub heir: Option<u64>,
 }
 
@@ -72,14 +72,14 @@ impl<A> CheckQueue<A> {
         CheckRequest { number, is_new: true }
     }
 
-    /// An answer that comes after its question was left is of no use.
+    /// An answer to an abandoned question is dropped.
     pub fn answer(&mut self, number: u64, answer: A) {
         if let Some(case) = self.cases.iter_mut().find(|case| case.number == number) {
             case.answer = Some(answer);
         }
     }
 
-    /// The answer, once. Whoever asks again has it examined again.
+    /// Returns the answer, once. Asking again starts another examination.
     pub fn take(&mut self, number: u64) -> Option<A> {
         let index = self.cases.iter().position(|case| case.number == number && case.answer.is_some())?;
         self.cases.remove(index).answer
@@ -98,7 +98,7 @@ impl<A> CheckQueue<A> {
         left.iter().map(|case| AbandonedCheck { number: case.number, heir: heir(case) }).collect()
     }
 
-    /// How long a look at the configuration waits: until all have an answer, but for none longer than its patience.
+    /// How long a round waits: until all have an answer, but for none longer than its patience.
     pub fn patience(&self, now: BothClocks) -> Option<Duration> {
         let open = self.cases.iter().filter(|case| case.answer.is_none());
         let left = |case: &CheckCase<A>| {
@@ -109,7 +109,7 @@ impl<A> CheckQueue<A> {
         open.filter_map(left).max()
     }
 
-    /// Since when the question waits for its answer, and the question.
+    /// An unanswered question, and since when it waits.
     pub fn open(&self, number: u64) -> Option<(u64, &ExaminedQuestion)> {
         let case = self.cases.iter().find(|case| case.number == number && case.answer.is_none())?;
         Some((case.begun.ms, &case.question))

@@ -11,7 +11,7 @@ use super::{Duration, FRAME};
 use crate::connect::SignedIn;
 use crate::connect::request::{ApiClient, RequestAddress, RequestFailure};
 
-/// A person waits for it. It carries up to 1 MiB.
+/// The timeout of a request with up to 1 MiB. A person waits for it.
 const WITHIN: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,8 +42,8 @@ impl From<RequestFailure> for InstallError {
     }
 }
 
-/// Creates the ConfigMap, or gives the one of its name its data and labels. What else that one has stays. A ConfigMap
-/// without `label` is somebody else's and stays as it is.
+/// Creates the ConfigMap, or updates the data and labels of an existing one with this name; its other content
+/// stays. A ConfigMap without `label` belongs to somebody else and is not changed.
 pub async fn install(
     signed_in: &SignedIn,
     wanted: ConfigMap,
@@ -67,7 +67,7 @@ pub async fn install(
     replace(&api, &maps.member(&name), there, label, dry_run, take).await
 }
 
-/// Changes the data of an existing ConfigMap that has this label.
+/// Changes the data of an existing ConfigMap with this label.
 pub async fn change(
     signed_in: &SignedIn,
     (namespace, name): (&str, &str),
@@ -109,7 +109,7 @@ async fn replace(
     if there == before {
         return Ok(InstallResult::Unchanged);
     }
-    // With the version that was read: a change that came meanwhile is not overwritten.
+    // Sent with the version that was read, so that a concurrent change is not overwritten.
     write(api, Method::PUT, &writing(address.clone(), dry_run), &there).await?;
     Ok(InstallResult::Configured)
 }

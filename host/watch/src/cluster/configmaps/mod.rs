@@ -1,5 +1,8 @@
-//! Watches ConfigMaps that hold configuration. It selects them by label and delivers whole snapshots. Unlike
-//! a source, it decodes objects in full, and only the latest state counts.
+//! Watches ConfigMaps that contain configuration. It selects them by label and delivers whole snapshots.
+//!
+//! A source would not fit: it needs an open journal, and keeps every version, while only the newest
+//! configuration counts. So this is an ordinary list and watch that decodes objects in full. Nothing is
+//! delivered before the first complete list: an unknown configuration is not an empty one.
 
 mod install;
 mod records;
@@ -44,7 +47,7 @@ pub struct ConfigMapDoc {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConfigMapSnapshot {
-    /// Everything was listed at least once. Before that, what is missing says nothing.
+    /// Everything was listed at least once. Before that, a missing ConfigMap means nothing.
     pub synced: bool,
     /// By name.
     pub maps: Vec<ConfigMapDoc>,
@@ -59,7 +62,7 @@ pub struct ConfigMaps {
     tuning: WatchTuning,
 }
 
-/// The ConfigMaps that one selector gave so far, by uid.
+/// The ConfigMaps that one selector has found so far, by uid.
 #[derive(Default)]
 struct SelectedMaps {
     synced: bool,
@@ -67,7 +70,7 @@ struct SelectedMaps {
     condition: Option<String>,
 }
 
-/// Where the snapshots are put together.
+/// Where the snapshots are assembled.
 struct SnapshotTable<'a> {
     selected: Mutex<Vec<SelectedMaps>>,
     out: &'a watch::Sender<ConfigMapSnapshot>,
@@ -124,8 +127,8 @@ impl ConfigMaps {
         self
     }
 
-    /// Runs until the stop. What fails is tried again and shown in the snapshot; what was known
-    /// stays until the server says otherwise.
+    /// Runs until the stop. Failures are retried and shown in the snapshot; known content stays until the
+    /// server reports a change.
     pub async fn run(self, out: watch::Sender<ConfigMapSnapshot>, stop: CancellationToken) {
         let selected = Mutex::new(self.selectors.iter().map(|_| SelectedMaps::default()).collect());
         let table = SnapshotTable { selected, out: &out };
@@ -190,7 +193,7 @@ impl ConfigMaps {
         Ok(page.metadata.resource_version)
     }
 
-    /// Until the stream ends; `version` is where the next one goes on.
+    /// Runs until the stream ends; `version` is the start of the next one.
     async fn watch(
         &self,
         place: usize,
@@ -209,7 +212,7 @@ impl ConfigMaps {
         table.change(place, |selected| selected.condition = None);
         let mut body = std::pin::pin!(body);
         let (mut splitter, mut lines) = (FrameSplitter::new(FRAME), Vec::new());
-        // An idle stream is no failure: it is opened anew.
+        // An idle stream is not a failure: it is opened again.
         while let Ok(Some(next)) = timeout(self.tuning.idle, body.frame()).await {
             let chunk = next
                 .map_err(|error| RequestFailure::Transport(causes(&error)))?
@@ -232,7 +235,7 @@ impl ConfigMaps {
     }
 }
 
-/// Takes one event over into what was selected.
+/// Applies one event to the selected ConfigMaps.
 fn apply(
     line: &[u8],
     version: &mut String,

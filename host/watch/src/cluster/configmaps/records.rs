@@ -1,4 +1,4 @@
-//! Reports what became of a configuration in a status ConfigMap and in Events. The user's own ConfigMap is
+//! Reports the result of a configuration in a status ConfigMap and in Events. The user's own ConfigMap is
 //! never written.
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use crate::connect::request::{ApiClient, RequestFailure};
 
 /// The API server refuses longer messages of an Event.
 const EVENT_MESSAGE: usize = 1024;
-/// A status is read by people; what is longer belongs into the log.
+/// People read a status; longer texts belong in the log.
 const STATUS_VALUE: usize = 16 * 1024;
 
 const JSON: &str = "application/json";
@@ -31,10 +31,10 @@ pub enum EventType {
 
 #[derive(Debug, Error)]
 pub enum WriteError {
-    /// Grant the right or change the names: trying again alone doesn't help.
+    /// The right is missing, or the names are wrong. A retry does not help.
     #[error("{what} was refused: {why}")]
     Refused { what: String, why: String },
-    /// Try again later.
+    /// Temporary: a retry may succeed.
     #[error("{what} can't be written now: {why}")]
     Unavailable { what: String, why: String },
 }
@@ -48,7 +48,8 @@ fn error(what: &str, failure: &RequestFailure) -> WriteError {
     }
 }
 
-/// The status ConfigMap, if it exists. One of the same name that the controller did not write is an error.
+/// The status ConfigMap, if it exists. An object with that name that the controller did not write is an
+/// error.
 async fn held(api: &ApiClient, address: &str, what: &str) -> Result<Option<ConfigMap>, WriteError> {
     let body = match api.get(address).await {
         Ok(body) => body,
@@ -67,7 +68,7 @@ async fn held(api: &ApiClient, address: &str, what: &str) -> Result<Option<Confi
     Ok(Some(held))
 }
 
-/// Makes a ConfigMap have these labels and exactly this data. `false`: it had them already.
+/// Gives a ConfigMap these labels and exactly this data. Returns `false` if nothing had to change.
 pub async fn write_status(
     client: &kube::Client,
     namespace: &str,
@@ -101,7 +102,7 @@ pub async fn write_status(
     Err(WriteError::Unavailable { what, why: "it is created and deleted by someone else".to_string() })
 }
 
-/// A merge patch; `None` where nothing differs.
+/// A merge patch; `None` if nothing differs.
 fn difference(
     held: &ConfigMap,
     labels: &BTreeMap<String, String>,
@@ -125,13 +126,13 @@ fn difference(
     Some(json!({"metadata": {"labels": new_labels}, "data": new_data}))
 }
 
-/// Not being there is as good as deleted.
+/// A missing object counts as deleted.
 pub async fn delete_status(client: &kube::Client, namespace: &str, name: &str) -> Result<(), WriteError> {
     let api = ApiClient::new(client.clone());
     let what = format!("the status ConfigMap {namespace}/{name}");
     let address = format!("/api/v1/namespaces/{namespace}/configmaps/{name}");
     let Some(held) = held(&api, &address, &what).await? else { return Ok(()) };
-    // One that takes its place meanwhile stays.
+    // A new object with the same name is not deleted.
     let options = json!({"preconditions": {"uid": held.metadata.uid}});
     match api.ask(Method::DELETE, &address, Some((JSON, options.to_string().into_bytes()))).await {
         Ok(_) => Ok(()),
@@ -140,8 +141,8 @@ pub async fn delete_status(client: &kube::Client, namespace: &str, name: &str) -
     }
 }
 
-/// Says something about a ConfigMap where `kubectl describe` shows it. The same about the same
-/// version is said once.
+/// Emits an Event about a ConfigMap, which `kubectl describe` shows. The same message about the same version
+/// is emitted once.
 pub async fn emit_event(
     client: &kube::Client,
     namespace: &str,
@@ -172,7 +173,7 @@ fn event(
 ) -> Value {
     let mut hasher = DefaultHasher::new();
     (&about.uid, &about.resource_version, reason, message).hash(&mut hasher);
-    // Names end at 253 characters; the hash alone makes it unique.
+    // Names have at most 253 characters; the hash alone makes them unique.
     let name = format!("{}.{:016x}", cut(&about.name, 200).trim_end_matches(['.', '-']), hasher.finish());
     let type_ = match type_ {
         EventType::Normal => "Normal",

@@ -1,19 +1,19 @@
-//! Tells the rest of the process who holds the Lease. A hold ends by the clock of the reader, even if nobody
-//! announces the end.
+//! Publishes who holds the Lease to the rest of the process. A hold expires by the reader's clock, even if
+//! nobody announces the end.
 
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::machine::LeaseHold;
 
-/// Where this process stands.
+/// The role of this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeaseRole {
-    /// Not the holder; who is, isn't known either.
+    /// Not the holder, and the holder is unknown.
     Unknown { why: String },
-    /// Another holds it, as far as was seen.
+    /// Another replica holds it, as far as is known.
     Standby { holder: String },
-    /// It is ours. Terms count from 1 in each process; one that ran out never comes again.
+    /// This process holds it. Terms count from 1 in each process; an expired term never returns.
     Held { term: u64 },
 }
 
@@ -22,17 +22,17 @@ pub struct LeaseStanding {
     pub role: LeaseRole,
     /// The uid of the Lease as it was last seen.
     pub lease_uid: Option<String>,
-    /// Why it may be out of date or can't be had, for people.
+    /// Why the state may be outdated or unavailable, for people.
     pub condition: Option<String>,
     /// Since when no replica is known to hold the Lease; `None` while one is.
     pub leaderless_since: Option<Instant>,
 }
 
-/// As of the last answer.
+/// The state after the last answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LeaseView {
     pub hold: Option<LeaseHold>,
-    /// Where it stands without its hold.
+    /// The role once the hold has expired.
     pub otherwise: LeaseRole,
     pub lease_uid: Option<String>,
     pub condition: Option<String>,
@@ -57,7 +57,7 @@ impl LeaseView {
     }
 }
 
-/// A cheap handle on what an [`LeaseElector`](super::LeaseElector) knows.
+/// A cheap handle to the state of a [`LeaseElector`](super::LeaseElector).
 #[derive(Clone)]
 pub struct LeadershipHandle {
     views: watch::Receiver<LeaseView>,
@@ -86,14 +86,14 @@ impl LeadershipHandle {
         &self.identity
     }
 
-    /// By the clock of now: a process that was stopped sees that it no longer holds.
+    /// Uses the current time, so that a process that was suspended sees that its hold has expired.
     pub fn is_held(&self) -> bool {
         matches!(self.role(), LeaseRole::Held { .. })
     }
 
     pub fn role(&self) -> LeaseRole {
         let view = self.views.borrow();
-        // Under the lock, as the elector does it: a caller that saw a hold run out sees a new term next.
+        // Under the lock, as the elector does it: a caller that saw a hold expire sees a new term next.
         view.role(Instant::now())
     }
 
@@ -102,9 +102,9 @@ impl LeadershipHandle {
         view.standing(Instant::now())
     }
 
-    /// Waits until the standing differs from the one that this handle returned last, or had when it was made.
-    /// A hold that runs out is a change, too. Waits for ever once the elector has ended and nothing can
-    /// change any more.
+    /// Waits until the state differs from the one that this handle returned last, or had when it was made. An
+    /// expired hold is a change, too. Waits forever once the elector has ended and nothing can change any
+    /// more.
     pub async fn changed(&mut self) -> LeaseStanding {
         loop {
             let (standing, ends) = {

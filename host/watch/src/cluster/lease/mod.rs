@@ -1,8 +1,8 @@
-//! Elects the leader among the replicas: the holder of a Lease is the one that dispatches. `machine` decides;
-//! this module sends the requests, bounds their time, and announces the result.
+//! Elects the leader among the replicas: the holder of a Lease dispatches. `machine` decides; this module
+//! sends the requests, limits their time, and publishes the result.
 //!
-//! A Lease is no fence: its holder may be stopped between looking and acting. Whatever must not happen twice
-//! is fenced where it happens.
+//! A Lease is not a fence: its holder may be suspended between a check and an action. Anything that must not
+//! happen twice has its own fence, such as the term in the journal.
 //!
 //! ```text
 //! machine ─▶ read, create, claim ─▶ API server ─▶ machine ─▶ `LeadershipHandle`
@@ -33,7 +33,7 @@ use record::{LeaseClaim, LeaseRecord, LeaseStamps};
 pub use leadership::{LeadershipHandle, LeaseRole, LeaseStanding};
 pub use timing::{LeaseTiming, TimingError};
 
-/// A release that is overtaken by somebody's label is tried anew, and not for ever.
+/// A release that a concurrent label change overtakes is retried, but only a few times.
 const RELEASE_TRIES: u32 = 3;
 
 const JSON: &str = "application/json";
@@ -43,8 +43,8 @@ pub struct ElectionOptions {
     pub namespace: String,
     /// The name of the Lease. All replicas that share a journal use the same.
     pub name: String,
-    /// The name that people know the process by, such as the name of its pod. It goes into the Lease with
-    /// something random behind it, so that a restart is somebody else.
+    /// The name by which people know the process, such as the name of its pod. A random suffix is added in
+    /// the Lease, so that a restarted process is a different holder.
     pub identity: String,
     pub timing: LeaseTiming,
 }
@@ -59,7 +59,7 @@ pub struct LeaseElector {
     views: watch::Sender<LeaseView>,
     condition: Option<String>,
     leaderless_since: Option<Instant>,
-    /// Since the last time that nothing was wrong.
+    /// The failures that were logged since the last success.
     warned: BTreeSet<Option<u16>>,
     /// The role that the log reported last.
     logged: LeaseRole,
@@ -95,7 +95,7 @@ impl LeaseName {
 }
 
 impl LeaseElector {
-    /// Nothing is asked before it [runs](Self::run).
+    /// No request is made before it [runs](Self::run).
     pub fn new(connection: &ApiConnection, options: ElectionOptions) -> (Self, LeadershipHandle) {
         let ElectionOptions { namespace, name, identity, timing } = options;
         let identity = format!("{identity}_{:016x}", RandomState::new().hash_one(&identity));
@@ -125,11 +125,11 @@ impl LeaseElector {
         (elector, LeadershipHandle::new(seen, identity))
     }
 
-    /// Never fails: what goes wrong is shown in the standing and tried again. On the stop it gives
-    /// back what it holds. Whoever acts as the holder must have ended before.
+    /// Never fails: errors are shown in the state and retried. On the stop it releases the Lease, so
+    /// everything that acts as the leader must have ended before.
     ///
-    /// While `may_lead` says no, it gives the Lease back as well, although the holder may still act until it sees that,
-    /// and takes part in no election.
+    /// While `may_lead` is false, it releases the Lease as well and does not take part in elections. The
+    /// holder may still act until it notices.
     pub async fn run(mut self, stop: CancellationToken, mut may_lead: watch::Receiver<bool>) {
         loop {
             if !*may_lead.borrow_and_update() {
@@ -156,7 +156,7 @@ impl LeaseElector {
         self.release("the election was stopped").await;
     }
 
-    /// One request at most. It isn't given up for a stop: what then becomes of it wouldn't be known.
+    /// One request at most. A stop does not cancel it, because its result would then be unknown.
     async fn step(&mut self) {
         let step = self.machine.step(Instant::now());
         let sent = Instant::now();
@@ -180,7 +180,7 @@ impl LeaseElector {
                 self.recovered();
                 self.tell(|machine, now| machine.wrote(sent, now, lease));
             }
-            // The Lease exists by now, has changed, or was deleted: read it.
+            // The Lease was created, changed or deleted meanwhile, so it is read again.
             Err(failure) if failure.code() == Some(409) => self.tell(LeaseMachine::overtaken),
             Err(failure) if verb == "update" && failure.code() == Some(404) => {
                 self.tell(LeaseMachine::overtaken);
@@ -193,7 +193,7 @@ impl LeaseElector {
         match self.get().await {
             Ok(lease) => {
                 self.tell(|machine, now| machine.lease_read(now, lease));
-                // A write that comes next may be what fails.
+                // The next write may fail.
                 if matches!(self.machine.step(Instant::now()), LeaseStep::Wait(_)) {
                     self.recovered();
                     self.tell(|_, _| {});
@@ -248,8 +248,8 @@ impl LeaseElector {
         self.condition = None;
     }
 
-    /// Changes the machine and shows where it stands then, under one lock: nobody sees a hold run
-    /// out that goes on as the same term.
+    /// Changes the machine and publishes its state under one lock: nobody sees a hold expire that continues
+    /// as the same term.
     fn tell<T>(&mut self, change: impl FnOnce(&mut LeaseMachine, Instant) -> T) -> T {
         let (machine, condition, since) = (&mut self.machine, &self.condition, &mut self.leaderless_since);
         let (mut role, mut told) = (None, None);

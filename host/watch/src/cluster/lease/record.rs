@@ -5,13 +5,13 @@ use std::time::Duration;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-/// A Lease as the API server gave it.
+/// A Lease in the form that the API server returned.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct LeaseRecord {
     pub uid: String,
-    /// Empty: it was released.
+    /// Empty if it was released.
     pub holder: String,
-    /// For how long its holder wants others to wait.
+    /// How long the holder asks others to wait.
     pub lasts: Option<Duration>,
     object: Value,
 }
@@ -25,7 +25,7 @@ pub(crate) struct LeaseClaim<'a> {
 }
 
 impl LeaseRecord {
-    /// Without a version, writing over it would not be refused when somebody else was faster.
+    /// Without a version, a write would not be refused if somebody else was faster.
     pub fn from_value(object: Value) -> Result<Self, String> {
         let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
         if text("/metadata/resourceVersion").is_empty() || text("/metadata/uid").is_empty() {
@@ -37,14 +37,13 @@ impl LeaseRecord {
         Ok(Self { uid, holder, lasts, object })
     }
 
-    /// Whether nobody has renewed, taken or released it in between. Labels don't count: who sets
-    /// one doesn't keep a dead holder alive.
+    /// Whether nobody has renewed, taken or released it in between. Labels don't count, so setting one does
+    /// not keep a dead holder alive.
     pub fn says_the_same(&self, other: &Self) -> bool {
         self.uid == other.uid && self.object.get("spec") == other.object.get("spec")
     }
 
-    /// The Lease as its (new) holder writes it; its version goes along, so that only this very
-    /// one is written over.
+    /// The Lease as its holder writes it. The version is included, so that only this version is overwritten.
     pub fn claimed(&self, claim: &LeaseClaim<'_>) -> Value {
         let mut object = self.object.clone();
         let spec = spec(&mut object);
@@ -60,7 +59,7 @@ impl LeaseRecord {
         object
     }
 
-    /// Nobody has it: the next takes it at once.
+    /// A Lease without a holder: the next replica takes it at once.
     pub fn released(&self, stamp: Timestamp) -> Value {
         let mut object = self.object.clone();
         let spec = spec(&mut object);
@@ -70,7 +69,7 @@ impl LeaseRecord {
     }
 }
 
-/// Somebody may have made a Lease without one.
+/// Somebody may have created a Lease without a spec.
 fn spec(object: &mut Value) -> &mut Value {
     if !object["spec"].is_object() {
         object["spec"] = json!({});
@@ -78,7 +77,7 @@ fn spec(object: &mut Value) -> &mut Value {
     &mut object["spec"]
 }
 
-/// A Lease that isn't there yet.
+/// A Lease that does not exist yet.
 pub(crate) fn first(namespace: &str, name: &str, claim: &LeaseClaim<'_>) -> Value {
     let stamp = micro_time(claim.stamp);
     json!({
@@ -95,8 +94,8 @@ fn micro_time(stamp: Timestamp) -> String {
     stamp.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string()
 }
 
-/// The times that one process writes. Others only look whether they change, so none comes twice,
-/// whatever is done to the wall clock.
+/// The timestamps that one process writes. Others only check whether they change, so no timestamp repeats,
+/// whatever happens to the wall clock.
 #[derive(Debug, Default)]
 pub(crate) struct LeaseStamps {
     last: Option<Timestamp>,

@@ -6,10 +6,10 @@ use thiserror::Error;
 
 use crate::connect::backoff::JitterDice;
 
-/// After a crash nobody dispatches for as long as a lease lasts: more is a slip of the pen.
+/// After a crash nobody dispatches until the lease expires, so a longer duration is a typing error.
 const LONGEST: Duration = Duration::from_secs(3600);
 
-/// Checked when it is made: a holder never believes longer than others wait.
+/// Checked on construction: a holder never believes in its hold longer than others wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseTiming {
     lease: Duration,
@@ -29,7 +29,7 @@ pub enum TimingError {
     TooLong(Duration),
 }
 
-/// As client-go has them.
+/// The values of client-go.
 impl Default for LeaseTiming {
     fn default() -> Self {
         Self {
@@ -57,7 +57,7 @@ impl LeaseTiming {
         Ok(Self { lease, renew_deadline, retry })
     }
 
-    /// How long others wait for us, as the Lease says it: in whole seconds, so rather too long.
+    /// How long others wait for us, as the Lease says it: in whole seconds, rounded up.
     pub fn lease_seconds(&self) -> u32 {
         let whole = self.lease + Duration::from_nanos(999_999_999);
         u32::try_from(whole.as_secs()).expect("an hour has fewer seconds")
@@ -71,12 +71,12 @@ impl LeaseTiming {
         self.renew_deadline
     }
 
-    /// Until a request is given up: there is time for another before a hold runs out.
+    /// The timeout of a request: it leaves time for another one before a hold expires.
     pub(crate) fn answer(&self) -> Duration {
         self.retry.saturating_mul(2).min(self.renew_deadline / 2)
     }
 
-    /// Up to a quarter more than the period, so that replicas don't ask in step.
+    /// Up to a quarter more than the period, so that replicas don't send requests in step.
     pub(crate) fn pause(&self, dice: &mut JitterDice) -> Duration {
         let nanos = u64::try_from(self.retry.as_nanos()).expect("an hour has fewer nanoseconds");
         Duration::from_nanos(dice.between(nanos, nanos + nanos / 4))

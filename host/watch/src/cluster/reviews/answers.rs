@@ -1,4 +1,4 @@
-//! The bodies of reviews, and what their answers mean. Whatever an answer leaves out is no.
+//! The bodies of reviews, and the meaning of their answers. Anything that an answer leaves out counts as no.
 
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
 use k8s_openapi::api::authorization::v1::{
@@ -24,8 +24,8 @@ pub fn person(review: TokenReview, audience: Option<&str>) -> Option<Person> {
         tracing::debug!(error, "the API server does not know a token");
         return None;
     }
-    // An authenticator that knows nothing of audiences names none: the token is good for the API server, and for
-    // nobody else.
+    // An authenticator without support for audiences returns none: then the token is valid for the API server
+    // only.
     let audiences = status.audiences.unwrap_or_default();
     if audience.is_some_and(|audience| !audiences.iter().any(|named| named == audience)) {
         return None;
@@ -41,7 +41,7 @@ pub fn person(review: TokenReview, audience: Option<&str>) -> Option<Person> {
 }
 
 fn attributes(attempt: &AccessAttempt) -> ResourceAttributes {
-    // As rules name it: `pods/log`.
+    // In the form of RBAC rules, such as `pods/log`.
     let (resource, part) = attempt.resource.split_once('/').unwrap_or((&attempt.resource, ""));
     ResourceAttributes {
         verb: some(&attempt.verb),
@@ -55,7 +55,7 @@ fn attributes(attempt: &AccessAttempt) -> ResourceAttributes {
     }
 }
 
-/// Whether the one who asks may do it.
+/// Asks whether the caller may do it.
 pub fn self_review(attempt: &AccessAttempt) -> SelfSubjectAccessReview {
     let resource_attributes = Some(attributes(attempt));
     let spec = SelfSubjectAccessReviewSpec { resource_attributes, non_resource_attributes: None };
@@ -74,7 +74,7 @@ pub fn access_review(person: &Person, attempt: &AccessAttempt) -> SubjectAccessR
     SubjectAccessReview { spec, ..SubjectAccessReview::default() }
 }
 
-/// An error of evaluation is no answer by itself: an authoriser may have allowed in spite of it.
+/// An evaluation error alone is not a refusal: an authoriser may have allowed the request all the same.
 pub fn is_allowed(status: Option<SubjectAccessReviewStatus>) -> bool {
     let status = status.unwrap_or_default();
     let SubjectAccessReviewStatus { allowed, denied, evaluation_error, .. } = status;

@@ -1,7 +1,9 @@
-//! Asks the API server whose token it is, what somebody may do, and which namespaces there are.
+//! Asks the API server whose token it is, what a person may do, and which namespaces exist.
 //!
-//! Keeps no answer. Each question has a bound in time and size, and so have all questions together: people whom
-//! nobody knows yet decide how many are asked.
+//! The API server is the only authority on rights, so nothing is decided here, and an answer that leaves
+//! something out counts as no. Nothing is cached: the portal decides how long an answer is valid. Each
+//! request is limited in time and size, and so are all requests together, because people who are not yet
+//! authenticated decide how many there are.
 
 pub(super) mod answers;
 
@@ -20,17 +22,17 @@ use tokio::time::timeout;
 use crate::connect::ApiConnection;
 use crate::connect::request::{ApiClient, RequestAddress, RequestFailure};
 
-/// The audience of a token that was made for the portal alone.
+/// The audience of a token for the portal only.
 pub const AUDIENCE: &str = "kubewitness.dev";
 
-/// From a question to its whole answer, waiting for its turn included. A person waits for it.
+/// From a question to its whole answer, including the wait for a turn. A person waits for it.
 const WITHIN: Duration = Duration::from_secs(5);
-/// A review repeats what it was asked, and a person is in a few hundred groups at most.
+/// A review repeats its request, and a person is in a few hundred groups at most.
 const BYTES: usize = 1024 * 1024;
-/// Questions at once. An API server answers one in milliseconds, and has others to serve.
+/// The most concurrent reviews. An API server answers one in milliseconds, and has others to serve.
 const AT_ONCE: usize = 32;
-/// A token of an account has about 1 KiB, one of a large directory some more. No header that a server takes
-/// is longer.
+/// An account's token has about 1 KiB, a token of a large directory somewhat more. No server accepts a longer
+/// header.
 const TOKEN_BYTES: usize = 32 * 1024;
 
 const TOKENS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
@@ -60,7 +62,7 @@ impl ReviewClient {
     ) -> Result<T, RequestFailure> {
         let body = body.map(|body| ("application/json", body));
         let asked = timeout(WITHIN, async {
-            // It is never closed.
+            // The semaphore is never closed.
             let _turn = self.turns.acquire().await;
             self.api.ask_for(method, address, body, BYTES).await
         });
@@ -68,7 +70,7 @@ impl ReviewClient {
         serde_json::from_slice(&answer).map_err(|error| RequestFailure::Answer(error.to_string()))
     }
 
-    /// A review comes back with its status.
+    /// Creates a review, and returns it with its status.
     async fn review<T: Serialize + DeserializeOwned>(
         &self,
         address: &str,

@@ -1,5 +1,9 @@
-//! Makes states from the bytes of events and collects them into one append. It decides with [`judge`], never
-//! waits, and knows neither the journal nor the server.
+//! Makes states from the bytes of events and collects them into one append.
+//!
+//! The document of a state must be the exact bytes of the server, and each state needs its owners, its former
+//! status and a result of the search for secrets. All of that is known only here, while both versions of the
+//! object are at hand. So a state is complete when it is made, and no later stage reads the document again.
+//! It decides with [`judge`], never waits, and knows neither the journal nor the server.
 
 mod past;
 

@@ -9,7 +9,7 @@ pub(super) enum ItemSighting {
     First,
     /// A stream may repeat an object.
     Repeated,
-    /// Its uid came under another name. No server has two objects of one uid.
+    /// Its uid came with another name. No server has two objects of one uid.
     Renamed,
 }
 

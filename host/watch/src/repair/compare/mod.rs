@@ -1,5 +1,10 @@
-//! Compares a list with the witnessed states. New objects go on at once. Objects that differ, or that are
-//! missing from the list, become jobs of a round. It asks the server only whether an object exists.
+//! Compares a list with the witnessed states.
+//!
+//! A list shows only the newest version of each object, so versions between it and the witnessed ones may be
+//! missing. Waiting for all of them before the watch resumes was rejected: one changed object would delay all
+//! others. So new objects pass at once. Objects that differ, or are missing from the list, become jobs of a
+//! repair round, and only their names wait. The only question that it asks the server is whether an object
+//! exists.
 
 pub(crate) mod list_request;
 mod listed_names;
@@ -44,7 +49,7 @@ pub(crate) enum ListFailure {
     /// It showed an object older than the witnessed one. This is the server's version.
     OtherHistory(Version),
     Failed(RequestFailure),
-    /// A page expired. The list begins again.
+    /// A page expired, so the list starts over.
     Again,
     /// The objects at the base show that it is not part of this history.
     Baseless,
@@ -64,7 +69,7 @@ impl From<RequestFailure> for ListFailure {
     }
 }
 
-/// An object that was known before the list. It is found by its uid.
+/// An object that was known before the list and has not been seen in it. It is found by its uid.
 struct UnseenObject(Arc<ObjectRef>);
 
 impl Borrow<str> for UnseenObject {
@@ -91,13 +96,13 @@ impl Hash for UnseenObject {
 /// The versions of one page of a list.
 #[derive(Clone, Copy)]
 pub(crate) struct PageVersions<'a> {
-    /// The version of the first page. From there on the watch brings everything.
+    /// The version of the first page. The watch delivers everything after it.
     pub first: &'a Version,
-    /// The version of the page itself, which is newer if the list went on without consistency.
+    /// The version of the page itself, which is newer if the list continued inconsistently.
     pub own: &'a Version,
 }
 
-/// The way in which a listed object is stored.
+/// How a listed object is stored.
 enum ListedOutcome {
     Item(Bytes),
     ReadBack(MovedObject),
@@ -109,24 +114,25 @@ pub(crate) struct ListComparison {
     inputs: mpsc::Sender<WriterInput>,
     resource: SourceResource,
     reason: ListReason,
-    /// Everything up to here was witnessed.
+    /// Everything up to this version was witnessed.
     baseline: Option<Version>,
     /// The version from which a new history is read.
     base: Option<HistoryBase>,
-    /// Objects listed under another object's name. They wait until the fate of that one is known.
+    /// Objects listed under the name of another object. They wait until it is known what happened to that
+    /// one.
     usurpers: Vec<RelistedObject>,
     unseen: HashSet<UnseenObject>,
     /// Each object counts once, however often a stream repeats it.
     seen: ListedNames,
     begun: Instant,
-    /// The objects in the list, and those that went on at once.
+    /// The objects in the list, and those that passed at once.
     items: u64,
     at_once: u64,
     /// Items that could not be read. Any of the missing objects may be among them.
     unread: u32,
     jobs: Vec<NameRead>,
     known: UidSet,
-    /// The number of objects at the baseline; `None` if it is not certain.
+    /// The number of objects at the baseline; `None` if it is uncertain.
     expected: Option<u64>,
 }
 
@@ -162,7 +168,7 @@ impl ListComparison {
         for held in cache.all() {
             self.known.insert(&held.object.uid);
             if self.baseline.as_ref().is_some_and(|baseline| held.resource_version.is_newer_than(baseline)) {
-                // It was witnessed in a round that a kill ended, so it may have been created since.
+                // It was witnessed in a round that was killed, so it may have been created since.
                 self.expected = None;
             }
         }
@@ -173,7 +179,7 @@ impl ListComparison {
         self.unread += 1;
     }
 
-    /// Notes an object that is not listed but whose story comes with the watch.
+    /// Notes an object that is not listed but is delivered by the watch.
     pub fn know(&mut self, uid: &str) {
         self.known.insert(uid);
     }
@@ -202,7 +208,7 @@ impl ListComparison {
         }
         let document = with_kind(document, &envelope, &self.parts.spec.api_version, &self.parts.spec.kind);
         let is_ahead = page.is_some_and(|page| version.is_newer_than(page.first));
-        // The server contradicts itself, so its watch may not bring the object either.
+        // The server contradicts itself, so its watch may not deliver the object either.
         let beyond = page.filter(|page| version.is_newer_than(page.own));
         let found = match self.found(&envelope, document, beyond) {
             Err(ListFailure::OtherHistory(_)) if self.is_late(&envelope).await? => {
@@ -211,7 +217,8 @@ impl ListComparison {
             found => found?,
         };
         match found {
-            // The watch brings it. If it were taken now, the versions in between would be refused as old.
+            // The watch delivers it. If it were accepted now, the versions in between would be refused as
+            // old.
             Some(ListedOutcome::Item(_)) if is_ahead && beyond.is_none() => {}
             Some(ListedOutcome::Item(document)) if self.reason == ListReason::Replaced => {
                 let is_outside = !matches(&self.parts, &envelope)
@@ -233,7 +240,7 @@ impl ListComparison {
                         say_revived(&self.parts, &moved.object);
                         return Err(ListFailure::OtherHistory(version));
                     }
-                    // Before a first list there is no complete story to tell.
+                    // Before a first list, no complete story exists.
                     if moved.rival.is_none() && self.baseline.is_some() {
                         moved.since = self.beginning(&moved, &fate);
                     }
@@ -248,8 +255,8 @@ impl ListComparison {
         Ok(())
     }
 
-    /// Whether the list shows an object as it no longer is. Such a list comes from a server that lags behind
-    /// another one, which had already sent newer versions.
+    /// Whether the list shows an outdated version of an object. Such a list comes from a server that lags
+    /// behind another one, which had already sent newer versions.
     async fn is_late(&self, envelope: &ObjectEnvelope<'_>) -> Result<bool, ListFailure> {
         let now = fetch(&self.parts, &self.resource, &reference(&self.parts, envelope)).await?;
         let now = now.as_ref().map(|now| project::envelope(now)).transpose();
@@ -266,8 +273,8 @@ impl ListComparison {
         Ok(is_late)
     }
 
-    /// The meaning of one listed object; `None` if this version was witnessed already. `beyond`: it is newer
-    /// than its page.
+    /// The meaning of one listed object; `None` if this version was witnessed already. `beyond` is set if it
+    /// is newer than its page.
     fn found(
         &self,
         envelope: &ObjectEnvelope<'_>,
@@ -281,7 +288,7 @@ impl ListComparison {
             .filter(|held| *held.object.uid != *envelope.uid)
             .map(|held| (held.object, self.since(&held.resource_version)));
         if self.reason == ListReason::Replaced {
-            // The two histories may have given one version to two contents. Only the content tells.
+            // Two histories may have assigned one version to two contents. Only the content decides.
             let known = cache.by_uid(&envelope.uid);
             let is_news = match &known {
                 Some(known) if known.resource_version == version => {
@@ -300,7 +307,7 @@ impl ListComparison {
             ItemComparison::Moved => known.map(|known| self.since(&known.resource_version)),
             ItemComparison::New if !matches(&self.parts, envelope) && rival.is_none() => None,
             // It began after the last version of its name's former object, or after the baseline. Before the
-            // first list there is no complete story to tell.
+            // first list, no complete story exists.
             ItemComparison::New => match &rival {
                 Some((_, since)) => Some(since.clone()),
                 None => {
@@ -316,7 +323,7 @@ impl ListComparison {
         Ok(Some(ListedOutcome::ReadBack(moved)))
     }
 
-    /// For a witnessed object: nothing is missing up to the baseline, unless something in between is found.
+    /// For a witnessed object: nothing is missing up to the baseline, unless a version in between is found.
     fn since(&self, witnessed: &Version) -> CompleteSince {
         let baseline = self.baseline.as_ref().filter(|baseline| baseline.is_newer_than(witnessed));
         let floor = baseline.filter(|_| self.reason != ListReason::Doubted).unwrap_or(witnessed).clone();
@@ -337,7 +344,7 @@ impl ListComparison {
         CompleteSince { floor, last }
     }
 
-    /// Ends the list, which is complete at `listed`. Objects that it did not show no longer existed at
+    /// Ends the list, which is complete at `listed`. Objects that it did not show did not exist any more at
     /// `absent`.
     pub async fn complete(
         mut self,
@@ -405,7 +412,7 @@ impl ListComparison {
     }
 }
 
-/// Whether two documents have the same content in any order of members.
+/// Whether two documents have the same content, regardless of the order of members.
 fn is_same(one: &[u8], other: &[u8]) -> bool {
     let read = |bytes| serde_json::from_slice::<serde_json::Value>(bytes).ok();
     one == other || read(one).is_some_and(|one| Some(one) == read(other))

@@ -1,5 +1,5 @@
-//! Compares the first list of a new history: which of its objects become states, and what became of the objects that
-//! it does not show.
+//! Compares the first list of a new history: which of its objects become states, and what happened to the
+//! objects that it does not show.
 
 use std::sync::Arc;
 
@@ -18,12 +18,12 @@ use crate::source::input::{ReadStory, StoryStep, WriterClosed, WriterInput};
 use crate::source::life::UnwitnessedLife;
 use crate::source::missing::{MissingVersions, reason};
 
-/// The versions at which one object is searched for whose creation nobody saw, and their sum over all
-/// objects. As many again are searched for former objects of its name.
+/// At how many versions one object is searched for whose creation nobody saw, and their sum over all objects.
+/// The same number is allowed for former objects of its name.
 const LOOKED_FOR: u64 = 64;
 const LOOKED_FOR_ALL: u64 = 1024;
 
-/// One object as the new history has it.
+/// One object in the new history.
 pub(super) struct RelistedObject {
     pub object: ObjectRef,
     pub version: Version,
@@ -33,13 +33,12 @@ pub(super) struct RelistedObject {
 }
 
 impl ListComparison {
-    /// Takes one object. If its name belonged to another object, it waits until the fate of that one is
-    /// known.
+    /// Takes one object. If its name belonged to another object, it waits until that one's end is known.
     pub(super) async fn anew(&mut self, found: RelistedObject) -> Result<(), ListFailure> {
         self.at_once += 1;
         if self.base.is_some() && self.told_above(&found.version, &found.object.uid).await.is_some() {
-            // A list that a kill ended reported this object as it was then. The history before it can't be
-            // read.
+            // A list that a kill interrupted reported this object as it was then. The history before it can't
+            // be read.
             return Err(self.baseless(&found.object));
         }
         let bearer = self.parts.shared.read().brief_of_name(&found.object.namespace, &found.object.name);
@@ -85,7 +84,7 @@ impl ListComparison {
             }
             if !is_absent(&self.parts, &self.resource, &object).await? {
                 match base {
-                    // It is not known where the object came from.
+                    // The object's origin is unknown.
                     Some(_) => return Err(self.baseless(&object)),
                     None => continue,
                 }
@@ -128,8 +127,8 @@ impl ListComparison {
         ListFailure::Baseless
     }
 
-    /// The hole of an object that may have been created before the two histories parted, and was not searched
-    /// for at every version at which the new history may have had it.
+    /// The gap of an object that may have been created before the histories diverged. It is reported unless
+    /// every version was searched at which the new history may have had the object.
     fn may_have_been(
         &self,
         base: &HistoryBase,
@@ -144,7 +143,7 @@ impl ListComparison {
         between(&base.at, &version(base.edge + 1), reason::BUDGET, why)
     }
 
-    /// Whether an object was created after the histories parted, by the times that both record.
+    /// Whether an object was created after the histories diverged, by the times that both record.
     fn came_later(&self, base: &HistoryBase, object: &ObjectRef) -> bool {
         let Some(parted) = &base.parted else { return false };
         let held = self.parts.shared.read().by_uid(&object.uid).and_then(|held| unpack(&held.packed).ok());
@@ -153,7 +152,7 @@ impl ListComparison {
         made.is_some_and(|made| made > parted.as_str())
     }
 
-    /// Whether another object had its name throughout the time that can't be read of the new history.
+    /// Whether another object had its name during the whole unreadable time of the new history.
     fn had_its_name(&self, base: &HistoryBase, object: &ObjectRef) -> bool {
         let mut usurpers = self.usurpers.iter().filter(|found| has_name_of(&found.object, object));
         usurpers.any(|found| is_upto(&found.version, &base.common))
@@ -170,8 +169,8 @@ impl ListComparison {
         between(floor, version, reason::COMPACTED, "compaction has removed them")
     }
 
-    /// The known version of an object, if it is newer than the floor and was told in this epoch: by a list
-    /// that a kill ended, or before compaction.
+    /// The known version of an object, if it is newer than the floor and was reported in this epoch: by a
+    /// list that was killed, or before compaction.
     async fn told_above(&self, floor: &Version, uid: &str) -> Option<Version> {
         let (parts, epoch) = (&self.parts, self.parts.shared.live().epoch);
         let held = parts.shared.read().brief(uid)?.resource_version;
@@ -196,8 +195,8 @@ fn has_name_of(one: &ObjectRef, other: &ObjectRef) -> bool {
 }
 
 /// Searches for an object whose creation nobody saw. It existed at the first list, entered the selector
-/// later, or was created in an outage. Then the new history may have it, too, from before the two parted. An
-/// object that was created later did not exist then.
+/// later, or was created in an outage. Then the new history may have it as well, from before the histories
+/// diverged. An object that was created later did not exist then.
 async fn life_since(
     exact: &OldVersions,
     base: &HistoryBase,
@@ -249,7 +248,7 @@ async fn bearers(
             if !is_known(&met.uid) {
                 let found = exact.lives(exact.deadline(), met, span, &is_known).await;
                 lives.extend(found);
-                // No other object had the name while one of these had it.
+                // No other object had the name during these lives.
                 let begins = lives.iter().filter_map(|life| u64::try_from(life.begins()).ok()).min();
                 at = at.min(begins.unwrap_or(at));
             }
@@ -278,12 +277,12 @@ fn steps(life: UnwitnessedLife) -> Vec<StoryStep> {
 }
 
 impl HistoryBase {
-    /// Whether all of the new history can be read.
+    /// Whether the whole of the new history can be read.
     fn is_the_beginning(&self) -> bool {
         self.common.as_str().is_empty() && self.at == self.at.beginning()
     }
 
-    /// The hole of unknown objects that can't be read.
+    /// The hole with unknown objects that can't be read.
     fn missing(&self) -> Option<MissingVersions> {
         if self.at == self.common || self.is_the_beginning() {
             return None;
@@ -301,7 +300,7 @@ impl HistoryBase {
     }
 }
 
-/// It is not known from which version the two histories differ: a version can be equal in both by chance.
+/// The version at which two histories diverge is unknown: a version can be equal in both by chance.
 fn replaced(listed: &Version) -> MissingVersions {
     MissingVersions {
         after: String::new(),

@@ -1,18 +1,18 @@
-//! Takes a census: whether more objects exist at a checkpoint than were witnessed.
+//! Takes a census: checks whether exactly the witnessed objects exist at a checkpoint.
 //!
 //! Bookmarks move the checkpoint of a quiet source past its last
 //! [landmark](crate::repair::history::landmarks). A backup from between the two contains everything that was
-//! witnessed. A server that was restored from it may pass the checkpoint before it is asked, and what it
-//! wrote in between would never be seen. But the server can list what existed at the checkpoint, and a
-//! bookmark says that everything up to there has come. So the witnessed objects at that version are known
+//! witnessed. A server restored from it may pass the checkpoint before it is asked, and its writes in between
+//! would never be seen. But the server can list the objects that existed at the checkpoint. The bookmark
+//! guarantees that everything up to it has arrived, so the witnessed objects at that version are known
 //! exactly.
 //!
-//! A difference shows either lost events or a history that shares everything witnessed. The two can't be told
-//! apart, and the repair is the same: what exists is read back.
+//! A difference shows either lost events or a history that shares everything witnessed. The two can't be
+//! distinguished, and the repair is the same: the existing objects are read back.
 //!
-//! One page is compared object by object. Most quiet sources have no more. For a longer list the count is
-//! compared as well, and if it differs, the rest. If only versions after the first page changed, the audit
-//! finds them.
+//! One page is compared object by object, which covers most quiet sources. For a longer list the count is
+//! compared as well, and if it differs, the remaining pages. If only versions after the first page changed,
+//! the audit finds them.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ pub(crate) struct HistoryCensus<'a> {
     pub server: &'a Version,
 }
 
-/// Everything of one list, as far as it was read.
+/// One list, as far as it was read.
 #[derive(Default)]
 struct CensusList {
     uids: UidSet,
@@ -48,11 +48,11 @@ struct CensusList {
     has_poison: bool,
 }
 
-/// The server can't tell, or its answer proves nothing.
+/// The server can't answer, or its answer proves nothing.
 struct CensusUnknown;
 
 impl HistoryCensus<'_> {
-    /// Whether the server has something else at the checkpoint than the witnessed states.
+    /// Whether the server has other objects at the checkpoint than were witnessed.
     pub async fn is_contradicted(&self) -> bool {
         self.compared().await.unwrap_or(false)
     }
@@ -84,7 +84,7 @@ impl HistoryCensus<'_> {
         let exact = |address: RequestAddress| {
             address.with("resourceVersion", at.as_str()).with("resourceVersionMatch", "Exact")
         };
-        // A continue token contains its version, and the request must not name one beside it.
+        // A continue token contains its version, so the request must not name one.
         let address = if token.is_empty() { exact(address) } else { address.with("continue", token) };
         let bytes = ask(self.parts, &address, at).await.ok_or(CensusUnknown)?;
         // A server that does not know the parameters answers with the present objects.
@@ -92,7 +92,7 @@ impl HistoryCensus<'_> {
         if is_there { Ok(bytes) } else { Err(CensusUnknown) }
     }
 
-    /// Whether the witnessed states rule out that the object existed there.
+    /// Whether the witnessed states rule out that the object existed at the checkpoint.
     async fn is_strange(&self, item: &[u8], listed: &mut CensusList) -> bool {
         let Ok(envelope) = project::envelope(item) else {
             listed.has_poison = true;
@@ -106,14 +106,14 @@ impl HistoryCensus<'_> {
         let version = Version::new(&envelope.resource_version);
         let known = self.parts.shared.read().brief(&envelope.uid).map(|held| held.resource_version);
         match known {
-            // A state beyond the checkpoint says nothing about what existed before it.
+            // A state after the checkpoint says nothing about what existed before it.
             Some(known) => known != version && !known.is_newer_than(self.at),
             None => self.is_unheard_of(&envelope).await,
         }
     }
 
-    /// Whether nothing was witnessed of the object, not even its end. With a selector that can't be told: the
-    /// object may have left.
+    /// Whether nothing was witnessed of the object, not even its end. With a selector that can't be known:
+    /// the object may have left.
     async fn is_unheard_of(&self, envelope: &ObjectEnvelope<'_>) -> bool {
         let spec = &self.parts.spec;
         if !spec.match_labels.is_empty() || !matches(self.parts, envelope) {
@@ -123,7 +123,7 @@ impl HistoryCensus<'_> {
         matches!(fate, Ok(FormerEnd::Unknown))
     }
 
-    /// Whether a witnessed object was not listed.
+    /// Whether a witnessed object is missing from the list.
     fn is_any_missing(&self, uids: &UidSet) -> bool {
         let cache = self.parts.shared.read();
         let is_missing = |object: &ObjectRef, version: &Version| {
@@ -132,8 +132,8 @@ impl HistoryCensus<'_> {
         cache.all().any(|held| is_missing(&held.object, &held.resource_version))
     }
 
-    /// Whether the count equals the known objects. A checkpoint can lie directly below a witnessed deletion.
-    /// Then the count above it must fit.
+    /// Whether the count equals the known objects. A checkpoint can be directly below a witnessed deletion.
+    /// Then the count above it must match.
     async fn fits(&self, counted: Option<u64>) -> Result<bool, CensusUnknown> {
         // With a selector the server counts other objects, too. A server that does not count can't be
         // compared.

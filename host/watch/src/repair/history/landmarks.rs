@@ -1,13 +1,13 @@
-//! Checks landmarks: whether the server's history is still the one that they belong to.
+//! Checks landmarks: whether the server still has the history that they belong to.
 //!
 //! A restored server counts on from the backup's version, and may have passed the checkpoint before it is
-//! asked. So the numbers alone decide nothing. But a witnessed version can be read back at that version. If
-//! no object, another one, or another write is there, the history is another one. An answer that compaction
-//! prevents, or that the server can't give, proves nothing.
+//! asked. So comparing version numbers was rejected. But a witnessed object can be read back at its version.
+//! If the server has no object, another object, or another write there, the history is another one. If
+//! compaction or the server prevents an answer, nothing is proven.
 //!
-//! The identity of a write is what the server alone sets: uid, version, generation, and the times of its
-//! creation and of its managers. No conversion between versions of a custom resource can change these. Such a
-//! conversion is an operator's program, and may render an old version differently after an update. So the
+//! A write is identified by the fields that only the server sets: uid, version, generation, and the times of
+//! its creation and of its managers. No conversion between versions of a custom resource can change these. A
+//! conversion is an operator's program, and after an update it may render an old version differently. So the
 //! content counts only for kinds that no CustomResourceDefinition can define.
 //!
 //! One landmark may be equal in both histories by chance, or because a controller repeats a write. So older
@@ -31,7 +31,7 @@ use crate::repair::history::newest_common::write_times;
 use crate::source::landmarks::{LandmarkSet, VersionLandmark};
 use crate::source::parts::SourceParts;
 
-/// How often a busy server is asked before the watch goes on without an answer. A server that never answers
+/// How often a busy server is asked before the watch continues without an answer. A server that never answers
 /// must not keep a source from watching.
 const TRIES: u32 = 4;
 
@@ -40,11 +40,11 @@ const TRIES: u32 = 4;
 enum LandmarkMatch {
     Same,
     Other,
-    /// The server can't tell.
+    /// The server can't answer.
     Untold,
 }
 
-/// Whether the server has something else in the place of a landmark.
+/// Whether the server has something else at the version of a landmark.
 pub(crate) async fn are_elsewhere(
     landmarks: &LandmarkSet,
     parts: &SourceParts,
@@ -57,7 +57,8 @@ pub(crate) async fn are_elsewhere(
         match found(landmark, parts, resource).await {
             LandmarkMatch::Other => return true,
             LandmarkMatch::Same => {}
-            // Older versions are compacted, too, and a server that can't tell can't tell of them either.
+            // Older versions are compacted, too, and a server that can't answer for one can't answer for the
+            // others.
             LandmarkMatch::Untold => return false,
         }
     }
@@ -72,7 +73,7 @@ async fn found(landmark: &VersionLandmark, parts: &SourceParts, resource: &Sourc
     }
 }
 
-/// `api_version` is the version of the API that was asked for.
+/// `api_version` is the requested version of the API.
 fn compared(landmark: &VersionLandmark, answer: &[u8], api_version: &str) -> LandmarkMatch {
     let Ok(page) = project::list_page(answer) else { return LandmarkMatch::Untold };
     // A server that does not know the parameters answers with the present objects.
@@ -94,20 +95,21 @@ fn compared(landmark: &VersionLandmark, answer: &[u8], api_version: &str) -> Lan
     if is_another_write(&found, &held) {
         return LandmarkMatch::Other;
     }
-    // The items of a list may leave their type out. Then they have the requested one.
+    // The items of a list may lack their type. Then they have the requested one.
     let held_as = held.get("apiVersion").and_then(Value::as_str).unwrap_or(api_version);
     if held_as != api_version || may_be_converted(api_version) {
         // It is the same version, perhaps in another form.
         return LandmarkMatch::Same;
     }
-    // These are maps without a schema, to which no server adds defaults.
+    // These maps have no schema, so no server adds defaults to them.
     let marks = ["/metadata/labels", "/metadata/annotations", "/data", "/binaryData"];
     let is_other =
         marks.iter().any(|mark| found.pointer(mark) != held.pointer(mark)) || differ(&found, &held);
     if is_other { LandmarkMatch::Other } else { LandmarkMatch::Same }
 }
 
-/// Whether two documents of one version can't be the same write. A value that one of them lacks proves nothing.
+/// Whether two documents of one version can't be the same write. A value that one of them lacks proves
+/// nothing.
 fn is_another_write(one: &Value, other: &Value) -> bool {
     let differ = |mark: &str| matches!((one.pointer(mark), other.pointer(mark)), (Some(one), Some(other)) if one != other);
     let (mine, others) = (write_times(one), write_times(other));
@@ -115,13 +117,13 @@ fn is_another_write(one: &Value, other: &Value) -> bool {
     other_time || ["/metadata/creationTimestamp", "/metadata/generation"].into_iter().any(differ)
 }
 
-/// Whether a conversion that an operator provides may lie between the store and the answer. The group of a
-/// CustomResourceDefinition has a dot; groups without one are the server's own.
+/// Whether an operator's conversion may be between the store and the answer. The group of a
+/// CustomResourceDefinition has a dot; groups without one are built in.
 fn may_be_converted(api_version: &str) -> bool {
     group_version(api_version).0.contains('.')
 }
 
-/// The server's answer about an old version; `None` if it can't tell.
+/// The server's answer about an old version; `None` if it can't answer.
 pub(crate) async fn ask(parts: &SourceParts, address: &RequestAddress, version: &Version) -> Option<Bytes> {
     let tuning = &parts.tuning;
     let mut backoff = Backoff::new(tuning.first_pause, tuning.longest_pause);
@@ -151,8 +153,8 @@ pub(crate) async fn ask(parts: &SourceParts, address: &RequestAddress, version: 
     }
 }
 
-/// Whether two documents contradict each other. A field that one of them lacks is no difference: an upgraded
-/// server adds defaults to old versions.
+/// Whether two documents contradict each other. A field that one of them lacks is not a difference: an
+/// upgraded server adds defaults to old versions.
 fn differ(one: &Value, other: &Value) -> bool {
     match (one, other) {
         (Value::Object(one), Value::Object(other)) => {

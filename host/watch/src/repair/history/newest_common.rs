@@ -4,11 +4,11 @@
 //! A version can be equal in both by chance: a restored server counts on from the backup, and controllers
 //! repeat their writes. Two facts can't be equal by chance. No object gets another's uid. And a write records
 //! its time in `managedFields` to the second, while a restore takes longer than a second. So an object's
-//! creation counts, and so does an equal write that changed such a time. A write that only removed something
-//! does not count. A store's versions are one counter, so everything below an equal write is equal as well.
+//! creation is evidence, and so is an equal write that changed such a time. A write that only removed
+//! something is not. A store's versions are one counter, so everything below an equal write is equal as well.
 //!
-//! If compaction has passed that write, the new history is read from the compaction on, and the versions in
-//! between are a gap.
+//! If that write is compacted, the new history is read from the oldest version that remains, and the versions
+//! in between are a gap.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use crate::repair::walk_back::compaction::CompactionBounds;
 use crate::repair::walk_back::versions::ExactAnswer;
 use crate::source::parts::SourceParts;
 
-/// The histories that are compared. A backup of an older one has nothing in common with them.
+/// How many former histories are compared. A backup older than all of them has nothing in common with them.
 const EPOCHS: usize = 8;
 
 /// How many inconclusive writes in a row are skipped.
@@ -39,16 +39,16 @@ const UNCLEAR: u32 = 16;
 pub(crate) struct HistoryBase {
     /// It is read from this version on.
     pub at: Version,
-    /// It equals the former history up to here; empty if that is known of no version.
+    /// It equals the former history up to here; empty if no version is known to be equal.
     pub common: Version,
-    /// It differs beyond this version; with the time of that, if it is known.
+    /// It differs after this version; with the time of that version, if known.
     pub edge: u64,
     pub parted: Option<String>,
     /// The server's version.
     pub newest: Version,
 }
 
-/// The new history's version at the place of a former version.
+/// The new history's version in place of a former one.
 #[derive(Debug, PartialEq, Eq)]
 enum FormerMatch {
     Same,
@@ -61,17 +61,17 @@ enum FormerMatch {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum UnknownVersion {
-    /// The server or the journal can't be asked.
+    /// The server or the journal can't be queried.
     Ever,
-    /// Compaction arrived during the search.
+    /// Compaction overtook the search.
     Now,
 }
 
-/// Up to some version both histories are equal, and beyond it they differ.
+/// Both histories are equal up to some version, and differ after it.
 struct HistoryBisection {
     /// The newest version that is known to be equal.
     common: Option<u64>,
-    /// The oldest version that is not, and the time of its write.
+    /// The oldest version that is known to differ, and the time of its write.
     other: u64,
     time: Option<String>,
 }
@@ -97,7 +97,7 @@ impl NewestCommon {
         Some(Self { parts: Arc::clone(parts), exact, epoch, newest })
     }
 
-    /// Finds the base. A server that never answers such questions must not keep a source from watching.
+    /// Finds the base. A server that never answers such queries must not prevent a source from watching.
     pub async fn base(&self) -> Result<HistoryBase, UnknownVersion> {
         let within = self.parts.tuning.walk.time_per_object;
         let base = timeout(within, self.find_base()).await.unwrap_or(Err(UnknownVersion::Ever));
@@ -139,12 +139,12 @@ impl NewestCommon {
         Ok(HistoryBase { common: common.map_or_else(|| Version::new(""), version), at, edge, parted, newest })
     }
 
-    /// The newest first; a backup can belong to any of them.
+    /// The newest first. A backup can belong to any of them.
     fn former_epochs(&self) -> impl Iterator<Item = u32> {
         (0..self.epoch).rev().take(EPOCHS)
     }
 
-    /// Searches the witnessed versions for the newest equal one, as far as the new history can be read.
+    /// Searches the witnessed versions for the newest equal one, as far back as the new history can be read.
     async fn newest_of_both(&self, epoch: u32) -> Result<HistoryBisection, UnknownVersion> {
         let (mut low, mut high, mut common, mut time) = (1, self.newest.saturating_add(1), None, None);
         while low < high {
@@ -177,7 +177,7 @@ impl NewestCommon {
         Ok(None)
     }
 
-    /// Searches the objects that exist at a version, by the time of their writes.
+    /// Searches the objects that existed at a version, by the times of their writes.
     async fn newest_of_both_at(&self, at: &Version) -> Result<Option<u64>, UnknownVersion> {
         let mut written = self.versions_at(at).await?;
         written.sort_unstable();
@@ -194,12 +194,13 @@ impl NewestCommon {
         Ok(common)
     }
 
-    /// Whether a version of an object that existed at another version was witnessed.
+    /// Whether the journal has a version of the object that was written there and existed at the other
+    /// version.
     async fn witnessed(&self, written: u64, at: &Version) -> Result<FormerMatch, UnknownVersion> {
         for epoch in self.former_epochs() {
             let Some((_, former)) = self.former(epoch, written..=written).await? else { continue };
             let found = match self.compared_at(&former, at).await? {
-                // What was there before can't be read any more. The journal may have it.
+                // The server does not have the previous content any more, but the journal may have it.
                 (FormerMatch::Same, Some(now)) => {
                     let is_dated = former.before.is_none_or(|before| has_moved(&before, &now));
                     if is_dated && !write_times(&parsed(&now)).is_empty() {
@@ -242,14 +243,14 @@ impl NewestCommon {
             Some(ExactAnswer::Item { uid, document, .. }) if uid == former.object.uid => {
                 Ok(if has_moved(&document, now) { FormerMatch::Same } else { FormerMatch::Unclear })
             }
-            // Its creation.
+            // It was created there.
             Some(ExactAnswer::Item { .. } | ExactAnswer::Nobody) => Ok(FormerMatch::Same),
             Some(ExactAnswer::Compacted) => Ok(FormerMatch::Unclear),
             Some(ExactAnswer::Refused(_)) | None => Err(UnknownVersion::Ever),
         }
     }
 
-    /// Whether the same content is there, and the content.
+    /// Whether the same content exists there, and the content.
     async fn compared_at(
         &self,
         former: &FormerVersion,
@@ -301,7 +302,7 @@ impl NewestCommon {
     }
 }
 
-/// Asks for old versions while the source waits.
+/// Reads old versions while the source waits.
 pub(crate) fn asking(parts: &Arc<SourceParts>, resource: &SourceResource, newest: u64) -> OldVersions {
     let walk = &parts.tuning.walk;
     let budget = RequestBudget::new(walk.requests, walk.time);

@@ -1,4 +1,4 @@
-//! Describes what the watch did not bring: logs it, and makes the entry that the journal keeps.
+//! Describes what the watch did not deliver: logs it, and makes the journal's entry.
 
 use kubewitness_core::Version;
 use kubewitness_core::state::ObjectRef;

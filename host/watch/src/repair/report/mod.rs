@@ -1,10 +1,11 @@
-//! Tells the writer what a round found, name by name and in each name's order.
+//! Reports the findings of a round to the writer, name by name and in each name's order.
 //!
-//! Under one name other objects may have come and gone that only the sweep finds. So an object that began in
-//! the outage waits until the sweep has reached its beginning. A name whose object has ended waits until the
-//! end of the sweep.
+//! Other objects may have come and gone under the same name, and only the sweep finds them. So an object that
+//! began in the outage waits until the sweep has reached its beginning. A name whose object has ended waits
+//! until the end of the sweep.
 //!
-//! Holes that another replica of a shared journal may have seen come last. It asks the server nothing.
+//! Holes that another replica of a shared journal may have seen come last. This module sends no request to
+//! the server.
 
 pub(crate) mod discrepancy;
 pub(crate) mod other_witnesses;
@@ -29,7 +30,7 @@ pub(crate) struct NameReport {
     /// Objects that had the name in between.
     pub between: Vec<UnwitnessedLife>,
     pub after: Vec<StoryStep>,
-    /// It waits until the sweep is complete up to this version.
+    /// The version up to which the sweep must be complete before this name is reported.
     pub waits: Option<u128>,
 }
 
@@ -55,7 +56,7 @@ pub(crate) struct RepairReporter {
     inputs: mpsc::Sender<WriterInput>,
     round: RoundId,
     waiting: Vec<NameReport>,
-    /// Other witnesses that may have seen what lies in holes.
+    /// Other witnesses that may have seen the versions in holes.
     others: Option<OtherWitnesses>,
     /// Names with holes that other witnesses may have seen.
     torn: Vec<NameReport>,
@@ -129,12 +130,12 @@ impl RepairReporter {
         Ok(())
     }
 
-    /// Whether another witness may have seen what this one lacks.
+    /// Whether another witness may have seen the missing versions.
     fn may_be_whole(&self, report: &NameReport) -> bool {
         self.others.is_some() && report.is_torn()
     }
 
-    /// Ends the report. Objects that were not found lie in these holes.
+    /// Ends the report. These holes contain the objects that were not found.
     pub async fn end(mut self, mut holes: Vec<MissingVersions>) -> Result<(), WriterClosed> {
         self.clean(u128::MAX).await?;
         let is_whole = holes.is_empty() && self.torn.is_empty();
@@ -150,7 +151,8 @@ impl RepairReporter {
         self.send(WriterInput::Settled(self.round)).await
     }
 
-    /// Whether another witness knows what this one does not. The source ends if only that witness can go on.
+    /// Whether another witness knows the missing versions. If only that witness can continue, the source
+    /// ends.
     async fn is_seen_by(&mut self, others: &OtherWitnesses) -> Result<bool, WriterClosed> {
         self.send(WriterInput::Swept(self.round)).await?;
         loop {
@@ -159,7 +161,7 @@ impl RepairReporter {
                 WaitResult::Behind => self.tell_torn().await?,
                 WaitResult::Seen(_) if self.torn.is_empty() => return Ok(true),
                 WaitResult::Seen(why) => {
-                    // The journal now holds what is missing here.
+                    // The journal now has what is missing here.
                     self.send(WriterInput::Overtaken(why)).await?;
                     return Err(WriterClosed);
                 }

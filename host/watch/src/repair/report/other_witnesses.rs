@@ -1,6 +1,6 @@
-//! Waits for other replicas of a shared journal. Versions that this replica missed and can't read back are no gap
-//! if another replica has seen them. That is unknown until the other replica's watch brings something newer. So this
-//! replica waits as long as the other one watches.
+//! Waits for other replicas of a shared journal. Versions that this replica missed and can't read back are
+//! not a gap if another replica has seen them. That is unknown until the other replica's watch delivers
+//! something newer. So this replica waits as long as the other one watches.
 
 use kubewitness_core::Version;
 use kubewitness_core::ports::JournalError;
@@ -9,12 +9,12 @@ use tokio::time::{Instant, sleep};
 use crate::source::parts::SourceParts;
 use crate::source::round::RepairRound;
 
-/// How often in a row no other witness may be found before that counts. A witness that has just begun, or
+/// How often in a row no other witness may be found before that counts. A witness that has just started, or
 /// that lost its session with the journal, does not appear at once.
 const LOOKS: u32 = 5;
 
-/// If the server showed an object newer than the journal has it, a witness that watches brings it soon:
-/// within the longest pause after a failed write.
+/// If the server showed a newer object than the journal has, a watching witness delivers it soon: within the
+/// longest pause after a failed write.
 const LOOKS_AT_TORN: u32 = 40;
 
 /// The other witnesses, and the version up to which they must have seen everything.
@@ -27,16 +27,16 @@ pub(crate) struct OtherWitnesses {
 pub(crate) enum WaitResult {
     /// Another witness has seen everything.
     Seen(String),
-    /// Another witness watches, but does not bring what the server has shown.
+    /// Another witness watches, but does not deliver what the server has shown.
     Behind,
-    /// There is no longer a witness that could have seen it.
+    /// No witness that could have seen it exists any more.
     InVain,
 }
 
 enum WitnessLook {
     /// A witness has seen everything.
     Seen(String),
-    /// A witness has watched since before.
+    /// A witness has watched without a break since before.
     Watched(String),
     Nobody,
 }
@@ -48,7 +48,7 @@ impl OtherWitnesses {
         Some(Self { epoch: parts.shared.live().epoch, listed: outage.listed.clone() })
     }
 
-    /// `torn`: the server has shown objects whose versions are missing, and these wait.
+    /// `torn` is set if the server has shown objects whose versions are missing, so these wait.
     pub async fn have_seen(&self, parts: &SourceParts, torn: bool) -> WaitResult {
         let (source, listed) = (&parts.spec.name, &self.listed);
         let (mut waited_for, mut looks, mut alone, since) = (None, 0, 0, Instant::now());
@@ -83,8 +83,8 @@ impl OtherWitnesses {
 
     async fn look(&self, parts: &SourceParts) -> Result<WitnessLook, JournalError> {
         let source = &parts.spec.name;
-        // This comes before the source's standing. A witness that has reached it is done, whatever became of
-        // its watch.
+        // This is read before the source's position. If a witness has reached the version, it has seen
+        // everything, whatever happened to its watch since.
         let other = parts.witness.watched_elsewhere(source, self.epoch, &self.listed).await?;
         let standing = parts.witness.standing(source).await?;
         Ok(match standing {

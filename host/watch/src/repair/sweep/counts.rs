@@ -1,11 +1,14 @@
-//! Searches for objects that were created and deleted while nobody watched. Pure: it says at which versions
-//! to count, when to list all names, and what stays unknown.
+//! Searches for objects that were created and deleted while nobody watched. Pure: it decides at which
+//! versions to count, when to list all names, and what stays unknown.
+//!
+//! Listing every name at every version was rejected: it costs a full list for each version. An exact list of
+//! one item costs little and returns the count of the collection.
 //!
 //! The store's versions are one counter. A version that belongs to a known object hides nothing. At every
-//! other version the collection is counted; an exact list of one item gives the count. The count minus the
-//! known objects grows exactly at the version at which an unknown object was created. Before it shrinks
-//! again, an unknown object may end. So at the last counted version all names are listed: every object that
-//! came since still exists there. Deletions are counted, too, because several can share a version.
+//! other version the collection is counted. The count minus the known objects grows exactly at the version at
+//! which an unknown object was created. Before it shrinks again, an unknown object may end. So at the last
+//! counted version all names are listed: every object created since then still exists there. Deletions are
+//! counted, too, because several can share a version.
 
 use crate::source::life::UnwitnessedLife;
 use crate::source::missing::{MissingVersions, reason};
@@ -18,7 +21,7 @@ const COMPACTED: &str = "compaction has removed the versions that would show the
 pub(crate) struct KnownVersions {
     /// The versions at which it was written.
     pub versions: Vec<u128>,
-    /// The version among them that may be its creation, if that is not certain.
+    /// The version among them that may be its creation, if that is uncertain.
     pub unsure: Option<u128>,
     /// The version of its creation, if it is certain and in the outage.
     pub born: Option<u128>,
@@ -50,7 +53,7 @@ pub(crate) struct SweepCounts {
     after: u128,
     listed: u128,
     accounted: Vec<u128>,
-    /// Known versions that are counted all the same, because an unknown object may have been created there.
+    /// Known versions that are counted nevertheless, because an unknown object may have been created there.
     unsure: Vec<u128>,
     births: Vec<u128>,
     deaths: Vec<u128>,
@@ -58,7 +61,7 @@ pub(crate) struct SweepCounts {
     /// The next version to hand out. With `anyway` it is handed out even if a known object accounts for it.
     next: u128,
     anyway: bool,
-    /// The version from which the search went on after compaction, until it is listed.
+    /// The version from which the search continued after compaction, until it is listed.
     resumed: Option<u128>,
     /// Nothing is hidden up to here.
     clean: u128,
@@ -113,19 +116,19 @@ impl SweepCounts {
         self.tidy();
     }
 
-    /// Whether there is anything to search for.
+    /// Whether anything must be searched.
     pub fn is_needed(&self) -> bool {
         self.hidden(self.after, self.listed + 1)
     }
 
-    /// The versions that would be counted, above what compaction has removed.
+    /// The versions still to be counted, above the compacted ones.
     pub fn uncounted(&self, gone: u128) -> u128 {
         let from = self.after.max(gone);
         let known = self.accounted.len() - self.accounted.partition_point(|version| *version <= from);
         self.listed.saturating_sub(from).saturating_sub(known as u128)
     }
 
-    /// Whether something unknown may lie strictly between two versions.
+    /// Whether something unknown may be strictly between two versions.
     fn hidden(&self, after: u128, before: u128) -> bool {
         let (from, to) = (after + 1, before);
         let within = |known: &[u128]| {
@@ -135,7 +138,7 @@ impl SweepCounts {
         to.saturating_sub(from) > within(&self.accounted) + within(&self.unsure)
     }
 
-    /// The next version to count at, oldest first.
+    /// The next version at which to count, oldest first.
     pub fn sample(&mut self) -> Option<u128> {
         let mut at = self.next;
         let anyway = std::mem::take(&mut self.anyway);
@@ -158,7 +161,7 @@ impl SweepCounts {
         i128::from(count) - self.predicted(at)
     }
 
-    /// Takes the count at a version. Counts come in the order in which they were asked for.
+    /// Takes the count at a version. Counts arrive in the order in which they were requested.
     pub fn counted(&mut self, at: u128, count: u64) -> NextCount {
         let excess = self.excess(at, count);
         match self.last {
@@ -184,12 +187,12 @@ impl SweepCounts {
         NextCount::Continue
     }
 
-    /// Every object up to here is known, apart from what compaction took.
+    /// Every object up to here is known, except those that were compacted.
     pub fn clean(&self) -> u128 {
         self.clean
     }
 
-    /// Notes that every object at the last counted version is known now.
+    /// Records that every object at the last counted version is known now.
     pub fn looked(&mut self) {
         if let Some((last, counted)) = self.last {
             self.base = self.excess(last, counted);
@@ -197,7 +200,7 @@ impl SweepCounts {
         }
     }
 
-    /// Notes that all names at a version were listed, without a count.
+    /// Records that all names at a version were listed, without a count.
     pub fn note_listed(&mut self, at: u128) {
         self.last = Some((at, 0));
         self.clean_to(at);
@@ -213,8 +216,8 @@ impl SweepCounts {
         }
     }
 
-    /// Notes that compaction has passed. `first` is the oldest version that can still be read; `None` if not
-    /// even the list's version can. The search goes on there and lists all names.
+    /// Records that compaction has passed. `first` is the oldest version that can still be read; `None` if
+    /// not even the list's version can. The search continues there and lists all names.
     pub fn compacted(&mut self, first: Option<u128>) {
         let Some(first) = first.filter(|first| *first <= self.listed) else {
             return self.give_up(reason::COMPACTED, COMPACTED);
@@ -223,8 +226,7 @@ impl SweepCounts {
         (self.last, self.next, self.anyway) = (None, first, true);
     }
 
-    /// Nothing is hidden up to here, apart from what compaction took below the version where the search went
-    /// on.
+    /// Nothing is hidden up to here, except what was compacted below the version where the search continued.
     fn clean_to(&mut self, clean: u128) {
         if let Some(first) = self.resumed.take()
             && self.hidden(self.clean, first)

@@ -1,5 +1,10 @@
-//! Carries the sweep out: it counts the collection at old versions, lists all names where the counts require
-//! it, and reads back the lives of unknown objects. It writes nothing, and does not change the cache.
+//! Executes the sweep: it counts the collection at old versions, lists all names where the counts require it,
+//! and reads back the lives of unknown objects.
+//!
+//! An object that was created and deleted during an outage is in no list afterwards. But its store still has
+//! the old versions until compaction. [`counts`] decides which of them to read; this module sends the
+//! requests, within the budget of the round. A sweep that can't finish within the budget is not begun,
+//! because it would find little and delay new objects. It writes nothing, and does not change the cache.
 
 pub(crate) mod counts;
 #[cfg(test)]
@@ -37,7 +42,7 @@ const TOO_MANY: &str = "looking for them would take more requests than are allow
 /// Why a request of the sweep failed.
 enum SweepMiss {
     Compacted,
-    /// For good: the word of the reason, and the explanation.
+    /// Permanent: the word of the reason, and the explanation.
     Over(&'static str, String),
     /// The writer has ended.
     Closed,
@@ -55,8 +60,7 @@ pub(crate) struct VersionSweep<'a> {
     outage: WatchOutage,
     told: Vec<KnownVersions>,
     reporter: &'a mut RepairReporter,
-    /// With a selector the server does not count, and the source knows only matching objects. So these are
-    /// listed at every version.
+    /// This version has no successor that could serve as the bound.
     by_names: bool,
 }
 
@@ -83,7 +87,7 @@ impl<'a> VersionSweep<'a> {
                 after: after.to_string(),
                 before: listed.to_string(),
                 reason: reason::UNREADABLE,
-                // No number follows this version, which would be the bound.
+                // This version has no successor that could be the bound.
                 message: format!(
                     "objects that were created and deleted after version {after} and up to {listed}, that one \
                      included, are not known: the server's versions have no order"
@@ -109,8 +113,8 @@ impl<'a> VersionSweep<'a> {
         Ok(sweep.into_holes())
     }
 
-    /// Whether there are requests enough to count at every version. A search that can't end would find little and
-    /// keep new objects waiting. Compaction is asked for first, because nothing below it is counted.
+    /// Whether the budget allows a count at every version. A search that can't finish would find little and
+    /// delay new objects. Compaction is determined first, because nothing below it is counted.
     async fn can_end(&self, sweep: &SweepCounts, after: u128) -> bool {
         let most = u128::from(self.exact.possible());
         if sweep.uncounted(self.exact.compacted_through()) > most {
@@ -295,7 +299,7 @@ impl<'a> VersionSweep<'a> {
             // that was listed later.
             let is_over = !self.by_names && self.outage.is_whole;
             let span = UnwatchedSpan { like: &object, floor: &after, until: &listed, is_over };
-            // Later objects of the name are found in their turn.
+            // Later objects with this name are found when it is their turn.
             let lives = self.exact.lives(deadline, met, span, &|_| true).await;
             sweep.learn(lives.iter().map(KnownVersions::from));
             for life in lives {
@@ -306,8 +310,8 @@ impl<'a> VersionSweep<'a> {
         Ok(())
     }
 
-    /// Whether a round that a kill ended has reported the object. What compaction removed since is then no
-    /// hole.
+    /// Whether a round that was killed has already reported the object. Then versions that were compacted
+    /// since are not a hole.
     async fn was_told(&self, uid: &str) -> bool {
         let epoch = self.parts.shared.live().epoch;
         fate(&self.parts, epoch, uid).await == FormerEnd::Ended
@@ -315,7 +319,7 @@ impl<'a> VersionSweep<'a> {
 
     // ---- requests ------------------------------------------------------------------------
 
-    /// Goes on at the oldest version that compaction has left.
+    /// Continues at the oldest version that compaction has left.
     fn resume(&self, sweep: &mut SweepCounts) {
         sweep.compacted(Some(self.exact.compacted_through().saturating_add(1)));
     }

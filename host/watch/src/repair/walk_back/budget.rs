@@ -1,5 +1,5 @@
-//! Limits what one round of reading old versions back costs: requests, and time in which the server was there.
-//! How fast requests come is a matter of the whole connection, and of its
+//! Limits the cost of one round of reading old versions back: requests, and time in which the server was
+//! reachable. The rate of requests belongs to the whole connection and its
 //! [budget](crate::source::repair_budget).
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,7 +17,7 @@ pub(crate) struct RequestBudget {
 
 #[derive(Default)]
 struct BudgetState {
-    /// How long the server was away, and since when it is.
+    /// How long the server has been unreachable in total, and since when it is.
     away: Duration,
     away_since: Option<Instant>,
 }
@@ -27,7 +27,7 @@ impl RequestBudget {
         Self { requests: AtomicU32::new(requests), time, since: Instant::now(), state: Mutex::default() }
     }
 
-    /// The requests that can be sent at most, at so many a second.
+    /// How many requests can be sent at most, at this rate per second.
     pub fn possible(&self, rate: u32) -> u32 {
         let seconds = self.time.saturating_sub(self.spent()).as_secs_f64();
         // A number that is too large becomes the largest.
@@ -38,7 +38,7 @@ impl RequestBudget {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The time since the beginning, without the time in which the server was away.
+    /// The time since the beginning, without the time in which the server was unreachable.
     pub fn spent(&self) -> Duration {
         let state = self.state();
         let away = state.away + state.away_since.map(|since| since.elapsed()).unwrap_or_default();

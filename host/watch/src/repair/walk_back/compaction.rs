@@ -1,9 +1,9 @@
-//! Tracks how far compaction has been. It removes the oldest versions first, so one answer speaks for
+//! Tracks how far compaction has come. Compaction removes the oldest versions first, so one answer covers
 //! everything below it.
 //!
-//! One answer alone is not believed. A gateway, an expired token or one server of several may call a version
-//! gone although it can still be read. So only an answer to two questions counts, and only for versions at or
-//! below it. Pure; [`OldVersions`](crate::repair::walk_back::OldVersions) asks.
+//! One answer alone is not believed. A gateway, an expired token or one server of several may report a
+//! version as compacted although it can still be read. So two requests must agree, and they count only for
+//! versions at or below theirs. Pure; [`OldVersions`](crate::repair::walk_back::OldVersions) asks.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -13,11 +13,11 @@ use crate::version::number;
 
 /// The compaction as far as one round knows it.
 pub(crate) struct CompactionBounds {
-    /// Everything up to here is gone.
+    /// Everything up to here is compacted.
     gone: Mutex<u128>,
-    /// The newest version that this round asks for. The server has it, unless compaction has passed it.
+    /// The newest version that this round requests. The server has it, unless compaction has passed it.
     newest: u128,
-    /// Held during a search for it, so that callers who meet it together search once.
+    /// Held during a search for it, so that concurrent callers search once.
     pub looking: tokio::sync::Mutex<()>,
 }
 
@@ -30,7 +30,7 @@ impl CompactionBounds {
         }
     }
 
-    /// Everything up to here is gone; 0 if nothing is known to be.
+    /// Everything up to here is compacted; 0 if nothing is known to be.
     pub fn compacted_through(&self) -> u128 {
         *self.gone.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -39,7 +39,7 @@ impl CompactionBounds {
         number(at).is_some_and(|at| at <= self.compacted_through())
     }
 
-    /// Notes that two questions got this answer.
+    /// Records that two requests agreed on this answer.
     pub fn confirmed(&self, at: u128) {
         let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
         *gone = at.max(*gone);
@@ -51,8 +51,8 @@ impl CompactionBounds {
     }
 }
 
-/// Halves the distance between a version that is gone and one that exists, or is newer than every version
-/// asked for.
+/// Halves the distance between a compacted version and one that exists, or is newer than every requested
+/// version.
 #[derive(Debug)]
 pub(crate) struct DistanceHalving {
     gone: u128,
@@ -60,7 +60,7 @@ pub(crate) struct DistanceHalving {
 }
 
 impl DistanceHalving {
-    /// The next version to ask for; `None` once the two are neighbours.
+    /// The next version to request; `None` once the two are neighbours.
     pub fn next(&self) -> Option<u128> {
         let between = self.there.saturating_sub(self.gone);
         (between > 1).then(|| self.gone + between / 2)

@@ -1,8 +1,8 @@
-//! Walks back: asks the server for old versions of objects, within the budget of one round. It writes nothing, and
-//! does not change the cache.
+//! Walks back: reads old versions of objects from the server, within the budget of one round. It writes
+//! nothing, and does not change the cache.
 //!
-//! [`VersionWalk`] and [`EndSearch`], which are pure, or the sweep decide what to ask for. The caller tells the writer
-//! what was found.
+//! The pure machines [`VersionWalk`] and [`EndSearch`], or the sweep, decide what to request. The caller
+//! reports the results to the writer.
 
 pub(crate) mod budget;
 pub(crate) mod compaction;
@@ -33,14 +33,14 @@ use crate::source::missing::reason;
 use crate::source::parts::SourceParts;
 use crate::source::round::CompleteSince;
 
-/// The most versions of one object, whatever the budget says. They are in memory at the same time.
+/// The most versions of one object, for any budget. They are in memory at the same time.
 const STORY: u32 = 4096;
 
-/// How often a version is asked for that is refused as compacted while the same server reads it for others.
+/// How often a version is requested that is refused as compacted while the same server reads it for others.
 pub(crate) const CONTRADICTED: u32 = 3;
 
-/// The longest wait for a server that can't be reached. It sends no newer versions either, so no event waits
-/// for nothing. After this time its history is compacted soon after it is back.
+/// The longest wait for an unreachable server. It sends no newer versions either, so no event waits in vain.
+/// After this time its history is compacted soon after it is back.
 const AWAY: Duration = Duration::from_secs(900);
 
 const TOO_LONG: &str = "reading them back would have taken too long";
@@ -52,11 +52,10 @@ pub(crate) struct OldVersions {
     resource: SourceResource,
     budget: RequestBudget,
     compaction: Arc<CompactionBounds>,
-    /// How long to wait for a busy server, and for one that is away.
+    /// How long to wait for a busy server, and for an unreachable one.
     busy: Duration,
     away: Duration,
-    /// Whether the server can't be asked for old versions. It is logged once, and not tried again in this
-    /// round.
+    /// Whether the server refuses to read old versions. It is logged once, and not tried again in this round.
     refused: AtomicBool,
 }
 
@@ -69,7 +68,7 @@ pub(crate) struct ObjectEnd {
     pub walked: Vec<WalkResult>,
     /// Other objects that were seen under its name.
     pub met: Vec<MetObject>,
-    /// Whether a version was lost where the watch counted as complete.
+    /// Whether a version was lost while the watch counted as complete.
     pub was_lost: bool,
 }
 
@@ -188,8 +187,8 @@ impl OldVersions {
         ended
     }
 
-    /// Whether an object at the floor equals its last witnessed version. If its end lies at or below the
-    /// floor, that end was lost.
+    /// Whether an object at the floor equals its last witnessed version. If its end is at or below the floor,
+    /// that end was lost.
     async fn checked(&self, object: &ObjectRef, mut since: CompleteSince) -> (CompleteSince, WalkFloor) {
         let Some(last) = since.last.clone().filter(|last| since.floor.is_newer_than(last)) else {
             return (since, WalkFloor::Firm);
@@ -214,7 +213,7 @@ impl OldVersions {
         lookup::is_absent(&self.parts, &self.resource, object).await
     }
 
-    /// The object that has a name at a version, if the budget has a question left.
+    /// The object with a name at a version, if the budget allows another request.
     pub async fn at(&self, object: &ObjectRef, at: &Version) -> Option<ExactAnswer> {
         if self.take() { Some(self.ask(object, at).await) } else { None }
     }
@@ -228,7 +227,7 @@ impl OldVersions {
     ) -> ObjectEnd {
         let floor = &since.floor;
         let lost = |reason, why: &str, search: EndSearch| {
-            // The answers so far have shown that it had ended by then.
+            // The answers so far show that it had ended by then.
             let walked = missing(floor, &search.absent(), reason, why);
             ObjectEnd { walked: vec![walked], met: search.into_met(), ..ObjectEnd::default() }
         };
@@ -313,8 +312,8 @@ impl OldVersions {
         (UnwitnessedLife { object, walked, died: ended.version, survives: false }, ended.met)
     }
 
-    /// The version of an object now, if it still exists. If nobody can tell, it exists: an invented end would
-    /// block the real one, and an audit finds objects that do not exist.
+    /// The present version of an object, if it still exists. If the server can't answer, the object counts as
+    /// existing: an invented end would block the real one, and an audit finds objects that don't exist.
     async fn survived(
         &self,
         deadline: ReadDeadline,
@@ -353,19 +352,19 @@ impl OldVersions {
     }
 
     /// Takes one request from the budget. It waits while too many documents are in memory, but no longer than
-    /// the object may take.
+    /// the deadline of the object.
     async fn may_ask(&self, object: &ObjectRef, deadline: ReadDeadline) -> bool {
         let Some(left) = deadline.until.checked_sub(self.budget.spent()) else { return false };
         self.parts.repairs.has_room(object, left, &self.parts.tuning.walk).await && self.budget.take()
     }
 
-    /// The requests that can still be sent, at most.
+    /// The most requests that can still be sent.
     pub fn possible(&self) -> u32 {
         self.budget.possible(self.parts.tuning.walk.rate)
     }
 
-    /// Waits while another caller searches for compaction. Returns whether it is known to have passed this
-    /// version.
+    /// Waits while another caller searches for compaction. Returns whether this version is known to be
+    /// compacted.
     async fn is_found_out(&self, at: &Version) -> bool {
         drop(self.compaction.looking.lock().await);
         self.compaction.hides(at)

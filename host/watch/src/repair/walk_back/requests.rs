@@ -1,4 +1,4 @@
-//! Sends the requests of the walk-back: one exact list at a time. It waits for a busy server, and asks twice
+//! Sends the requests of the walk-back, one exact list at a time. It waits for a busy server, and asks twice
 //! before it believes in compaction.
 
 use std::sync::atomic::Ordering;
@@ -49,8 +49,7 @@ impl OldVersions {
         }
     }
 
-    /// One object could not be asked for. If the whole collection can't be either, no further object is asked
-    /// for.
+    /// One object could not be read. If the whole collection can't be either, no further object is tried.
     async fn refused_at(&self, at: &Version, why: String) -> String {
         let Some(number) = number(at).filter(|_| !self.is_refused()) else {
             return self.refuse(ServerLimit::Exact, why);
@@ -66,10 +65,10 @@ impl OldVersions {
         self.compaction.compacted_through()
     }
 
-    /// One answer says that compaction has passed this version. Returns whether a second one agrees. Then it
-    /// finds how far compaction has been, once for all callers.
+    /// One answer says that this version is compacted. Returns whether a second one agrees. If so, it finds
+    /// out how far compaction has come, once for all callers.
     pub async fn is_compacted(&self, at: &Version) -> bool {
-        // Nothing else can be asked about versions without order.
+        // Versions without order allow no further request.
         let Some(number) = number(at) else { return true };
         let _alone = self.compaction.looking.lock().await;
         if self.compaction.hides(at) {
@@ -96,8 +95,8 @@ impl OldVersions {
         Ok(self.is_gone(at).await? && self.is_gone(at).await?)
     }
 
-    /// Whether nothing can be read at this version any more. The request counts, but the budget does not deny it,
-    /// because it spares all the others.
+    /// Whether nothing can be read at this version any more. The request counts, but the budget does not deny
+    /// it, because it saves all the others.
     async fn is_gone(&self, at: u128) -> Result<bool, String> {
         self.budget.take();
         let at = Version::new(&at.to_string());
@@ -110,7 +109,8 @@ impl OldVersions {
         is_of(&page.resource_version, &at).map(|()| false)
     }
 
-    /// Reads one exact list. `None`: compaction has removed it. `Err`: why it can't be read.
+    /// Reads one exact list. `None` means that compaction has removed it; `Err` has the reason why it can't
+    /// be read.
     pub async fn read(&self, address: &RequestAddress) -> Result<Option<Bytes>, String> {
         self.read_within(address, ANSWER_TIME).await
     }
@@ -133,7 +133,7 @@ impl OldVersions {
         why
     }
 
-    /// Repeats a request, so that a server that is busy or away for a moment does not cost a version.
+    /// Repeats a request, so that a server that is briefly busy or away does not cost a version.
     async fn patiently(&self, address: &str, within: Duration) -> Result<Bytes, RequestFailure> {
         let tuning = &self.parts.tuning;
         let (mut backoff, mut dice) =
@@ -200,7 +200,7 @@ pub(crate) fn is_of(answered: &str, asked: &Version) -> Result<(), String> {
     Err(format!("an exact list at {asked} was answered for {answered}"))
 }
 
-/// Whether the same question may be answered later. Rights may come back, too.
+/// Whether the same request may succeed later. Rights may come back, too.
 pub(crate) fn may_pass(failure: &RequestFailure) -> bool {
     failure.is_passing() && failure.code() != Some(501) || matches!(failure.code(), Some(401 | 403 | 404))
 }

@@ -1,9 +1,9 @@
-//! Walks one object back, version by version. Pure: it says which version to ask for next and takes the
+//! Walks one object back, version by version. Pure: it decides which version to request next and takes the
 //! answer; the caller sends the requests.
 //!
 //! An exact list at version N shows the object as it was then, with the version that it had. So below a known
-//! version the walk asks for the number before it. The answer's version is the next known one. It goes on
-//! down to the last witnessed version, or to compaction.
+//! version the walk requests the number before it, and the answer's version is the next known one. It
+//! continues down to the last witnessed version, or to compaction.
 
 use std::cmp::Ordering;
 
@@ -28,7 +28,7 @@ pub(crate) enum ExactAnswer {
     /// No object had this name then.
     Nobody,
     Compacted,
-    /// The server does not read old versions, or the request failed for good.
+    /// The server does not read old versions, or the request failed permanently.
     Refused(String),
 }
 
@@ -59,7 +59,7 @@ impl VersionWalk {
         walk
     }
 
-    /// Doubts the floor if what was found contradicts it.
+    /// Marks the floor as doubtful if an answer contradicts it.
     fn doubt(&mut self) {
         if self.since.lost(&self.oldest) {
             self.since.sink();
@@ -67,15 +67,15 @@ impl VersionWalk {
         }
     }
 
-    /// Everything up to `gone` is known to be compacted and is not asked for.
+    /// Everything up to `gone` is known to be compacted and is not requested.
     pub fn next(&mut self, gone: u128) -> NextQuestion {
         let Some(ask) = self.oldest.before() else {
-            // Versions without order can't be counted back, and nothing lies before version 1.
+            // Versions without order can't be counted back, and nothing comes before version 1.
             let ordered = self.oldest.is_comparable() && self.since.floor.is_comparable();
             return self
                 .done((!ordered).then_some((reason::UNREADABLE, "the server's versions have no order")));
         };
-        // Directly above the floor, the content at the floor still tells whether the floor is right.
+        // Directly above the floor, the content at the floor still shows whether the floor is right.
         let is_doubtful = ask == self.since.floor && self.since.last.is_some();
         if !is_doubtful && ask.compare(&self.since.floor).is_none_or(Ordering::is_le) {
             return self.done(None);
@@ -93,7 +93,7 @@ impl VersionWalk {
     pub fn answered(&mut self, answer: ExactAnswer) -> Option<WalkResult> {
         match answer {
             ExactAnswer::Item { uid, version, document } if uid == self.uid => {
-                // An answer that does not go back would be asked for without end.
+                // An answer that does not go back would be requested endlessly.
                 if version.compare(&self.oldest) != Some(Ordering::Less) {
                     return Some(
                         self.end(Some((reason::UNREADABLE, "an exact list showed a newer version"))),
@@ -107,7 +107,7 @@ impl VersionWalk {
                 self.found.push((version, document));
                 None
             }
-            // The object's life begins above.
+            // The object's life begins above this version.
             ExactAnswer::Item { .. } | ExactAnswer::Nobody => Some(self.end(None)),
             ExactAnswer::Compacted => Some(self.end(Some((reason::COMPACTED, COMPACTED)))),
             ExactAnswer::Refused(why) => Some(self.end(Some((reason::UNREADABLE, &why)))),
@@ -118,7 +118,7 @@ impl VersionWalk {
         NextQuestion::Done(self.end(hole))
     }
 
-    /// Gives up for a reason of the caller.
+    /// Gives up for a reason that the caller passes.
     pub fn end(&mut self, hole: Option<(&'static str, &str)>) -> WalkResult {
         let mut found = std::mem::take(&mut self.found);
         found.reverse();
@@ -132,12 +132,12 @@ impl VersionWalk {
 #[derive(Debug)]
 pub(crate) struct EndSearch {
     uid: String,
-    /// It existed here, or nobody can tell any more.
+    /// It existed here, or that is unknown by now.
     there: u128,
     /// It did not exist here.
     absent: u128,
     last: Option<(Version, Bytes)>,
-    /// Whether `there` is where compaction has been.
+    /// Whether `there` is the limit of compaction.
     compacted: bool,
     /// Other objects that had its name in between.
     met: Vec<MetObject>,
@@ -165,13 +165,13 @@ pub(crate) enum SearchStep {
 }
 
 impl EndSearch {
-    /// Returns `None` if the versions can't be halved.
+    /// Returns `None` if the versions have no order and can't be halved.
     pub fn new(uid: &str, there: &Version, absent: &Version) -> Option<Self> {
         let (there, absent) = (number(there)?, number(absent)?);
         Some(Self { uid: uid.to_string(), there, absent, last: None, compacted: false, met: Vec::new() })
     }
 
-    /// Everything up to `gone` is known to be compacted and is not asked for.
+    /// Everything up to `gone` is known to be compacted and is not requested.
     pub fn next(&mut self, gone: u128) -> SearchStep {
         let hidden = gone.min(self.absent.saturating_sub(1));
         if self.there < hidden {
@@ -185,7 +185,7 @@ impl EndSearch {
         SearchStep::Ended { version, last: self.last.clone() }
     }
 
-    /// Returns an error if the server can't be asked.
+    /// Returns an error if the server can't be queried.
     pub fn answered(&mut self, at: &Version, answer: ExactAnswer) -> Result<(), String> {
         let at: u128 = at.as_str().parse().map_err(|_| format!("`{at}` is not a number"))?;
         match answer {
@@ -217,7 +217,7 @@ impl EndSearch {
     }
 }
 
-/// The hole strictly between two versions; `None` if nothing can lie there.
+/// The hole strictly between two versions; `None` if nothing can be between them.
 pub(crate) fn between(
     after: &Version,
     before: &Version,
@@ -237,8 +237,8 @@ pub(crate) fn between(
     Some(MissingVersions { after: after.to_string(), before: before.to_string(), reason, message })
 }
 
-/// The number after a version: the bound of a hole that includes it. A version without order has none, and
-/// the bound is empty, which means "until now".
+/// The number after a version: the bound of a hole that includes the version. A version without order has
+/// none; then the bound is empty, which means "until now".
 pub(crate) fn after(version: &Version) -> String {
     if !version.is_comparable() {
         return String::new();

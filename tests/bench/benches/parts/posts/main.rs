@@ -1,8 +1,11 @@
-//! Requests of plugins' calls, each noted in the journal before it is sent, and its answer behind it. The peer is the
-//! same without notes. Receivers answer at once, which no receiver beyond loopback does, or after a few milliseconds.
+//! The cost of notes: a plugin's request is noted in the journal before it is sent, and its answer after
+//! that. The same requests without notes are the peer.
 //!
-//! First the way of a state from the journal through the dispatcher and the notification plugin to the receiver, then the
-//! requests of calls alone.
+//! Receivers answer at once, which only loopback does, or after a few milliseconds as real ones do; the notes
+//! cost most, relative to the whole, in the first case.
+//!
+//! The first part measures the way of a state from the journal through the dispatcher and the notification
+//! plugin to the receiver, the second part the requests of calls alone.
 
 #[path = "../../fixtures/granted.rs"]
 mod granted;

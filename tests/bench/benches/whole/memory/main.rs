@@ -1,8 +1,12 @@
-//! Memory for each cached Job, all included: the real binary with its journal and its plugins,
-//! with no Job and with 50,000, each at rest after all of them were delivered. Each is measured
-//! twice, at its first start (which compiles the plugins) and started again on its folder (which
-//! loads them), and compared with its like. In the same run, on the same Jobs: kube-runtime's
-//! reflector.
+//! Memory for each cached Job, everything included.
+//!
+//! The sum of the sizes of data structures misses the allocator, the databases and the plugins. So the real
+//! binary runs with its journal and its plugins, once without Jobs and once with 50,000, and each is measured
+//! at rest, when all Jobs are delivered. The difference belongs to the Jobs.
+//!
+//! Both run twice: at the first start, which compiles the plugins, and at a second start on the same folder,
+//! which loads them. Only like is compared with like. Kube-runtime's reflector with the same Jobs is the peer
+//! in the same run.
 
 #[path = "../../fixtures/host.rs"]
 mod host;

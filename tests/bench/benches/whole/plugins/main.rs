@@ -1,5 +1,8 @@
-//! What a plugin costs beyond its states: a new instance, a start with ten cached plugins, the memory of two hundred and by
-//! language, and the pause while one version replaces another. Each stands beside a peer in the same run.
+//! The costs of a plugin apart from its states: a new instance, a start with ten cached plugins, the memory
+//! of two hundred and by language, and the pause while one version replaces another.
+//!
+//! An operator with many small plugins pays these even if nothing happens in the cluster. Most are compared
+//! with a peer in the same run.
 
 #[path = "../../fixtures/canned.rs"]
 mod canned;

@@ -1,4 +1,4 @@
-//! Who asks: static tokens, tokens issued to service accounts, and nobody.
+//! Identifies the user of a request: static tokens, tokens issued to service accounts, and anonymous.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;
@@ -18,10 +18,10 @@ use crate::apiserver::wire::query::percent_decode;
 /// The audience of a token that names none.
 pub const DEFAULT_AUDIENCE: &str = "https://kubernetes.default.svc.cluster.local";
 
-/// Tokens of service accounts that are known at a time; the oldest to expire goes first.
+/// How many tokens of service accounts are known at a time. The first to expire is forgotten first.
 const MAX_ISSUED: usize = 10_000;
 
-/// How long an issued token holds, unless it was asked for shorter or longer.
+/// The default lifetime of an issued token.
 const DEFAULT_LIFE_SECONDS: i64 = 3600;
 
 /// A token that is valid from the start.
@@ -36,15 +36,15 @@ pub struct TokenUser {
 struct IssuedToken {
     namespace: String,
     name: String,
-    /// Bound to this incarnation of the account; None to any.
+    /// Valid for this incarnation of the account only; `None` for any.
     uid: Option<String>,
     audiences: Vec<String>,
     expires: i64,
-    /// Tells this token from others of its account, as logs and reviews name it.
+    /// Identifies this token among those of its account, as logs and reviews do.
     id: String,
 }
 
-/// What of a review names the token, as a real server does.
+/// The key under which a review names the token, as in a real server.
 const CREDENTIAL: &str = "authentication.kubernetes.io/credential-id";
 
 /// The tokens that are valid now.
@@ -79,7 +79,7 @@ pub fn authenticate(
     review(shared, token.trim(), &[]).map(|(user, _)| user).map_err(|_| ApiError::unauthorized())
 }
 
-/// Whom a user claims to act for, if anybody, and may.
+/// The user for whom somebody claims to act, if that is allowed.
 pub fn impersonate(
     shared: &SharedCluster,
     user: ClusterUser,
@@ -128,8 +128,8 @@ pub fn impersonate(
 
 const UNKNOWN: &str = "invalid bearer token";
 
-/// Whose token it is, and for which audiences of those asked for: without any, for this server itself. An error
-/// says why it is nobody's, as the real server puts it.
+/// The account of a token, and its valid audiences among the requested ones; without requested audiences,
+/// this server itself. An error says why it is invalid, in the words of the real server.
 pub fn review(
     shared: &SharedCluster,
     token: &str,
@@ -157,7 +157,7 @@ pub fn review(
     let accounts = shared.place("", "serviceaccounts", &entry.namespace).map_err(|error| error.message)?;
     let account = shared.store.get(accounts.table, &key(&entry.namespace, &entry.name));
     let now = account.map(|a| a.uid.to_string());
-    // The token of an account that is gone, or that is another one by now, is worth nothing.
+    // The token of an account that was deleted, or created again, is invalid.
     if entry.uid.is_some() && entry.uid != now {
         return refused("service account token has been invalidated".into());
     }
@@ -166,7 +166,7 @@ pub fn review(
     Ok((user, common))
 }
 
-/// Issues a token to a service account. Returns it with its end, in seconds since 1970.
+/// Issues a token to a service account. Returns it with its expiry, in seconds since 1970.
 pub fn issue(
     shared: &SharedCluster,
     namespace: &str,
@@ -187,7 +187,7 @@ pub fn issue(
 }
 
 impl IssuedToken {
-    /// As it is kept in the store's file, for a server that is killed and started again.
+    /// In the form of the store's file, for a server that is killed and started again.
     fn to_note(&self, token: &str) -> Value {
         json!({
             "token": token, "namespace": self.namespace, "name": self.name, "uid": self.uid,
@@ -211,7 +211,7 @@ impl IssuedToken {
 }
 
 impl ValidTokens {
-    /// Knows again what was issued before a restart.
+    /// Restores the tokens that were issued before a restart.
     pub fn restore(&self, notes: &[Value]) {
         for (token, entry) in notes.iter().filter_map(IssuedToken::from_note) {
             self.take(token, entry, ident::unix_now());

@@ -1,7 +1,7 @@
 //! One API server of the cluster: its address, its watch cache, its open watches, and whether it is up.
 //!
-//! Several servers may share one store, as several kube-apiservers share one etcd. [`SharedCluster`] holds what they
-//! share. Each has a watch window of its own, which is empty after a restart, and a cache that can lag behind
+//! Several servers may share one store, as several kube-apiservers share one etcd. [`SharedCluster`] holds
+//! what they share. Each has its own watch window, which is empty after a restart, and a cache that can lag
 //! the store.
 
 use std::net::SocketAddr;
@@ -23,7 +23,7 @@ pub struct ServerFront {
     /// Its number among the servers of the cluster.
     pub number: usize,
     pub address: SocketAddr,
-    /// Ends the server for good: watches end, and requests in progress are answered.
+    /// Ends the server permanently: watches end, and requests in progress are answered.
     pub stop: CancellationToken,
     pub drops: watch::Sender<(u64, WatchDrop)>,
     pub watches: AtomicUsize,
@@ -39,7 +39,7 @@ pub struct ServerFront {
 /// How a test ends watches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum WatchDrop {
-    /// The stream ends as on a time limit.
+    /// The stream ends as at a time limit.
     #[default]
     Clean,
     /// The connection breaks between frames.
@@ -51,9 +51,9 @@ pub enum WatchDrop {
 /// The state of a server's watch cache.
 #[derive(Debug, Clone, Copy)]
 pub struct WatchCacheState {
-    /// The version at which it was filled. Watches from before it expire.
+    /// The version at which it was filled. Watches from earlier versions expire.
     since: u64,
-    /// The version at which a test holds it, behind the store.
+    /// The version at which a test holds it, behind the store's version.
     held: Option<u64>,
 }
 
@@ -61,7 +61,7 @@ pub struct WatchCacheState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerPower {
     On,
-    /// Its connections break after a moment. It comes back by itself if `back` is set.
+    /// Its connections break after a moment. With `back` it comes back by itself.
     Off {
         after: Duration,
         back: Option<Duration>,
@@ -77,7 +77,7 @@ impl Deref for ServerFront {
 }
 
 impl ServerFront {
-    /// Makes one more server, with an empty cache.
+    /// Makes another server, with an empty cache.
     pub fn new(cluster: &Arc<SharedCluster>, address: SocketAddr) -> Arc<Self> {
         // The first server of a new cluster saw everything.
         let since =
@@ -112,12 +112,12 @@ impl ServerFront {
         held.unwrap_or_else(|| self.store.version())
     }
 
-    /// The version at which reads from the cache look.
+    /// The version that reads from the cache see.
     pub fn cached(&self) -> AsOf {
         self.cache.borrow().held.map_or(AsOf::Newest, AsOf::Cached)
     }
 
-    /// The changes that its watches can see.
+    /// The changes that its watches can report.
     pub fn window(&self) -> CacheWindow {
         let cache = *self.cache.borrow();
         CacheWindow { since: cache.since, upto: cache.held.unwrap_or(u64::MAX) }
@@ -149,7 +149,7 @@ impl ServerFront {
         self.cache.send_modify(|cache| cache.since = version);
     }
 
-    /// Empties the cache, as a start does.
+    /// Empties the cache, as a restart does.
     pub fn refill(&self) {
         self.release();
         self.forget_watch_window();

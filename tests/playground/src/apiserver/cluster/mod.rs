@@ -1,5 +1,10 @@
-//! The state that every server of the cluster shares: what is stored and served, users and their rights, the
-//! servers, and the record of what happened. Answers no request.
+//! The state that every server of the cluster shares: objects and kinds, users and their rights, the servers,
+//! and the record of what happened.
+//!
+//! Several servers over one store behave differently from one: a client may meet one that lags. So everything
+//! that a real cluster keeps in etcd is shared here, and each server has only its own cache and connections.
+//! The record of what happened is separate from the store, so neither compaction nor a restore changes it. It
+//! answers no request.
 
 pub(crate) mod auth;
 pub(crate) mod front;

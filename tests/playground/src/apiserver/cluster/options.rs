@@ -20,14 +20,14 @@ pub struct ApiServerOptions {
     pub listen: SocketAddr,
     /// The users and their tokens. The first of the group `system:masters` is the admin.
     pub tokens: Vec<TokenUser>,
-    /// Whether roles decide. Otherwise everybody may do everything.
+    /// Whether RBAC decides. Otherwise everybody may do everything.
     pub enforce_rbac: bool,
     /// Whether to serve `/_sim/`.
     pub hooks: bool,
     /// Whether to keep the record of every object for [`ApiServer::history`]; implied by `hooks`.
     pub keep_truth: bool,
     pub bookmark_every: Duration,
-    /// The longest time of a watch, and the time of a watch that names none.
+    /// The longest duration of a watch, and its default.
     pub watch_timeout: Duration,
     /// How long a list waits for a version that does not exist yet.
     pub future_wait: Duration,
@@ -36,7 +36,7 @@ pub struct ApiServerOptions {
     pub max_body: usize,
     /// Makes uids, names and tokens repeatable.
     pub seed: Option<u64>,
-    /// A file that keeps the store after the end of the process, also after a kill.
+    /// A file that keeps the store after the end of the process, even after a kill.
     pub state: Option<PathBuf>,
     /// How versions look to clients.
     pub versions: VersionStyle,
@@ -62,7 +62,7 @@ impl Default for ApiServerOptions {
             watch_timeout: Duration::from_secs(30 * 60),
             future_wait: Duration::from_secs(1),
             history: HistoryLimits::default(),
-            // More than the 3 MiB of a real server, so that its largest objects fit in any spelling.
+            // More than the 3 MiB of a real server, so that its largest objects fit in any notation.
             max_body: 8 << 20,
             seed: None,
             state: None,

@@ -9,8 +9,8 @@ use serde_json::Value;
 use crate::apiserver::values::lock::locked;
 use crate::apiserver::wire::incoming::IncomingRequest;
 
-/// The most kinds of requests that are counted apart. Clients choose the paths, so their number must be
-/// bounded.
+/// The most kinds of requests that are counted separately. Clients choose the paths, so their number must be
+/// limited.
 const KEYS: usize = 4096;
 
 #[derive(Default)]

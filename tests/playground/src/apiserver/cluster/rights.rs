@@ -1,7 +1,7 @@
-//! Who may do what: the roles and bindings in the store, compiled when they change.
+//! RBAC: the roles and bindings in the store, compiled when they change.
 //!
-//! Asked once a request, as a real server does: a right that is revoked stops the next request, while a watch that
-//! runs goes on until it ends for another reason (at the latest at its time limit).
+//! Rights are checked once for each request, as in a real server: a revoked right stops the next request, but
+//! an open watch continues until it ends for another reason, at the latest at its time limit.
 
 use std::sync::{Arc, Mutex};
 
@@ -18,11 +18,11 @@ const GROUP: &str = "rbac.authorization.k8s.io";
 /// Members of this group may do everything.
 pub const MASTERS: &str = "system:masters";
 
-/// What is to be done.
+/// What the user wants to do.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AccessAction {
     pub verb: String,
-    /// A path that is no resource; the rest is empty then.
+    /// A path that is not a resource. The other fields are then empty.
     pub path: Option<String>,
     pub group: String,
     pub resource: String,
@@ -41,7 +41,7 @@ impl AccessAction {
         }
     }
 
-    /// How a refusal puts it.
+    /// The text of a refusal.
     pub fn refusal(&self, user: &ClusterUser) -> String {
         if let Some(path) = &self.path {
             return format!("User \"{}\" cannot {} path \"{path}\"", user.name, self.verb);
@@ -73,12 +73,12 @@ struct AccessRule {
 struct AccessGrant {
     binding: String,
     subjects: Vec<Value>,
-    /// Where it holds; None everywhere.
+    /// The namespace in which it applies; `None` for all.
     namespace: Option<String>,
     rules: Arc<Vec<AccessRule>>,
 }
 
-/// What was compiled, and of which epoch and version of the tables.
+/// The compiled grants, with the epoch and version of their tables.
 type CompiledRights = ((u32, u64), Arc<Vec<AccessGrant>>);
 
 /// The compiled roles.
@@ -87,7 +87,7 @@ pub struct CompiledRoles {
     compiled: Mutex<CompiledRights>,
 }
 
-/// Why the user may do it, or None.
+/// Why the user may do it; `None` if they may not.
 pub fn allowed(shared: &SharedCluster, user: &ClusterUser, action: &AccessAction) -> Option<String> {
     if user.is_in(MASTERS) {
         return Some(String::new());
@@ -98,7 +98,7 @@ pub fn allowed(shared: &SharedCluster, user: &ClusterUser, action: &AccessAction
         .map(|grant| format!("RBAC: allowed by {}", grant.binding))
 }
 
-/// The rules that hold for a user in a namespace, as a rules review shows them.
+/// The rules that apply to a user in a namespace, as a rules review shows them.
 pub fn rules_of(shared: &SharedCluster, user: &ClusterUser, namespace: &str) -> (Vec<Value>, Vec<Value>) {
     let (mut resource, mut path) = (Vec::new(), Vec::new());
     if user.is_in(MASTERS) {
@@ -254,7 +254,7 @@ impl AccessRule {
     }
 }
 
-/// The roles that every cluster begins with, as far as they are of use here.
+/// The relevant roles among those with which every cluster begins.
 pub fn bootstrap() -> Vec<Value> {
     let role = |name: &str, rules: Value| {
         json!({

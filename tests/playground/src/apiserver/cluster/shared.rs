@@ -1,4 +1,4 @@
-//! What every server of the cluster sees: the store, the kinds that are served, tokens and rights.
+//! What every server of the cluster sees: the store, the served kinds, tokens and rights.
 
 use std::collections::VecDeque;
 use std::io;
@@ -43,7 +43,7 @@ impl SharedCluster {
         let tls = options.tls.as_ref().map(ServerTls::open).transpose()?;
         let keep_truth = options.keep_truth || options.hooks;
         let store = ObjectStore::open(options.history.clone(), keep_truth, options.state.as_deref())?;
-        // After a restart the same seed gives other names, because the former ones are taken.
+        // After a restart the same seed gives other names, because the former ones are in use.
         let random = RandomSource::new(options.seed.map(|seed| seed ^ store.version()));
         let shared = SharedCluster {
             tls,
@@ -63,8 +63,8 @@ impl SharedCluster {
         Ok(shared)
     }
 
-    /// Replaces the history with a backup's, as a restore of etcd does. The servers start again, so
-    /// connections break and caches are empty. Returns the version from which the history goes on.
+    /// Replaces the history with a backup's, as a restore of etcd does. The servers restart, so connections
+    /// break and caches are empty. Returns the version from which the history continues.
     pub fn restore(&self, name: &str, bump: u64) -> Option<u64> {
         let version = self.store.restore(name, bump)?;
         self.reread();
@@ -93,7 +93,7 @@ impl SharedCluster {
         kind.custom.is_none() || self.registry().find(&kind.group, &kind.version, &kind.plural).is_some()
     }
 
-    /// A resource, from whichever group and version it is served.
+    /// A resource, from any group and version that serves it.
     pub fn place(&self, group: &str, plural: &str, namespace: &str) -> Result<ResourcePlace, ApiError> {
         let kind = self.registry().resource(group, plural).cloned().ok_or_else(ApiError::no_such_resource)?;
         Ok(ResourcePlace {
@@ -111,7 +111,7 @@ impl SharedCluster {
         Some(ResourcePlace { kind, table, namespace })
     }
 
-    /// The place and name of an owner that a record refers to, if the owner exists.
+    /// The place and name of an owner to which a record refers, if the owner exists.
     pub fn owner(
         &self,
         place: &ResourcePlace,
@@ -152,7 +152,7 @@ impl SharedCluster {
         }
     }
 
-    /// Adds a server, which is told its number.
+    /// Adds a server. `server` gets its number.
     pub fn enlist(&self, server: impl FnOnce(usize) -> Arc<ServerFront>) -> Arc<ServerFront> {
         let mut fronts = locked(&self.fronts);
         let server = server(fronts.len());
@@ -164,7 +164,7 @@ impl SharedCluster {
         !locked(&self.fronts).is_empty()
     }
 
-    /// The remaining servers, up or not.
+    /// The servers that still exist, up or down.
     pub fn fronts(&self) -> Vec<Arc<ServerFront>> {
         locked(&self.fronts).iter().filter_map(Weak::upgrade).collect()
     }

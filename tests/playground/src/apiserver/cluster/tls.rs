@@ -23,7 +23,7 @@ pub struct TlsOptions {
     pub certificate: PathBuf,
     /// The certificate's key, as PEM.
     pub key: PathBuf,
-    /// What kubeconfigs name as the certificate's authority, as PEM; `None`: the certificate itself.
+    /// The authority in kubeconfigs, as PEM; `None` for the certificate itself.
     pub authority: Option<PathBuf>,
     /// Whether to offer HTTP/2. Otherwise clients must speak HTTP/1.1.
     pub http2: bool,

@@ -1,4 +1,4 @@
-//! Reports what really happened, for the judges of tests: every version of every object over all histories,
+//! Reports what really happened, for the checks of tests: every version of every object over all histories,
 //! when each was compacted, and what could be read.
 
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ pub use crate::apiserver::store::{EpochStart as Epoch, ReadableFloor};
 pub struct TruthEntry {
     /// ADDED, MODIFIED or DELETED.
     pub event: &'static str,
-    /// The number of times that the history had been replaced before.
+    /// How often the history was replaced before.
     pub epoch: u32,
     pub version: u64,
     pub namespace: String,
@@ -20,7 +20,7 @@ pub struct TruthEntry {
     pub uid: String,
     /// When it was written, in milliseconds since 1970.
     pub at: u64,
-    /// Since when no exact list can show it; `None` while one can. No list ever shows a deletion.
+    /// The time since which no exact list can show it; `None` while one can. No list ever shows a deletion.
     pub unreadable_since: Option<u64>,
 }
 
@@ -31,7 +31,7 @@ pub struct ResourceTruth {
     pub entries: Vec<TruthEntry>,
     /// The histories: the first one, and one for each restore.
     pub epochs: Vec<Epoch>,
-    /// When which versions were compacted.
+    /// When each version was compacted.
     pub floors: Vec<ReadableFloor>,
     /// The number of older entries that were dropped.
     pub dropped: u64,
@@ -57,7 +57,7 @@ impl TruthEntry {
 impl ResourceTruth {
     pub fn of(shared: &SharedCluster, group: &str, resource: &str) -> Self {
         let Ok(place) = shared.place(group, resource, "") else {
-            // The kind may be gone with its definition, but its record stays.
+            // The kind may have disappeared with its definition, but its record stays.
             let name = if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") };
             return ResourceTruth::of_table(shared, &name);
         };
@@ -88,7 +88,7 @@ impl ResourceTruth {
         }
     }
 
-    /// The record as the hook answers it.
+    /// The record as the hook returns it.
     pub fn to_value(&self) -> Value {
         let entries = self.entries.iter().map(|entry| {
             json!({

@@ -1,11 +1,12 @@
-//! Faults that a test arms on purpose: what servers, networks and proxies do to a client.
+//! Faults that a test injects: what servers, networks and proxies do to a client. A client must survive
+//! these, but a real server can't be told to cause them.
 //!
 //! A fault is armed on one server, for some verb, some resource and some number of requests. It hits the
 //! requests that match. Several faults may hit one request. The hook `POST /_sim/faults` and the option
 //! `--fault` take it as a JSON document. There `fault` names it, and other members may be
 //!
-//! - `verb`: `list` (all lists), `list-one` (`limit=1`), `exact` (lists at an exact version), `page` (with
-//!   a continue token), `watch`, `get` and so on; left out: the verbs of the table;
+//! - `verb`: `list` (all lists), `list-one` (`limit=1`), `exact` (lists at an exact version), `page` (with a
+//!   continue token), `watch`, `get` and so on; left out: the verbs of the table;
 //! - `resource`: such as `jobs.batch` or `pods`; left out: any;
 //! - `times`: how many requests it hits; left out: 1; 0: until it is disarmed;
 //! - `skip`: how many requests it first lets pass;
@@ -50,7 +51,7 @@ use crate::apiserver::values::lock::locked;
 use crate::apiserver::wire::incoming::IncomingRequest;
 use crate::apiserver::wire::query::ContinueToken;
 
-/// The most armed faults. More of them mean a test that forgets to disarm.
+/// The most armed faults. More of them mean that a test forgets to disarm.
 const MAX_ARMED: usize = 1000;
 
 /// A line that is not JSON.
@@ -70,7 +71,7 @@ pub const GARBAGE_ITEM: &str = "[\"no\",\"object\"]";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FaultPoint {
     Exactly(u64),
-    /// Anywhere from 1 to this, by the seed.
+    /// Anywhere from 1 up to this, chosen by the seed.
     Within(u64),
 }
 
@@ -111,7 +112,7 @@ pub struct InjectedFault {
     pub resource: Option<String>,
     /// The number of requests that it hits; `None`: until it is disarmed.
     pub times: Option<u64>,
-    /// The number of requests that it first lets pass.
+    /// How many requests it first lets pass.
     pub skip: u64,
     /// It hits one request in this many on average. 1 and 0 mean every request.
     pub one_in: u64,
@@ -161,7 +162,7 @@ impl InjectedFault {
 }
 
 impl FaultKind {
-    /// The verbs that it hits if none is named.
+    /// The verbs that it hits by default.
     fn verbs(&self) -> &'static [&'static str] {
         match self {
             FaultKind::TooLarge | FaultKind::InsertItem { .. } => &["list"],
@@ -183,7 +184,7 @@ fn is(request: &IncomingRequest, verb: &str) -> bool {
     match verb {
         "list-one" => list && query.get("limit") == "1",
         "exact" => list && query.get("resourceVersionMatch") == "Exact",
-        // A page that goes on inconsistently can't expire.
+        // A page that continues inconsistently can't expire.
         "page" => {
             list && ContinueToken::parse(query.get("continue")).is_ok_and(|token| token.version.is_some())
         }
@@ -244,7 +245,7 @@ impl ServerFaults {
 }
 
 impl FaultKind {
-    /// Chooses the place of a fault that may happen anywhere.
+    /// Chooses the position of a fault that may happen anywhere.
     fn settled(&self, random: &RandomSource) -> FaultKind {
         let mut what = self.clone();
         if let FaultKind::ExpiredEvent(at)

@@ -1,7 +1,7 @@
 //! The table of the built-in kinds.
 //!
-//! A kind without behaviour of its own is stored as it comes. In a real server two groups share the storage
-//! of events; here only the older group serves them.
+//! A kind without special behaviour is stored unchanged. In a real server two groups share the storage of
+//! events; here only the older group serves them.
 
 use std::borrow::Cow;
 

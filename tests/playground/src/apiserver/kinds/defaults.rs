@@ -1,7 +1,7 @@
-//! Fills in what the real server fills in, and normalizes objects as it does.
+//! Fills in the defaults of the real server, and normalizes objects as it does.
 //!
-//! Knows the kinds that this project meets: Jobs, Pods and what runs them, configuration, rights. Other kinds
-//! stay as they come.
+//! It knows the kinds that this project uses: Jobs, Pods and their controllers, configuration, rights. Other
+//! kinds stay unchanged.
 
 use serde_json::{Map, Value, json};
 
@@ -35,7 +35,7 @@ pub fn apply(kind: &ServedKind, object: &mut Object, uid: &str) {
     }
 }
 
-/// The status with which an object of the kind begins.
+/// The initial status of an object of the kind.
 pub fn initial_status(kind: &ServedKind, object: &Object) -> Option<Value> {
     match (kind.group.as_ref(), kind.kind.as_ref()) {
         _ if kind.custom.is_some() || !kind.has_status() => None,
@@ -79,7 +79,7 @@ fn set(object: &mut Object, key: &str, value: impl Into<Value>) {
     }
 }
 
-/// The map at `key`, made if it is missing; `None` if something else is there.
+/// The map at `key`, created if it is missing; `None` if the value is something else.
 fn map_at<'a>(object: &'a mut Object, key: &str) -> Option<&'a mut Object> {
     set(object, key, json!({}));
     object.get_mut(key)?.as_object_mut()

@@ -1,4 +1,4 @@
-//! Answers discovery: versions, groups, resources, and enough of OpenAPI for `kubectl` to find what it may
+//! Answers discovery: versions, groups, resources, and enough of OpenAPI for `kubectl` to know what it may
 //! send.
 
 use std::collections::BTreeMap;

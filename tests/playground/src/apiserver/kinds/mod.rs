@@ -1,7 +1,7 @@
-//! The kinds that are served: their names, where their objects are, and what may be done with them.
+//! The served kinds: their names, the places of their objects, and their verbs.
 //!
-//! Built-in kinds come from the table in `builtins.rs`, custom ones from the definitions in the store. Knows
-//! nothing of objects.
+//! Built-in kinds come from the table in `builtins.rs`, custom ones from the definitions in the store. Both
+//! become the same type, so the rest of the server needs no case for either. It knows nothing of objects.
 
 mod builtins;
 pub(crate) mod defaults;
@@ -29,7 +29,7 @@ pub struct Subresource {
     pub verbs: &'static [&'static str],
 }
 
-/// What a definition adds to a custom kind.
+/// The fields that a definition adds to a custom kind.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct CustomKind {
     /// The name of the definition.
@@ -111,7 +111,7 @@ impl ServedKind {
     }
 }
 
-/// Every kind that is served now. It is replaced as a whole when a definition comes or goes.
+/// Every kind that is served now. It is replaced as a whole when a definition is added or removed.
 pub struct KindRegistry {
     kinds: Vec<Arc<ServedKind>>,
     by_path: HashMap<(String, String, String), usize>,

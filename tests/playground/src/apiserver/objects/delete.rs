@@ -1,6 +1,6 @@
 //! Deletes objects: preconditions, finalizers, owned objects, and the contents of a namespace.
 //!
-//! A real cluster collects garbage later. Here that happens before the request is answered.
+//! A real cluster collects garbage later. Here it happens before the request is answered.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,8 +19,8 @@ use crate::apiserver::wire::query::QueryParameters;
 
 const FOREGROUND: &str = "foregroundDeletion";
 
-/// In a real cluster the Job controller removes this finalizer from the Pods of a deleted Job. There is no
-/// Job controller here.
+/// In a real cluster the Job controller removes this finalizer from the Pods of a deleted Job. Here no Job
+/// controller runs.
 const JOB_TRACKING: &str = "batch.kubernetes.io/job-tracking";
 
 /// Namespaces that every cluster needs.
@@ -29,7 +29,7 @@ const IMMORTAL: &[&str] = &["default", "kube-public", "kube-system"];
 /// How long the contents of a namespace outlive the request to delete it.
 const NAMESPACE_LINGERS: Duration = Duration::from_millis(750);
 
-/// How often a deletion is tried while other changes come first.
+/// How often a deletion is retried after conflicting changes.
 const MAX_RACES: usize = 64;
 
 /// What happens to the objects that the object owns.
@@ -51,16 +51,16 @@ pub struct DeleteOptions {
 
 /// The result of a deletion.
 pub enum DeleteResult {
-    /// Gone.
+    /// Deleted.
     Gone(Arc<VersionRecord>),
-    /// Marked as deleted, and held by finalizers.
+    /// Marked as deleted, and still held by finalizers.
     Waiting(WriteOutcome),
     /// A dry run.
     Would(Arc<VersionRecord>),
 }
 
 impl DeleteOptions {
-    /// Reads it from the body of a request, or from its parameters.
+    /// Reads the options from the body of a request, or from its parameters.
     pub fn parse(query: &QueryParameters, body: &Value) -> Result<Self, ApiError> {
         let text = |value: &Value| value.as_str().filter(|t| !t.is_empty()).map(str::to_owned);
         let named = text(&body["propagationPolicy"]).or_else(|| text(&query.get("propagationPolicy").into()));
@@ -161,7 +161,7 @@ fn owns(shared: &SharedCluster, record: &VersionRecord) -> bool {
     !shared.store.owned_by(&record.uid).is_empty()
 }
 
-/// Sets an object's time of deletion. Its finalizers hold it.
+/// Sets an object's deletion time. Its finalizers hold it.
 fn mark(
     shared: &SharedCluster,
     place: &ResourcePlace,
@@ -202,7 +202,7 @@ fn release_owned(shared: &SharedCluster, owner: &VersionRecord, propagation: Del
     }
 }
 
-/// Deletes an object whose owner is gone.
+/// Deletes an object whose owner was deleted.
 fn collect(
     shared: &SharedCluster,
     place: &ResourcePlace,
@@ -239,12 +239,12 @@ fn drop_finalizer(shared: &SharedCluster, place: &ResourcePlace, name: &str, fin
         Ok(new)
     });
     if let Err(error) = result {
-        // It may be gone already, which is as good.
+        // It may be deleted already, which is as good.
         tracing::debug!(%name, message = %error.message, "a finalizer was not removed");
     }
 }
 
-/// Removes an object that waits for what it owns, once nothing is left.
+/// Removes an object that waits for its owned objects, once none is left.
 pub fn finish_foreground(shared: &SharedCluster, place: &ResourcePlace, name: &str) {
     let Ok(record) = place.get(shared, name) else { return };
     let value = record.to_value(&place.kind);
@@ -255,8 +255,8 @@ pub fn finish_foreground(shared: &SharedCluster, place: &ResourcePlace, name: &s
     }
 }
 
-/// Marks a namespace as deleted. Its contents go a moment later, as in a real cluster: `kubectl delete -k`
-/// names them, too.
+/// Marks a namespace as deleted. Its contents are deleted a moment later, as in a real cluster: `kubectl
+/// delete -k` names them, too.
 fn delete_namespace(
     shared: &SharedCluster,
     place: &ResourcePlace,
@@ -273,7 +273,7 @@ fn delete_namespace(
     Ok(DeleteResult::Waiting(outcome))
 }
 
-/// Empties the namespaces that have been terminating for long enough. Call it now and then.
+/// Empties the namespaces that have been terminating for long enough. Called periodically.
 pub fn empty_namespaces(shared: &SharedCluster) {
     loop {
         let name = {

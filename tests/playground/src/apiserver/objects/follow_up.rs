@@ -1,4 +1,4 @@
-//! Applies what follows from a write: definitions come and go, namespaces begin and end, owners finish.
+//! Applies the consequences of a write: definitions, namespaces and owners that begin or end.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,7 +13,7 @@ use crate::apiserver::store::record::{VersionRecord, key};
 use crate::apiserver::values::lock::locked;
 
 impl SharedCluster {
-    /// Applies what follows from a new version of an object.
+    /// Applies the consequences of a new version of an object.
     pub fn written(&self, place: &ResourcePlace, record: &Arc<VersionRecord>) {
         if place.kind.is(definitions::GROUP, definitions::KIND) {
             self.reload_definitions();
@@ -29,7 +29,7 @@ impl SharedCluster {
         }
     }
 
-    /// Applies what follows from the end of an object.
+    /// Applies the consequences of the end of an object.
     pub fn removed(&self, place: &ResourcePlace, record: &Arc<VersionRecord>) {
         if place.kind.is(definitions::GROUP, definitions::KIND) {
             let definition = record.to_value(&place.kind);

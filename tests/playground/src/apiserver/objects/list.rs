@@ -18,7 +18,7 @@ use crate::apiserver::wire::selector::{FieldSelector, LabelSelector};
 /// A list is sent in chunks of about this size.
 const CHUNK_BYTES: usize = 256 * 1024;
 
-/// Which objects of a resource are selected.
+/// Selects objects of a resource.
 pub struct ListFilter {
     /// Empty means every namespace.
     pub namespace: String,
@@ -46,7 +46,7 @@ impl ListFilter {
             && self.fields.matches(|name| record.field(name))
     }
 
-    /// The prefix of the keys. A field selector on the namespace narrows a list like its path does.
+    /// The prefix of the keys. A field selector on the namespace narrows a list as its path does.
     fn prefix(&self) -> String {
         let selected = self.fields.required("metadata.namespace").unwrap_or_default();
         match (self.namespace.as_str(), selected) {
@@ -86,7 +86,7 @@ impl ListFilter {
         )
     }
 
-    /// What the keys in continue tokens leave out: the namespace of the path.
+    /// The prefix that continue tokens omit from keys: the namespace of the path.
     fn base(&self) -> String {
         if self.namespace.is_empty() { String::new() } else { format!("{}/", self.namespace) }
     }

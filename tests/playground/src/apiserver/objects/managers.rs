@@ -1,11 +1,11 @@
-//! Notes in `metadata.managedFields` who wrote which part of an object last, by an update: with names of outer fields
-//! alone, which is enough to say who was behind a change. An apply notes its own.
+//! Records in `metadata.managedFields` who last wrote which part of an object by an update. It has only the
+//! names of outer fields, which suffices to name the author of a change. An apply records its own entry.
 
 use serde_json::{Map, Value, json};
 
 use crate::apiserver::values::ident;
 
-/// The server sets them, whoever writes.
+/// The server sets them, so they belong to no writer.
 const NOBODYS: [&str; 3] = ["apiVersion", "kind", "status"];
 const NOBODYS_METADATA: [&str; 10] = [
     "name",
@@ -19,17 +19,17 @@ const NOBODYS_METADATA: [&str; 10] = [
     "deletionGracePeriodSeconds",
     "selfLink",
 ];
-/// As the real server cuts it.
+/// Cut to this many characters, as in the real server.
 const MANAGER_CHARS: usize = 128;
 
-/// The name that a request gives itself, or else what its program calls itself.
+/// The name in the request, otherwise in the client's user agent.
 pub fn manager(named: &str, user_agent: Option<&str>) -> String {
     let program = user_agent.and_then(|agent| agent.split('/').next()).unwrap_or_default();
     let name = [named, program].into_iter().find(|name| !name.is_empty()).unwrap_or("unknown");
     name.chars().take(MANAGER_CHARS).collect()
 }
 
-/// The object as this manager wrote it. Without a change in the part that is written, nothing is noted.
+/// The object as this manager wrote it. If the written part did not change, nothing is recorded.
 pub fn noted(
     old: &Map<String, Value>,
     mut new: Map<String, Value>,

@@ -1,5 +1,8 @@
-//! Answers requests for objects: what each verb does once its target and its user are known. It knows no
-//! connection, and applies no fault: `server` does.
+//! Answers requests for objects: what each verb does once its target and its user are known.
+//!
+//! Clients depend on details of a real server: on conflicts, finalizers, owners, defaults, and the wording of
+//! errors. Recordings of a real server are replayed against this module, so its behaviour is compared and not
+//! remembered. It knows no connection, and applies no fault: `server` does.
 
 pub(crate) mod delete;
 mod follow_up;
@@ -149,7 +152,7 @@ fn authorize(
         name = only.trim_start_matches('=').to_owned();
     }
     let namespace = match path.resource.as_str() {
-        // For rights, a namespace is in itself.
+        // For rights, a namespace is inside of itself.
         "namespaces" if path.group.is_empty() => path.name.clone(),
         _ => path.namespace.clone(),
     };
@@ -199,7 +202,7 @@ fn document(request: &IncomingRequest, place: &ResourcePlace, body: &[u8]) -> Re
 }
 
 fn yaml(body: &[u8]) -> Result<Value, ApiError> {
-    // JSON is YAML, too, and kubectl sends it.
+    // JSON is also YAML, and kubectl sends it.
     if let Ok(value) = serde_json::from_slice(body) {
         return Ok(value);
     }
@@ -307,7 +310,7 @@ fn patch_object(
     show(request, place, 200, &outcome)
 }
 
-/// Checks fields that the real server parses, and whose patch it refuses otherwise.
+/// Checks fields that the real server parses and refuses in a patch.
 fn check_patched(place: &ResourcePlace, new: Value) -> Result<Value, ApiError> {
     if !place.kind.is("coordination.k8s.io", "Lease") {
         return Ok(new);
@@ -366,7 +369,7 @@ fn apply(
     Err(ApiError::stale(&place.kind, name))
 }
 
-/// Kinds whose deletion answers with the object and not with a status.
+/// Kinds whose deletion answers with the object instead of a status.
 const RETURNED: &[&str] = &[
     "PersistentVolume",
     "PersistentVolumeClaim",

@@ -12,7 +12,7 @@ use crate::apiserver::values::versions::VersionStyle;
 use crate::apiserver::wire::error::ApiError;
 use crate::apiserver::wire::query::QueryParameters;
 
-/// What a client accepts.
+/// The format that a client accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AcceptedForm {
     Whole,
@@ -20,7 +20,7 @@ pub enum AcceptedForm {
     Table,
 }
 
-/// How much of an object a table has beside its cells.
+/// How much of an object a table contains beside its cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TableInclude {
     Nothing,
@@ -109,7 +109,7 @@ impl RenderView {
         }
     }
 
-    /// Everything of a list before its items.
+    /// The part of a list before its items.
     pub fn list_head(&self, version: u64, next: Option<&str>, remaining: Option<u64>) -> Vec<u8> {
         let (kind, api_version) = match self.form {
             AcceptedForm::Whole => (self.kind.list_kind(), self.kind.api_version()),

@@ -10,11 +10,11 @@ use crate::apiserver::values::ident;
 use crate::apiserver::values::user::ClusterUser;
 use crate::apiserver::wire::error::{ApiError, FieldCause};
 
-/// The shortest life of a token that may be asked for, and the longest; both as in a real cluster.
+/// The shortest and the longest lifetime of a token that a client may request, as in a real cluster.
 const MIN_LIFE_SECONDS: i64 = 600;
 const MAX_LIFE_SECONDS: i64 = 1 << 32;
 
-/// Answers a review, or None if the kind is none.
+/// Answers a review; `None` if the kind is not a review.
 pub fn review(
     shared: &SharedCluster,
     place: &ResourcePlace,

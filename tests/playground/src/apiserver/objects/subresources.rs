@@ -1,5 +1,4 @@
-//! Handles parts of objects with endpoints of their own, beside `status`: tokens, bindings, evictions,
-//! scales.
+//! Handles subresources with their own endpoints, beside `status`: tokens, bindings, evictions, scales.
 
 use axum::body::Body;
 use http::{Response, header};
@@ -39,7 +38,7 @@ pub fn handle(
         ("resize" | "ephemeralcontainers", "get") => {
             show(request, place, 200, &write::WriteOutcome::Stored(place.get(shared, name)?))
         }
-        // There is no kubelet behind logs, exec and the like.
+        // No kubelet exists for logs, exec and the like.
         _ => Err(ApiError::no_such_resource()),
     }
 }
@@ -79,7 +78,7 @@ pub fn bind(
     Ok(success(201))
 }
 
-/// Changes `spec.finalizers`, which hold a namespace beyond its own finalizers.
+/// Changes `spec.finalizers`, which hold a namespace in addition to its ordinary finalizers.
 fn finalize(
     shared: &SharedCluster,
     request: &IncomingRequest,

@@ -155,7 +155,7 @@ fn check_immutable(
     match (kind.group.as_ref(), kind.kind.as_ref()) {
         ("batch", "Job") => {
             fixed(&["selector", "completionMode"]);
-            // The template of a suspended Job may still change, by whoever queues it.
+            // A queue may still change the template of a suspended Job.
             if old_spec["suspend"] != Value::Bool(true) {
                 fixed(&["template"]);
             }

@@ -1,7 +1,7 @@
 //! Serves watches: a stream of frames, read from the log of changes as fast as the client takes them.
 //!
-//! A watch holds a position and no queue. So a slow client costs no memory, and its watch ends when it has
-//! fallen too far behind.
+//! A watch has a position instead of a queue. So a slow client costs no memory, and its watch ends when it
+//! lags too far.
 
 use std::io;
 use std::sync::Arc;
@@ -22,16 +22,16 @@ use crate::apiserver::store::{StoreChange, StoreEvent, TableId};
 use crate::apiserver::wire::error::ApiError;
 use crate::apiserver::wire::query::{InitialEvents, WatchOptions};
 
-/// The changes taken from the log at once, so that its lock is held briefly.
+/// How many changes are taken from the log at once, so that its lock is held briefly.
 const BATCH: usize = 256;
 
-/// The bytes of frames that are gathered before the connection gets them.
+/// How many bytes of frames are collected before they are passed to the connection.
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// The watch of a client ends that was up to date and then falls this many changes behind.
+/// An up-to-date watch ends when it lags by this many changes.
 const MAX_BEHIND: usize = 50_000;
 
-/// The most open watches. More of them mean a client that leaks them.
+/// The most open watches. More of them mean that a client leaks them.
 const MAX_WATCHES: usize = 10_000;
 
 /// The last bookmark comes this long before the server's time limit.
@@ -48,12 +48,12 @@ struct ObjectWatcher {
     view: RenderView,
     filter: ListFilter,
     table: TableId,
-    /// The history that it reports. Another history ends it.
+    /// The history that it reports. The watch ends if the history is replaced.
     epoch: u32,
     /// Everything up to this version was sent or did not match.
     position: u64,
     initial: std::vec::IntoIter<Arc<VersionRecord>>,
-    /// The version from which the bookmark that ends the initial events may be sent.
+    /// The version from which on the bookmark that ends the initial events may be sent.
     end_mark: Option<u64>,
     bookmarks: bool,
     started: bool,
@@ -68,7 +68,7 @@ struct ObjectWatcher {
     _counted: OpenWatch,
 }
 
-/// Whether more follows.
+/// Whether the watch continues.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum WatchEnding {
     Open,
@@ -114,7 +114,7 @@ pub async fn start(
         && asked > 0
         && let Err(error) = front.wait_for_cached(asked).await
     {
-        // Once its parameters are valid, a watch fails with an event.
+        // Once its parameters are valid, a watch reports failures as events.
         return Ok(Body::from(error_frame(&error)));
     }
     // A streaming list without a version is complete once the cache has the store's present version. Until
@@ -259,7 +259,7 @@ impl ObjectWatcher {
         (!out.is_empty()).then(|| Bytes::from(out))
     }
 
-    /// The bookmark that ends the initial events, once nothing is missing.
+    /// The bookmark that ends the initial events, once they are complete.
     fn end_initial(&mut self, out: &mut Vec<u8>) {
         if self.end_mark.is_some_and(|complete_at| self.position >= complete_at) {
             self.end_mark = None;

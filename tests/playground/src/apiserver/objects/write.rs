@@ -12,10 +12,10 @@ use crate::apiserver::store::record::VersionRecord;
 use crate::apiserver::values::ident;
 use crate::apiserver::wire::error::ApiError;
 
-/// How often a change is tried while other changes come first.
+/// How often a change is retried after conflicting changes.
 const MAX_RACES: usize = 64;
 
-/// The names tried for one `generateName`.
+/// How many names are tried for one `generateName`.
 const MAX_NAMES: usize = 8;
 
 /// The part of an object that a request changes.
@@ -30,11 +30,11 @@ pub enum WrittenPart {
 /// The result of a write.
 pub enum WriteOutcome {
     Stored(Arc<VersionRecord>),
-    /// What would have been stored.
+    /// The object that would have been stored.
     Dry(Value),
 }
 
-/// Creates an object from the body of a request. Without a manager, nobody is noted as its writer.
+/// Creates an object from the body of a request. Without a manager, no writer is recorded.
 pub fn create(
     shared: &SharedCluster,
     place: &ResourcePlace,
@@ -91,13 +91,13 @@ pub fn create(
     Err(ApiError::already_exists(kind, &generated))
 }
 
-/// Of a new object, what no writer wrote: the server begins its status.
+/// Removes from a new object what no writer sets: the server initializes its status.
 fn without_writer(kind: &ServedKind, object: &Map<String, Value>) -> Map<String, Value> {
     let status = object.get_key_value("status").filter(|_| kind.has_status());
     status.map(|(key, status)| (key.clone(), status.clone())).into_iter().collect()
 }
 
-/// Changes an object by a function of its present content, as often as needed. Nobody is noted as its writer.
+/// Changes an object by a function of its present content, with retries. No writer is recorded.
 pub fn change(
     shared: &SharedCluster,
     place: &ResourcePlace,
@@ -142,7 +142,7 @@ pub fn change_by(
             return Ok(WriteOutcome::Dry(Value::Object(new)));
         }
         if is_finished(&new) {
-            // The last finalizer is gone. The object is deleted with its stored content.
+            // The last finalizer was removed. The object is deleted with its stored content.
             match shared.store.remove(place.table, &place.key(name), record.version) {
                 Ok(removed) => {
                     shared.removed(place, &removed);
@@ -316,7 +316,7 @@ fn expect_same(
     Ok(())
 }
 
-/// The new object; everything that the request may not change stays as it was.
+/// The new object; everything that the request may not change stays.
 fn merge_parts(
     kind: &ServedKind,
     old: &Map<String, Value>,
@@ -363,7 +363,7 @@ fn merge_parts(
                 }
             }
         }
-        // A body without entries leaves those that there are.
+        // A body without entries keeps the existing ones.
         if !metadata.get("managedFields").is_some_and(Value::is_array) && before["managedFields"].is_array() {
             metadata.insert("managedFields".into(), before["managedFields"].clone());
         }

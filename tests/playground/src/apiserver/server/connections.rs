@@ -22,24 +22,24 @@ use crate::apiserver::cluster::front::{ServerFront, ServerPower};
 use crate::apiserver::server::failing::HangUp;
 use crate::apiserver::server::routes;
 
-/// The connections that may wait to be accepted.
+/// How many connections may wait to be accepted.
 const BACKLOG: u32 = 1024;
 
-/// The requests at the same time on one HTTP/2 connection, as in kube-apiserver. More of them wait.
+/// How many concurrent requests one HTTP/2 connection may have, as in kube-apiserver. Further ones wait.
 const STREAMS: u32 = 100;
 
-/// The pause after a connection could not be accepted because no file descriptors are left.
+/// The pause after a connection could not be accepted because no file descriptor was left.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
 /// Why a server stopped accepting connections.
 enum DownReason {
-    /// For good. It first answers its open requests.
+    /// Permanently. It first answers its open requests.
     Stopped,
     /// Its connections were broken.
     Off,
 }
 
-/// Follows its power switch until it is stopped for good.
+/// Follows its power switch until it is stopped permanently.
 pub async fn run(front: &Arc<ServerFront>, listener: TcpListener) -> io::Result<()> {
     let mut power = front.power.subscribe();
     let mut listener = Some(listener);
@@ -52,7 +52,7 @@ pub async fn run(front: &Arc<ServerFront>, listener: TcpListener) -> io::Result<
                 return Ok(());
             }
         }
-        // The port is bound and does not listen: connections are refused, and no other process gets the port.
+        // The port is bound but does not listen: connections are refused, and no other process gets the port.
         let port = hold_port(front.address)?;
         if !off(front, &mut power).await {
             return Ok(());
@@ -108,7 +108,7 @@ async fn up(
             }
             Some(ended) = connections.join_next() => reap(ended),
             taken = listener.accept() => match taken {
-                // Each connection has a task, as in any server. The tasks end with this loop.
+                // Each connection has its own task, as in any server. The tasks end with this loop.
                 Ok((stream, _)) => drop(connections.spawn(connection(Arc::clone(front), stream))),
                 Err(error) => {
                     tracing::debug!(%error, "a connection was not taken");
@@ -180,7 +180,7 @@ async fn exchange(front: Arc<ServerFront>, stream: impl AsyncRead + AsyncWrite +
                 answering.as_mut().graceful_shutdown();
                 break answering.await;
             }
-            // Open requests go on, and new ones need another connection.
+            // Open requests continue, and new ones need another connection.
             Ok(()) = goaways.changed() => answering.as_mut().graceful_shutdown(),
         }
     };

@@ -1,4 +1,4 @@
-//! Endpoints under `/_sim/`. Through them a test in another process causes what a client can't cause.
+//! Endpoints under `/_sim/`, with which a test in another process causes events that a client can't cause.
 //!
 //! They are off by default. Bodies and answers are JSON. A hook for one server applies to the server that is
 //! asked, unless the body names another one of the cluster (`"server": 1`).
@@ -116,7 +116,7 @@ fn named(front: &Arc<ServerFront>, body: &Value) -> Result<Arc<ServerFront>, Api
     found.ok_or_else(|| ApiError::bad_request(format!("there is no server {number}")))
 }
 
-/// The asking connection may be among those that break, so the answer goes out first.
+/// The requesting connection may be among those that break, so the answer is sent first.
 const BREAK_AFTER: Duration = Duration::from_millis(50);
 
 fn power(front: &ServerFront, body: &Value) -> Result<Value, ApiError> {

@@ -1,5 +1,10 @@
-//! The server as others hold it: a handle for tests and the playground, and the loop that serves. It does not know
-//! what a request for objects means: `objects` does.
+//! The public side of a server: a handle for tests and the playground, and the serving loop.
+//!
+//! Tests must be able to do more than a client can: stop a server, restore an old store, compact the history,
+//! cause faults, and read the whole history afterwards. The handle has these, and `hooks` offers them over
+//! HTTP to a test in another process.
+//!
+//! It does not know what a request for objects means: `objects` does.
 
 mod connections;
 mod failing;
@@ -61,7 +66,7 @@ pub struct ApiServer {
     pub(super) front: Arc<ServerFront>,
 }
 
-/// The part that must be run.
+/// The part that has to run.
 #[must_use = "nothing is served until this is run"]
 pub struct ServerTask {
     front: Arc<ServerFront>,
@@ -73,7 +78,7 @@ pub struct ServerTask {
 pub struct HistoryEntry {
     /// ADDED, MODIFIED or DELETED.
     pub event: &'static str,
-    /// The number of times that the history had been replaced before.
+    /// How often the history was replaced before.
     pub epoch: u32,
     pub version: u64,
     /// `jobs.batch`
@@ -84,7 +89,7 @@ pub struct HistoryEntry {
 }
 
 impl ApiServer {
-    /// Takes the port and fills the store with the objects of a new cluster.
+    /// Binds the port, and fills the store with the objects of a new cluster.
     pub async fn bind(options: ApiServerOptions) -> Result<(ApiServer, ServerTask), ApiServerError> {
         let listen = options.listen;
         let listener = listen_on(listen).await?;
@@ -172,8 +177,7 @@ impl ApiServer {
         self.front.store.version()
     }
 
-    /// Compacts the history before a version (`None`: now). Returns the oldest version that can still be
-    /// read.
+    /// Compacts the history before a version (`None`: now). Returns the oldest version that remains readable.
     pub fn compact(&self, version: Option<u64>) -> u64 {
         self.front.store.compact(version, WindowPolicy::Forget)
     }
@@ -183,8 +187,8 @@ impl ApiServer {
         self.front.store.compact(version, WindowPolicy::Keep)
     }
 
-    /// Makes watches of this server from before now expire, as a restart does. Lists at old versions still
-    /// work.
+    /// Lets watches of this server from earlier versions expire, as a restart does. Lists at old versions
+    /// still work.
     pub fn forget_watch_window(&self) {
         self.front.forget_watch_window();
     }
@@ -196,9 +200,9 @@ impl ApiServer {
         self.front.store.remove_together(place.table, &keys)
     }
 
-    /// Holds this server's cache at a version (`None`: now), behind the store. Its watches see nothing new,
-    /// and lists with `resourceVersion=0` show that version. Returns the version. It is newer than the
-    /// requested one if that no longer exists.
+    /// Holds this server's cache at a version (`None`: now), older than the store's. Its watches see nothing
+    /// new, and lists with `resourceVersion=0` show that version. Returns the version, which is newer than
+    /// the requested one if that no longer exists.
     pub fn hold_cache(&self, version: Option<u64>) -> u64 {
         self.front.hold(version)
     }
@@ -218,7 +222,7 @@ impl ApiServer {
         self.front.faults.arm(fault)
     }
 
-    /// Disarms all faults. What they began goes on. Returns how many were armed.
+    /// Disarms all faults. Faults in progress continue. Returns how many were armed.
     pub fn disarm(&self) -> usize {
         self.front.faults.disarm()
     }
@@ -233,7 +237,7 @@ impl ApiServer {
         self.front.drop_watches(how)
     }
 
-    /// Takes this server down: its connections break, and its port refuses. The store lives on.
+    /// Takes this server down: its connections break, and its port refuses. The store stays.
     ///
     /// Like [`ApiServer::power_on`], it returns when that is done, and needs a running [`ServerTask::serve`].
     pub async fn power_off(&self) {
@@ -258,9 +262,9 @@ impl ApiServer {
         self.front.store.back_up(name)
     }
 
-    /// Restores a backup, and its counter, unless `bump` raises the counter above it (and compacts what was
+    /// Restores a backup, and its counter, unless `bump` raises the counter above it (and compacts everything
     /// before). The servers of the cluster begin with empty caches, and their watches break. Returns the
-    /// version from which the new history goes on; `None` if there is no such backup.
+    /// version from which the new history continues; `None` if the backup does not exist.
     pub fn restore(&self, name: &str, bump: u64) -> Option<u64> {
         self.front.restore(name, bump)
     }
@@ -271,8 +275,8 @@ impl ApiServer {
         ResourceTruth::of(&self.front, group, resource)
     }
 
-    /// Every write of a resource (`"batch"`, `"jobs"`), also those that were compacted. It is empty unless
-    /// the options keep it.
+    /// Every write of a resource (`"batch"`, `"jobs"`), compacted ones included. It is empty unless the
+    /// options keep it.
     pub fn history(&self, group: &str, resource: &str) -> Vec<HistoryEntry> {
         let Ok(place) = self.front.place(group, resource, "") else { return Vec::new() };
         let entries = self.front.store.account(Some(place.table)).entries;

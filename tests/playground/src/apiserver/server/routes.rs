@@ -1,4 +1,4 @@
-//! Routes HTTP requests: finds the path, the verb, the user, and whether the user may.
+//! Routes HTTP requests: determines the path, the verb, the user, and whether the user may.
 
 use std::sync::Arc;
 
@@ -138,7 +138,7 @@ fn fixed(shared: &ServerFront, route: &ApiRoute, parts: &Parts) -> Response<Body
     }
 }
 
-/// The whole body, up to the bound.
+/// The whole body, up to a limit.
 async fn read(shared: &SharedCluster, body: Body) -> Result<Vec<u8>, ApiError> {
     let limit = shared.options.max_body;
     match Limited::new(body, limit).collect().await {

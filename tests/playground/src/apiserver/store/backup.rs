@@ -1,7 +1,7 @@
-//! Backups: named copies of everything, and restoring one of them, as after `etcdctl snapshot restore`.
+//! Backups: named copies of everything, and how one is restored, as by `etcdctl snapshot restore`.
 //!
-//! A restore sets the counter, the objects and the history back. That starts a new epoch: later writes share
-//! their versions with earlier ones but are unrelated to them.
+//! A restore sets back the counter, the objects and the history. That starts a new epoch: later writes reuse
+//! versions of earlier ones but are unrelated to them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -36,9 +36,9 @@ impl ObjectStore {
         inner.version
     }
 
-    /// Restores a copy. `bump` raises the counter above it and compacts what was before, as `--bump-revision
-    /// --mark-compacted` does. Returns the version from which the new epoch goes on; `None` if there is no
-    /// such copy.
+    /// Restores a copy. `bump` raises the counter above it and compacts everything before, as
+    /// `--bump-revision --mark-compacted` does. Returns the version from which the new epoch continues;
+    /// `None` if the copy does not exist.
     pub fn restore(&self, name: &str, bump: u64) -> Option<u64> {
         let mut inner = locked(&self.inner);
         let version = inner.restore(name, bump)?;
@@ -80,7 +80,7 @@ impl StoreInner {
         self.pins.clear();
         let mut tables = backup.tables.into_iter();
         for table in &mut self.tables {
-            // A table that is younger than the copy becomes empty.
+            // A table that was created after the copy becomes empty.
             table.objects = tables.next().unwrap_or_default();
             table.log.clear();
             table.window_floor = version;

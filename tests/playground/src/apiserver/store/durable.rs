@@ -1,9 +1,9 @@
 //! The store's file: one line of JSON for each event. A line is appended before its request is answered. So a
 //! process that is killed and started again has the same history.
 //!
-//! Lines reach the operating system, not the disk. They survive `kill -9`, not a power loss. A last line
-//! without an end was never acknowledged and is cut off. Nothing is ever removed: a file only lives as long
-//! as a test.
+//! Lines reach the operating system, not the disk. They survive `kill -9`, but not a power failure. A last
+//! line without a newline was never acknowledged and is cut off. Nothing is ever removed, because a file
+//! lives only as long as a test.
 //!
 //! | line | what |
 //! |---|---|

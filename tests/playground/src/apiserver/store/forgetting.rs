@@ -1,13 +1,13 @@
-//! Forgets versions: compaction of the history, watch windows that empty, and versions that are pinned.
+//! Forgets versions: compaction of the history, emptied watch windows, and pinned versions.
 
 use super::ObjectStore;
 use crate::apiserver::values::lock::locked;
 
-/// Whether the watch windows also forget what is compacted.
+/// Whether the watch windows also forget compacted versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WindowPolicy {
     Forget,
-    /// A watch can still start from versions that no list can show any more.
+    /// A watch can still start from versions that no list shows any more.
     Keep,
 }
 
@@ -20,7 +20,7 @@ impl ObjectStore {
         inner.floor
     }
 
-    /// Compacts what is too old. Call it now and then.
+    /// Compacts old versions. Called periodically.
     pub fn compact_by_age(&self) {
         let Some(age) = self.limits.age else { return };
         let mut inner = locked(&self.inner);
@@ -34,7 +34,7 @@ impl ObjectStore {
     }
 
     /// Pins the objects at a version for a server's cache, so that compaction keeps them; `None` releases
-    /// them. A version that is gone already can't be pinned: returns the version that is pinned.
+    /// them. A compacted version can't be pinned. Returns the pinned version.
     pub fn pin(&self, server: usize, version: Option<u64>) -> Option<u64> {
         let mut inner = locked(&self.inner);
         match version {

@@ -14,10 +14,10 @@ use super::truth::KeptTruth;
 use super::{AsOf, HistoryLimits, StoreChange, StoreEvent, TableId, TooOld};
 use crate::apiserver::store::record::VersionRecord;
 
-/// Compaction starts when a limit is exceeded by a quarter, so that it comes in batches.
+/// Compaction starts when a limit is exceeded by a quarter, so that it works in batches.
 const SLACK: usize = 4;
 
-/// The time between two moments that are noted. The age of a version is as exact as this.
+/// The time between two recorded moments. The age of a version is known to this precision.
 const AGE_STEP: Duration = Duration::from_millis(250);
 
 #[derive(Default)]
@@ -40,14 +40,14 @@ pub(super) struct StoreInner {
     pub(super) truth: Option<KeptTruth>,
     pub(super) backups: HashMap<String, StoreBackup>,
     pub(super) durable: Option<DurableFile>,
-    /// What other modules keep in the store's file.
+    /// Notes of other modules in the store's file.
     pub(super) notes: Vec<Value>,
-    /// When the event of the file happened that is being replayed.
+    /// During a replay of the file: when the present event happened.
     pub(super) replayed_at: Option<u64>,
     pub(super) clock: StoreClock,
 }
 
-/// Milliseconds since 1970. They never go back while the process lives.
+/// Milliseconds since 1970. They never decrease while the process lives.
 pub(super) struct StoreClock {
     started: Instant,
     unix: Duration,
@@ -91,7 +91,7 @@ impl StoreInner {
         self.replayed_at.unwrap_or_else(|| now().unwrap_or(u64::MAX))
     }
 
-    /// The table of a resource. It is made at the first call.
+    /// The table of a resource. It is created at the first call.
     pub(super) fn table(&mut self, name: &str) -> TableId {
         if let Some(id) = self.by_name.get(name) {
             return *id;
@@ -122,7 +122,7 @@ impl StoreInner {
         table.last_change = record.version;
         self.note_owners(id, &key, previous.as_deref(), record);
         self.tables[id.0].log.push_back(StoreChange { record: Arc::clone(record), previous });
-        // A deletion shares its text with the version before.
+        // A deletion shares its text with the previous version.
         let bytes = if record.deleted { 0 } else { record.tail.len() };
         self.written_bytes += bytes;
         self.written.push_back(WrittenVersion { version: record.version, table: id, key, bytes });

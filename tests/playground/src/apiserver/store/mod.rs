@@ -1,8 +1,8 @@
 //! Stores every version of every object, under one counter.
 //!
 //! Each resource has a table. It holds a chain of versions for each object (for lists at any version that is
-//! not compacted), and a log of changes (the watch window, which can be shorter). Knows nothing of requests,
-//! kinds or rights; objects are opaque text.
+//! not compacted), and a log of changes (the watch window, which can be shorter). It knows nothing of
+//! requests, kinds or rights; objects are opaque text.
 
 mod backup;
 mod durable;
@@ -31,7 +31,7 @@ pub use truth::{EpochStart, ReadableFloor, VersionTruth};
 use crate::apiserver::store::record::{ObjectDraft, VersionRecord};
 use crate::apiserver::values::lock::locked;
 
-/// How much history is kept. What exceeds one of these limits is compacted.
+/// How much history is kept. Anything beyond one of these limits is compacted.
 #[derive(Debug, Clone)]
 pub struct HistoryLimits {
     pub versions: usize,
@@ -47,7 +47,7 @@ impl Default for HistoryLimits {
         HistoryLimits {
             versions: 500_000,
             bytes: 512 << 20,
-            // A real cluster keeps this long.
+            // A real cluster keeps versions for this long.
             age: Some(Duration::from_secs(300)),
             watch_window: 102_400,
         }
@@ -117,7 +117,7 @@ impl ObjectStore {
         Ok(ObjectStore { inner: Mutex::new(inner), limits, version: watch::Sender::new(began), began })
     }
 
-    /// The table of a resource. It is made at the first call.
+    /// The table of a resource. It is created at the first call.
     pub fn table(&self, name: &str) -> TableId {
         locked(&self.inner).table(name)
     }
@@ -249,12 +249,12 @@ impl ObjectStore {
         found
     }
 
-    /// Keeps another module's note in the store's file, if there is one.
+    /// Stores another module's note in the store's file, if the file exists.
     pub fn note(&self, note: &Value) {
         locked(&self.inner).log_note(note);
     }
 
-    /// The notes that the file had when it was opened.
+    /// The notes in the file when it was opened.
     pub fn take_notes(&self) -> Vec<Value> {
         std::mem::take(&mut locked(&self.inner).notes)
     }

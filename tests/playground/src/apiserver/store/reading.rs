@@ -1,4 +1,4 @@
-//! Reads the store: pages of objects at any version that is kept, single objects, and the changes since a
+//! Reads the store: pages of objects at any remaining version, single objects, and the changes since a
 //! version.
 
 use std::sync::Arc;
@@ -7,13 +7,13 @@ use super::{ObjectStore, StoreChange, TableId, TooOld};
 use crate::apiserver::store::record::VersionRecord;
 use crate::apiserver::values::lock::locked;
 
-/// The version of the objects that is read.
+/// The version that a read sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AsOf {
     Newest,
     /// A version of the history, which may be compacted.
     Exact(u64),
-    /// A version that a server's cache holds, whatever was compacted. It is pinned, see [`ObjectStore::pin`].
+    /// A version in a server's cache, even if it was compacted. It is pinned, see [`ObjectStore::pin`].
     Cached(u64),
 }
 
@@ -47,7 +47,7 @@ pub struct PageRequest<'a> {
     pub prefix: &'a str,
     /// Keys up to and including this one were on earlier pages.
     pub after: Option<&'a str>,
-    /// Only objects of this name, in any namespace.
+    /// Only objects with this name, in any namespace.
     pub name: Option<&'a str>,
     pub at: AsOf,
     pub limit: Option<usize>,
@@ -61,12 +61,12 @@ impl PageRequest<'static> {
     }
 }
 
-/// Changes for a watch, and the version up to which there are no others.
+/// Changes for a watch, and the version up to which no others exist.
 #[derive(Debug)]
 pub struct ChangeBatch {
     pub changes: Vec<StoreChange>,
     pub upto: u64,
-    /// The number of changes behind this batch.
+    /// The number of changes after this batch.
     pub behind: usize,
 }
 
@@ -75,7 +75,7 @@ impl ObjectStore {
         locked(&self.inner).tables[table.0].live(key).cloned()
     }
 
-    /// Objects as they are, or as they were at a version that is still kept.
+    /// Objects as they are, or as they were at a remaining version.
     pub fn page(&self, table: TableId, request: &PageRequest<'_>) -> Result<ObjectPage, TooOld> {
         let inner = locked(&self.inner);
         let version = inner.resolve(request.at)?;
@@ -106,7 +106,7 @@ impl ObjectStore {
         Ok(page)
     }
 
-    /// One object as it was at a version that is still kept.
+    /// One object as it was at a remaining version.
     pub fn get_at(
         &self,
         table: TableId,
@@ -120,14 +120,14 @@ impl ObjectStore {
         Ok((version, record.filter(|r| !r.deleted).cloned()))
     }
 
-    /// Whether every change after a version is still there. An open watch that has everything up to there
-    /// goes on, even if changes of other objects are forgotten.
+    /// Whether every change after a version still exists. An open watch that has everything up to it
+    /// continues, even if changes of other objects are forgotten.
     pub fn has_all_since(&self, table: TableId, version: u64) -> bool {
         locked(&self.inner).tables[table.0].dropped <= version
     }
 
-    /// The changes after a version, oldest first. Returns at least `max` changes if there are as many;
-    /// changes of one version are never split.
+    /// The changes after a version, oldest first. Returns at least `max` changes if they exist; changes of
+    /// one version are never split.
     pub fn changes_after(
         &self,
         table: TableId,

@@ -130,7 +130,7 @@ fn write_member(out: &mut Vec<u8>, key: &str, value: &Value) {
     out.push(b',');
     out.extend_from_slice(Value::from(key).to_string().as_bytes());
     out.push(b':');
-    // A value in memory always has a text, and a vector always takes it.
+    // A value in memory can always be written as text, and a vector accepts it.
     if serde_json::to_writer(&mut *out, value).is_err() {
         out.extend_from_slice(b"null");
     }

@@ -1,5 +1,5 @@
 //! Records what really happened, apart from the history, so that neither compaction nor a restore changes it.
-//! It judges what a client claims to have seen.
+//! Tests compare a client's claims with it.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::apiserver::values::lock::locked;
 /// The most entries, at about 120 bytes each.
 const MAX_ENTRIES: usize = 4_000_000;
 
-/// The most moments of compaction.
+/// The most recorded compactions.
 const MAX_FLOORS: usize = 1_000_000;
 
 /// One version of one object.
@@ -27,7 +27,7 @@ pub struct VersionTruth {
     pub uid: Arc<str>,
     /// Milliseconds since 1970.
     pub at: u64,
-    /// Since when no exact list can show it; `None` while one can. No list ever shows a deletion.
+    /// The time since which no exact list can show it; `None` while one can. No list ever shows a deletion.
     pub unreadable_since: Option<u64>,
 }
 
@@ -39,11 +39,11 @@ pub struct EpochStart {
     pub at: u64,
     /// The epoch that was restored, and up to which version; `None` for the first.
     pub parent: Option<(u32, u64)>,
-    /// The version from which it goes on.
+    /// The version from which it continues.
     pub version: u64,
 }
 
-/// The moment from which versions before `floor` could no longer be read.
+/// The time from which versions before `floor` could no longer be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadableFloor {
     pub at: u64,
@@ -65,7 +65,7 @@ pub struct TruthAccount {
     pub now: u64,
 }
 
-/// The part of it that the store keeps.
+/// The part of it that the store holds.
 #[derive(Default)]
 pub(super) struct KeptTruth {
     entries: VecDeque<VersionTruth>,
@@ -102,7 +102,7 @@ impl StoreInner {
         }
     }
 
-    /// Call it when the floor has changed.
+    /// Must be called when the floor has changed.
     pub(super) fn note_floor(&mut self) {
         let floor = ReadableFloor { at: self.now(), epoch: self.epoch, floor: self.floor };
         let Some(kept) = &mut self.truth else { return };
@@ -143,8 +143,7 @@ impl TruthAccount {
     /// Computes for each entry since when it can't be read.
     fn judge(&mut self) {
         let mut verdicts: Vec<Option<u64>> = self.entries.iter().map(|entry| Some(entry.at)).collect();
-        // An epoch's own entries, and those that it took over from its ancestors, from the newest version
-        // down.
+        // An epoch's own entries, and those of its ancestors, from the newest version down.
         for (at, start) in self.epochs.iter().enumerate() {
             let end = self.epochs.get(at + 1).map(|next| next.at);
             let floors: Vec<ReadableFloor> =
@@ -156,14 +155,14 @@ impl TruthAccount {
                 if entry.event == StoreEvent::Deleted {
                     continue;
                 }
-                // A version is gone once the floor reaches the version that replaced it.
+                // A version becomes unreadable once the floor reaches the version that replaced it.
                 let lost = replaced.and_then(|replaced| {
                     let reached = floors.partition_point(|floor| floor.floor < replaced);
                     floors.get(reached).map(|floor| floor.at)
                 });
                 let before = verdicts[index].filter(|_| entry.epoch != start.number);
                 verdicts[index] = match lost {
-                    // It was gone in the epoch before already.
+                    // It was unreadable in the previous epoch already.
                     Some(at) if at <= start.at => before.or(lost),
                     _ => lost.or(end),
                 };

@@ -1,6 +1,6 @@
 //! Base64: the standard alphabet for secrets, the URL-safe alphabet for continue tokens.
 //!
-//! It is written here because it takes forty lines and would otherwise be a dependency of its own.
+//! It is written here because a dependency for forty lines is not worthwhile.
 
 const STANDARD: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 const URL: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";

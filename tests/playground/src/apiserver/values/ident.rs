@@ -1,4 +1,4 @@
-//! Identities and times: random uids and name suffixes, RFC 3339 texts, ages as people read them.
+//! Identities and times: random uids and name suffixes, RFC 3339 texts, ages for people.
 //!
 //! The operating system seeds the random numbers, but they are no cryptography: a simulator's uids and tokens
 //! must be unique, not secret.
@@ -19,7 +19,7 @@ const SUFFIX_LENGTH: usize = 5;
 pub struct RandomSource(Mutex<u64>);
 
 impl RandomSource {
-    /// The same seed gives the same sequence. Without a seed the operating system gives one.
+    /// The same seed gives the same sequence. Without a seed, the operating system provides one.
     pub fn new(seed: Option<u64>) -> Self {
         RandomSource(Mutex::new(seed.unwrap_or_else(|| RandomState::new().hash_one(0x6b75_6265_u64))))
     }
@@ -69,7 +69,7 @@ pub fn unix_now() -> i64 {
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
 }
 
-/// The present time as metadata carries it: UTC, whole seconds.
+/// The present time in the form of metadata: UTC, whole seconds.
 pub fn now() -> String {
     rfc3339(unix_now())
 }
@@ -80,7 +80,7 @@ pub fn rfc3339(unix: i64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", second / 3600, second / 60 % 60, second % 60)
 }
 
-/// The seconds since 1970 of an RFC 3339 text. Fractions are dropped, offsets are honoured.
+/// The seconds since 1970 of an RFC 3339 text. Fractions are dropped, and offsets are applied.
 pub fn parse_rfc3339(text: &str) -> Option<i64> {
     let (date, rest) = text.split_once(['T', 't'])?;
     let mut date = date.splitn(3, '-').map(|part| part.parse::<i64>().ok());
@@ -111,7 +111,7 @@ fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     era * 146_097 + yoe * 365 + yoe / 4 - yoe / 100 + doy - 719_468
 }
 
-/// A duration as a table column shows it: two units at most, and coarser the longer it is.
+/// A duration as in a table column: at most two units, and coarser the longer it is.
 pub fn human_duration(seconds: i64) -> String {
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
     match seconds {

@@ -1,8 +1,8 @@
-//! Locks that no panic poisons.
+//! Locks that ignore poisoning.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Takes a lock. Its holders never leave half a change behind, so a panic elsewhere is no reason to stop.
+/// Takes a lock. Its holders never leave half a change, so a panic elsewhere is no reason to stop.
 pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

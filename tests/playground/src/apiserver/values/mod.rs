@@ -1,4 +1,4 @@
-//! Values that clients see and that know no object: identities and times, Base64, users, versions.
+//! Values that clients see and that depend on no object: identities and times, Base64, users, versions.
 
 pub(crate) mod base64;
 pub(crate) mod ident;

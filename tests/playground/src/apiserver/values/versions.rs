@@ -6,11 +6,11 @@ pub enum VersionStyle {
     /// As Kubernetes defines them.
     #[default]
     Decimal,
-    /// As some aggregated servers do: two versions are only equal or not.
+    /// As in some aggregated servers: two versions are either equal or not comparable.
     Opaque,
 }
 
-/// It is odd, so that the multiplication can be undone. It scatters neighbours.
+/// An odd factor, so that the multiplication can be undone. It scatters neighbours.
 const SCATTER: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The number whose product with [`SCATTER`] is 1.
@@ -20,7 +20,7 @@ const GATHER: u64 = inverse(SCATTER);
 const MARK: char = 'v';
 
 const fn inverse(odd: u64) -> u64 {
-    // Each step doubles the number of correct bits. There are three at first.
+    // Each step doubles the number of correct bits, which is three at first.
     let mut inverse = odd;
     let mut right = 3;
     while right < 64 {
@@ -38,7 +38,7 @@ impl VersionStyle {
         }
     }
 
-    /// The decimal text of a client's version. A text that is none of ours stays as it is and is refused
+    /// The decimal text of a client's version. A text that is not one of ours stays unchanged and is refused
     /// later.
     pub fn decimal(self, text: &str) -> String {
         let opaque = || u64::from_str_radix(text.strip_prefix(MARK)?, 16).ok();

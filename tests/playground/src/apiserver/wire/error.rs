@@ -1,7 +1,7 @@
 //! Failures as the API reports them: a `Status` object with a code, a reason and details.
 //!
-//! Knows the real server's wording for the cases that clients look at. Knows nothing of HTTP connections or
-//! of what is stored.
+//! It knows the real server's wording for the cases that clients check, and nothing of HTTP connections or
+//! the store.
 
 use serde_json::{Map, Value, json};
 
@@ -14,7 +14,7 @@ pub struct ApiError {
     pub reason: &'static str,
     pub message: String,
     pub details: Option<Value>,
-    /// A token with which a list may go on although its snapshot is gone.
+    /// A token with which a list may continue although its snapshot is gone.
     pub continue_token: Option<String>,
     pub retry_after: Option<u32>,
 }
@@ -36,7 +36,7 @@ impl FieldCause {
         }
     }
 
-    /// Like [`FieldCause::invalid`], but shows the value as it is.
+    /// Like [`FieldCause::invalid`], but without quotes around the value.
     pub fn invalid_raw(field: &str, value: &str, why: &str) -> Self {
         FieldCause {
             reason: "FieldValueInvalid",
@@ -106,7 +106,7 @@ impl ApiError {
         Self::new(401, "Unauthorized", "Unauthorized")
     }
 
-    /// A failure without a reason, as the real server gives for a malformed version of a watch.
+    /// A failure without a reason, as the real server returns it for a malformed version of a watch.
     pub fn unknown(message: impl Into<String>) -> Self {
         Self::new(500, "", message)
     }

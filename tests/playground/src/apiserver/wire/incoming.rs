@@ -1,4 +1,4 @@
-//! A request that was read: its path, its parameters, and its user.
+//! A parsed request: its path, its parameters, and its user.
 
 use http::{HeaderMap, Method, header};
 use serde_json::Value;
@@ -19,7 +19,7 @@ pub struct ObjectPath {
     pub subresource: String,
 }
 
-/// A request that was read and whose user is known.
+/// A parsed request whose user is known.
 pub struct IncomingRequest {
     pub path: ObjectPath,
     pub method: Method,
@@ -68,7 +68,7 @@ pub fn parse(body: &[u8], expected: &str) -> Result<Value, ApiError> {
     })
 }
 
-/// The parser's error in the real server's words.
+/// The parser's error in the words of the real server.
 fn complaint(body: &[u8], error: &serde_json::Error) -> String {
     if error.is_eof() {
         return "unexpected end of JSON input".to_owned();

@@ -1,4 +1,4 @@
-//! The parameters of lists and watches: which are allowed together, and continue tokens.
+//! The parameters of lists and watches: their valid combinations, and continue tokens.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use crate::apiserver::values::base64;
 use crate::apiserver::values::versions::VersionStyle;
 use crate::apiserver::wire::error::{ApiError, FieldCause};
 
-/// Decoded query parameters. The last of a repeated name wins.
+/// Decoded query parameters. If a name is repeated, the last one counts.
 #[derive(Debug, Clone, Default)]
 pub struct QueryParameters(Vec<(String, String)>);
 
@@ -98,12 +98,12 @@ pub struct ListOptions {
     pub token: Option<ContinueToken>,
 }
 
-/// The place where a list goes on.
+/// The position at which a list continues.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContinueToken {
-    /// `None` goes on at the newest version, inconsistently.
+    /// `None` continues at the newest version, inconsistently.
     pub version: Option<u64>,
-    /// The key after which it goes on, below the prefix of the list.
+    /// The key after which it continues, relative to the prefix of the list.
     pub after: String,
 }
 
@@ -115,7 +115,7 @@ pub struct WatchOptions {
     pub initial: InitialEvents,
     pub bookmarks: bool,
     pub timeout: Option<u64>,
-    /// Whether the HTTP status reports a version that is too old, and not the stream.
+    /// Whether a version that is too old is reported by the HTTP status instead of the stream.
     pub expired_as_status: bool,
 }
 
@@ -123,7 +123,7 @@ pub struct WatchOptions {
 pub enum InitialEvents {
     /// The version decides.
     ByVersion,
-    /// A streaming list that a bookmark ends.
+    /// A streaming list, which a bookmark ends.
     Streamed,
     Skipped,
 }
@@ -256,7 +256,7 @@ fn number(query: &QueryParameters, name: &str) -> Result<Option<u64>, ApiError> 
     }
 }
 
-/// A client's version. The error is the real server's.
+/// A client's version. The error is that of the real server.
 pub fn parse_version(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| {
         let quoted = crate::apiserver::wire::error::quoted(text);

@@ -32,7 +32,7 @@ impl LabelSelector {
         self.0.is_empty()
     }
 
-    /// `labels` looks a label up.
+    /// `labels` returns the value of a label.
     pub fn matches<'a>(&self, labels: impl Fn(&str) -> Option<&'a str>) -> bool {
         self.0.iter().all(|r| {
             let value = labels(&r.key);
@@ -59,7 +59,7 @@ enum SelectorToken {
     End,
 }
 
-/// Longer symbols come before their beginnings.
+/// Longer symbols come before their own prefixes.
 const SYMBOLS: &[&str] = &["==", "!=", "=", "!", ",", "(", ")", ">", "<"];
 
 fn lex(text: &str) -> Vec<SelectorToken> {
@@ -232,7 +232,7 @@ impl FieldSelector {
         self.0.iter().all(|(name, equal, value)| (field(name).unwrap_or("") == value) == *equal)
     }
 
-    /// The value that a field must have, if there is one.
+    /// The value that a field must have, if any.
     pub fn required(&self, field: &str) -> Option<&str> {
         self.0.iter().find(|(name, equal, _)| name == field && *equal).map(|(_, _, value)| value.as_str())
     }
@@ -256,8 +256,8 @@ fn terms_of(text: &str) -> Vec<&str> {
     terms
 }
 
-/// Removes escapes. A backslash may only stand before a backslash, a comma or an equals sign, and the last
-/// two need it.
+/// Removes escapes. A backslash may only precede a backslash, a comma or an equals sign; the last two must be
+/// escaped.
 fn unescaped(value: &str) -> Result<String, ApiError> {
     let invalid = |sequence: &str| {
         ApiError::bad_request(format!("invalid field selector: invalid escape sequence: {sequence}"))

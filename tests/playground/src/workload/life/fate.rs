@@ -1,5 +1,5 @@
 //! Decides how a running job ends or is interrupted, write by write as the Job controller does it: pods end,
-//! the status lists them as not yet counted, their finalizers go, and the status counts them.
+//! the status lists them as uncounted, their finalizers are removed, and the status counts them.
 
 use super::{JobLife, JobPhase, LifeAction, MAX_PREEMPTIONS, PodIndex, PodState};
 
@@ -62,7 +62,7 @@ impl JobLife {
         self.push_job(1);
     }
 
-    /// One pod fails. Another one takes its place, or the job has failed too often.
+    /// One pod fails. Another one replaces it, or the job has failed too often.
     fn lose_pod(&mut self, end: PodState, now: u64) {
         let pods = self.active_pods();
         let lost = self.rng.pick(&pods);
@@ -139,7 +139,7 @@ impl JobLife {
         self.user_deletes(0);
     }
 
-    /// Does what the garbage collector does after the owner is gone.
+    /// Does what the garbage collector does after the owner is deleted.
     pub(super) fn collect_pods(&mut self) {
         for index in 0..self.pods.len() {
             let pod = self.pods[index];

@@ -1,11 +1,11 @@
-//! The identity of what was committed: a number that moves with every transaction, and the line in which it moves. A
-//! line is a random number that a writer draws when it opens the journal or comes back to it, and the journal keeps the
-//! ends of earlier lines.
+//! The identity of the committed history: a number that grows with every transaction, and the line in which
+//! it grows. A line is a random number that a writer draws when it opens the journal or reconnects to it, and
+//! the journal keeps the ends of earlier lines.
 //!
-//! A standby server that takes over without the newest commits ends the present line early, since every writer has to
-//! connect again. So whoever knew a commit beyond that end learns it with the next transaction, whatever the lost
-//! commits were, and however many others have written since. Positions of states alone do not show it: a lost gap or
-//! save has none, and new states take the positions of lost ones.
+//! A standby server that takes over without the newest commits ends the present line early, because every
+//! writer has to reconnect. So a writer that knew a later commit notices the loss in its next transaction,
+//! whatever was lost, and however many others have written since. Comparing positions of states was rejected:
+//! a lost gap or save has none, and new states take the positions of lost ones.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -15,15 +15,15 @@ use super::session::ServerSession;
 use crate::report::LOST;
 use crate::store::rows::StoreResult;
 
-/// Under this name `kw_agreed` has the ends of earlier lines.
+/// The name under which `kw_agreed` stores the ends of earlier lines.
 const LINES: &str = "lines";
-/// Lines whose ends are kept: a writer that comes back after more of them is refused.
+/// How many ends of lines are kept. A writer that reconnects after more lines is refused.
 const MOST_LINES: usize = 256;
 
-/// Moves the number, and with it locks the row up to the end of the transaction.
+/// Increases the number. This also locks the row until the end of the transaction.
 pub(crate) const MOVE: &str = "UPDATE kw_journal SET moves = moves + 1 WHERE id = 1";
 
-/// The commits as the writer last knew them.
+/// The identity of the commits that the writer knew last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CommitIdentity {
     pub moves: i64,
@@ -31,7 +31,7 @@ pub(crate) struct CommitIdentity {
 }
 
 impl CommitIdentity {
-    /// As a transaction finds it that has moved the number.
+    /// The identity before the present transaction increased the number.
     pub fn before_move(moves: i64, line: i64) -> Self {
         Self { moves: moves - 1, line }
     }
@@ -40,15 +40,15 @@ impl CommitIdentity {
         Self { moves: self.moves + 1, ..self }
     }
 
-    /// Whether what `known` says is a part of this history, whose earlier lines ended so.
+    /// Whether `known` is part of this history, whose earlier lines ended as given.
     fn descends(self, known: Self, ended: &[Self]) -> bool {
         let same_line = self.line == known.line && self.moves >= known.moves;
         same_line || ended.iter().any(|end| end.line == known.line && end.moves >= known.moves)
     }
 }
 
-/// Expects that nothing of what is known was lost. Others may have committed since. Where something was, the transaction
-/// that is under way ends: it holds the row that every writer needs.
+/// Expects that no known commit was lost; others may have committed since. If one was lost, the present
+/// transaction ends, because it holds the row that every writer needs.
 pub(crate) async fn expect(
     session: &mut ServerSession,
     found: CommitIdentity,
@@ -57,12 +57,12 @@ pub(crate) async fn expect(
     if found == known || found.descends(known, &[]) || found.descends(known, &ended(session).await?) {
         return Ok(());
     }
-    // Others go on, and this process may take a while to end.
+    // Others continue, while this process may take some time to end.
     session.script("ROLLBACK").await?;
     Err(lost(found, known))
 }
 
-/// Begins a line, in a transaction of its own. A writer that comes back says what it knew.
+/// Begins a line, in a transaction of its own. A writer that reconnects passes the identity that it knew.
 pub(crate) async fn begin_line(
     session: &mut ServerSession,
     known: Option<CommitIdentity>,

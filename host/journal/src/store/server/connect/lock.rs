@@ -1,5 +1,5 @@
-//! Advisory locks, which a session holds on the server as long as it lives: the journal's own, and one
-//! for each replica.
+//! Advisory locks, which a session holds on the server as long as it lives: the journal's own, and one for
+//! each replica.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use super::session::ServerSession;
 use crate::store::rows::StoreResult;
 use crate::store::server::engine::dialect::ServerDialect;
 
-/// A process that was killed a moment ago has let go of the lock by then.
+/// A process that was killed a moment ago has released the lock within this time.
 const LOCK: Duration = Duration::from_secs(5);
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
-/// A right that a lock stands for. A process that has the journal for itself holds the journal's own lock.
-/// A replica holds that one only while it comes in, and then one of its own.
+/// The right that a lock grants. A process that does not share the journal holds the journal's own lock. A
+/// replica holds that one only while it joins, and then one of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LockRight {
     Whole,
@@ -29,12 +29,12 @@ impl LockRight {
         }
     }
 
-    /// Expressions that name it.
+    /// The SQL expressions for its name.
     fn name(self, dialect: ServerDialect) -> String {
         match (dialect, self.number()) {
-            // The second number is the schema's: each may have a journal of its own.
+            // The second number identifies the schema: each may have its own journal.
             (ServerDialect::Postgres, number) => format!("{}, hashtext(current_schema())", CLASS + number),
-            // A name has room for 64 characters. SHA-1 is no longer there in newer versions of MySQL.
+            // A name may have 64 characters. Newer versions of MySQL lack SHA-1.
             (ServerDialect::Mysql, 0) => "concat('kubewitness ', left(sha2(database(), 256), 40))".into(),
             (ServerDialect::Mysql, number) => {
                 format!("concat('kubewitness {number} ', left(sha2(database(), 256), 40))")
@@ -78,11 +78,11 @@ impl LockRight {
 /// The class of our advisory locks on PostgreSQL.
 const CLASS: i64 = 1_263_291_953;
 
-/// Who holds the lock, as far as the server tells.
+/// The holder of the lock, as far as the server reports it.
 #[derive(Debug)]
 pub(crate) struct LockHolder {
     pub name: String,
-    /// The server's number of its session; `None` where it has just ended.
+    /// The server's number of its session; `None` if the session has just ended.
     pub session: Option<i64>,
 }
 
@@ -92,7 +92,7 @@ pub(crate) enum LockAttempt {
     Others(LockHolder),
 }
 
-/// For the row that says who writes.
+/// The description of this process in the row of the writer.
 pub(crate) fn myself() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host = if host.trim().is_empty() { "a machine without a name" } else { host.trim() };
@@ -104,7 +104,7 @@ async fn number(session: &mut ServerSession, text: &str) -> StoreResult<Option<i
     Ok(rows.first().map(|row| row.optional_int(0)).transpose()?.flatten())
 }
 
-/// Asks once.
+/// Tries once.
 pub(crate) async fn try_lock(session: &mut ServerSession, seat: LockRight) -> StoreResult<bool> {
     let text = seat.lock(session.dialect());
     Ok(number(session, &text).await? == Some(1))
@@ -124,7 +124,7 @@ pub(crate) async fn holding_session(
     number(session, &text).await
 }
 
-/// The server's number of the session that asks.
+/// The server's number of the present session.
 pub(crate) fn own_number_expression(dialect: ServerDialect) -> &'static str {
     match dialect {
         ServerDialect::Postgres => "pg_backend_pid()",
@@ -137,7 +137,7 @@ pub(crate) async fn own_number(session: &mut ServerSession) -> StoreResult<i64> 
     Ok(number(session, &text).await?.unwrap_or_default())
 }
 
-/// Asks until this session has the lock, or the time is over.
+/// Retries until this session has the lock, or the time is over.
 pub(crate) async fn lock(session: &mut ServerSession, seat: LockRight) -> StoreResult<LockAttempt> {
     let deadline = Instant::now() + LOCK;
     loop {
@@ -155,8 +155,8 @@ pub(crate) async fn lock(session: &mut ServerSession, seat: LockRight) -> StoreR
     }
 }
 
-/// Ends a session of our own that the server still keeps: until it is over, it is not decided what
-/// became of its transaction. It must hold the lock, so it can be nobody else's by now.
+/// Ends a session of our own that the server still keeps: until it ends, the fate of its transaction is
+/// undecided. It must hold the lock, so its number can't belong to anybody else by now.
 pub(crate) async fn end_own(session: &mut ServerSession, seat: LockRight, number: i64) -> StoreResult<()> {
     if holding_session(session, seat).await? != Some(number) {
         return Ok(());
@@ -175,7 +175,7 @@ pub(crate) async fn end_session(session: &mut ServerSession, number: i64) -> Sto
     }
 }
 
-/// The statement by which an operator ends a session.
+/// The statement with which an operator ends a session.
 pub(crate) fn how_to_end(dialect: ServerDialect, number: i64) -> String {
     match dialect {
         ServerDialect::Postgres => format!("SELECT pg_terminate_backend({number})"),

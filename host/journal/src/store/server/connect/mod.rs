@@ -1,5 +1,8 @@
 //! Sessions with a server: how one begins, which locks it holds, and which other replicas have one.
-//! Knows no row of a state.
+//!
+//! A lock and a time limit belong to a session, and a pooler or a failover can exchange the session
+//! unnoticed. So a session is tested when it begins, a writer compares who writes in every transaction
+//! ([`commits`]), and a session with an error is never used again. It knows nothing about states.
 
 pub(super) mod commits;
 pub(super) mod lock;

@@ -1,7 +1,8 @@
-//! The sessions that read. A session that failed, or that has an unread answer, is closed. A session
-//! that was idle is tested first.
+//! The pool of sessions that read. A session that failed, or that has an unread answer, is closed. An idle
+//! session is tested before it is used.
 //!
-//! It is not the pool of sqlx: it lends a `ServerSession`, which ends at an unread answer or a silent server.
+//! The pool of sqlx was rejected: this one lends a `ServerSession`, which ends at an unread answer or a
+//! silent server.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,10 +18,10 @@ use super::session::ServerSession;
 use crate::store::rows::StoreResult;
 use crate::store::{StoreConnection, StoreReader};
 
-/// A session that was idle for longer is tested: a restarted server has ended it.
+/// A session that was idle longer is tested: a restarted server has ended it.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// How long a reader waits for another to be done.
+/// How long a reader waits for another to finish.
 const WAIT: Duration = Duration::from_secs(30);
 
 pub(crate) struct SessionPool {

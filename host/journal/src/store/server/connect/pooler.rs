@@ -1,17 +1,18 @@
-//! Recognises a pooler that lends each transaction another session of the server, as PgBouncer does with
-//! `pool_mode = transaction`. The lock of the journal, a replica's seat and the settings belong to one session, so
+//! Detects a pooler that gives each transaction another session of the server, as PgBouncer does with
+//! `pool_mode = transaction`. The journal's lock, a replica's seat and the settings belong to one session, so
 //! such an address is refused.
 //!
-//! No server says that a pooler is in between, and the number of a session proves nothing where an address leads to
-//! several servers. So one session gets a mark. The address is refused if another session reads the mark, or if
-//! the mark is gone. A session that its client has alone, as with `pool_mode = session`, passes. Later the writer
-//! compares the session's number in each transaction, because a busy pooler may pass this test.
+//! No server reports that a pooler is in between, and the number of a session proves nothing if an address
+//! leads to several servers. So one session gets a mark. The address is refused if another session reads the
+//! mark, or if the mark disappears. A session that belongs to one client, as with `pool_mode = session`,
+//! passes. Later the writer compares the session's number in each transaction, because a busy pooler may pass
+//! this test.
 
 use super::session::ServerSession;
 use crate::store::rows::StoreResult;
 use crate::store::server::engine::dialect::ServerDialect;
 
-/// Clients of a busy pooler may come in between, and take the session that would have shown the mark.
+/// Clients of a busy pooler may come in between, and take the session that would have had the mark.
 const LOOKS: u32 = 3;
 
 pub(crate) const LENT: &str = "a pooler lends this process another session of the server for each transaction, and the \
@@ -19,7 +20,8 @@ pub(crate) const LENT: &str = "a pooler lends this process another session of th
 pub(crate) const REMEDY: &str =
     "connect to the server itself, or let the pooler pool sessions (`pool_mode = session` in PgBouncer)";
 
-/// Statements without places: a statement that one client prepared would disturb another client of its session.
+/// Statements without parameters: a statement that one client prepared would disturb another client of the
+/// same session.
 fn set_mark(dialect: ServerDialect) -> &'static str {
     match dialect {
         ServerDialect::Postgres => {
@@ -41,7 +43,7 @@ async fn mark(session: &mut ServerSession, text: &str) -> StoreResult<Option<Vec
     row.map_or(Ok(None), |mut row| row.optional_bytes(0))
 }
 
-/// A pooler shares the sessions out if two open connections do not each have one of their own.
+/// Whether a pooler shares the sessions, so that two open connections do not each have their own.
 pub(crate) async fn is_lent(one: &mut ServerSession, other: &mut ServerSession) -> StoreResult<bool> {
     let dialect = one.dialect();
     let own = mark(one, set_mark(dialect)).await?;

@@ -1,5 +1,5 @@
-//! Replicas that share a journal. Each has a seat: an advisory lock that ends with its session, and a
-//! row with its name.
+//! Replicas that share a journal. Each has a seat: an advisory lock that ends with its session, and a row
+//! with its name.
 
 use kubewitness_core::ports::JournalError;
 
@@ -9,23 +9,24 @@ use crate::report::JournalReplica;
 use crate::store::rows::StoreResult;
 use crate::store::server::engine::dialect::ServerDialect;
 
-/// Replicas of one journal at most.
+/// The most replicas of one journal.
 pub(crate) const MOST: u8 = 16;
 
-/// A replica that holds the journal and says nothing to the server for so long has been stopped: the
-/// others don't wait for it any longer.
+/// A replica that holds the journal's row and sends nothing for this many seconds is considered suspended.
+/// The others don't wait for it any longer.
 const STALLED_SECONDS: i64 = 10;
 
 /// How a replica shares the journal with others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplicaSharing {
-    /// As people know the replica; unique.
+    /// The unique name by which people know the replica.
     pub name: String,
-    /// By which the replicas elect who dispatches: those of another one are of another cluster.
+    /// The Lease with which the replicas elect the leader. A replica with another Lease belongs to another
+    /// cluster.
     pub lease: String,
 }
 
-/// A present replica, and its election.
+/// A replica that is present, and its election.
 pub(crate) struct PresentReplica {
     pub replica: JournalReplica,
     pub lease: String,
@@ -34,7 +35,7 @@ pub(crate) struct PresentReplica {
     pub seat: LockRight,
 }
 
-/// Those whose sessions live.
+/// The replicas with living sessions.
 pub(crate) async fn seated(session: &mut ServerSession) -> StoreResult<Vec<PresentReplica>> {
     let text = "SELECT r.slot, r.name, r.lease, r.since_ms, r.term, j.term FROM kw_replicas r \
                 JOIN kw_journal j ON j.id = 1 ORDER BY r.slot";
@@ -54,7 +55,8 @@ pub(crate) async fn seated(session: &mut ServerSession) -> StoreResult<Vec<Prese
     Ok(seated)
 }
 
-/// Takes a free seat. The caller holds the journal's own lock, so no other replica does at the same time.
+/// Takes a free seat. The caller holds the journal's own lock, so no other replica takes one at the same
+/// time.
 pub(crate) async fn take_replica_slot(
     session: &mut ServerSession,
     sharing: &ReplicaSharing,
@@ -78,9 +80,8 @@ pub(crate) async fn take_replica_slot(
     Ok(None)
 }
 
-/// Ends sessions of replicas that were stopped in the middle of a transaction: nobody else could write
-/// until the server gives them up, which one of them does after hours. One that is wrongly taken for
-/// stopped connects again.
+/// Ends sessions of replicas that were suspended in the middle of a transaction. Nobody else could write
+/// until the server ends them, which may take hours. A replica whose session is ended by mistake reconnects.
 pub(crate) async fn end_stalled(session: &mut ServerSession, mine: LockRight) -> StoreResult<()> {
     for other in seated(session).await?.into_iter().filter(|other| other.seat != mine) {
         if is_stalled(session, other.session).await? {
@@ -92,7 +93,7 @@ pub(crate) async fn end_stalled(session: &mut ServerSession, mine: LockRight) ->
     Ok(())
 }
 
-/// Nothing has come from it for a while. A replica that is well asks every second.
+/// Whether nothing has come from it for a while. A healthy replica sends a query every second.
 pub(crate) async fn is_stalled(session: &mut ServerSession, number: i64) -> StoreResult<bool> {
     match session.dialect() {
         ServerDialect::Postgres => {
@@ -101,8 +102,8 @@ pub(crate) async fn is_stalled(session: &mut ServerSession, number: i64) -> Stor
             let params = vec![number.into(), STALLED_SECONDS.into()];
             Ok(!session.fetch(text, params).await?.is_empty())
         }
-        // MySQL's table of sessions has what each of them asks as a text, and is refused as a whole while
-        // there are bytes in one of these, as in what other replicas write.
+        // MySQL's table of sessions has the current query of each session as text. The whole table fails
+        // while one of them contains binary bytes, as other replicas' writes do.
         ServerDialect::Mysql => {
             for mut row in session.answers("SHOW PROCESSLIST").await? {
                 if row.int(0)? == number {
@@ -114,10 +115,11 @@ pub(crate) async fn is_stalled(session: &mut ServerSession, number: i64) -> Stor
     }
 }
 
-/// Marks the holder of the lock as a replica that comes in, and not as a process that has the journal for itself.
+/// Marks the holder of the lock as a replica that joins, and not as a process that has the journal for
+/// itself.
 const COMES_IN: &str = "a replica that comes in, ";
 
-/// Takes the journal's own lock for as long as it takes to come in.
+/// Holds the journal's own lock while it joins.
 pub(crate) async fn come_in(
     session: &mut ServerSession,
     sharing: &ReplicaSharing,
@@ -130,7 +132,7 @@ pub(crate) async fn come_in(
             session.fetch(text, vec![name.as_str().into()]).await?;
         }
         LockAttempt::Others(holder) if holder.name.starts_with(COMES_IN) => {
-            // It was stopped on its way.
+            // It was suspended while it joined.
             if let Some(number) = holder.session
                 && is_stalled(session, number).await?
             {
@@ -144,7 +146,7 @@ pub(crate) async fn come_in(
     Ok(lock)
 }
 
-/// The first text is stored, and returned to all.
+/// The first text is stored, and every caller gets it.
 pub(crate) async fn agree(session: &mut ServerSession, name: &str, text: &str) -> StoreResult<String> {
     let insert = match session.dialect() {
         ServerDialect::Postgres => "INSERT INTO kw_agreed (name, text) VALUES (?, ?) ON CONFLICT DO NOTHING",
@@ -162,7 +164,7 @@ pub(crate) async fn agree(session: &mut ServerSession, name: &str, text: &str) -
     Ok(text.to_owned())
 }
 
-/// Only who knows the newest text changes it.
+/// Changes the text only if the caller knows the newest one.
 pub(crate) async fn agree_anew(
     session: &mut ServerSession,
     name: &str,
@@ -171,8 +173,8 @@ pub(crate) async fn agree_anew(
 ) -> StoreResult<bool> {
     let update = "UPDATE kw_agreed SET text = ? WHERE name = ? AND text = ?";
     session.fetch(update, vec![text.into(), name.into(), before.into()]).await?;
-    // Not every server tells how many rows an update has changed. What is there now may also be the text of another
-    // that came to the same.
+    // Not every server reports how many rows an update has changed. The present text may also come from
+    // another replica that wrote the same.
     Ok(agree(session, name, text).await? == text)
 }
 
@@ -183,18 +185,18 @@ pub(crate) async fn begin_term(session: &mut ServerSession, slot: u8, term: i64)
     session.fetch(text, vec![term.into(), i64::from(slot).into()]).await.map(drop)
 }
 
-/// A replica that comes in must use the same Lease.
+/// A replica that joins must use the same Lease.
 pub(crate) async fn elect_by(session: &mut ServerSession, slot: u8, lease: &str) -> StoreResult<()> {
     let text = "UPDATE kw_replicas SET lease = ? WHERE slot = ?";
     session.fetch(text, vec![lease.into(), i64::from(slot).into()]).await.map(drop)
 }
 
-/// Until the next term begins, there is no leader.
+/// There is no leader until the next term begins.
 pub(crate) async fn end_term(session: &mut ServerSession) -> StoreResult<()> {
     session.script("UPDATE kw_journal SET term = term + 1 WHERE id = 1").await
 }
 
-/// Another process holds the journal's lock, so no replica can come in.
+/// The error while another process holds the journal's lock, so that no replica can join.
 pub(crate) fn had_by(holder: &str) -> JournalError {
     JournalError::Unavailable(format!("{holder} has the journal's lock"))
 }

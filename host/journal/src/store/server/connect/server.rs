@@ -19,48 +19,51 @@ use crate::store::rows::StoreResult;
 use crate::store::server::engine::dialect::ServerDialect;
 use crate::store::server::engine::fault::{classify, remedy};
 
-/// Until a server has to have taken a connection.
+/// How long a server may take to accept a connection.
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// Until a second session has to be there, by which a pooler is recognised. A server that has no connection left
-/// for it holds nobody up.
+/// The timeout of a second session, which is needed to detect a pooler. A server that has no free connection
+/// for it delays nothing.
 const SECOND: Duration = Duration::from_secs(5);
 
-/// Statements that a connection keeps prepared: on MySQL eight or nine sizes of each write.
+/// The most prepared statements of a connection. On MySQL, each write has eight or nine sizes.
 const STATEMENTS: usize = 256;
 
-/// A batch is cut far below it, and a large object's row has to fit.
+/// A batch is far smaller, but the row of a large object has to fit.
 const LEAST_PACKET: i64 = 8 << 20;
 
-/// Every statement looks rows up by a key or a range of it; on tables that have no statistics yet
-/// the planner thinks otherwise. A transaction whose client is gone must not hold the writer's row,
-/// so a silent client is noticed within half a minute. One that was stopped in the middle of a large answer is not silent:
-/// its machine still answers, and takes nothing. No other time-out ends a server that waits to send.
+/// Every statement finds rows by a key or a range of it, but the planner assumes otherwise for tables without
+/// statistics. A transaction whose client is gone must not hold the writer's row, so a silent client is
+/// detected within half a minute. A client that was suspended in the middle of a large answer is not silent:
+/// its machine still acknowledges packets but accepts no data. No other timeout ends a server that waits to
+/// send.
 const POSTGRES: &str = "SET default_transaction_isolation = 'read committed'; SET statement_timeout = '120s'; \
      SET lock_timeout = '10s'; SET idle_in_transaction_session_timeout = '60s'; SET client_min_messages = warning; \
      SET jit = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_seqscan = off; \
      SET tcp_keepalives_idle = 15; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3; \
      SET tcp_user_timeout = 30000";
 
-/// A value that is too long or of another type is an error, and is never cut. A read is no transaction that
-/// goes on, and its answer is never cut either, whatever the server's operator has set for everybody.
+/// A value that is too long or of another type is an error and is never truncated. A read leaves no open
+/// transaction, and its answer is never truncated either, whatever the server's operator has set for
+/// everybody.
 const MYSQL: &str = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', \
      SESSION autocommit = 1, SESSION completion_type = 0, SESSION sql_select_limit = 18446744073709551615, \
      SESSION innodb_lock_wait_timeout = 10; SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ";
 
-/// An address is a line.
+/// An address is one line.
 const ADDRESS_BYTES: u64 = 64 * 1024;
 
-/// Asks a server whether it is part of a cluster in which each node takes writes.
+/// Asks whether a server is part of a cluster in which each node accepts writes.
 const CLUSTER: &str = "SHOW GLOBAL STATUS LIKE 'wsrep_ready'; \
      SHOW GLOBAL VARIABLES LIKE 'group_replication_single_primary_mode'";
 
-/// Such a node learns only at its commit what others have written: no lock and no compared number keeps them out.
+/// Such a node learns only at its commit what others have written: no lock and no compared number excludes
+/// them.
 fn is_multi_primary(name: &str, value: &str) -> bool {
     matches!((name, value), ("wsrep_ready", "ON") | ("group_replication_single_primary_mode", "OFF"))
 }
 
-/// A chain is read as a recursion, one step a state.
+/// A chain is read by a recursion, one step for each state.
 const STEPS: u32 = 100_000;
 
 #[derive(Clone)]
@@ -69,7 +72,7 @@ enum ServerOptions {
     Mysql(MySqlConnectOptions),
 }
 
-/// Why there is no session.
+/// Why no session could be opened.
 pub(crate) struct SessionRefusal {
     pub error: JournalError,
     /// The step for a person; `None` if another try may succeed.
@@ -77,7 +80,7 @@ pub(crate) struct SessionRefusal {
 }
 
 impl SessionRefusal {
-    /// As one error, for a caller that tries again in any case.
+    /// As one error, for a caller that retries in any case.
     pub fn into_error(self) -> JournalError {
         match (self.error, self.remedy) {
             (JournalError::Unavailable(why), Some(remedy)) => {
@@ -94,14 +97,14 @@ impl From<JournalError> for SessionRefusal {
     }
 }
 
-/// Says which server it is, and never with which password.
+/// Names the server, without its password.
 #[derive(Clone)]
 pub(crate) struct ServerAddress {
     options: ServerOptions,
     place: String,
-    /// The address as it was given: it names files, and no message contains it.
+    /// The address as given. It names files, and no message contains it.
     url: String,
-    /// Has the address, and may have another password later.
+    /// The file with the address, whose password may change.
     file: Option<PathBuf>,
 }
 
@@ -124,8 +127,8 @@ impl ServerAddress {
         Self { file: Some(file.to_owned()), ..self }
     }
 
-    /// As its file says it now. A file that can't be read leaves the address that is known; one that leads to another
-    /// database would lead to another journal.
+    /// The present content of the file. If the file can't be read, the known address stays. An address of
+    /// another database would lead to another journal.
     async fn now(&self) -> StoreResult<Self> {
         let Some(file) = &self.file else { return Ok(self.clone()) };
         let path = file.clone();
@@ -147,11 +150,12 @@ impl ServerAddress {
         }
     }
 
-    /// No error contains a part of the address: it may hold a password.
+    /// No error quotes any part of the address, which may contain a password.
     pub fn postgres(url: &str) -> Result<Self, String> {
         let options = PgConnectOptions::from_str(url).map_err(|_| malformed("postgres"))?;
         let options = options.application_name("kubewitness").statement_cache_capacity(STATEMENTS);
-        // PgBouncer refuses the client's default, which the server has had itself since PostgreSQL 12.
+        // PgBouncer refuses the client's default. PostgreSQL itself has had the same default since version
+        // 12.
         let options = options.extra_float_digits(None).disable_statement_logging();
         let database = options.get_database().unwrap_or_else(|| options.get_username());
         if is_cut(database) {
@@ -188,7 +192,7 @@ impl ServerAddress {
         }
     }
 
-    /// A session that reads, on the primary: a replica of the server would lag behind.
+    /// A session for reading, on the primary: a replica of the server would lag.
     pub async fn connect(&self) -> StoreResult<ServerSession> {
         let mut session = self.dial().await.map_err(|refusal| refusal.error)?;
         let text = match self.dialect() {
@@ -205,7 +209,7 @@ impl ServerAddress {
         )))
     }
 
-    /// Opens a session, or says why it can't and whether another try may succeed.
+    /// Opens a session, or returns why not and whether a retry may succeed.
     pub async fn dial(&self) -> Result<ServerSession, SessionRefusal> {
         let late = |_| JournalError::Unavailable(format!("{self} has not answered for {CONNECT:?}"));
         let refused = |error| {
@@ -236,12 +240,12 @@ impl ServerAddress {
         }
     }
 
-    /// A session that a pooler does not share out.
+    /// A session that no pooler shares.
     pub async fn dial_directly(&self) -> Result<ServerSession, SessionRefusal> {
         let mut session = self.dial().await?;
         let mut second = match timeout(SECOND, self.dial()).await {
             Ok(Ok(second)) => second,
-            // Each transaction of the writer looks again.
+            // The writer checks again in each transaction.
             Ok(Err(SessionRefusal { error, .. })) => {
                 tracing::debug!(%error, "no second session to recognise a pooler by");
                 return Ok(session);
@@ -270,7 +274,7 @@ impl ServerAddress {
                 let version = rows.into_iter().next().map(|mut row| row.text(0)).transpose()?;
                 let settings = match version.is_some_and(|version| version.contains("MariaDB")) {
                     true => format!("max_recursive_iterations = {STEPS}"),
-                    // By itself it would go on for a day to tell what tables took when it was first asked.
+                    // By default the server would report table sizes that are up to a day old.
                     false => {
                         format!(
                             "cte_max_recursion_depth = {STEPS}, SESSION information_schema_stats_expiry = 0"
@@ -297,8 +301,8 @@ impl ServerAddress {
         Ok(())
     }
 
-    /// Makes a writer's commits durable where that is the session's to choose, and tells where the
-    /// server was told otherwise.
+    /// Makes a writer's commits durable as far as a session can choose, and reports a server that is
+    /// configured otherwise.
     pub async fn make_durable(&self, session: &mut ServerSession) -> StoreResult<()> {
         match self.dialect() {
             ServerDialect::Postgres => {
@@ -321,7 +325,7 @@ impl ServerAddress {
                             CAST(@@log_bin AS @BIGINT), CAST(@@sync_binlog AS @BIGINT)";
                 let row = session.fetch(text, Vec::new()).await?.into_iter().next();
                 let Some(row) = row else { return Ok(()) };
-                // What the binary log lacks after a crash is rolled back.
+                // After a crash, transactions that the binary log lacks are rolled back.
                 let unsynced = [
                     ("innodb_flush_log_at_trx_commit", row.int(0)? != 1),
                     ("sync_binlog", row.int(2)? != 0 && row.int(3)? != 1),

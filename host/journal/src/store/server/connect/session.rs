@@ -1,4 +1,4 @@
-//! One session: sends statements with a time limit, and knows whether it may be used again.
+//! One session: sends statements with a time limit, and knows whether it may be reused.
 
 use std::time::Duration;
 
@@ -11,20 +11,20 @@ use crate::store::server::engine::dialect::ServerDialect;
 use crate::store::server::engine::fault::{classify, remedy};
 use crate::store::server::engine::link::{ServerLink, SqlParam, SqlRow};
 
-/// A server that says nothing for so long is not waited for: its machine or the way to it may be
-/// gone, and no packet tells.
+/// How long to wait for a silent server: its machine or the network may be gone, without any packet that says
+/// so.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The same for all that one transaction writes, which may be many large documents.
+/// The same for all writes of one transaction, which may be many large documents.
 pub(crate) const WRITING: Duration = Duration::from_secs(120);
 
 pub(crate) struct ServerSession {
     link: Box<dyn ServerLink>,
-    /// Set while a question is open: a caller may go away before its answer is there, and what came
-    /// next would be that answer.
+    /// False while a query is open. Its caller may leave before the answer arrives, and the next query would
+    /// read that answer.
     is_clean: bool,
     in_snapshot: bool,
-    /// The step for a person after the last error, if waiting does not help.
+    /// The next step for a person after the last error, if waiting does not help.
     remedy: Option<&'static str>,
 }
 
@@ -41,7 +41,7 @@ impl ServerSession {
         self.link.dialect()
     }
 
-    /// Nothing is under way on it, and nothing went wrong.
+    /// Whether no query is open on it, and no error occurred.
     pub fn is_clean(&self) -> bool {
         self.is_clean && !self.in_snapshot
     }
@@ -50,12 +50,12 @@ impl ServerSession {
         self.remedy
     }
 
-    /// Notes that only a person can mend what is wrong with the server.
+    /// Records that only a person can fix the problem with the server.
     pub fn needs(&mut self, remedy: &'static str) {
         self.remedy = Some(remedy);
     }
 
-    /// One snapshot for everything until [`end`](Self::end).
+    /// Begins a snapshot for everything until [`end`](Self::end).
     pub async fn begin(&mut self) -> StoreResult<()> {
         self.in_snapshot = true;
         self.script(match self.dialect() {
@@ -94,7 +94,7 @@ impl ServerSession {
         self.fetch(text, params).await?.into_iter().map(|row| row.int(0)).collect()
     }
 
-    /// The link, for one question, whose answer goes to [`answered`](Self::answered).
+    /// The link for one query, whose result goes to [`answered`](Self::answered).
     pub(crate) fn ask(&mut self) -> StoreResult<&mut dyn ServerLink> {
         if !self.is_clean {
             return Err(JournalError::Unavailable("the connection was given up".into()));

@@ -1,6 +1,6 @@
 //! Announces the watches of each replica to the others. A replica that was away asks whether another
-//! replica's watch began before the outage and still goes on. If so, that replica has seen what the first one
-//! missed, and no gap is recorded.
+//! replica's watch began before the outage and still continues. If so, that replica has seen what the first
+//! one missed, and no gap is recorded.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,13 +13,13 @@ use super::replicas::is_stalled;
 use super::session::ServerSession;
 use crate::store::rows::StoreResult;
 
-/// Counts the changes of what there is to tell.
+/// Counts changes of the announcements.
 pub(crate) type WatchEdition = u64;
 
 /// Epochs and versions by source.
 type SourceVersions = BTreeMap<String, (u32, Version)>;
 
-/// The watches of this replica. Each transaction tells what is new, and there is one every second.
+/// The watches of this replica. Each transaction announces the changes, and at least one runs every second.
 pub(crate) struct ReplicaWatches {
     mine: String,
     held: Mutex<HeldWatches>,
@@ -50,7 +50,7 @@ impl ReplicaWatches {
         }
     }
 
-    /// The news that the others have not read, encoded for them.
+    /// The changes that were not announced yet, encoded for the others.
     pub fn unannounced(&self) -> Option<(WatchEdition, String)> {
         let held = self.held();
         let text = || serde_json::to_string(&held.sources).unwrap_or_default();
@@ -62,12 +62,12 @@ impl ReplicaWatches {
         held.told = edition.unwrap_or(held.told);
     }
 
-    /// The seat is a new one.
+    /// Called after the replica got a new seat.
     pub fn are_forgotten(&self) {
         self.held().edition += 1;
     }
 
-    /// Another replica, which is well, and whose watch began before a version and goes on.
+    /// Another healthy replica whose watch began before a version and continues.
     pub async fn elsewhere(
         &self,
         session: &mut ServerSession,

@@ -50,7 +50,7 @@ impl ServerDialect {
                 (Self::Mysql, "@numbers") => {
                     text.push_str("JSON_TABLE(?, '$[*]' COLUMNS (v BIGINT PATH '$')) AS q");
                 }
-                // The optimizer knows nothing of how long a JSON table is.
+                // The optimizer does not know how long a JSON table is.
                 (Self::Mysql, "@JOIN") => text.push_str("STRAIGHT_JOIN"),
                 (Self::Mysql, "@BIGINT") => text.push_str("SIGNED"),
                 (Self::Mysql, "@TEXT") => text.push_str("BINARY"),

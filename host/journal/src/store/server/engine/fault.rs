@@ -1,5 +1,4 @@
-//! Classifies the errors of a server: the caller tries again, a person mends something, or the process
-//! stops.
+//! Classifies the errors of a server: the caller retries, a person fixes something, or the process stops.
 
 use kubewitness_core::ports::JournalError;
 
@@ -9,7 +8,7 @@ use crate::report::{DOUBTFUL, LOST, RESTORE};
 /// Classifies an error of PostgreSQL. The first two characters of its code are a class.
 fn postgres(code: &str) -> Option<&'static str> {
     match code {
-        // What a transaction that met another, or a server that ends, is told.
+        // A transaction conflicted with another one, or the server stops.
         "40001" | "40P01" | "55P03" | "57014" => Some("the server gave up a transaction"),
         "25006" => Some(
             "the server is a standby, or `default_transaction_read_only` is on for the user or the database",
@@ -24,7 +23,7 @@ fn postgres(code: &str) -> Option<&'static str> {
         "3D000" => Some("the server has no such database"),
         _ if code.starts_with("53") => Some("the server lacks a resource"),
         _ if code.starts_with("08") => Some("the connection was lost"),
-        // A read or write that its system refused: the transaction is undone.
+        // The system refused a read or a write; the transaction is undone.
         "58030" => Some("the server's disk failed"),
         _ => None,
     }
@@ -33,7 +32,7 @@ fn postgres(code: &str) -> Option<&'static str> {
 /// Classifies an error of MySQL and MariaDB.
 fn mysql(number: &str) -> Option<&'static str> {
     match number.parse().unwrap_or(0) {
-        // The last two are of replicated groups, where another member's transaction came first.
+        // The last two occur in replicated groups if another member's transaction came first.
         1205 | 1206 | 1213 | 1317 | 3024 | 1969 | 1020 | 1180 | 3100 | 3101 => {
             Some("the server gave up a transaction")
         }
@@ -44,7 +43,8 @@ fn mysql(number: &str) -> Option<&'static str> {
         1040 | 1203 | 1226 => Some("the server has no connection left"),
         1142 | 1143 | 1227 => Some("the user lacks a right on the journal's tables"),
         1044 => Some("the user has no right on the database"),
-        // Also a host, a way to tell a password, and an account that is locked or whose password is old.
+        // These include a blocked host, an unsupported authentication method, and an account that is locked
+        // or whose password has expired.
         1045 | 1129 | 1130 | 1251 | 1524 | 1698 | 1820 | 1862 | 3118 | 3955 => {
             Some("the server refuses the user or the password")
         }
@@ -67,12 +67,12 @@ pub(crate) fn passing(dialect: ServerDialect, code: &str) -> Option<&'static str
 fn is_damage(dialect: ServerDialect, code: &str) -> bool {
     match dialect {
         ServerDialect::Postgres => matches!(code, "XX001" | "XX002"),
-        // Of tables and indexes that can't be read; MySQL's own checksum failure ends the server.
+        // For unreadable tables and indexes; MySQL's own checksum failure ends the server.
         ServerDialect::Mysql => matches!(code, "1034" | "1035" | "1194" | "1195" | "1712" | "1877"),
     }
 }
 
-/// Without the tables of a journal, or, in MySQL, without the database that was chosen.
+/// The tables of the journal are missing, or in MySQL the selected database.
 fn is_gone(dialect: ServerDialect, code: &str) -> bool {
     match dialect {
         ServerDialect::Postgres => code == "42P01",
@@ -92,7 +92,7 @@ pub(crate) fn code(dialect: ServerDialect, error: &sqlx::Error) -> Option<String
     }
 }
 
-/// The step for a person after an error that waiting does not mend; `None` if the error may pass.
+/// The next step for a person after an error that does not pass by itself; `None` if it may pass.
 pub(crate) fn remedy(dialect: ServerDialect, error: &sqlx::Error) -> Option<&'static str> {
     const CERTIFICATE: &str = "name the authority that vouches for the server in the address (`sslrootcert=` for \
         PostgreSQL, `ssl-ca=` for MySQL and MariaDB), and the name that its certificate has";
@@ -110,7 +110,7 @@ pub(crate) fn remedy(dialect: ServerDialect, error: &sqlx::Error) -> Option<&'st
             return Some("correct the address's settings of TLS, or the server's certificate");
         }
         sqlx::Error::Protocol(_) | sqlx::Error::Configuration(_) => return Some(PROTOCOL),
-        // Told by the client's TLS, in its words.
+        // The client's TLS library reports this in its own words.
         sqlx::Error::Io(_) if error.to_string().contains("peer certificate") => {
             return Some(CERTIFICATE);
         }
@@ -129,8 +129,8 @@ pub(crate) fn remedy(dialect: ServerDialect, error: &sqlx::Error) -> Option<&'st
     }
 }
 
-/// The client sends MySQL's kind of password to no server that it can't identify: the client says so when it
-/// would have to be, and gives it no kind of error of its own.
+/// The client does not send MySQL's kind of password to a server that it can't identify. Its error has no
+/// type of its own, only this text.
 fn lacks_tls(error: &sqlx::Error) -> bool {
     matches!(error, sqlx::Error::Configuration(why) if why.to_string().contains("RSA"))
 }
@@ -153,14 +153,14 @@ pub(crate) fn classify(dialect: ServerDialect, error: sqlx::Error) -> JournalErr
             "the server wants the password as `caching_sha2_password` has it, which is told over TLS alone"
                 .into(),
         ),
-        // Of a row: what is there is not of this format.
+        // The content of a row has another format.
         sqlx::Error::ColumnDecode { .. }
         | sqlx::Error::Decode(_)
         | sqlx::Error::Encode(_)
         | sqlx::Error::ColumnNotFound(_)
         | sqlx::Error::ColumnIndexOutOfBounds { .. }
         | sqlx::Error::TypeNotFound { .. } => JournalError::Fatal(format!("{error}: {DOUBTFUL}")),
-        // Everything else is about the way to the server.
+        // Every other error concerns the connection to the server.
         error => JournalError::Unavailable(format!("the server can't be reached: {error}")),
     }
 }

@@ -1,4 +1,4 @@
-//! One connection to a server: takes texts and values, returns rows. Knows no table of the journal.
+//! One connection to a server: takes texts and values, returns rows. It knows no table of the journal.
 
 use async_trait::async_trait;
 use kubewitness_core::ports::JournalError;
@@ -7,7 +7,7 @@ use super::dialect::ServerDialect;
 use super::table::{DeleteStatement, InsertStatement, RowsBatch, UpdateStatement};
 use crate::store::rows::{StateKey, StoreResult};
 
-/// All that the journal's tables hold.
+/// The types of values in the journal's tables.
 pub(crate) use crate::store::rows::checksum::SumCell as Value;
 
 /// The values for the parameters of a statement.
@@ -106,7 +106,7 @@ fn key_of(bytes: &[u8]) -> Option<StateKey> {
     }
 }
 
-/// One row of an answer. A column that is not what it has to be is damage.
+/// One row of an answer. A column of an unexpected type is damage.
 #[derive(Debug)]
 pub(crate) struct SqlRow(pub Vec<Value>);
 
@@ -163,15 +163,15 @@ impl SqlRow {
     }
 }
 
-/// A connection. After an error it is not used again: what it would answer next is not known.
+/// A connection. After an error it is not reused, because its next answer is unpredictable.
 #[async_trait]
 pub(crate) trait ServerLink: Send {
     fn dialect(&self) -> ServerDialect;
 
-    /// `shared` as [`ServerDialect::text`] takes it.
+    /// `shared` has the tokens that [`ServerDialect::text`] replaces.
     async fn fetch(&mut self, shared: &str, params: Vec<SqlParam>) -> Result<Vec<SqlRow>, sqlx::Error>;
 
-    /// Statements without places, sent together; the rows that they answer with.
+    /// Sends statements without parameters together, and returns their rows.
     async fn script(&mut self, text: &str) -> Result<Vec<SqlRow>, sqlx::Error>;
 
     async fn insert(&mut self, insert: &InsertStatement, rows: RowsBatch) -> Result<(), sqlx::Error>;
@@ -183,7 +183,7 @@ pub(crate) trait ServerLink: Send {
 
 pub(crate) type WriteResult = Result<(), sqlx::Error>;
 
-/// Numbers are ours: a sequence would also count what was there already.
+/// We assign numbers ourselves: a sequence would also count rows that already existed.
 pub(crate) async fn next(link: &mut dyn ServerLink, text: &str) -> Result<i64, sqlx::Error> {
     let rows = link.fetch(text, Vec::new()).await?;
     rows.first().and_then(|row| row.int(0).ok()).ok_or(sqlx::Error::RowNotFound)

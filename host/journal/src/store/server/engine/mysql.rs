@@ -1,5 +1,5 @@
-//! MySQL and MariaDB: one statement writes many rows. The number of rows is a power of two, so that few
-//! texts serve every length, and a statement stays below the server's limit for a packet.
+//! MySQL and MariaDB: one statement writes many rows. The number of rows is a power of two, so that few texts
+//! serve every length, and a statement stays below the server's packet limit.
 
 use async_trait::async_trait;
 use sqlx::mysql::{MySqlArguments, MySqlColumn, MySqlConnection, MySqlRow};
@@ -12,14 +12,15 @@ use super::table::{
     fitting, names,
 };
 
-/// Rows of one statement at most; with the widest table's 13 columns it has 3,328 of 65,535 places.
+/// The most rows of one statement. With the 13 columns of the widest table they take 3,328 of 65,535
+/// parameters.
 const LARGEST: usize = 256;
 
-/// Bytes of one statement, unless one row alone is larger: well below the smallest limit that a
-/// server comes with (MariaDB's `max_allowed_packet` of 16 MiB).
+/// The most bytes of one statement, unless a single row is larger. It is well below the smallest default
+/// limit of a server (MariaDB's `max_allowed_packet` of 16 MiB).
 const PACKET: usize = 4 << 20;
 
-/// How many of these rows make the next statement.
+/// How many of these rows go into the next statement.
 fn next_rows(values: &[Value], width: usize) -> usize {
     let most = values.len().min(LARGEST * width);
     1 << fitting(&values[..most], width, PACKET).ilog2()
@@ -50,7 +51,7 @@ fn places(width: usize) -> String {
     format!("({})", vec!["?"; width].join(","))
 }
 
-/// How the text of many rows is put together.
+/// The parts of a statement's text for many rows.
 struct RowsText<'a> {
     head: &'a str,
     row: &'a str,
@@ -74,7 +75,7 @@ async fn run(link: &mut MySqlConnection, text: RowsText<'_>, batch: RowsBatch) -
 fn on_conflict(insert: &InsertStatement) -> String {
     let merges = match insert.conflict {
         KeyConflict::Refuse => return String::new(),
-        // `INSERT IGNORE` would also cut what is too long.
+        // `INSERT IGNORE` would also truncate values that are too long.
         KeyConflict::Keep => {
             let key = insert.key[0];
             return format!("ON DUPLICATE KEY UPDATE {key} = {}.{key}", insert.table);
@@ -88,7 +89,7 @@ fn on_conflict(insert: &InsertStatement) -> String {
     format!("ON DUPLICATE KEY UPDATE {}", set.collect::<Vec<_>>().join(", "))
 }
 
-/// Rows as a JSON table. Only for numbers, which is all that is ever updated.
+/// Passes rows as a JSON table. It supports only numbers, because nothing else is ever updated.
 fn update_text(update: &UpdateStatement) -> String {
     let UpdateStatement { table, key, set } = update;
     let columns = key.iter().chain(*set).enumerate();
@@ -164,7 +165,7 @@ impl ServerLink for MySqlConnection {
     }
 
     async fn delete(&mut self, delete: &DeleteStatement, rows: RowsBatch) -> Result<(), sqlx::Error> {
-        // Not a list of pairs: MariaDB would read the whole table for it.
+        // Not a list of pairs: MariaDB would scan the whole table for it.
         let row = delete.key.iter().map(|TableColumn { name, .. }| format!("{name} = ?")).collect::<Vec<_>>();
         let (head, row) = (format!("DELETE FROM {} WHERE", delete.table), format!("({})", row.join(" AND ")));
         run(self, RowsText { head: &head, row: &row, between: " OR ", tail: "" }, rows).await

@@ -11,7 +11,7 @@ use super::table::{
     UpdateStatement, fitting, names,
 };
 
-/// Bytes of one statement, unless one row alone is larger. A server holds all of it at once, several
+/// The most bytes of one statement, unless a single row is larger. A server holds all of it at once, several
 /// times over.
 const STATEMENT: usize = 16 << 20;
 

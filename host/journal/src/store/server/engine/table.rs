@@ -22,14 +22,14 @@ pub(crate) const fn bytes(name: &'static str) -> TableColumn {
     TableColumn { name, kind: ColumnKind::Bytes }
 }
 
-/// The value of a column when its row exists already.
+/// The value of a column if its row already exists.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ColumnMerge {
     New,
     Sum,
 }
 
-/// The treatment of a row whose key exists already.
+/// The treatment of a row whose key already exists.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum KeyConflict {
     Refuse,
@@ -37,7 +37,7 @@ pub(crate) enum KeyConflict {
     Merge(&'static [(&'static str, ColumnMerge)]),
 }
 
-/// One row a key at most: PostgreSQL refuses to merge twice in one statement.
+/// At most one row for each key: PostgreSQL refuses to merge twice in one statement.
 #[derive(Debug)]
 pub(crate) struct InsertStatement {
     pub table: &'static str,
@@ -46,7 +46,7 @@ pub(crate) struct InsertStatement {
     pub conflict: KeyConflict,
 }
 
-/// Sets columns of the rows with these keys. A batch has the key's columns first.
+/// Sets columns of the rows with these keys. The columns of the key come first in a batch.
 #[derive(Debug)]
 pub(crate) struct UpdateStatement {
     pub table: &'static str,
@@ -60,7 +60,7 @@ pub(crate) struct DeleteStatement {
     pub key: &'static [TableColumn],
 }
 
-/// Rows of one width, one after the other.
+/// Rows with the same number of columns, one after the other.
 #[derive(Debug)]
 pub(crate) struct RowsBatch {
     pub width: usize,
@@ -83,7 +83,7 @@ impl RowsBatch {
         self.values.len() / self.width
     }
 
-    /// In parts that `rows` measures: it is given what is left, and says how many rows come next.
+    /// Splits the rows into parts. `rows` gets the remaining values, and returns how many rows come next.
     pub fn parts(self, rows: fn(&[Value], usize) -> usize) -> Vec<Self> {
         let width = self.width;
         let (mut left, mut counts) = (&self.values[..], Vec::new());
@@ -98,7 +98,7 @@ impl RowsBatch {
     }
 }
 
-/// As the engines send it.
+/// The size that an engine sends.
 fn size_of(value: &Value) -> usize {
     match value {
         Value::Null => 1,
@@ -107,7 +107,7 @@ fn size_of(value: &Value) -> usize {
     }
 }
 
-/// Rows that fit into so many bytes; one at least, however large it is.
+/// How many rows fit into so many bytes; at least one, however large it is.
 pub(crate) fn fitting(values: &[Value], width: usize, limit: usize) -> usize {
     let mut bytes = 0;
     let fitting = values.chunks(width).take_while(|row| {

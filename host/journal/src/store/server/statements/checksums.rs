@@ -6,14 +6,14 @@ use crate::store::server::connect::session::ServerSession;
 use crate::store::server::engine::dialect::ServerDialect;
 use crate::store::server::engine::link::{SqlParam, SqlRow};
 
-/// Rows of one step of a migration, and owners of one.
+/// How many rows one step of a migration handles, and how many owners.
 const PAGE: i64 = 512;
 const OWNERS: i64 = 64 * 1024;
 
-/// The most findings of one kind between rows that are reported.
+/// The most reported findings of one kind about links between rows.
 const SOME: i64 = 100;
 
-/// `key` is a word of MySQL's own.
+/// `key` is a reserved word of MySQL.
 fn column(table: &SummedTable, column: &'static str) -> &'static str {
     match (table.name, column) {
         ("gaps", "key") => "bounds",
@@ -86,7 +86,7 @@ impl ServerSession {
         self.fetch(text, vec![after.into(), limit.into()]).await?.into_iter().map(row).collect()
     }
 
-    /// Gives every row that has none its sum, as it is now. May be done twice.
+    /// Computes the checksum of every row without one. It may be repeated.
     pub(crate) async fn fill(&mut self) -> StoreResult<()> {
         let last = self.numbers("SELECT coalesce(max(owner), 0) FROM kw_owned", Vec::new()).await?;
         for from in (0..=last.first().copied().unwrap_or_default()).step_by(OWNERS as usize) {
@@ -138,7 +138,7 @@ impl ServerSession {
         Ok(!self.fetch(&text, Vec::new()).await?.is_empty())
     }
 
-    /// Asked of MySQL and MariaDB alone: PostgreSQL makes an index only where there is none.
+    /// For MySQL and MariaDB only: PostgreSQL itself creates an index only if it is missing.
     pub(crate) async fn has_index(&mut self, table: &str, index: &str) -> StoreResult<bool> {
         let text = format!(
             "SELECT 1 FROM information_schema.statistics WHERE table_schema = database() AND table_name = '{table}' \

@@ -298,7 +298,7 @@ impl StoreReader for ServerSession {
     }
 
     async fn structure(&mut self) -> StoreResult<Vec<String>> {
-        // A server's own files are its operator's to check; each row's sum is compared anyway.
+        // The operator of a server checks its files. Each row's checksum is compared in any case.
         Ok(Vec::new())
     }
 

@@ -13,7 +13,7 @@ use crate::store::rows::{DocumentEncoding, KnownKeys, RowFlags, StateKey, StoreR
 use crate::store::server::connect::session::ServerSession;
 use crate::store::server::engine::link::{SqlParam, SqlRow, key_bytes};
 
-/// Statuses that are known from the start; the rest come back as they are needed.
+/// How many statuses are loaded at startup; others are loaded when they are needed.
 const STATUSES: i64 = 2048;
 
 pub(crate) async fn memory(session: &mut ServerSession) -> StoreResult<StoreMemory> {
@@ -53,7 +53,7 @@ async fn sources(session: &mut ServerSession, memory: &mut StoreMemory) -> Store
     for row in session.fetch(text, Vec::new()).await? {
         newest.insert(row.int(0)?, row.int(1)?);
     }
-    // By source and epoch: of a source the last stays.
+    // Ordered by source and epoch, so the last entry of a source stays.
     for stream in session.read_streams().await? {
         let number = stream.id;
         let source: &mut SourceMemory = memory.sources.entry(stream.source.as_str().into()).or_default();
@@ -106,7 +106,7 @@ fn tail(row: &mut SqlRow, mut tail: ChainEnd) -> StoreResult<ChainEnd> {
     const FIRST: usize = AFTER_OBJECT;
     let flags = row.optional_int(FIRST + 3)?.and_then(RowFlags::unpack);
     let newest_flags = row.optional_int(FIRST + 7)?.and_then(RowFlags::unpack);
-    // Of a deletion the key isn't the version.
+    // The key of a deletion is not its version.
     let version = match newest_flags.map(|flags| flags.change) {
         Some(Change::Gone | Change::Gap) => row.optional_key(FIRST + 6)?,
         _ => row.optional_key(FIRST + 5)?,
@@ -121,7 +121,7 @@ fn tail(row: &mut SqlRow, mut tail: ChainEnd) -> StoreResult<ChainEnd> {
     Ok(tail)
 }
 
-/// The positions of those keys that the journal has.
+/// The positions of those keys that already exist.
 pub(crate) async fn keys(
     session: &mut ServerSession,
     questions: Vec<(i64, StateKey)>,

@@ -1,4 +1,4 @@
-//! Reads what was there at a moment: ends by their index, and chains from their ends backwards.
+//! Reads a past moment: ends by their index, and chains from their ends backwards.
 
 use kubewitness_core::Seq;
 
@@ -63,7 +63,7 @@ impl ServerSession {
         through: Seq,
         steps: i64,
     ) -> StoreResult<Vec<ChainStep>> {
-        // The lowest three bits of the flags are change and lateness: 0, 1 and 2 are states in their turn.
+        // The lowest three bits of the flags are change and lateness: 0, 1 and 2 are regular states.
         let text = "WITH RECURSIVE chain (head, seq, back, flags, step) AS ( \
                SELECT s.seq, s.seq, s.back, s.flags, 1 FROM @numbers @JOIN kw_states s ON s.seq = q.v \
                UNION ALL \

@@ -1,4 +1,4 @@
-//! The trait `RetentionReader`: what retention asks about the history of a source.
+//! The trait `RetentionReader`: the queries of retention about the history of a source.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -50,7 +50,7 @@ fn numbers(seqs: &[Seq]) -> SqlParam {
     SqlParam::Numbers(seqs.iter().map(|seq| *seq as i64).collect())
 }
 
-/// Engines differ in the largest limit that they take.
+/// Engines differ in the largest allowed limit.
 fn cut(limit: usize) -> SqlParam {
     (limit.min(i32::MAX as usize) as i64).into()
 }
@@ -116,7 +116,7 @@ impl RetentionReader for ServerSession {
         rows.iter().map(|row| Ok((row.int(0)? as Seq, OperatorAct::of_mark(row.int(1)?).1))).collect()
     }
 
-    /// Those of other streams are left out here: they are few.
+    /// States of other streams are few, so they are filtered out here.
     async fn links(&mut self, streams: &[i64], from: Seq, through: Seq) -> StoreResult<Vec<LinkRow>> {
         let text = concat!(
             "SELECT ",
@@ -236,7 +236,7 @@ impl RetentionReader for ServerSession {
         self.figure("SELECT coalesce(max(id), 0) FROM kw_objects", Vec::new()).await
     }
 
-    /// A server keeps its free space to itself.
+    /// A server does not report its free space.
     async fn free_bytes(&mut self) -> StoreResult<u64> {
         Ok(0)
     }

@@ -18,7 +18,7 @@ pub(super) use envelope_columns;
 /// The index of the first column after them.
 pub(super) const AFTER_ENVELOPE: usize = 12;
 
-/// From the first column of a row on.
+/// Reads the columns from the first column of a row.
 pub(super) fn envelope(row: &mut SqlRow) -> StoreResult<StateEnvelope> {
     check::envelope((
         row.int(0)?,
@@ -74,7 +74,7 @@ impl ServerSession {
         envelopes(self.fetch(text, vec![after.into(), limit.into()]).await?)
     }
 
-    /// Looks at the namespace of each state's object and at nothing else of it.
+    /// Reads only the namespace of each state's object.
     pub(super) async fn read_outside(
         &mut self,
         after: i64,
@@ -82,7 +82,7 @@ impl ServerSession {
         limit: i64,
         namespaces: &[String],
     ) -> StoreResult<Vec<i64>> {
-        // Numbered, since the engines share texts for pairs and have none for single texts.
+        // Numbered, because the shared texts support pairs but not single texts.
         let text = "SELECT s.seq FROM kw_states s @JOIN kw_objects o ON o.id = s.object \
                     WHERE s.seq > ? AND s.seq <= ? AND o.namespace NOT IN (SELECT @b FROM @pairs) \
                     ORDER BY s.seq LIMIT ?";
@@ -90,14 +90,14 @@ impl ServerSession {
         self.numbers(text, vec![after.into(), through.into(), SqlParam::Pairs(pairs), limit.into()]).await
     }
 
-    /// Down the index of versions: those of other streams are passed over.
+    /// Descends the index of versions, and skips those of other streams.
     pub(super) async fn read_newest_within(
         &mut self,
         stream: i64,
         from: i64,
         upto: i64,
     ) -> StoreResult<Option<i64>> {
-        // Ends have no version there, and gaps are no numbers.
+        // Ends have no version in this index, and gaps are not numeric.
         let text = "SELECT s.seq FROM kw_states s @JOIN kw_objects o ON o.id = s.object \
                     WHERE s.version >= ? AND s.version <= ? AND o.stream = ? ORDER BY s.version DESC LIMIT 1";
         let [from, upto] = [from, upto].map(|number| SqlParam::Bytes(key_bytes(&StateKey::Number(number))));
@@ -105,7 +105,7 @@ impl ServerSession {
         row.map(|row| row.int(0)).transpose()
     }
 
-    /// Ends have a key of their own, by which the index finds them.
+    /// Ends have their own key, by which the index finds them.
     pub(super) async fn read_end_of(&mut self, object: i64) -> StoreResult<Option<i64>> {
         let text = "SELECT seq FROM kw_states WHERE version = ? AND object = ?";
         let gone = SqlParam::Bytes(key_bytes(&StateKey::GONE));
@@ -127,7 +127,7 @@ impl ServerSession {
         seq: i64,
         most: u32,
     ) -> StoreResult<Vec<(StateEnvelope, Vec<u8>)>> {
-        // 2 is a delta on the state before.
+        // 2 is a delta on the previous state.
         let text = concat!(
             "WITH RECURSIVE chain (seq, back, flags, step) AS ( \
              SELECT seq, back, flags, 1 FROM kw_states WHERE seq = ? UNION ALL \

@@ -17,7 +17,7 @@ const TAKE_GAPS: DeleteStatement = DeleteStatement { table: "kw_gaps", key: &[in
 const TAKE_SNAPSHOTS: DeleteStatement =
     DeleteStatement { table: "kw_snapshots", key: &[int("object"), int("seq")] };
 const TAKE_OBJECTS: DeleteStatement = DeleteStatement { table: "kw_objects", key: &[int("id")] };
-/// A state as it lies there from now on; the rest of it stays.
+/// The new stored form of a state; its other columns stay.
 const REBASE: InsertStatement = InsertStatement {
     conflict: KeyConflict::Merge(&[
         ("flags", ColumnMerge::New),
@@ -46,7 +46,7 @@ impl ServerSession {
         self.answered(done)
     }
 
-    /// Rows that nothing refers to.
+    /// Removes rows that nothing refers to.
     pub(crate) async fn sweep(&mut self, unused: &UnusedRows) -> StoreResult<()> {
         let done = timeout(WRITING, sweep(self.ask()?, unused)).await;
         self.answered(done)
@@ -73,7 +73,7 @@ async fn figures(link: &mut dyn ServerLink, removal: &RemovalPlan) -> WriteResul
     let text =
         "UPDATE kw_tallies SET states = states - ?, bytes = bytes - ? WHERE segment = ? AND stream = ?";
     let empty = "DELETE FROM kw_tallies WHERE states = 0 AND segment = ? AND stream = ?";
-    // One segment or two.
+    // One or two segments.
     for ((segment, stream), (states, bytes)) in removal.tallies() {
         let place = [SqlParam::Int(segment as i64), SqlParam::Int(stream)];
         let figures = [SqlParam::Int(states as i64), SqlParam::Int(bytes)];
@@ -91,7 +91,7 @@ async fn figures(link: &mut dyn ServerLink, removal: &RemovalPlan) -> WriteResul
     link.insert(&TAKEN, plugins).await
 }
 
-/// One a stream, which grows with each transaction of a pass.
+/// One for each stream; it grows with each transaction of a pass.
 async fn record(link: &mut dyn ServerLink, gap: &GapRow) -> WriteResult {
     let GapRow { stream, seq, key, body } = gap;
     let place = || vec![(*stream).into(), (*seq as i64).into(), key.as_str().into()];

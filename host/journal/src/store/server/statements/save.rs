@@ -1,4 +1,4 @@
-//! Writes what plugins save: progress, dead letters, keys; and who replayed or dropped dead letters.
+//! Writes what plugins save (progress, dead letters, keys) and the records of replays and drops.
 
 use std::collections::BTreeMap;
 
@@ -70,7 +70,7 @@ const REPLAYS: InsertStatement = InsertStatement {
     conflict: KeyConflict::Refuse,
 };
 
-/// Progress, dead letters, keys and notes of several plugins. Of two saves of one plugin the last counts.
+/// Progress, dead letters, keys and notes of several plugins. If a plugin has two saves, the last counts.
 pub(super) async fn saves(link: &mut dyn ServerLink, left: &PluginWrites<'_>) -> WriteResult {
     let mut progress = BTreeMap::new();
     let mut parked: BTreeMap<(&str, Seq), &DeadLetter> = BTreeMap::new();
@@ -121,7 +121,8 @@ pub(super) async fn saves(link: &mut dyn ServerLink, left: &PluginWrites<'_>) ->
     link.delete(&KV_DELETE, deletes).await
 }
 
-/// Marks dead letters as taken back or dropped, and records who did it and why. A pause has the record alone.
+/// Marks dead letters as being replayed or dropped, and records who did it and why. A pause has only the
+/// record.
 pub(super) async fn replays(link: &mut dyn ServerLink, replays: &[LetterMarking]) -> WriteResult {
     if replays.is_empty() {
         return Ok(());

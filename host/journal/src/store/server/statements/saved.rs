@@ -17,7 +17,7 @@ use crate::store::rows::{
 use crate::store::server::connect::session::ServerSession;
 use crate::store::server::engine::link::SqlRow;
 
-/// Gaps of one question to the server, while those are looked for that fit.
+/// How many gaps one query to the server reads during a search.
 const PAGE: i64 = 1000;
 
 fn moment(ms: Option<i64>) -> Option<String> {
@@ -25,7 +25,7 @@ fn moment(ms: Option<i64>) -> Option<String> {
 }
 
 fn cut(limit: usize) -> i64 {
-    // Engines differ in the largest limit that they take.
+    // Engines differ in the largest allowed limit.
     limit.min(i32::MAX as usize) as i64
 }
 
@@ -95,7 +95,7 @@ impl ServerSession {
         rows.into_iter().map(|mut row| gap(row.int(0)?, &row.text(1)?)).collect()
     }
 
-    /// Newest first, each with its number. What they are about is compared here, part by part.
+    /// Newest first, each with its number. Conditions about their objects are checked here, part by part.
     pub(super) async fn read_gaps_of(&mut self, query: &GapQuery) -> StoreResult<Vec<(u64, Gap)>> {
         let text = "SELECT g.id, g.body, t.source FROM kw_gaps g @JOIN kw_streams t ON t.id = g.stream \
                     WHERE g.id < ? ORDER BY g.id DESC LIMIT ?";
@@ -154,7 +154,7 @@ impl ServerSession {
         rows.into_iter().map(|mut row| Ok((row.int(0)?, row.int(1)?, row.text(2)?))).collect()
     }
 
-    /// With its first 160 bytes: a line of a terminal and a half.
+    /// With its first 160 bytes: a line and a half of a terminal.
     pub(super) async fn read_poison_of(&mut self, query: &PoisonQuery) -> StoreResult<Vec<PoisonView>> {
         let all = "SELECT p.id, t.source, t.epoch, p.error, p.observed_ms, CAST(length(p.raw) AS @BIGINT), \
                    substring(p.raw FROM 1 FOR 160) FROM kw_poison p \
@@ -182,8 +182,8 @@ impl ServerSession {
         rows.into_iter().map(view).collect()
     }
 
-    /// A later history begins where the end of the one before is recorded as a hole, or where its own
-    /// beginning is.
+    /// A later history begins where the end of the previous one is recorded as a hole, or at its own
+    /// beginning.
     pub(super) async fn read_epochs(&mut self) -> StoreResult<Vec<(String, EpochView)>> {
         let (mut begins, mut ends) = (HashMap::new(), HashMap::new());
         let holes = self.fetch("SELECT stream, id, body FROM kw_gaps WHERE seq = 0", Vec::new()).await?;
@@ -219,8 +219,8 @@ impl ServerSession {
             .collect())
     }
 
-    /// States of these sources in `(after, through]`: whole segments by their tallies, the two ends
-    /// by the states themselves.
+    /// The number of states of these sources in `(after, through]`: whole segments by their tallies, the two
+    /// ends by counting states.
     pub(super) async fn read_count(
         &mut self,
         sources: &[Arc<str>],
@@ -236,7 +236,7 @@ impl ServerSession {
         let mine: Vec<i64> =
             streams.filter(|stream| is_mine(&stream.source)).map(|stream| stream.id).collect();
         let (first, last) = ((after + 1) / SEGMENT, through / SEGMENT);
-        // (from, through) of each end; within one segment there is only one.
+        // (from, through) of each end. If both are in the same segment, there is only one.
         let (head, tail) = match first == last {
             true => ((after + 1, through), (1, 0)),
             false => ((after + 1, (first + 1) * SEGMENT - 1), (last * SEGMENT, through)),

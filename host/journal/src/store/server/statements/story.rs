@@ -1,17 +1,17 @@
-//! Reads the positions of a story: along the chains of its objects, backwards.
+//! Reads the positions of a story, backwards along the chains of its objects.
 
 use kubewitness_core::ports::JournalError;
 
 use crate::store::rows::StoreResult;
 use crate::store::server::connect::session::ServerSession;
 
-/// Stands for a chain that is longer than may be walked.
+/// Marks a chain that exceeds the limit of a walk.
 const TOO_FAR: i64 = i64::MAX;
 
 impl ServerSession {
-    /// A part of one object's story begins at the state where the part before it ended: it is looked up, and nothing
-    /// newer is read. Of other objects what is newer is walked over. MySQL refuses a recursion of too many steps, and
-    /// MariaDB cuts it without a word.
+    /// A part of one object's story begins at the state where the previous part ended: it is looked up, and
+    /// nothing newer is read. For several objects, the newer states are walked over. MySQL refuses a
+    /// recursion with too many steps, and MariaDB truncates it silently.
     pub(super) async fn read_story(
         &mut self,
         objects: &[i64],
@@ -19,8 +19,8 @@ impl ServerSession {
         limit: i64,
         walked: i64,
     ) -> StoreResult<Vec<i64>> {
-        // Each chain is walked as far as the whole answer may go; no engine cuts a recursion where its answer ends. Only
-        // states of the answer are steps.
+        // Each chain is walked to the end of the whole answer, because no engine stops a recursion when its
+        // answer is complete. Only states of the answer are steps.
         let text = "WITH RECURSIVE chain (seq, back, step, depth) AS ( \
                SELECT s.seq, s.back, CASE WHEN s.seq < ? THEN 1 ELSE 0 END, 1 FROM @numbers \
                  @JOIN kw_objects o ON o.id = q.v LEFT JOIN kw_current c ON c.object = o.id \

@@ -149,7 +149,7 @@ const OUTDATED: DeleteStatement =
     DeleteStatement { table: "kw_discrepancies", key: &[int("stream"), int("number")] };
 
 impl ServerSession {
-    /// All that one transaction of appends and saves writes.
+    /// Writes everything of one transaction of appends and saves.
     pub(crate) async fn write(&mut self, rows: Option<RowBatch>, left: &PluginWrites<'_>) -> StoreResult<()> {
         let done = timeout(WRITING, all(self.ask()?, rows, left)).await;
         self.answered(done)
@@ -285,7 +285,8 @@ pub(super) fn state_values(row: StateRow) -> [Value; 13] {
     ]
 }
 
-/// Several appends of one batch may go to one stream: the last says how it is.
+/// Merges several rows of one stream. Appends of one batch may go to the same stream, and the last row
+/// counts.
 fn merged(rows: Vec<StreamRow>) -> Vec<StreamRow> {
     let mut streams: BTreeMap<i64, StreamRow> = BTreeMap::new();
     for row in rows {
@@ -329,7 +330,7 @@ async fn outcomes(link: &mut dyn ServerLink, outcomes: Vec<(i64, ObjectOutcome)>
             ObjectOutcome::Ended { newest, tail } => ended.push((object, newest, tail)),
         }
     }
-    // In the order of the table, which is kinder to its pages.
+    // In the order of the table, which touches fewer pages.
     live.sort_unstable();
     ended.sort_unstable();
     let live = RowsBatch::of(live, |(object, newest, tail)| {

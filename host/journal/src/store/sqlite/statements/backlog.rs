@@ -23,7 +23,7 @@ pub(super) async fn progress(
     row.map(|(body, sum)| check::progress(plugin, &body, sum)).transpose()
 }
 
-/// By plugin and position; of all plugins where none is named.
+/// Ordered by plugin and position; letters of all plugins if none is named.
 pub(super) async fn letters(
     connection: &mut SqliteConnection,
     query: &LetterQuery,
@@ -128,8 +128,8 @@ fn records(rows: Vec<ProgressRow>) -> Result<Vec<ReplayRecord>, JournalError> {
     rows.into_iter().map(record).collect()
 }
 
-/// States of these sources in `(after, through]`: whole segments by their tallies, the two ends
-/// by the states themselves.
+/// The number of states of these sources in `(after, through]`: whole segments by their tallies, the two ends
+/// by counting states.
 pub(super) async fn count(
     connection: &mut SqliteConnection,
     sources: &[Arc<str>],
@@ -143,7 +143,7 @@ pub(super) async fn count(
     let (first, last) = ((after + 1) / SEGMENT, through / SEGMENT);
     let names: Vec<&str> = sources.iter().map(|source| &**source).collect();
     let names = serde_json::to_string(&names).expect("strings always serialize");
-    // (from, through) of each end; within one segment there is only one.
+    // (from, through) of each end. If both are in the same segment, there is only one.
     let (head, tail) = match first == last {
         true => ((after + 1, through), (1, 0)),
         false => ((after + 1, (first + 1) * SEGMENT - 1), (last * SEGMENT, through)),

@@ -48,7 +48,7 @@ pub(super) async fn sealed(
     read(connection, table, after, limit).await.map_err(classify)
 }
 
-/// Gives every row its sum, as it is now.
+/// Computes the checksum of every row.
 pub(crate) async fn fill(connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {
     for table in &TABLES {
         let mut after = 0;

@@ -167,7 +167,7 @@ impl StoreReader for SqliteConnection {
         query::owned(self, owners, which, below, limit).await
     }
 
-    /// A file needs no bound of steps.
+    /// A file needs no limit on steps.
     async fn story(&mut self, objects: &[i64], before: i64, limit: i64, _: i64) -> StoreResult<Vec<i64>> {
         query::story(self, objects, before, limit).await
     }

@@ -10,10 +10,10 @@ use sqlx::SqliteConnection;
 use crate::store::rows::{bounded, decoded};
 use crate::store::sqlite::fault::classify;
 
-/// Bytes of a poison message that a list shows of it: a line of a terminal and a half.
+/// How many bytes of a poison message a list shows: a line and a half of a terminal.
 const EXCERPT: i64 = 160;
 
-/// Newest first, each with its number. The kind is compared here, since people write it in many ways.
+/// Newest first, each with its number. The kind is compared here, because people write it in many ways.
 pub(super) async fn gaps(
     connection: &mut SqliteConnection,
     query: &GapQuery,
@@ -23,7 +23,7 @@ pub(super) async fn gaps(
            AND (?3 IS NULL OR g.body ->> '$.object.namespace' = ?3) \
            AND (?4 IS NULL OR g.body ->> '$.object.name' = ?4) AND g.id < ?5 ORDER BY g.id DESC LIMIT ?6";
     let limit = query.limit.unwrap_or(usize::MAX);
-    // All of them, where the kind has yet to choose.
+    // All of them if they still have to be filtered by kind.
     let fetched = if query.kind.is_some() { usize::MAX } else { limit };
     let asked = sqlx::query_as(text).bind(&query.source).bind(&query.uid).bind(&query.namespace);
     let asked = asked.bind(&query.name).bind(query.cursor.map_or(i64::MAX, bounded));
@@ -85,8 +85,8 @@ pub(super) async fn discrepancies(
     sqlx::query_as(text).bind(source).fetch_all(connection).await.map_err(classify)
 }
 
-/// The histories of each source, oldest first. A later one begins where the end of the one before is
-/// recorded as a hole, or where its own beginning is.
+/// The histories of each source, oldest first. A later one begins where the end of the previous one is
+/// recorded as a hole, or at its own beginning.
 pub(super) async fn epochs(
     connection: &mut SqliteConnection,
 ) -> Result<Vec<(String, EpochView)>, JournalError> {
@@ -117,7 +117,7 @@ fn cut(limit: usize) -> i64 {
     limit.min(i64::MAX as usize) as i64
 }
 
-/// Older writers keep 0 for a value that was never set.
+/// Older writers stored 0 for a value that was never set.
 pub(super) fn moment(ms: Option<i64>) -> Option<String> {
     ms.filter(|ms| *ms > 0).map(|ms| calendar::rfc3339(ms as u64))
 }

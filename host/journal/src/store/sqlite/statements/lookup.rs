@@ -1,5 +1,5 @@
-//! Reads what the writer needs before it plans a batch: everything at the start; later the ends of
-//! chains that it forgot, and keys that may be in the journal already.
+//! Reads what the writer needs before it plans a batch: everything at startup; later the ends of chains that
+//! it forgot, and keys that may already exist.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::store::memory::{FoundObject, NextNumbers, ObjectIdentity, SourceMemor
 use crate::store::rows::{DocumentEncoding, KnownKeys, RowFlags, StateKey, uid};
 use crate::store::sqlite::fault::classify;
 
-/// Statuses that are known from the start; the rest come back as they are needed.
+/// How many statuses are loaded at startup; others are loaded when they are needed.
 const STATUSES: i64 = 2048;
 
 pub(crate) async fn memory(connection: &mut SqliteConnection) -> Result<StoreMemory, JournalError> {
@@ -58,7 +58,7 @@ async fn sources(connection: &mut SqliteConnection, memory: &mut StoreMemory) ->
         .await
         .map_err(classify)?;
     let newest: HashMap<i64, i64> = newest.into_iter().collect();
-    // By source and epoch: of a source the last stays.
+    // Ordered by source and epoch, so the last entry of a source stays.
     for stream in streams(connection).await? {
         let source: &mut SourceMemory = memory.sources.entry(stream.source.as_str().into()).or_default();
         let number = stream.id;
@@ -122,7 +122,7 @@ fn tail(
     const FIRST: usize = 1;
     let flags = row.try_get::<Option<i64>, _>(FIRST + 3)?.and_then(RowFlags::unpack);
     let newest_flags = row.try_get::<Option<i64>, _>(FIRST + 7)?.and_then(RowFlags::unpack);
-    // Of a deletion the key isn't the version.
+    // The key of a deletion is not its version.
     let version = match newest_flags.map(|flags| flags.change) {
         Some(kubewitness_core::Change::Gone | kubewitness_core::Change::Gap) => key(row, FIRST + 6)?,
         _ => key(row, FIRST + 5)?,
@@ -138,7 +138,7 @@ fn tail(
     Ok(tail)
 }
 
-/// The positions of those keys that the journal has.
+/// The positions of those keys that already exist.
 pub(crate) async fn keys(
     connection: &mut SqliteConnection,
     questions: Vec<(i64, StateKey)>,

@@ -1,5 +1,5 @@
-//! The statements of the journal. They know tables and columns, and nothing of files, locks or what
-//! rows mean.
+//! The statements of the journal. They know tables and columns, but no files, no locks, and not what rows
+//! mean.
 
 mod backlog;
 pub(super) mod checksums;

@@ -1,4 +1,4 @@
-//! The trait `RetentionReader`: what retention asks about the history of a source.
+//! The trait `RetentionReader`: the queries of retention about the history of a source.
 
 use std::collections::BTreeMap;
 

@@ -8,7 +8,7 @@ use crate::store::rows::{EndRow, KeptSnapshot, LiveRow, SnapshotRow, StoreResult
 use crate::store::sqlite::fault::classify;
 use crate::store::sqlite::schema::triggers;
 
-/// Findings of SQLite's own check.
+/// The most findings of SQLite's own check.
 const STORE_FINDINGS: u32 = 100;
 
 pub(super) async fn structure(connection: &mut SqliteConnection) -> StoreResult<Vec<String>> {
@@ -105,7 +105,7 @@ pub(super) async fn object_keys(
     sqlx::query_as(text).bind(after).bind(limit).fetch_all(connection).await.map_err(classify)
 }
 
-/// The most findings of one kind between rows that are reported.
+/// The most reported findings of one kind about links between rows.
 const SOME: i64 = 100;
 
 pub(super) async fn misowned(connection: &mut SqliteConnection) -> StoreResult<Vec<(i64, i64)>> {

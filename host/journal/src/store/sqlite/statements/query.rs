@@ -1,5 +1,5 @@
-//! Reads what people ask for (timelines, figures, gaps, ends, what was there at a moment), and what a watch or a
-//! resync starts from.
+//! Reads what people query (timelines, figures, gaps, ends, past moments), and what a watch or a resync needs
+//! at startup.
 
 use kubewitness_core::ports::JournalError;
 use kubewitness_core::views::JournalView;
@@ -59,7 +59,7 @@ pub(super) async fn links(
     rows.into_iter().map(link).collect()
 }
 
-/// The documents stay where they are.
+/// Documents are not read.
 pub(super) async fn present(
     connection: &mut SqliteConnection,
     source: &str,
@@ -96,7 +96,7 @@ pub(super) async fn stats(
     })
 }
 
-/// The gaps of sources and of single objects, in the order in which they were recorded.
+/// The gaps of sources and of single objects, in the order of their records.
 pub(super) async fn gaps(connection: &mut SqliteConnection) -> Result<Vec<Gap>, JournalError> {
     let rows: Vec<(i64, String)> = sqlx::query_as("SELECT id, body FROM gaps ORDER BY id")
         .fetch_all(connection)
@@ -110,7 +110,7 @@ pub(super) async fn source_counters(
     connection: &mut SqliteConnection,
 ) -> Result<Vec<SourceCounters>, JournalError> {
     type Counters = (String, u32, Option<String>, i64, i64, i64, i64, Option<i64>);
-    // Of the bare columns, SQLite takes those of the row that has the maximum.
+    // For bare columns, SQLite takes the values of the row that has the maximum.
     let text = "SELECT source, max(epoch), checkpoint, sum(states), sum(taken), \
          (SELECT count(*) FROM gaps g JOIN streams t ON t.id = g.stream WHERE t.source = s.source), \
          (SELECT count(*) FROM poison p JOIN streams t ON t.id = p.stream WHERE t.source = s.source), \
@@ -152,10 +152,10 @@ pub(super) async fn poison(
     Ok(rows.into_iter().map(record).collect())
 }
 
-/// The rows of an owner are found by its uid: it is there once as an owner, and once more if it
-/// is watched itself. What lies in another namespace only says that it has this owner, and makes a row of its own for it.
-/// Where an object of that uid was witnessed, the namespace of that one counts. The API server takes an Event about an
-/// object of the whole cluster into the namespace `default` alone.
+/// The rows of an owner are found by its uid: one row as an owner, and another if it is watched itself. An
+/// object in another namespace merely claims to have this owner, and gets a separate owner row. If an object
+/// with that uid was witnessed, its own namespace counts. The API server accepts an Event about a
+/// cluster-scoped object only in the namespace `default`.
 pub(super) async fn owned(
     connection: &mut SqliteConnection,
     owners: &[i64],
@@ -181,8 +181,8 @@ pub(super) async fn owned(
     query.fetch_all(connection).await.map_err(classify)
 }
 
-/// In descending order: the walk ends where the answer does. A part of one object's story begins at the state where the
-/// part before it ended: it is looked up, and nothing newer is read.
+/// In descending order, so the walk ends with the answer. A part of one object's story begins at the state
+/// where the previous part ended: it is looked up, and nothing newer is read.
 pub(super) async fn story(
     connection: &mut SqliteConnection,
     objects: &[i64],
@@ -203,7 +203,7 @@ pub(super) async fn story(
     query.fetch_all(connection).await.map_err(classify)
 }
 
-// ---- what was there at a moment ----------------------------------------------------------
+// ---- what existed at a moment ----------------------------------------------------------
 
 pub(super) async fn moments(
     connection: &mut SqliteConnection,
@@ -265,7 +265,7 @@ pub(super) async fn walk(
     through: Seq,
     steps: i64,
 ) -> StoreResult<Vec<ChainStep>> {
-    // The lowest three bits of the flags are change and lateness: 0, 1 and 2 are states in their turn.
+    // The lowest three bits of the flags are change and lateness: 0, 1 and 2 are regular states.
     let text = "WITH RECURSIVE chain (head, seq, back, flags, step) AS ( \
            SELECT s.seq, s.seq, s.back, s.flags, 1 FROM json_each(?1) q CROSS JOIN states s ON s.seq = q.value \
            UNION ALL \

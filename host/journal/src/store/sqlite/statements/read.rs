@@ -10,8 +10,8 @@ use crate::store::rows::{
 };
 use crate::store::sqlite::fault::classify;
 
-/// An envelope as one column. The driver's price is by row and column: a JSON array that SQLite
-/// puts together and serde takes apart costs a third of twelve columns.
+/// An envelope as one column. The driver's cost is for each row and column: a JSON array that SQLite builds
+/// and serde parses costs a third of twelve columns.
 macro_rules! envelope_column {
     () => {
         "json_array(s.seq, s.object, s.version, s.flags, s.back, s.status, s.previous, s.owner, s.observed_ms, \
@@ -40,7 +40,7 @@ pub(super) fn envelope(text: &str) -> Result<StateEnvelope, JournalError> {
     check::envelope(serde_json::from_str(text).map_err(|error| malformed(&error))?)
 }
 
-/// The same of many, in one array.
+/// The same for several envelopes in one array.
 fn envelopes(text: &str) -> Result<Vec<StateEnvelope>, JournalError> {
     let rows: Vec<EnvelopeColumns> = serde_json::from_str(text).map_err(|error| malformed(&error))?;
     rows.into_iter().map(check::envelope).collect()
@@ -70,7 +70,7 @@ pub(super) fn object(text: &str) -> Result<(i64, NamedObject), JournalError> {
     known(serde_json::from_str(text).map_err(|error| malformed(&error))?)
 }
 
-/// Rows of one array of JSON numbers.
+/// The rows of one array of JSON numbers.
 pub(super) fn json(numbers: &[i64]) -> String {
     serde_json::to_string(numbers).expect("numbers always serialize")
 }
@@ -91,7 +91,7 @@ pub(super) async fn after(
     envelopes(&found)
 }
 
-/// Looks at the object of each state and at nothing else of it.
+/// Reads only the object of each state.
 pub(super) async fn outside(
     connection: &mut SqliteConnection,
     after: i64,
@@ -107,21 +107,21 @@ pub(super) async fn outside(
     query.fetch_all(connection).await.map_err(classify)
 }
 
-/// Down the index of versions: those of other streams are passed over.
+/// Descends the index of versions, and skips those of other streams.
 pub(super) async fn newest_within(
     connection: &mut SqliteConnection,
     stream: i64,
     from: i64,
     upto: i64,
 ) -> StoreResult<Option<i64>> {
-    // Ends have no version there, and gaps are no numbers.
+    // Ends have no version in this index, and gaps are not numeric.
     let text = "SELECT s.seq FROM states s CROSS JOIN objects o ON o.id = s.object \
                 WHERE s.version BETWEEN ?1 AND ?2 AND o.stream = ?3 ORDER BY s.version DESC LIMIT 1";
     let query = sqlx::query_scalar(text).bind(from).bind(upto).bind(stream);
     query.fetch_optional(connection).await.map_err(classify)
 }
 
-/// Ends have a key of their own, by which the index finds them.
+/// Ends have their own key, by which the index finds them.
 pub(super) async fn end_of(connection: &mut SqliteConnection, object: i64) -> StoreResult<Option<i64>> {
     let text = "SELECT seq FROM states WHERE version = -1 AND object = ?";
     sqlx::query_scalar(text).bind(object).fetch_optional(connection).await.map_err(classify)
@@ -143,7 +143,7 @@ pub(super) async fn chain(
     seq: i64,
     most: u32,
 ) -> StoreResult<Vec<(StateEnvelope, Vec<u8>)>> {
-    // 2 is a delta on the state before.
+    // 2 is a delta on the previous state.
     let text = concat!(
         "WITH RECURSIVE chain (seq, back, flags) AS (SELECT seq, back, flags FROM states WHERE seq = ? \
          UNION ALL SELECT n.seq, n.back, n.flags FROM chain c JOIN states n ON n.seq = c.seq - c.back \

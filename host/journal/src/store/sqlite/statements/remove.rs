@@ -65,7 +65,7 @@ const SWEEP_OWNER: &str = "DELETE FROM objects WHERE stream = 0 AND id = ? \
 const SWEEP_POISON: &str = "DELETE FROM poison WHERE id = ?";
 const SWEEP_REPORT: &str = "DELETE FROM kv WHERE plugin = ? AND key = ?";
 
-/// Within a transaction.
+/// Must run within a transaction.
 pub(crate) fn sweep(connection: &Connection, sweep: &UnusedRows) -> RemoveDone {
     each(connection, SWEEP_OWNED, &sweep.owned, |statement, owned| statement.execute(*owned))?;
     each(connection, SWEEP_REPORT, &sweep.reports, |statement, (plugin, key)| {

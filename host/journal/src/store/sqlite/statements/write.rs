@@ -14,8 +14,8 @@ use crate::store::rows::{
     StreamRow, uid,
 };
 
-// `OR FAIL`: the default may keep a journal of each statement, to undo it alone; here an error undoes the
-// whole transaction.
+// `OR FAIL`, because the default may keep a journal for each statement in order to undo it alone. Here an
+// error undoes the whole transaction.
 const STREAM: &str = "INSERT OR FAIL INTO streams (id, source, epoch, checkpoint, states, last_event_ms, sum) \
     VALUES (?,?,?,?,?,?,?) \
     ON CONFLICT (id) DO UPDATE SET checkpoint = excluded.checkpoint, states = states + excluded.states, \
@@ -46,7 +46,7 @@ const OUTDATED: &str = "DELETE FROM discrepancies WHERE stream = ? AND number = 
 
 type WriteDone = rusqlite::Result<()>;
 
-/// One statement for each of the rows.
+/// Runs one statement for each of the rows.
 pub(super) fn each<T>(
     connection: &Connection,
     text: &str,
@@ -173,7 +173,7 @@ fn outcomes(connection: &Connection, outcomes: Vec<(i64, ObjectOutcome)>) -> Wri
             ObjectOutcome::Ended { newest, tail } => ended.push((object, newest, tail)),
         }
     }
-    // In the order of the table, which is kinder to its pages.
+    // In the order of the table, which touches fewer pages.
     live.sort_unstable_by_key(|(object, ..)| *object);
     ended.sort_unstable_by_key(|(object, ..)| *object);
     each(connection, LIVE, live, |statement, (object, newest, tail)| {
@@ -210,13 +210,13 @@ const KEY_VALUE: &str = "INSERT OR FAIL INTO kv (plugin, key, value, sum) VALUES
     ON CONFLICT (plugin, key) DO UPDATE SET value = excluded.value, sum = excluded.sum";
 const NO_KEY: &str = "DELETE FROM kv WHERE plugin = ? AND key = ?";
 
-/// Progress, dead letters and keys of several plugins, on their way to the thread that writes.
+/// Progress, dead letters and keys of several plugins, queued for the thread that writes.
 #[derive(Default)]
 pub(crate) struct QueuedSaves {
     progress: Vec<(String, String)>,
     revived: Vec<(String, i64)>,
     parked: Vec<(String, DeadLetter)>,
-    /// By plugin and key; `None` where it is deleted.
+    /// By plugin and key; `None` deletes a key.
     kv: BTreeMap<(String, String), Option<Vec<u8>>>,
 }
 
@@ -230,7 +230,7 @@ impl QueuedSaves {
             saved.parked.extend(save.parked.iter().map(|letter| (plugin.to_string(), letter.clone())));
         }
         for (plugin, KvWrite { key, value }) in left.kv() {
-            // The last write of a key is what counts.
+            // The last write to a key counts.
             saved.kv.insert((plugin.to_string(), key.clone()), value.clone());
         }
         saved
@@ -264,7 +264,8 @@ fn letters(connection: &Connection, parked: Vec<(String, DeadLetter)>) -> WriteD
     })
 }
 
-/// Marks dead letters as taken back or dropped, and records who did it and why. A pause has the record alone.
+/// Marks dead letters as being replayed or dropped, and records who did it and why. A pause has only the
+/// record.
 pub(crate) fn marks(connection: &Connection, replay: &LetterMarking) -> WriteDone {
     let LetterMarking { act, plugin, seqs, who, why, at_ms } = replay;
     if let Some(mark) = act.mark() {

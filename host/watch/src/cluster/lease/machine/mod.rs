@@ -1,19 +1,19 @@
 //! Decides who holds the Lease and which request comes next. Pure: the caller passes the monotonic time, what
 //! was read and what was written.
 //!
-//! Wall clocks are never compared. Another replica's hold is over when its record has not changed for the
-//! time that the record names, counted from when this replica first saw it. Our own duration is the most:
-//! otherwise a Lease that somebody wrote with a long one would stop every hand-over, even after its deletion.
-//! So replicas that share a journal have the same settings. Our own hold counts from before
-//! the request that proved it and lasts shorter. So this replica has stopped by the time when another may
-//! take the Lease.
+//! Wall clocks are never compared, because they may be wrong. Another replica's hold has expired if its
+//! record did not change for the duration in the record, counted from when this replica first saw it. Our own
+//! duration is the maximum: otherwise somebody could write a Lease with a long duration and block every
+//! failover, even after its deletion. So replicas that share a journal need the same settings. Our own hold
+//! counts from before the request that proved it, and is shorter. So this replica has stopped by the time
+//! another may take the Lease.
 //!
-//! A Lease that was never seen and does not exist is made at once. Suppose somebody deletes a held Lease, and
-//! a replica that never saw it starts before the holder has made it again. Then two replicas may believe for
-//! a moment that they lead. A Lease is no fence; the store has one.
+//! A Lease that does not exist and was never seen is created at once. Suppose somebody deletes a held Lease,
+//! and a replica that never saw it starts before the holder has created it again. Then two replicas may
+//! believe for a moment that they lead. A Lease is not a fence; the store has one.
 //!
-//! No crate elects here: without a clock and a client of its own, the machine is driven by tests through any order of
-//! times and answers.
+//! An election crate was rejected: it would bring its own clock and client. This machine has neither, so
+//! tests drive it through any order of times and answers.
 
 use tokio::time::Instant;
 
@@ -27,11 +27,11 @@ pub(crate) enum LeaseStep {
     Wait(Instant),
     Read,
     Create,
-    /// In place of this version and of no other.
+    /// Replace exactly this version.
     Claim(LeaseRecord),
 }
 
-/// A hold that ran out and is regained is another term. So is one whose Lease somebody else has written in between.
+/// A hold that expired and is regained is a new term. So is one whose Lease somebody else wrote in between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LeaseHold {
     pub term: u64,
@@ -47,7 +47,7 @@ enum NextRequest {
 
 struct SeenLease {
     lease: LeaseRecord,
-    /// When it was first seen to say what it says.
+    /// When this content was first seen.
     since: Instant,
 }
 
@@ -58,13 +58,13 @@ pub(crate) struct LeaseMachine {
     next: NextRequest,
     due: Instant,
     seen: Option<SeenLease>,
-    /// The holder of a Lease that was deleted may believe until then.
+    /// Until when the holder of a deleted Lease may believe in its hold.
     deleted: Option<Instant>,
     hold: Option<LeaseHold>,
     terms: u64,
-    /// The last write was overtaken, and reading anew at once didn't help.
+    /// The last write was overtaken, and reading again at once did not help.
     hurried: bool,
-    /// A write was sent and not answered: it may still come through.
+    /// A write was sent and not answered, so it may still take effect.
     unsure: bool,
 }
 
@@ -94,7 +94,7 @@ impl LeaseMachine {
         }
     }
 
-    /// Our own, while it lasts.
+    /// Our own hold, while it is valid.
     pub fn hold(&self, now: Instant) -> Option<LeaseHold> {
         self.hold.filter(|hold| now < hold.until)
     }
@@ -114,7 +114,7 @@ impl LeaseMachine {
             self.forget();
             return if self.is_over(now) { self.at(NextRequest::Create, now) } else { self.pause(now) };
         };
-        // Otherwise another replica may have held it between two reads, and have begun a term of its own in the store.
+        // Otherwise another replica may have held it between two reads and begun its own term in the store.
         let is_as_we_left_it =
             may_be_our_write || self.lease().is_some_and(|seen| seen.says_the_same(&lease));
         if lease.holder != self.identity || !is_as_we_left_it {
@@ -133,7 +133,7 @@ impl LeaseMachine {
         self.seen = Some(SeenLease { lease, since: now });
         let until = sent + self.timing.renew_deadline();
         let held = self.hold(now);
-        // An answer may come after all that it proves is over.
+        // An answer may arrive after the hold that it proves has expired.
         self.hold = (now < until).then(|| {
             self.terms += u64::from(held.is_none());
             LeaseHold { term: self.terms, until }
@@ -142,9 +142,10 @@ impl LeaseMachine {
         self.at(NextRequest::Claim, now.max(sent + pause));
     }
 
-    /// The API server has refused a write: the Lease is no longer the one that was seen.
+    /// The API server refused a write: the Lease has changed since it was read.
     pub fn overtaken(&mut self, now: Instant) {
-        // At once and not after a pause, since our hold runs; twice in a row is no accident.
+        // Retried at once and not after a pause, because our hold is running; twice in a row is not a
+        // coincidence.
         if self.hurried {
             self.pause(now);
         } else {
@@ -153,13 +154,13 @@ impl LeaseMachine {
         self.hurried = !self.hurried;
     }
 
-    /// No answer, or one that says nothing about the Lease.
+    /// No answer, or an answer that says nothing about the Lease.
     pub fn failed(&mut self, now: Instant) {
         self.unsure |= self.next != NextRequest::Read;
         self.pause(now);
     }
 
-    /// Gives up what it holds. Whether the API server may take us for the holder.
+    /// Gives up the hold. Returns whether the API server may still consider us the holder.
     pub fn resign(&mut self) -> bool {
         let ours = self.lease().is_some_and(|lease| lease.holder == self.identity);
         self.hold = None;
@@ -177,14 +178,14 @@ impl LeaseMachine {
         }
     }
 
-    /// The Lease was deleted, and its holder does not know that yet.
+    /// Handles a deleted Lease whose holder may not know that yet.
     fn forget(&mut self) {
         self.deleted = self.deleted.max(self.over());
         self.seen = None;
     }
 
-    /// The moment at which the hold that the Lease records ends, if another process holds it. A release by
-    /// its holder ends the hold too, and so does any write over it, since the API server compares versions.
+    /// When the hold in the Lease expires, if another process has it. A release by its holder also ends it,
+    /// and so does any write over it, because the API server compares versions.
     fn over(&self) -> Option<Instant> {
         let seen = self.seen.as_ref()?;
         let others = !seen.lease.holder.is_empty() && seen.lease.holder != self.identity;
@@ -192,7 +193,7 @@ impl LeaseMachine {
         others.then(|| seen.since + seen.lease.lasts.map_or(own, |lasts| lasts.min(own)))
     }
 
-    /// Whether the hold that the Lease records is over, and no process has taken the Lease since.
+    /// Whether the recorded hold has expired and no process has taken the Lease since.
     pub fn is_left(&self, now: Instant) -> bool {
         self.over().is_some_and(|over| over <= now)
     }

@@ -1,4 +1,4 @@
-//! Applies faults of bodies: bytes that come slowly, in small pieces, not at all, or not completely.
+//! Applies faults of bodies: bytes that come slowly, in small pieces, not at all, or incompletely.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,7 +16,7 @@ use crate::apiserver::server::failing::frames::{FrameFaults, NextLine};
 /// Long enough for a connection to send its buffer before it breaks.
 const FLUSH: Duration = Duration::from_millis(5);
 
-/// The pieces a second of a slow body.
+/// How many pieces of a slow body are sent per second.
 const PIECES_A_SECOND: u64 = 50;
 
 /// The bytes before the items of a list.
@@ -34,11 +34,11 @@ struct FaultyBody {
     front: Arc<ServerFront>,
     inner: BodyDataStream,
     frames: Option<FrameFaults>,
-    /// What is inserted before the first item of a list, until it is inserted.
+    /// The text to insert before the first item of a list, until it is inserted.
     item: Option<String>,
     piece: usize,
     pause: Option<Duration>,
-    /// The bytes that may still be sent, and what happens then.
+    /// The number of bytes that may still be sent, and what happens then.
     limit: Option<(u64, BodyEnd)>,
     waiting: VecDeque<Bytes>,
     begun: bool,

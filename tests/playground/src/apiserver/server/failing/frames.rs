@@ -5,7 +5,7 @@ use crate::apiserver::faults::FaultKind;
 use crate::apiserver::objects::watch::error_frame;
 use crate::apiserver::wire::error::ApiError;
 
-/// What follows a line.
+/// What happens after a line.
 #[derive(Debug, PartialEq, Eq)]
 pub enum NextLine {
     Goes,
@@ -19,7 +19,7 @@ pub struct FrameFaults {
     events: u64,
     /// An event that waits for the next one.
     held: Option<Vec<u8>>,
-    /// The beginning of a line.
+    /// An incomplete line.
     rest: Vec<u8>,
 }
 
@@ -47,7 +47,7 @@ impl FrameFaults {
         NextLine::Goes
     }
 
-    /// What is left when the stream has ended.
+    /// What remains when the stream has ended.
     pub fn finish(&mut self, out: &mut Vec<u8>) {
         out.extend(self.held.take().into_iter().flatten());
         out.append(&mut self.rest);

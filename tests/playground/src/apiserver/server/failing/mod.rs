@@ -1,4 +1,12 @@
-//! Applies faults of requests: refused, misread, or never answered. It changes no object.
+//! Applies the faults of requests and answers.
+//!
+//! A test needs an API server that fails on request, in the ways in which real ones, proxies and networks
+//! fail: it refuses, misreads or ignores a parameter, sends bytes slowly or not at all, or breaks off in a
+//! line. A proxy in front could do the latter, but it can't misread a parameter. So the faults are applied
+//! inside the server: before a request is handled, to its body, or to the lines of a watch.
+//!
+//! Invariant: a fault changes answers, never an object. So the history that the server keeps stays the truth
+//! for the judges.
 
 mod body;
 mod frames;
@@ -16,12 +24,12 @@ use crate::apiserver::wire::incoming::IncomingRequest;
 use crate::apiserver::wire::query::ContinueToken;
 use crate::apiserver::wire::respond;
 
-/// Marks an answer for which the connection ends instead.
+/// Marks an answer in place of which the connection ends.
 #[derive(Debug, Clone, Copy)]
 pub struct HangUp;
 
 impl DrawnFaults {
-    /// Applies faults before the request is handled. They answer in its place, or change how it is read.
+    /// Applies faults before the request is handled. They answer it themselves, or change how it is read.
     pub async fn before(
         &self,
         front: &ServerFront,

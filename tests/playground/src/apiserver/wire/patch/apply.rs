@@ -1,6 +1,6 @@
-//! Server-side apply: merges what a manager applies, and removes what it applied before and no longer does.
+//! Server-side apply: merges the fields that a manager applies, and removes those that it no longer applies.
 //!
-//! It records the fields of managers only, so there are no conflicts to force.
+//! It records only the fields of managers, so no conflicts exist to force.
 
 use serde_json::{Map, Value, json};
 
@@ -12,8 +12,7 @@ const IDENTITY: &[&str] = &["apiVersion", "kind"];
 const IDENTITY_METADATA: &[&str] =
     &["name", "namespace", "uid", "resourceVersion", "creationTimestamp", "generation", "managedFields"];
 
-/// The object after `manager` applied `applied`, a whole configuration. `status` names the part that is
-/// applied.
+/// The object after `manager` applied `applied`, a whole configuration. `status` says which part is applied.
 pub fn apply(
     old: &Value,
     applied: &Value,
@@ -93,7 +92,7 @@ fn set_of(value: &Value) -> Value {
     }
 }
 
-/// Removes the leaves that were applied before and no longer are.
+/// Removes the leaves that were applied before and are not applied any more.
 fn remove_dropped(target: &mut Value, before: &Value, now: &Value) {
     let Some(before) = before.as_object() else { return };
     for (field, inner) in before {

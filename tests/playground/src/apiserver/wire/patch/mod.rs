@@ -1,4 +1,10 @@
-//! The four kinds of patches. Pure functions of documents. They know no store and no kind.
+//! The four kinds of patches, as pure functions of documents.
+//!
+//! `kubectl` and client libraries use all of them, so a server without one would refuse ordinary commands. A
+//! real server derives merge keys and defaults from the types of Go; there are no types here, so a table has
+//! the keys of the lists that matter.
+//!
+//! They know no store and no kind.
 
 mod apply;
 mod json_patch;

@@ -1,5 +1,5 @@
 //! Strategic merge patches: they merge lists of objects by a key, with directives to delete, replace and
-//! order. A table holds the keys of the lists, because there are no types here.
+//! order. The keys of the lists are in a table, because types are missing here.
 
 use serde_json::{Map, Value};
 
@@ -8,7 +8,7 @@ const RETAIN: &str = "$retainKeys";
 const ORDER: &str = "$setElementOrder/";
 const DELETE_PRIMITIVES: &str = "$deleteFromPrimitiveList/";
 
-/// Lists whose elements a member identifies. Any other list is replaced as a whole.
+/// Lists whose elements are identified by a member. Any other list is replaced as a whole.
 const MERGE_KEYS: &[(&str, &str)] = &[
     ("addresses", "type"),
     ("conditions", "type"),

@@ -138,7 +138,7 @@ const POD_SPEC: &[SchemaField] = &[
     (8, "serviceAccountName", Text),
     (9, "serviceAccount", Text),
     (10, "nodeName", Text),
-    // A server fills this in, and `create job --from` sends it back.
+    // A server sets this field, and `create job --from` sends it back.
     (14, "securityContext", One(&[])),
     (19, "schedulerName", Text),
     (20, "initContainers", Many(CONTAINER)),
