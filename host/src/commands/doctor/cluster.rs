@@ -24,7 +24,7 @@ const SHIPPED_AT: &str = "deploy/kustomize/host.yaml";
 /// The oldest Kubernetes that can list an exact version.
 const OLDEST: (u32, u32) = (1, 19);
 /// The verbs that a source uses.
-const VERBS: [&str; 3] = ["get", "list", "watch"];
+const VERBS: [&str; 2] = ["list", "watch"];
 
 /// Verbs, group and resource, whether it is in the controller's own namespace, and what fails without it.
 type OwnRight = (&'static [&'static str], &'static str, &'static str, bool, &'static str);
@@ -37,7 +37,7 @@ const OWN_RIGHTS: [OwnRight; 6] = [
         true,
         "the settings are not read, or no status is written",
     ),
-    (&["create", "patch"], "", "events", true, "no event tells what became of a change"),
+    (&["create"], "", "events", true, "no event tells what became of a change"),
     (
         &["get", "create", "update"],
         "coordination.k8s.io",

@@ -30,7 +30,7 @@ pub const API_VERSION: DoctorCode = DoctorCode {
 pub const RIGHTS: DoctorCode = DoctorCode {
     code: "KW-D003",
     title: "rights for a source",
-    meaning: "A source needs the rights to get, list and watch its resource, in all namespaces or in the one that it \
+    meaning: "A source needs the rights to list and watch its resource, in all namespaces or in the one that it \
               names. The command asks the API server for each right. Without them the source witnesses nothing.",
     remedy: "Add the resource to the rules of the ClusterRole `kubewitness-witness`, as `deploy/kustomize/rbac.yaml` has it \
              for jobs. With --account you check the rights of the controller's account rather than your own.",

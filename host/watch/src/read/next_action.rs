@@ -86,7 +86,7 @@ fn after_pause(action: ReadAction, failure: &RequestFailure, doing: &str) -> Act
 fn explain(failure: &RequestFailure, doing: &str) -> String {
     let hint = match failure.code() {
         Some(401) => "; the credentials are not accepted",
-        Some(403) => "; grant get, list and watch on the resource",
+        Some(403) => "; grant list and watch on the resource",
         Some(404) => "; the kind is not, or no longer, served",
         _ => "",
     };

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_harness::{Kubectl, Kubewitness, RunOptions, Scratch, free_port, project_root, until_ok};
+use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::cluster::RealCluster;
+use super::people::job;
+use crate::cluster::{RealCluster, ServerPart};
 
 pub(super) const NAMESPACE: &str = "kubewitness";
 pub(super) const ACCOUNT: &str = "system:serviceaccount:kubewitness:kubewitness";
@@ -58,9 +60,13 @@ impl ShippedController {
         self.run.address()
     }
 
-    /// Does what needs the rights that watching alone does not: plugins come, break and go, a Job vanishes while nobody
-    /// watches, and the controller starts again.
-    pub(super) async fn use_each_right(&mut self, kubectl: &Kubectl, cluster: &RealCluster) -> Result<()> {
+    /// Does what needs the rights that watching alone does not: plugins come, break and go, and objects of each source
+    /// change while nobody watches.
+    pub(super) async fn use_each_right(
+        &mut self,
+        kubectl: &Kubectl,
+        cluster: &mut RealCluster,
+    ) -> Result<()> {
         let plugin = |module: &str| {
             let text = format!(
                 "apiVersion: kubewitness.dev/v1alpha1\nkind: Plugin\nmetadata: {{name: second}}\nspec:\n  module: {{file: \
@@ -83,11 +89,22 @@ impl ShippedController {
             Ok(())
         })
         .await?;
+        let objects = subjects();
+        for (path, object) in &objects {
+            cluster.create(path, object).await?;
+        }
         self.run.kill().await?;
-        let mut job = crate::access::people::job("team-a", "while-away");
-        job["spec"]["suspend"] = true.into();
-        cluster.create("/apis/batch/v1/namespaces/team-a/jobs", &job).await?;
-        kubectl.ok(&["-n", "team-a", "delete", "job", "while-away"]).await?;
+        // A server that has just begun knows no watch of before, so the controller lists, and reads back what it missed.
+        for step in ["one", "two"] {
+            for (path, object) in &objects {
+                let path = format!("{path}/{}", object["metadata"]["name"].as_str().unwrap_or_default());
+                let patch = json!({"metadata": {"labels": {"step": step}}});
+                let (code, answer) = cluster.request(Method::PATCH, &path, Some(&patch)).await?;
+                ensure!(code == 200, "{path} was answered with {code}: {answer}");
+            }
+        }
+        cluster.kill(ServerPart::ApiServer).await?;
+        cluster.start_again(ServerPart::ApiServer).await?;
         let name = format!("shipped-{}", self.starts);
         self.starts += 1;
         self.run = Kubewitness::start(&name, &self.options, &self.folder)?;
@@ -109,6 +126,25 @@ impl ShippedController {
     pub(super) async fn stop(&mut self) -> Result<()> {
         self.run.stop().await.map(drop)
     }
+}
+
+/// An object of each source, with the collection that it is made in.
+fn subjects() -> [(&'static str, Value); 3] {
+    let metadata = json!({"name": "missed", "namespace": "team-a"});
+    let container = json!({"name": "trainer", "image": "registry.example/ml/trainer:2.4"});
+    let about = json!({"kind": "Job", "namespace": "team-a", "name": "missed"});
+    [
+        ("/apis/batch/v1/namespaces/team-a/jobs", job("team-a", "missed")),
+        (
+            "/api/v1/namespaces/team-a/pods",
+            json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}),
+        ),
+        (
+            "/api/v1/namespaces/team-a/events",
+            json!({"apiVersion": "v1", "kind": "Event", "metadata": metadata, "involvedObject": about,
+                "type": "Normal", "reason": "Missed"}),
+        ),
+    ]
 }
 
 fn account_kubeconfig(cluster: &RealCluster, token: &str) -> Result<Value> {

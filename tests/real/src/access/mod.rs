@@ -9,15 +9,18 @@ mod audit_log;
 mod controller;
 mod people;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use kubewitness_harness::{Kubectl, Scratch};
+use kubewitness_harness::{Kubectl, Scratch, until_ok};
 use serde::Serialize;
 
 use crate::cluster::{RealCluster, ServerPrograms};
 use audit_log::AuditLog;
 use controller::ShippedController;
+
+/// What was missed is read back within seconds.
+const USED_WITHIN: Duration = Duration::from_secs(90);
 
 /// What was shown.
 #[derive(Debug, Serialize)]
@@ -38,19 +41,23 @@ pub async fn access_holds(programs: &ServerPrograms, scratch: &Scratch) -> Resul
     let log = AuditLog::prepare(scratch)?;
     let flags = log.flags();
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-    let cluster = RealCluster::start_with(programs, scratch, &flags).await?;
+    let mut cluster = RealCluster::start_with(programs, scratch, &flags).await?;
     let kubectl =
         Kubectl::find(cluster.kubeconfig(), scratch.path()).context("kubectl is not on the PATH")?;
     let mut controller = ShippedController::start(&kubectl, &cluster, scratch).await?;
     let seen = people::see_what_they_may(&kubectl, &cluster, scratch, &mut controller).await?;
-    controller.use_each_right(&kubectl, &cluster).await?;
+    controller.use_each_right(&kubectl, &mut cluster).await?;
+    let shipped = audit_log::shipped_rights(&kubectl).await?;
+    let (requests, rights) = until_ok(USED_WITHIN, "each right to be used", async || {
+        let used = log.of(controller::ACCOUNT)?;
+        Ok((used.requests, used.are_exactly(&shipped)?))
+    })
+    .await?;
     controller.stop().await?;
-    let used = log.of(controller::ACCOUNT)?;
-    let rights = used.are_exactly(&audit_log::shipped_rights(&kubectl).await?)?;
     cluster.stop().await?;
     Ok(AccessReport {
         minor: programs.minor.clone(),
-        requests: used.requests,
+        requests,
         rights,
         answers: seen.answers,
         people: seen.people,
