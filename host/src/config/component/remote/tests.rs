@@ -268,7 +268,7 @@ async fn the_time_of_a_fetch_begins_with_its_turn() {
     let registry = ImageRegistry::start(None).await.unwrap();
     registry.push("plugin", "1", COMPONENT);
     let (name, host) = (format!("{}/plugin:1", registry.name()), plain());
-    let before = FetchTurn::wait(&registry.name(), "before".into()).await.unwrap();
+    let before = FetchTurn::wait(&registry.name(), "before".into()).await;
     assert!(is_fetching("before") && !is_fetching(&name));
     let mut waiting = std::pin::pin!(pull(&name, &host));
     assert!(futures::poll!(waiting.as_mut()).is_pending());
