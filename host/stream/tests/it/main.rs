@@ -1,7 +1,10 @@
 //! Tests of a carrier and readers with a real server and real journals.
 
 mod ahead;
+mod cluster;
 mod copies;
+mod killed;
+mod recreated;
 mod support;
 
 use std::sync::Arc;
