@@ -13,6 +13,7 @@ use crate::access::ages::NamespaceAges;
 use crate::access::gate::RequestGate;
 use crate::options::PortalOptions;
 use crate::serve::{ListenerTraffic, ReadingRoom, StreamPlaces};
+use crate::submit::recent::RecentKeys;
 
 /// A path, as axum and OpenAPI both write it, and what answers there.
 pub(crate) type AppRoute = (&'static str, MethodRouter<PortalApp>);
@@ -28,6 +29,7 @@ pub(crate) struct PortalApp {
     pub(crate) gate: RequestGate,
     pub(crate) ages: Arc<NamespaceAges>,
     pub(crate) submitter: Option<Arc<dyn JobSubmitter>>,
+    pub(crate) submissions: RecentKeys,
     figures_on: Option<Handle>,
 }
 
@@ -40,7 +42,8 @@ impl PortalApp {
         let (submitter, figures_on) = (options.submitter.clone(), options.figures_on.clone());
         let streams = StreamPlaces::new(streams, traffic.portal.clone());
         let readings = ReadingRoom::new();
-        Self { views, streams, readings, stop, traffic, gate, ages: Arc::default(), submitter, figures_on }
+        let (ages, submissions) = (Arc::default(), RecentKeys::default());
+        Self { views, streams, readings, stop, traffic, gate, ages, submitter, submissions, figures_on }
     }
 
     /// Connections to the journal's database belong to the runtime in which they were opened, and outlive the one that

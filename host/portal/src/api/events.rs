@@ -2,8 +2,8 @@
 //!
 //! Each event's id is its [`JournalCursor`]. So a client that comes back (a browser sends `Last-Event-ID`) gets exactly what it
 //! missed. A client that gave no position is told at once where the stream begins, since the next state may be long in
-//! coming. States that a client may not see are passed over: once a second it is told how far the stream is, so that it does
-//! not begin before them again.
+//! coming. States that a client may not see are passed over: once a second it is told how far the stream is, also after the
+//! last of them, so that it does not begin before them again.
 //!
 //! A client's position can be of another journal, because this one was replaced by a copy that is older, whether or not it
 //! has grown since. Then a `reset` tells the client, and the stream goes on from the journal's newest position. A position
@@ -64,8 +64,10 @@ struct LiveEvents {
     /// Whether the rights are known by which it may show something. To ask for those in many namespaces takes longer than
     /// an answer may take to begin.
     has_noted_rights: bool,
-    /// Up to here the client knows that it has everything, and since when.
-    told: (Seq, Instant),
+    /// When the client last learned how far the stream is.
+    told: Instant,
+    /// The last state since then, if it was hidden.
+    hidden: Option<JournalCursor>,
     place: StreamPlace,
 }
 
@@ -104,10 +106,12 @@ pub(crate) async fn events(
         Some(FirstEvent::Position(begins) | FirstEvent::Reset(begins)) => begins.seq,
         Some(FirstEvent::Awaits(_)) | None => known.map_or(now, |known| known.seq),
     };
-    let notice = match from < now && !app.views.has_all_after(from).await? {
-        true => Some(removed(from)),
-        false => None,
+    let has_all = from >= now || {
+        // To count them reads the disk, as a replay does.
+        let _turn = if is_far_behind(from, now) { place.turn().await } else { None };
+        app.views.has_all_after(from).await?
     };
+    let notice = (!has_all).then(|| removed(from));
     let live = LiveEvents {
         visible,
         viewer,
@@ -119,7 +123,8 @@ pub(crate) async fn events(
         states: VecDeque::new(),
         first,
         has_noted_rights: false,
-        told: (from, Instant::now()),
+        told: Instant::now(),
+        hidden: None,
         place,
     };
     let stream = stream::unfold(live, |mut live| async {
@@ -151,6 +156,10 @@ async fn first_event(views: &dyn Views, known: Option<JournalCursor>, now: Seq) 
     }
 }
 
+fn is_far_behind(after: Seq, newest: Seq) -> bool {
+    newest.saturating_sub(after) > FAR_BEHIND
+}
+
 /// It tells no more than the client knows: neither how many, nor whose.
 fn removed(after: Seq) -> HeaderValue {
     let told = format!("Retention has removed states after position {after}: the stream does not have them.");
@@ -175,8 +184,7 @@ impl LiveEvents {
             Some(FirstEvent::Awaits(_)) | None => None,
         };
         if let Some((kind, begins)) = begins {
-            self.after = begins.seq;
-            self.told = (begins.seq, Instant::now());
+            (self.after, self.told) = (begins.seq, Instant::now());
             return Some(Event::default().event(kind).id(begins.to_string()).data(begins.seq.to_string()));
         }
         if !std::mem::replace(&mut self.has_noted_rights, true) {
@@ -186,16 +194,16 @@ impl LiveEvents {
             }
         }
         loop {
+            if let Some(event) = self.position() {
+                return Some(event);
+            }
             if let Some(state) = self.states.pop_front() {
                 self.after = state.seq();
-                match self.shows(&state).await {
-                    Some(true) => self.told = (self.after, Instant::now()),
-                    Some(false) => match self.position(&state) {
-                        Some(event) => return Some(event),
-                        None => continue,
-                    },
-                    None => return None,
+                if !self.shows(&state).await? {
+                    self.hidden = Some(JournalCursor::of(&state));
+                    continue;
                 }
+                (self.told, self.hidden) = (Instant::now(), None);
                 let position = JournalCursor::of(&state);
                 let state = or_end_stream(self.visible.with_seen_owner(state).await)?;
                 let state = match self.views.redacted_state(state).await {
@@ -231,15 +239,14 @@ impl LiveEvents {
         })
     }
 
-    /// How far the stream is with this state, where the client has not been told for a while.
-    fn position(&mut self, state: &RawState) -> Option<Event> {
-        let (told, since) = self.told;
-        if self.after <= told || since.elapsed() < POSITION_EVERY {
+    /// How far the stream is with hidden states, where the client has not been told for a while.
+    fn position(&mut self) -> Option<Event> {
+        if self.told.elapsed() < POSITION_EVERY {
             return None;
         }
-        self.told = (self.after, Instant::now());
-        let id = JournalCursor::of(state).to_string();
-        Some(Event::default().event("position").id(id).data(self.after.to_string()))
+        let position = self.hidden.take()?;
+        self.told = Instant::now();
+        Some(Event::default().event("position").id(position.to_string()).data(position.seq.to_string()))
     }
 
     /// `None`: the stream ends, for what was shown before may no longer be, or nobody can say.
@@ -262,7 +269,7 @@ impl LiveEvents {
     async fn read(&mut self) -> Option<()> {
         // Marked as seen before it is read, so that what comes in between wakes the wait below.
         let newest = *self.newest.borrow_and_update();
-        let is_behind = newest.saturating_sub(self.after) > FAR_BEHIND;
+        let is_behind = is_far_behind(self.after, newest);
         let read = tokio::select! {
             () = self.stop.cancelled() => return None,
             read = async {
@@ -287,6 +294,7 @@ impl LiveEvents {
         let next_check = self.checked + CHECK;
         tokio::select! {
             () = self.stop.cancelled() => None,
+            () = tokio::time::sleep_until(self.told + POSITION_EVERY), if self.hidden.is_some() => Some(()),
             changed = self.newest.changed() => {
                 changed.ok()?;
                 self.check(PAUSE).await

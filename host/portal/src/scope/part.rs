@@ -1,15 +1,19 @@
 //! A part of a list, and where the next part begins: the rows that a person may see of those that were read.
 
+use crate::serve::ReadingTurn;
+
 /// Rows that a person may see, up to a bound.
 pub(crate) struct VisiblePart<T, C> {
     pub rows: Vec<T>,
+    /// The turn in which they were read.
+    pub turn: Option<ReadingTurn>,
     /// Behind this row there is more that the person may see, or more than was read.
     pub next: Option<C>,
 }
 
 impl<T, C> Default for VisiblePart<T, C> {
     fn default() -> Self {
-        Self { rows: Vec::new(), next: None }
+        Self { rows: Vec::new(), turn: None, next: None }
     }
 }
 
@@ -47,14 +51,17 @@ impl<T, C> PartPicker<T, C> {
     }
 
     /// `all`: the list has no rows behind those that were passed. What is hidden behind the last row makes no next part:
-    /// it would tell that it is there.
-    pub fn finish(self, all: bool) -> VisiblePart<T, C> {
+    /// it would tell that it is there. Of the turn stays what the rows of the part need.
+    pub fn finish(self, all: bool, mut turn: Option<ReadingTurn>) -> VisiblePart<T, C> {
+        if let Some(turn) = &mut turn {
+            turn.correct(self.rows.len());
+        }
         let next = match () {
             () if self.goes_on => self.last,
             () if all => None,
             () => self.hidden.or(self.last),
         };
-        VisiblePart { rows: self.rows, next }
+        VisiblePart { rows: self.rows, turn, next }
     }
 }
 
@@ -70,7 +77,7 @@ mod tests {
                 break;
             }
         }
-        let part = picking.finish(all);
+        let part = picking.finish(all, None);
         (part.rows, part.next)
     }
 

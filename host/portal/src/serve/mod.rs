@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use connection::ConnectionServer;
-pub(crate) use large_answers::{LargeAnswers, OF_ONE_MIB};
+pub(crate) use large_answers::{LargeAnswers, OF_ONE_MIB, StreamedAnswer};
 pub(crate) use places::RequestConnection;
 use places::{ConnectionPlaces, PeerAddress};
 pub(crate) use reading_room::{ReadingRoom, ReadingTurn};

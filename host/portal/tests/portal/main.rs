@@ -7,6 +7,7 @@ mod api;
 mod connections;
 mod fake;
 mod guard;
+mod held_bytes;
 mod metrics;
 mod pages;
 mod parts;

@@ -22,7 +22,6 @@ use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::cursor::{LetterCursor, StoryCursor};
 use kubewitness_core::ports::{
     Backlog, DeadLetter, DocumentReader, JournalError, RawState, RawStory, SelectError, WatchedResource,
-    created_ms,
 };
 use kubewitness_core::views::{
     DeadLetterView, DeliveryMap, DocumentsBySeq, DropView, EpochView, GapQuery, HeldView, JournalView,
@@ -276,8 +275,7 @@ impl Views for HostViews {
 
     async fn created_ms(&self, seq: Seq) -> Result<Option<u64>, ViewError> {
         // When it was created is no secret of the one who may see it, whatever the rules hide.
-        let document = self.journal.document(seq).await.map_err(unavailable)?;
-        Ok(document.and_then(|document| created_ms(&document)))
+        redacted::or_without_age(seq, self.journal.document(seq).await).map_err(unavailable)
     }
 
     async fn deliveries(&self, states: &[Arc<State>]) -> Result<DeliveryMap, ViewError> {
@@ -408,6 +406,10 @@ impl Views for HostViews {
 
     async fn states_after(&self, after: Seq, limit: usize) -> Result<Vec<RawState>, ViewError> {
         Ok(raw(self.journal.read(after, limit).await.map_err(unavailable)?))
+    }
+
+    async fn states_at(&self, seqs: &[Seq]) -> Result<Vec<RawState>, ViewError> {
+        Ok(raw(self.journal.read_at(seqs).await.map_err(unavailable)?))
     }
 
     fn newest(&self) -> Result<watch::Receiver<Seq>, ViewError> {

@@ -126,6 +126,8 @@ pub trait Views: Send + Sync {
     /// For the live stream: states after a position, oldest first. The caller asks [`Self::shown`] for those that
     /// somebody may see.
     async fn states_after(&self, after: Seq, limit: usize) -> Result<Vec<RawState>, ViewError>;
+    /// States by position, oldest first. Those that retention has removed are left out.
+    async fn states_at(&self, seqs: &[Seq]) -> Result<Vec<RawState>, ViewError>;
     /// Whether the journal still has every state after a position. Retention may have taken some.
     async fn has_all_after(&self, after: Seq) -> Result<bool, ViewError>;
     /// Follows the newest position. An error before the journal is open: a position that nobody knows yet is none.
