@@ -244,32 +244,6 @@ mod tests {
         socket.write_all(info.as_bytes()).await.unwrap();
     }
 
-    /// Says who it is, names another server, and ends the connection at once.
-    async fn answer(listener: &TcpListener, other: &str) {
-        let (mut socket, _) = listener.accept().await.unwrap();
-        info(&mut socket, other).await;
-        // Of CONNECT and PING the client waits for an answer.
-        let mut said = [0; 4096];
-        let read = socket.read(&mut said).await.unwrap();
-        assert!(read > 0);
-    }
-
-    #[tokio::test]
-    async fn a_server_that_another_server_names_is_not_tried() {
-        let ((own, address), (other, named)) = (listen().await, listen().await);
-        let (server, named) = (server_at(format!("nats://user:hush@{address}")), named.to_string());
-        let answering = async {
-            loop {
-                answer(&own, &named).await;
-            }
-        };
-        tokio::select! {
-            () = answering => unreachable!("it goes on"),
-            connected = server.connect() => assert!(connected.is_err()),
-            _ = other.accept() => panic!("a server that nobody named got a connection"),
-        }
-    }
-
     /// One address has TLS, and the other one does not ask for it.
     #[tokio::test]
     async fn with_tls_in_one_address_nothing_goes_in_the_clear_to_another() {
