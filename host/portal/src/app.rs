@@ -12,8 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::access::ages::NamespaceAges;
 use crate::access::gate::RequestGate;
 use crate::options::PortalOptions;
-use crate::serve::{ListenerTraffic, ReadingRoom, StreamPlaces};
-use crate::submit::recent::RecentKeys;
+use crate::serve::{ListenerTraffic, ReadingRoom, RecentKeys, StreamPlaces};
 
 /// A path, as axum and OpenAPI both write it, and what answers there.
 pub(crate) type AppRoute = (&'static str, MethodRouter<PortalApp>);

@@ -18,7 +18,7 @@ const LARGE: u64 = 64 * 1024;
 const ROOM_KIB: u32 = 256 * 1024;
 /// What one person has of it, in MiB.
 pub(crate) const OF_ONE_MIB: u32 = ROOM_KIB / SHARE / 1024;
-/// What an answer has in memory that is written as it is read, in KiB: a block of states and their text.
+/// The memory of an answer that is written as it is read, in KiB: a block of states and their text.
 const STREAMED_KIB: u32 = 2 * 1024;
 /// What a connection's buffer takes at a time.
 const PIECE: usize = 16 * 1024;
@@ -58,7 +58,7 @@ struct BodyPieces {
     body: Body,
     rest: Bytes,
     began: Instant,
-    /// Of the whole, if that is known.
+    /// The bytes of the whole answer, if they are known.
     size: u64,
     sent: u64,
     _part: RoomPart,

@@ -4,7 +4,6 @@
 //! The name of a Job follows from the person and a key, so the API server's own rule that names are unique makes one
 //! Job of a request that comes twice: at once, after a restart, or at another replica.
 
-pub(crate) mod recent;
 mod refusal;
 
 use std::collections::BTreeMap;
@@ -25,7 +24,7 @@ use serde_json::Value;
 use crate::access::{AUDIT, PortalViewer};
 use crate::answer::{FieldFault, Problem, WHO_BYTES};
 use crate::app::PortalApp;
-use recent::JobPlace;
+use crate::serve::JobPlace;
 
 /// A key of random letters is long enough with 32.
 pub(crate) const KEY_BYTES: usize = 128;

@@ -14,7 +14,7 @@ use crate::support::{RunningCarrier, StreamTask, StreamWorld, from, sent, storie
 const STEPS: u64 = 30;
 /// A cluster elects another leader within seconds, and a carrier that was killed is followed within a minute.
 const WITHIN: Duration = Duration::from_secs(180);
-/// Of one kind: each takes as long as a claim holds.
+/// The kills of carriers, and those of readers: each takes as long as a claim holds.
 const MOST_KILLS: u64 = 2;
 
 struct ClusterFaults {

@@ -15,9 +15,9 @@ type KeyDigest = [u8; 32];
 
 /// The Job that a key has made, or may have made.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct JobPlace {
-    pub(super) namespace: String,
-    pub(super) name: String,
+pub(crate) struct JobPlace {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
 }
 
 type KeySlot = Arc<TurnMutex<Option<JobPlace>>>;
@@ -34,7 +34,7 @@ struct RecentKeyTable {
 
 impl RecentKeys {
     /// Waits until no other request of this key is under way. What it gives is the Job that the key has made.
-    pub(super) async fn turn(&self, key: KeyDigest) -> OwnedMutexGuard<Option<JobPlace>> {
+    pub(crate) async fn turn(&self, key: KeyDigest) -> OwnedMutexGuard<Option<JobPlace>> {
         let slot = self.0.lock().unwrap_or_else(PoisonError::into_inner).slot(key);
         slot.lock_owned().await
     }
