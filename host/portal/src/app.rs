@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::access::ages::NamespaceAges;
 use crate::access::gate::RequestGate;
 use crate::options::PortalOptions;
-use crate::serve::{ListenerTraffic, ReadingRoom, StreamPlaces};
+use crate::serve::{ListenerTraffic, ReadingRoom, RecentKeys, StreamPlaces};
 
 /// A path, in the common form of axum and OpenAPI, and its handler.
 pub(crate) type AppRoute = (&'static str, MethodRouter<PortalApp>);
@@ -29,6 +29,7 @@ pub(crate) struct PortalApp {
     pub(crate) gate: RequestGate,
     pub(crate) ages: Arc<NamespaceAges>,
     pub(crate) submitter: Option<Arc<dyn JobSubmitter>>,
+    pub(crate) submissions: RecentKeys,
     figures_on: Option<Handle>,
 }
 
@@ -41,7 +42,8 @@ impl PortalApp {
         let (submitter, figures_on) = (options.submitter.clone(), options.figures_on.clone());
         let streams = StreamPlaces::new(streams, traffic.portal.clone());
         let readings = ReadingRoom::new();
-        Self { views, streams, readings, stop, traffic, gate, ages: Arc::default(), submitter, figures_on }
+        let (ages, submissions) = (Arc::default(), RecentKeys::default());
+        Self { views, streams, readings, stop, traffic, gate, ages, submitter, submissions, figures_on }
     }
 
     /// Connections to the journal's database belong to the runtime that opened them, and outlive the runtime

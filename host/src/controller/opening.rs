@@ -204,6 +204,10 @@ impl Views for OpeningViews {
         self.views()?.has_all_after(after).await
     }
 
+    async fn states_at(&self, seqs: &[Seq]) -> Result<Vec<RawState>, ViewError> {
+        self.views()?.states_at(seqs).await
+    }
+
     async fn states_after(&self, after: Seq, limit: usize) -> Result<Vec<RawState>, ViewError> {
         self.views()?.states_after(after, limit).await
     }

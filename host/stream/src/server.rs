@@ -82,6 +82,7 @@ impl StreamServer {
         let form = "it is none: write nats://user:password@host:4222, or tls://…";
         let servers = servers.map_err(|_| self.away("its address", form))?;
         let options = self.authenticated(&servers).await?;
+        let each = servers.len();
         let options = options
             .name("kubewitness")
             // A server's INFO message names other servers. Somebody who modifies it in transit would get the
@@ -91,8 +92,8 @@ impl StreamServer {
             .require_tls(servers.iter().any(async_nats::ServerAddr::tls_required))
             .connection_timeout(ANSWER)
             .request_timeout(Some(ANSWER))
-            // After a lost connection the caller reconnects and checks the stream again.
-            .max_reconnects(1);
+            // Each server is tried once. After a lost connection the caller connects anew and looks at the stream again.
+            .max_reconnects(each);
         let connecting = tokio::time::timeout(ANSWER, options.connect(servers));
         let late = |_| self.away("its server", format!("does not answer within {} s", ANSWER.as_secs()));
         let client = connecting.await.map_err(late)?;
@@ -206,8 +207,11 @@ impl StreamServer {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
+    use kubewitness_harness::tls::{self, TlsAcceptor};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
 
@@ -216,47 +220,130 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_server_that_says_nothing_is_given_up_after_its_time() {
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = format!("nats://{}", silent.local_addr().unwrap());
-        let spec = serde_json::from_str(r#"{"name": "platform", "urlFrom": {"env": "UNUSED"}}"#).unwrap();
-        let address: SecretReader = Arc::new(move || Box::pin(std::future::ready(Ok(address.clone()))));
-        let server = StreamServer { spec, address, credentials: None, key: None, instance: "a1".into() };
+        let server = server_at(format!("nats://{}", silent.local_addr().unwrap()));
         let began = tokio::time::Instant::now();
         let Err(ServerAway(why)) = server.link().await else { panic!("nobody answers") };
         assert!(why.starts_with("the stream `platform`: its server"), "{why}");
         assert!(began.elapsed() <= 2 * ANSWER, "{:?}", began.elapsed());
     }
 
-    /// Introduces itself, names another server, and ends the connection at once.
-    async fn answer(listener: &TcpListener, other: &str) {
-        let (mut socket, _) = listener.accept().await.unwrap();
+    fn server_at(address: String) -> StreamServer {
+        let spec = serde_json::from_str(r#"{"name": "platform", "urlFrom": {"env": "UNUSED"}}"#).unwrap();
+        let address: SecretReader = Arc::new(move || Box::pin(std::future::ready(Ok(address.clone()))));
+        StreamServer { spec, address, credentials: None, key: None, instance: "a1".into() }
+    }
+
+    async fn listen() -> (TcpListener, SocketAddr) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        (listener, address)
+    }
+
+    async fn info(socket: &mut TcpStream, other: &str) {
         let info = format!(
             "INFO {{\"server_id\":\"a\",\"version\":\"2.10.0\",\"max_payload\":1048576,\"connect_urls\":[\"{other}\"]}}\r\n"
         );
         socket.write_all(info.as_bytes()).await.unwrap();
-        // After CONNECT and PING, the client waits for an answer.
-        let mut said = [0; 4096];
-        let read = socket.read(&mut said).await.unwrap();
-        assert!(read > 0);
     }
 
+    /// One address has TLS, and the other one does not ask for it.
     #[tokio::test]
-    async fn a_server_that_another_server_names_is_not_tried() {
-        let listeners = (TcpListener::bind("127.0.0.1:0").await, TcpListener::bind("127.0.0.1:0").await);
-        let (own, other) = (listeners.0.unwrap(), listeners.1.unwrap());
-        let address = format!("nats://user:hush@{}", own.local_addr().unwrap());
-        let spec = serde_json::from_str(r#"{"name": "platform", "urlFrom": {"env": "UNUSED"}}"#).unwrap();
-        let address: SecretReader = Arc::new(move || Box::pin(std::future::ready(Ok(address.clone()))));
-        let server = StreamServer { spec, address, credentials: None, key: None, instance: "a1".into() };
-        let named = other.local_addr().unwrap().to_string();
-        let answering = async {
+    async fn with_tls_in_one_address_nothing_goes_in_the_clear_to_another() {
+        // It installs what TLS is made with.
+        drop(kubewitness_harness::http());
+        let ((first, one), (second, two)) = (listen().await, listen().await);
+        let server = server_at(format!("tls://user:hush@{one},nats://user:hush@{two}"));
+        let heard = async {
+            let mut heard = Vec::new();
             loop {
-                answer(&own, &named).await;
+                let (mut socket, _) = tokio::select! {
+                    socket = first.accept() => socket.unwrap(),
+                    socket = second.accept() => socket.unwrap(),
+                };
+                info(&mut socket, "127.0.0.1:1").await;
+                let mut said = [0; 64];
+                let read = socket.read(&mut said).await.unwrap();
+                heard.push(said[..read].to_vec());
+                if heard.len() == 2 {
+                    return heard;
+                }
             }
         };
-        tokio::select! {
-            () = answering => unreachable!("it goes on"),
-            connected = server.connect() => assert!(connected.is_err()),
-            _ = other.accept() => panic!("a server that nobody named got a connection"),
+        let (connected, heard) = tokio::join!(server.connect(), heard);
+        assert!(connected.is_err());
+        for said in heard {
+            // The first byte of a TLS handshake. `CONNECT` would have the password.
+            assert_eq!(said.first(), Some(&0x16), "{}", String::from_utf8_lossy(&said));
+        }
+    }
+
+    /// As a real server with TLS: it lets a client in, and ends the connection. On the way to the client somebody has put
+    /// a clear address into what it says first.
+    async fn let_in(listener: &TcpListener, acceptor: &TlsAcceptor, other: &str) {
+        let (mut socket, _) = listener.accept().await.unwrap();
+        info(&mut socket, other).await;
+        let Ok(mut socket) = acceptor.accept(socket).await else { return };
+        let mut said = String::new();
+        while !said.contains("PING") {
+            let mut part = [0; 4096];
+            match socket.read(&mut part).await {
+                Ok(read) if read > 0 => said += &String::from_utf8_lossy(&part[..read]),
+                _ => return,
+            }
+        }
+        assert!(said.contains("hush"), "the password goes to the server that was named: {said}");
+        socket.write_all(b"PONG\r\n").await.unwrap();
+        socket.flush().await.unwrap();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+
+    /// A client trusts the authorities that its environment names, and those of a process never change: so the test runs
+    /// itself once more.
+    #[tokio::test]
+    async fn a_lost_connection_with_tls_is_not_made_again_in_the_clear_wherever_another_server_is_named() {
+        const ITSELF: &str = "server::tests::\
+            a_lost_connection_with_tls_is_not_made_again_in_the_clear_wherever_another_server_is_named";
+        const FOLDER: &str = "KUBEWITNESS_TLS_TEST";
+        let Some(folder) = std::env::var_os(FOLDER) else {
+            if !tls::is_installed() {
+                return kubewitness_harness::skip("stream::tls", "openssl is not installed");
+            }
+            let folder = tempfile::tempdir().unwrap();
+            let made = tls::make(folder.path()).unwrap();
+            let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+            again.args(["--exact", ITSELF]).env(FOLDER, folder.path()).env("SSL_CERT_FILE", made.authority);
+            let output = again.output().unwrap();
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && said.contains("1 passed"), "{said}");
+            return;
+        };
+        drop(kubewitness_harness::http());
+        let acceptor =
+            tls::TestCertificates::in_folder(std::path::Path::new(&folder)).acceptor(false).unwrap();
+        // A client chooses among the addresses that it knows by chance.
+        for _ in 0..8 {
+            let ((own, address), (other, named)) = (listen().await, listen().await);
+            let server = server_at(format!("tls://user:hush@{address}"));
+            let named = named.to_string();
+            let lost = async {
+                let (client, _) = server.connect().await.map_err(|ServerAway(why)| why).unwrap();
+                let has_gone = || client.connection_state() == async_nats::connection::State::Disconnected;
+                while !has_gone() {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+                tokio::time::sleep(Duration::from_millis(300)).await;
+            };
+            let serving = async {
+                let_in(&own, &acceptor, &named).await;
+                // Nobody answers there any more.
+                drop(own);
+                std::future::pending::<()>().await;
+            };
+            tokio::select! {
+                () = serving => unreachable!("it never ends"),
+                () = lost => {}
+                _ = other.accept() => panic!("an address that an INFO in the clear has named got a connection"),
+            }
         }
     }
 }

@@ -32,8 +32,8 @@ pub use programs::{
 pub use reference::{GENERATED, cell, generated, reference};
 pub use scratch::{Scratch, in_scratch};
 pub use services::{
-    ADDRESS_SECRET, ChatServices, DatabaseServer, MessageServer, PASSWORD, Pooler, RunServers,
-    SIGNING_SECRET, SmallDisk, SqlService, database_of, shared_server,
+    ADDRESS_SECRET, ChatServices, DatabaseServer, MessageCluster, MessageServer, PASSWORD, Pooler,
+    RunServers, SIGNING_SECRET, SmallDisk, SqlService, database_of, shared_server,
 };
 pub use truth::{Platform, PlatformRow, ResourceVersions, TruthEntry, TruthObject, compare, compare_newest};
 pub use wire::{TestWire, free_port};

@@ -12,7 +12,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
-use tokio_rustls::TlsAcceptor;
+pub use tokio_rustls::TlsAcceptor;
 
 const PROGRAM: &str = "openssl";
 
@@ -25,6 +25,12 @@ pub struct TestCertificates {
 }
 
 impl TestCertificates {
+    /// Those that were [made](make) there.
+    pub fn in_folder(folder: &Path) -> Self {
+        let path = |name: &str| folder.join(name);
+        Self { authority: path("ca.pem"), certificate: path("server.pem"), key: path("server.key") }
+    }
+
     /// `asks`: each client has to show a certificate of the same authority.
     pub fn acceptor(&self, asks: bool) -> Result<TlsAcceptor> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -111,10 +117,5 @@ pub fn make(folder: &Path) -> Result<TestCertificates> {
     std::fs::write(folder.join("names"), "subjectAltName=IP:127.0.0.1\n").context("the names")?;
     let sign = "x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names";
     openssl(folder, &format!("{sign} -out server.pem"))?;
-    let path = |name: &str| folder.join(name);
-    Ok(TestCertificates {
-        authority: path("ca.pem"),
-        certificate: path("server.pem"),
-        key: path("server.key"),
-    })
+    Ok(TestCertificates::in_folder(folder))
 }

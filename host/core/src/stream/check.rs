@@ -61,7 +61,8 @@ mod tests {
         let fine = State { object, ..state(9, 1, "12") };
         let own = partition(&fine.object, 4);
         let expected = PartitionStates { source: "jobs", partition: own, partitions: 4 };
-        let at = |position| JournalPosition { line: "a".into(), position, before: 3, before_line: None };
+        let at =
+            |position| JournalPosition { line: "a".into(), position, before: 3, before_lines: Vec::new() };
         let document = br#"{"metadata":{"name":"a","uid":"u1","resourceVersion":"12"}}"#;
         assert_eq!(expected.check(&at(9), &fine, document), Ok(()));
         assert_eq!(expected.check(&at(9), &fine, b""), Ok(()), "an absent document is an answer");

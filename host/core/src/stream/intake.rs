@@ -127,12 +127,7 @@ impl StreamIntake {
             }
         };
         let gap = gap.map(Box::new);
-        let former = match place.filter(|place| place.line != stood.line) {
-            Some(place) => Some((place.line.clone(), place.position)),
-            None => place.and_then(|place| place.former.clone()),
-        };
-        let version = state.resource_version.as_str().into();
-        let place = PartitionPosition { line: stood.line.clone(), position: stood.position, version, former };
+        let place = PartitionPosition::behind(place, stood, state.resource_version.as_str());
         self.is_read_through(*partition, *sequence);
         self.fresh.remove(partition);
         self.epoch = self.epoch.max(Some(state.epoch));

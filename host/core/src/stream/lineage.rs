@@ -11,8 +11,9 @@ use std::sync::Arc;
 use super::{GarbledMessage, JournalPosition};
 use crate::state::Seq;
 
-/// How many earlier lines are remembered. A reader that stopped before all of them reports a gap.
-const FORMER_LINES: usize = 64;
+/// Earlier lines that are remembered. A reader that stopped before all of them reports a gap. A message names no more of
+/// them.
+pub const FORMER_LINES: usize = 64;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct FormerLine {
@@ -61,9 +62,9 @@ impl JournalLineage {
 
     /// The journal position of a state, from its position and the previous one in its partition.
     pub fn journal_position(&self, position: Seq, before: Seq) -> JournalPosition {
-        let former = self.former.iter().find(|former| before <= former.through);
-        let before_line = former.map(|former| former.line.clone());
-        JournalPosition { line: self.line.clone(), position, before, before_line }
+        let agree = self.former.iter().filter(|former| before <= former.through);
+        let before_lines = agree.map(|former| former.line.clone()).collect();
+        JournalPosition { line: self.line.clone(), position, before, before_lines }
     }
 
     pub fn parse(text: &str) -> Result<Self, GarbledMessage> {
@@ -92,16 +93,15 @@ impl fmt::Display for JournalLineage {
 mod tests {
     use super::*;
 
-    fn before_line(lineage: &JournalLineage, before: Seq) -> Option<String> {
-        lineage.journal_position(100, before).before_line.map(|line| line.to_string())
+    fn before_lines(lineage: &JournalLineage, before: Seq) -> String {
+        lineage.journal_position(100, before).before_lines.concat()
     }
 
     #[test]
-    fn a_state_names_the_line_in_which_the_state_before_it_was_sent() {
+    fn a_state_names_the_lines_that_agree_up_to_the_state_before_it() {
         let lineage = JournalLineage::new("a".into()).begin("b".into(), 40).begin("c".into(), 80);
-        for (before, line) in [(0, Some("a")), (40, Some("a")), (41, Some("b")), (80, Some("b")), (81, None)]
-        {
-            assert_eq!(before_line(&lineage, before).as_deref(), line, "{before}");
+        for (before, lines) in [(0, "ab"), (40, "ab"), (41, "b"), (80, "b"), (81, "")] {
+            assert_eq!(before_lines(&lineage, before), lines, "{before}");
         }
         assert!(lineage.has("a") && lineage.has("c") && !lineage.has("d"));
     }
@@ -109,8 +109,8 @@ mod tests {
     #[test]
     fn earlier_lines_agree_with_a_journal_only_as_far_as_it_was_put_back() {
         let lineage = JournalLineage::new("a".into()).begin("b".into(), 80).begin("c".into(), 60);
-        assert_eq!(before_line(&lineage, 60).as_deref(), Some("a"));
-        assert_eq!(before_line(&lineage, 61), None, "nobody knows whether it is the state that was sent");
+        assert_eq!(before_lines(&lineage, 60), "ab");
+        assert_eq!(before_lines(&lineage, 61), "", "nobody knows whether it is the state that was sent");
     }
 
     #[test]

@@ -24,7 +24,7 @@ use thiserror::Error;
 pub use check::PartitionStates;
 pub use claim::{CarrierCandidate, CarrierClaim, CarrierStart, ReaderCandidate, ReaderClaim, ReaderStart};
 pub use intake::{ArrivalAction, StateArrival, StreamIntake};
-pub use lineage::JournalLineage;
+pub use lineage::{FORMER_LINES, JournalLineage};
 pub use places::{PartitionPosition, ReaderPositions};
 
 use crate::document::{self, checksum};
@@ -46,8 +46,9 @@ pub struct JournalPosition {
     pub position: Seq,
     /// The position of its predecessor in this partition; 0 if it is the first.
     pub before: Seq,
-    /// The line in which the predecessor was sent, if it was another.
-    pub before_line: Option<Arc<str>>,
+    /// The earlier lines that agree with the journal up to that state, oldest first. A reader that has read one of them
+    /// through that state misses nothing.
+    pub before_lines: Vec<Arc<str>>,
 }
 
 /// A message can't be decoded.

@@ -8,6 +8,10 @@ use std::sync::Arc;
 use super::{GarbledMessage, JournalPosition};
 use crate::state::Seq;
 
+/// Lines before the present one that a place remembers. Each kill of the carrier begins a line, and messages of the lines
+/// before it may come again until they are removed from the stream, about a second after they were read.
+const FORMER_LINES: usize = 4;
+
 /// The last state that was accepted in a partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartitionPosition {
@@ -15,27 +19,57 @@ pub struct PartitionPosition {
     pub position: Seq,
     /// The version of its object.
     pub version: Arc<str>,
-    /// The previous journal, and how far it was read.
-    pub former: Option<(Arc<str>, Seq)>,
+    /// The lines before this one, oldest first, and how far each was read.
+    pub former: Vec<(Arc<str>, Seq)>,
 }
 
 impl PartitionPosition {
     /// Whether this state was accepted before.
     pub fn has(&self, stood: &JournalPosition) -> bool {
-        let is_former =
-            |(line, position): &(Arc<str>, Seq)| *line == stood.line && stood.position <= *position;
-        (self.line == stood.line && stood.position <= self.position)
-            || self.former.as_ref().is_some_and(is_former)
+        self.lines().any(|(line, position)| *line == stood.line && stood.position <= position)
     }
 
     /// The last read position of the history that leads to this state; `None` if that is the history of
-    /// another journal. A line that continues an earlier one names it.
+    /// another journal. A line that continues earlier ones names them.
     pub fn read_through(&self, stood: &JournalPosition) -> Option<Seq> {
-        let line = if self.line == stood.line { &stood.line } else { stood.before_line.as_ref()? };
-        if self.line == *line {
+        if self.line == stood.line {
             return Some(self.position);
         }
-        self.former.as_ref().filter(|(former, _)| former == line).map(|(_, position)| *position)
+        let agree = self.lines().filter(|(line, _)| stood.before_lines.contains(line));
+        agree.map(|(_, position)| position).max()
+    }
+
+    /// The place behind the next state of a partition.
+    pub fn behind(place: Option<&Self>, stood: &JournalPosition, version: &str) -> Self {
+        let former = match place {
+            Some(place) if place.line == stood.line => place.former.clone(),
+            place => Self::former_of(place, stood),
+        };
+        Self { line: stood.line.clone(), position: stood.position, version: version.into(), former }
+    }
+
+    /// The lines that were read, and before them those that the new one names: they agree with it up to the state before,
+    /// so nothing of them is missing up to there.
+    fn former_of(place: Option<&Self>, stood: &JournalPosition) -> Vec<(Arc<str>, Seq)> {
+        let known = place.into_iter().flat_map(|place| {
+            let former = place.former.iter().filter(|(line, _)| *line != place.line).cloned();
+            former.chain([(place.line.clone(), place.position)])
+        });
+        let raised = |(line, position): (Arc<str>, Seq)| match stood.before_lines.contains(&line) {
+            true => (line, position.max(stood.before)),
+            false => (line, position),
+        };
+        let known: Vec<_> = known.filter(|(line, _)| *line != stood.line).map(raised).collect();
+        let is_new = |line: &&Arc<str>| known.iter().all(|(known, _)| known != *line);
+        let named = stood.before_lines.iter().filter(is_new).map(|line| (line.clone(), stood.before));
+        let mut former: Vec<_> = named.chain(known.iter().cloned()).collect();
+        former.drain(..former.len().saturating_sub(FORMER_LINES));
+        former
+    }
+
+    fn lines(&self) -> impl Iterator<Item = (&Arc<str>, Seq)> {
+        let former = self.former.iter().map(|(line, position)| (line, *position));
+        std::iter::once((&self.line, self.position)).chain(former)
     }
 }
 
@@ -58,7 +92,8 @@ impl ReaderPositions {
                 let (line, position) = former.split_once(':').ok_or_else(garbled)?;
                 let partition: u32 = partition.parse().map_err(|_| garbled())?;
                 let place: &mut PartitionPosition = of.get_mut(&partition).ok_or_else(garbled)?;
-                place.former = Some((line.into(), position.parse().map_err(|_| garbled())?));
+                // A version that remembers one line takes the last.
+                place.former.push((line.into(), position.parse().map_err(|_| garbled())?));
                 continue;
             }
             let mut parts = word.splitn(4, ':');
@@ -68,7 +103,7 @@ impl ReaderPositions {
                 line: line.into(),
                 position: position.parse().map_err(|_| garbled())?,
                 version: unescaped(version).into(),
-                former: None,
+                former: Vec::new(),
             };
             of.insert(partition.parse().map_err(|_| garbled())?, place);
         }
@@ -81,7 +116,7 @@ impl fmt::Display for ReaderPositions {
         write!(f, "reader:{}", self.reader)?;
         for (partition, PartitionPosition { line, position, version, former }) in &self.of {
             write!(f, " {partition}:{line}:{position}:{}", escaped(version))?;
-            if let Some((line, position)) = former {
+            for (line, position) in former {
                 write!(f, " {partition}~{line}:{position}")?;
             }
         }
@@ -110,11 +145,30 @@ mod tests {
                 line: "a1".into(),
                 position: 3,
                 version: version.into(),
-                former: Some(("z9".into(), 2)),
+                former: vec![("z9".into(), 2), ("b7".into(), 3)],
             };
             let places = ReaderPositions { reader: "b2".into(), of: [(0, place)].into() };
             assert_eq!(ReaderPositions::parse(&places.to_string()).unwrap(), places, "{version}");
         }
+    }
+
+    #[test]
+    fn a_place_remembers_few_lines_and_each_once() {
+        let stood = |line: &str| JournalPosition {
+            line: line.into(),
+            position: 9,
+            before: 3,
+            before_lines: vec!["a".into()],
+        };
+        let mut place = PartitionPosition::behind(None, &stood("0"), "1");
+        assert_eq!(place.former, [("a".into(), 3)], "the new line agrees with it up to there");
+        for line in ["1", "2", "3", "2", "4", "5"] {
+            place = PartitionPosition::behind(Some(&place), &stood(line), "1");
+        }
+        let lines: Vec<_> = place.former.iter().map(|(line, _)| &**line).collect();
+        assert_eq!(lines, ["1", "3", "2", "4"]);
+        assert_eq!(PartitionPosition::behind(Some(&place), &stood("5"), "1"), place);
+        assert!(place.has(&stood("1")) && !place.has(&stood("0")));
     }
 
     #[test]
@@ -123,7 +177,7 @@ mod tests {
             line: "a1".into(),
             position,
             version: "12:x".into(),
-            former: (position == 4).then(|| ("z9".into(), 70)),
+            former: (position == 4).then(|| ("z9".into(), 70)).into_iter().collect(),
         };
         let places = ReaderPositions { reader: "b2".into(), of: [(0, place(3)), (3, place(4))].into() };
         assert_eq!(places.to_string(), "reader:b2 0:a1:3:12:x 3:a1:4:12:x 3~z9:70");

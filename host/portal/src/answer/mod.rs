@@ -10,6 +10,7 @@ pub(crate) mod frame;
 pub(crate) mod paged;
 pub(crate) mod params;
 pub(crate) mod problem;
+pub(crate) mod streamed;
 pub(crate) mod time;
 
 pub(crate) use problem::{FieldFault, Problem, ProblemPage};

@@ -2,8 +2,8 @@
 //!
 //! Each event's id is its [`JournalCursor`]. So a client that reconnects (a browser sends `Last-Event-ID`)
 //! gets exactly the states that it missed. A client without a position gets the start of the stream at once,
-//! because the next state may take long. States that a client may not see are skipped: once a second it gets
-//! the stream's position, so that it does not resume before them.
+//! because the next state may take long. States that a client may not see are skipped: once a second, and
+//! after the last of them, it gets the stream's position, so that it does not resume before them.
 //!
 //! A client's position may belong to another journal, because this one was replaced by an older copy, which
 //! may have grown since. Then the client gets a `reset`, and the stream continues from the journal's newest
@@ -67,8 +67,10 @@ struct LiveEvents {
     /// Whether the rights by which it may show something are known. Checking those in many namespaces takes
     /// longer than an answer may take to begin.
     has_noted_rights: bool,
-    /// The position up to which the client knows that it has everything, and since when.
-    told: (Seq, Instant),
+    /// When the client last learned how far the stream is.
+    told: Instant,
+    /// The last state since then, if it was hidden.
+    hidden: Option<JournalCursor>,
     place: StreamPlace,
 }
 
@@ -107,10 +109,12 @@ pub(crate) async fn events(
         Some(FirstEvent::Position(begins) | FirstEvent::Reset(begins)) => begins.seq,
         Some(FirstEvent::Awaits(_)) | None => known.map_or(now, |known| known.seq),
     };
-    let notice = match from < now && !app.views.has_all_after(from).await? {
-        true => Some(removed(from)),
-        false => None,
+    let has_all = from >= now || {
+        // To count them reads the disk, as a replay does.
+        let _turn = if is_far_behind(from, now) { place.turn().await } else { None };
+        app.views.has_all_after(from).await?
     };
+    let notice = (!has_all).then(|| removed(from));
     let live = LiveEvents {
         visible,
         viewer,
@@ -122,7 +126,8 @@ pub(crate) async fn events(
         states: VecDeque::new(),
         first,
         has_noted_rights: false,
-        told: (from, Instant::now()),
+        told: Instant::now(),
+        hidden: None,
         place,
     };
     let stream = stream::unfold(live, |mut live| async {
@@ -154,6 +159,10 @@ async fn first_event(views: &dyn Views, known: Option<JournalCursor>, now: Seq) 
     }
 }
 
+fn is_far_behind(after: Seq, newest: Seq) -> bool {
+    newest.saturating_sub(after) > FAR_BEHIND
+}
+
 /// It reveals no more than the client knows: neither how many states, nor whose.
 fn removed(after: Seq) -> HeaderValue {
     let told = format!("Retention has removed states after position {after}: the stream does not have them.");
@@ -178,8 +187,7 @@ impl LiveEvents {
             Some(FirstEvent::Awaits(_)) | None => None,
         };
         if let Some((kind, begins)) = begins {
-            self.after = begins.seq;
-            self.told = (begins.seq, Instant::now());
+            (self.after, self.told) = (begins.seq, Instant::now());
             return Some(Event::default().event(kind).id(begins.to_string()).data(begins.seq.to_string()));
         }
         if !std::mem::replace(&mut self.has_noted_rights, true) {
@@ -189,16 +197,16 @@ impl LiveEvents {
             }
         }
         loop {
+            if let Some(event) = self.position() {
+                return Some(event);
+            }
             if let Some(state) = self.states.pop_front() {
                 self.after = state.seq();
-                match self.shows(&state).await {
-                    Some(true) => self.told = (self.after, Instant::now()),
-                    Some(false) => match self.position(&state) {
-                        Some(event) => return Some(event),
-                        None => continue,
-                    },
-                    None => return None,
+                if !self.shows(&state).await? {
+                    self.hidden = Some(JournalCursor::of(&state));
+                    continue;
                 }
+                (self.told, self.hidden) = (Instant::now(), None);
                 let position = JournalCursor::of(&state);
                 let state = or_end_stream(self.visible.with_seen_owner(state).await)?;
                 let state = match self.views.redacted_state(state).await {
@@ -234,15 +242,14 @@ impl LiveEvents {
         })
     }
 
-    /// The position of this state, if the client has not received one for a while.
-    fn position(&mut self, state: &RawState) -> Option<Event> {
-        let (told, since) = self.told;
-        if self.after <= told || since.elapsed() < POSITION_EVERY {
+    /// How far the stream is with hidden states, where the client has not been told for a while.
+    fn position(&mut self) -> Option<Event> {
+        if self.told.elapsed() < POSITION_EVERY {
             return None;
         }
-        self.told = (self.after, Instant::now());
-        let id = JournalCursor::of(state).to_string();
-        Some(Event::default().event("position").id(id).data(self.after.to_string()))
+        let position = self.hidden.take()?;
+        self.told = Instant::now();
+        Some(Event::default().event("position").id(position.to_string()).data(position.seq.to_string()))
     }
 
     /// `None` ends the stream: what was shown before may no longer be shown, or the check failed.
@@ -266,7 +273,7 @@ impl LiveEvents {
     async fn read(&mut self) -> Option<()> {
         // Marked as seen before reading, so that a state in between ends the wait below.
         let newest = *self.newest.borrow_and_update();
-        let is_behind = newest.saturating_sub(self.after) > FAR_BEHIND;
+        let is_behind = is_far_behind(self.after, newest);
         let read = tokio::select! {
             () = self.stop.cancelled() => return None,
             read = async {
@@ -291,6 +298,7 @@ impl LiveEvents {
         let next_check = self.checked + CHECK;
         tokio::select! {
             () = self.stop.cancelled() => None,
+            () = tokio::time::sleep_until(self.told + POSITION_EVERY), if self.hidden.is_some() => Some(()),
             changed = self.newest.changed() => {
                 changed.ok()?;
                 self.check(PAUSE).await

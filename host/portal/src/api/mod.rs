@@ -10,6 +10,7 @@ mod events;
 pub(crate) mod muting;
 pub(crate) mod pausing;
 pub(crate) mod submitting;
+mod timeline;
 
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
@@ -20,8 +21,7 @@ use axum::routing::{get, post};
 use kubewitness_core::Gap;
 use kubewitness_core::views::{
     DeadLetterView, DropView, GapQuery, LetterQuery, LetterRecordView, LoginView, ObjectQuery, ObjectView,
-    PluginView, PoisonQuery, PoisonView, RecordQuery, ReplayRequest, ReplayView, StatusView, TimelineQuery,
-    TimelineView,
+    PluginView, PoisonQuery, PoisonView, RecordQuery, ReplayRequest, ReplayView, StatusView,
 };
 
 use crate::access::codes::GOOD_FOR;
@@ -63,7 +63,6 @@ const OBJECTS: &[&str] = &[
     "cursor",
     "limit",
 ];
-const TIMELINE: &[&str] = &["uid", "kind", "namespace", "name", "cursor", "limit"];
 const GAPS: &[&str] = &["source", "uid", "kind", "namespace", "name", "cursor", "limit"];
 const POISON: &[&str] = &["source", "cursor", "limit"];
 const LETTERS: &[&str] = &["plugin", "cursor", "limit"];
@@ -77,7 +76,7 @@ pub(crate) fn routes() -> Vec<AppRoute> {
     vec![
         ("/api/v1/status", get(status)),
         ("/api/v1/objects", get(objects)),
-        ("/api/v1/timeline", get(timeline)),
+        ("/api/v1/timeline", get(timeline::timeline)),
         ("/api/v1/states/{seq}/document", get(document)),
         ("/api/v1/plugins", get(plugins)),
         ("/api/v1/plugins/{name}/pause", post(pausing::pause)),
@@ -152,51 +151,7 @@ async fn objects(
         forbidden = visible.forbidden(AccessVerb::List, &query).await?;
     }
     let next = params.next(&uri, page.next);
-    Ok(PagedAnswer { body: page.objects, next, notices: page.notices, forbidden, turn })
-}
-
-async fn timeline(
-    State(app): State<PortalApp>,
-    viewer: PortalViewer,
-    uri: Uri,
-) -> Result<PagedAnswer<TimelineView>, Problem> {
-    let params = QueryParams::read(&uri, TIMELINE)?;
-    let cursor = params.cursor("cursor")?;
-    let mut query = TimelineQuery {
-        uid: params.owned("uid"),
-        kind: params.owned("kind"),
-        namespace: params.owned("namespace"),
-        name: params.owned("name"),
-        limit: Some(params.limit(ROWS, MOST_ROWS)?),
-        events: cursor.is_none(),
-        cursor,
-        ..TimelineQuery::default()
-    };
-    let named = query.kind.is_some() && query.name.is_some();
-    if query.uid.is_some() == (query.kind.is_some() || query.name.is_some())
-        || (query.uid.is_none() && !named)
-    {
-        return Err(Problem::invalid(
-            "It is not clear whose timeline this should be.",
-            "Give `uid`, or `kind`, `name` and, where it has one, `namespace`.",
-        ));
-    }
-    let visible = ViewerVisibility::new(&app, &viewer);
-    query.kinds = visible.kinds_of(&query).await?;
-    if query.kinds.as_ref().is_some_and(Vec::is_empty) {
-        // Nothing is looked up, so neither the answer nor its time reveals what exists.
-        let (kind, namespace) = (query.kind, query.namespace);
-        let asked = ObjectQuery { kind, namespace, ..ObjectQuery::default() };
-        let forbidden = match asked.namespace {
-            Some(_) => visible.forbidden(AccessVerb::Get, &asked).await?,
-            None => None,
-        };
-        return Ok(PagedAnswer::new(TimelineView::default(), None).forbidden(forbidden));
-    }
-    let turn = app.readings.enter(viewer.party(), query.limit.unwrap_or_default()).await;
-    let story = visible.story(&query).await?;
-    let next = params.next(&uri, story.next);
-    Ok(PagedAnswer::new(story, next).in_turn(turn))
+    Ok(PagedAnswer::of_rows(page.objects, next, turn).notices(page.notices).forbidden(forbidden))
 }
 
 async fn document(
@@ -238,12 +193,10 @@ async fn gaps(
     };
     let (source, kind, namespace) = (query.source.clone(), query.kind.clone(), query.namespace.clone());
     let could_list = visible.could_list(kind.as_deref(), namespace.as_deref()).await?;
-    let turn = app.readings.enter(viewer.party(), limit).await;
     let part = match could_list {
         true => visible.gaps(query, limit).await?,
         false => VisiblePart::default(),
     };
-    let turn = turn.filter(|_| !part.rows.is_empty());
     if part.rows.is_empty() {
         scope::check(&app, source.as_deref(), kind.as_deref()).await?;
     }
@@ -258,7 +211,7 @@ async fn gaps(
                 .await?
         }
     };
-    Ok(PagedAnswer::new(part.rows, params.next(&uri, part.next)).forbidden(forbidden).in_turn(turn))
+    Ok(PagedAnswer::of_rows(part.rows, params.next(&uri, part.next), part.turn).forbidden(forbidden))
 }
 
 async fn poison(
@@ -275,7 +228,7 @@ async fn poison(
     if part.rows.is_empty() {
         scope::check(&app, source.as_deref(), None).await?;
     }
-    Ok(PagedAnswer::new(part.rows, params.next(&uri, part.next)))
+    Ok(PagedAnswer::of_rows(part.rows, params.next(&uri, part.next), part.turn))
 }
 
 /// A browser must save it and not show it, whatever it is: it comes from an untrusted source.
@@ -308,9 +261,8 @@ async fn dead_letters(
         cursor: params.cursor("cursor")?,
         ..LetterQuery::default()
     };
-    let turn = app.readings.enter(viewer.party(), limit).await;
     let part = ViewerVisibility::new(&app, &viewer).letters(query, limit).await?;
-    Ok(PagedAnswer::new(part.rows, params.next(&uri, part.next)).in_turn(turn))
+    Ok(PagedAnswer::of_rows(part.rows, params.next(&uri, part.next), part.turn))
 }
 
 async fn replay(
@@ -348,12 +300,13 @@ async fn letter_records(
     // One more shows whether more exist.
     let query =
         RecordQuery { plugin: params.owned("plugin"), before: params.cursor("cursor")?, limit: limit + 1 };
+    let turn = app.readings.enter(viewer.party(), limit).await;
     let mut records = app.views.letter_records(&query).await?;
     let is_cut = records.len() > limit;
     records.truncate(limit);
     let next = records.last().filter(|_| is_cut).map(|record| record.number);
     let next = params.next(&uri, next);
-    Ok(PagedAnswer::new(records, next))
+    Ok(PagedAnswer::of_rows(records, next, turn))
 }
 
 /// The request as it is executed: the record names the signed-in person.

@@ -30,7 +30,9 @@ pub(super) async fn page(
     };
     let status = visible.status().await?;
     let (mut sources, restricted) = (status.sources, status.restricted);
-    let gaps = visible.gaps(query.clone(), ROWS).await?;
+    let mut gaps = visible.gaps(query.clone(), ROWS).await?;
+    // The next list takes a turn of its own, and may not wait for this one.
+    gaps.turn = None;
     let poison = PoisonQuery { source: query.source.clone(), cursor: params.cursor("poison")?, limit: None };
     // Bytes that are not an object belong to no object.
     let poison = match query.uid.is_some() || restricted {

@@ -8,11 +8,17 @@ use kubewitness_core::{Gap, Seq};
 use super::part::{PartPicker, VisiblePart};
 use super::{AccessVerb, ViewerVisibility};
 use crate::answer::Problem;
+use crate::serve::ReadingTurn;
 
 /// How many rows are read for one part, for a person who may not see all of them.
 pub(crate) const MOST_READ: usize = 10_000;
 
 impl ViewerVisibility {
+    /// The turn of what reads so many rows, whether an answer of the API or a page asks for them.
+    pub(super) async fn enter(&self, rows: usize) -> Option<ReadingTurn> {
+        self.readings.enter(self.viewer.party(), rows).await
+    }
+
     /// The number of rows to read in order to show so many. One more shows whether more exist.
     fn rows(&self, limit: usize) -> usize {
         if self.is_whole() { limit.saturating_add(1) } else { MOST_READ }
@@ -21,6 +27,7 @@ impl ViewerVisibility {
     /// The newest gaps after the query's cursor.
     pub(crate) async fn gaps(&self, query: GapQuery, limit: usize) -> Result<VisiblePart<Gap, u64>, Problem> {
         let asked = self.rows(limit);
+        let turn = self.enter(asked).await;
         let found = self.views.gaps(&GapQuery { limit: Some(asked), ..query }).await?;
         let (is_last, mut picking) = (found.len() < asked, PartPicker::new(limit));
         for (number, gap) in found {
@@ -30,7 +37,7 @@ impl ViewerVisibility {
                 break;
             }
         }
-        Ok(picking.finish(is_last))
+        Ok(picking.finish(is_last, turn))
     }
 
     /// Dead letters after the query's cursor. Only operators learn that a plugin does not exist: its name is
@@ -40,11 +47,20 @@ impl ViewerVisibility {
         query: LetterQuery,
         limit: usize,
     ) -> Result<VisiblePart<DeadLetterView, LetterCursor>, Problem> {
-        let mut unbounded = usize::MAX;
-        self.letters_within(query, limit, &mut unbounded).await
+        let (mut turn, mut unbounded) = (self.enter(self.rows(limit)).await, usize::MAX);
+        let part = self.letters_within(query, limit, &mut unbounded).await?;
+        if let Some(turn) = &mut turn {
+            turn.correct(part.rows.len());
+        }
+        Ok(VisiblePart { turn, ..part })
     }
 
-    /// The same for one of several lists that share a limit of read rows.
+    /// The turn of a page that reads two lists of so many rows.
+    pub(crate) async fn enter_for_two(&self, limit: usize) -> Option<ReadingTurn> {
+        self.enter(self.rows(limit).saturating_mul(2)).await
+    }
+
+    /// The same for one list among several, which share what may be read. The caller has the turn.
     pub(crate) async fn letters_within(
         &self,
         query: LetterQuery,
@@ -69,7 +85,7 @@ impl ViewerVisibility {
                 break;
             }
         }
-        Ok(picking.finish(is_last))
+        Ok(picking.finish(is_last, None))
     }
 
     /// The names of plugins with dead letters, whoever may see these; one query for each plugin.
@@ -93,6 +109,7 @@ impl ViewerVisibility {
         limit: usize,
     ) -> Result<VisiblePart<PoisonView, u64>, Problem> {
         let asked = self.rows(limit);
+        let turn = self.enter(asked).await;
         let found = self.views.poison(&PoisonQuery { limit: Some(asked), ..query }).await?;
         let (is_last, mut picking) = (found.len() < asked, PartPicker::new(limit));
         for view in found {
@@ -102,6 +119,6 @@ impl ViewerVisibility {
                 break;
             }
         }
-        Ok(picking.finish(is_last))
+        Ok(picking.finish(is_last, turn))
     }
 }

@@ -1,15 +1,19 @@
 //! A part of a list, and the start of the next one: the visible rows among those that were read.
 
+use crate::serve::ReadingTurn;
+
 /// Rows that a person may see, up to a limit.
 pub(crate) struct VisiblePart<T, C> {
     pub rows: Vec<T>,
+    /// The turn in which they were read.
+    pub turn: Option<ReadingTurn>,
     /// Set if more visible rows, or more than were read, come after this row.
     pub next: Option<C>,
 }
 
 impl<T, C> Default for VisiblePart<T, C> {
     fn default() -> Self {
-        Self { rows: Vec::new(), next: None }
+        Self { rows: Vec::new(), turn: None, next: None }
     }
 }
 
@@ -47,14 +51,17 @@ impl<T, C> PartPicker<T, C> {
     }
 
     /// `all` is set if the list has no further rows. A hidden row after the last visible one makes no next
-    /// part, because that would reveal it.
-    pub fn finish(self, all: bool) -> VisiblePart<T, C> {
+    /// part, because that would reveal it. Of the turn stays what the rows of the part need.
+    pub fn finish(self, all: bool, mut turn: Option<ReadingTurn>) -> VisiblePart<T, C> {
+        if let Some(turn) = &mut turn {
+            turn.correct(self.rows.len());
+        }
         let next = match () {
             () if self.goes_on => self.last,
             () if all => None,
             () => self.hidden.or(self.last),
         };
-        VisiblePart { rows: self.rows, next }
+        VisiblePart { rows: self.rows, turn, next }
     }
 }
 
@@ -70,7 +77,7 @@ mod tests {
                 break;
             }
         }
-        let part = picking.finish(all);
+        let part = picking.finish(all, None);
         (part.rows, part.next)
     }
 

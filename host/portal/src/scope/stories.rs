@@ -12,6 +12,7 @@ use kubewitness_core::{Seq, State};
 use super::lists::MOST_READ;
 use super::visibility::ViewerVisibility;
 use crate::answer::Problem;
+use crate::serve::ReadingTurn;
 
 /// The owned objects, as far as the viewer may see them.
 struct VisibleOwned {
@@ -32,15 +33,46 @@ fn is_explained(query: &TimelineQuery, story: &TimelineView) -> bool {
 impl ViewerVisibility {
     /// The visible part of a story; for the owned objects, it is decided whatever their names are.
     pub(crate) async fn story(&self, query: &TimelineQuery) -> Result<TimelineView, Problem> {
-        let story = self.visible_story(query).await?;
+        Ok(self.story_in_turn(query).await?.0)
+    }
+
+    /// The same, with the turn in which it was read: for those who make more of it in memory.
+    pub(crate) async fn story_in_turn(
+        &self,
+        query: &TimelineQuery,
+    ) -> Result<(TimelineView, Option<ReadingTurn>), Problem> {
+        // The states of the object and those of what it owns.
+        let rows = query.limit.unwrap_or(MOST_READ).saturating_mul(2);
+        let mut turn = self.enter(rows).await;
+        let story = self.visible_story(query, &mut turn).await?;
         let why = match is_explained(query, &story) {
             true => Some(self.views.explain(&story).await?),
             false => None,
         };
-        Ok(TimelineView { why, ..story })
+        Ok((TimelineView { why, ..story }, turn))
     }
 
-    async fn visible_story(&self, query: &TimelineQuery) -> Result<TimelineView, Problem> {
+    /// States that were shown a moment ago, as they are shown.
+    pub(crate) async fn read_again(&self, seqs: &[Seq]) -> Result<Vec<Arc<State>>, Problem> {
+        let mut shown = Vec::with_capacity(seqs.len());
+        for state in self.views.states_at(seqs).await? {
+            let state = self.with_seen_owner(state).await?;
+            shown.push(self.views.redacted_state(state).await?);
+        }
+        Ok(shown)
+    }
+
+    /// The turn of what needs more rows after all. It holds none while it waits: two that do would wait for each other.
+    async fn enter_anew(&self, turn: &mut Option<ReadingTurn>) {
+        *turn = None;
+        *turn = self.enter(2 * MOST_READ).await;
+    }
+
+    async fn visible_story(
+        &self,
+        query: &TimelineQuery,
+        turn: &mut Option<ReadingTurn>,
+    ) -> Result<TimelineView, Problem> {
         if self.is_whole() {
             let story = self.views.story(query).await?;
             return Ok(self.views.timeline_view(story).await?);
@@ -56,11 +88,13 @@ impl ViewerVisibility {
         let states = self.of_states(states, true).await?;
         // States older than a hidden one are not shown.
         let is_theirs = states.first().map(RawState::seq) == oldest;
-        let owned = self.owned(query, related, next).await?;
+        let owned = self.owned(query, (related, next), turn).await?;
         let next = next.filter(|_| is_theirs).map(|next| StoryCursor { states: next.states, ..owned.next });
         let next = next.filter(|next| next.states > 0 || next.related > 0);
         let next = match next {
-            Some(next) if self.sees_all_kinds().await? || self.goes_on(query, next).await? => Some(next),
+            Some(next) if self.sees_all_kinds().await? || self.goes_on(query, next, turn).await? => {
+                Some(next)
+            }
             _ => None,
         };
         let events = match states.is_empty() {
@@ -95,8 +129,8 @@ impl ViewerVisibility {
     async fn owned(
         &self,
         query: &TimelineQuery,
-        related: Vec<RawState>,
-        next: Option<StoryCursor>,
+        (related, next): (Vec<RawState>, Option<StoryCursor>),
+        turn: &mut Option<ReadingTurn>,
     ) -> Result<VisibleOwned, Problem> {
         let here = query.cursor.unwrap_or(StoryCursor::NEWEST);
         let count = related.len();
@@ -111,6 +145,7 @@ impl ViewerVisibility {
                 events: false,
                 ..query.clone()
             };
+            self.enter_anew(turn).await;
             let whole = self.views.story(&whole).await?;
             states = self.of_states(whole.related, false).await?;
             rest = whole.next;
@@ -129,7 +164,12 @@ impl ViewerVisibility {
     }
 
     /// Whether anything visible follows the cursor. A truncated story reveals that more exists.
-    async fn goes_on(&self, query: &TimelineQuery, cursor: StoryCursor) -> Result<bool, Problem> {
+    async fn goes_on(
+        &self,
+        query: &TimelineQuery,
+        cursor: StoryCursor,
+        turn: &mut Option<ReadingTurn>,
+    ) -> Result<bool, Problem> {
         let mut query = TimelineQuery { cursor: Some(cursor), events: false, ..query.clone() };
         loop {
             let behind = self.views.story(&query).await?;
@@ -143,6 +183,7 @@ impl ViewerVisibility {
                 return Ok(false);
             }
             query.limit = Some(MOST_READ);
+            self.enter_anew(turn).await;
         }
     }
 }

@@ -20,6 +20,7 @@ use crate::access::ages::NamespaceAges;
 use crate::access::{GuardedAct, PortalViewer, ReviewUnanswered, cursors};
 use crate::answer::{Problem, codes};
 use crate::app::PortalApp;
+use crate::serve::ReadingRoom;
 
 /// How many namespaces are checked for one answer. A person who may see more of them, but not all, has to
 /// name one.
@@ -71,6 +72,7 @@ struct VisibilityScope {
 pub(crate) struct ViewerVisibility {
     pub(super) views: Arc<dyn Views>,
     pub(super) viewer: PortalViewer,
+    pub(super) readings: ReadingRoom,
     ages: Arc<NamespaceAges>,
     witnessed: Vec<WatchedResource>,
     decided: Mutex<HashMap<VisibilityScope, AccessRight>>,
@@ -82,6 +84,7 @@ impl ViewerVisibility {
             witnessed: app.views.watched(),
             views: app.views.clone(),
             viewer: viewer.clone(),
+            readings: app.readings.clone(),
             ages: app.ages.clone(),
             decided: Mutex::default(),
         }
@@ -276,13 +279,12 @@ impl ViewerVisibility {
         if rights.is_empty() {
             return Ok(false);
         }
-        for (spot, right) in rights {
+        // One after the other, rights in many namespaces would take longer than they are good for.
+        let same = stream::iter(rights).map(async |(spot, right)| {
             let VisibilityScope { verb, group, kind, namespace } = &spot;
-            if self.right(*verb, group, kind, namespace).await? != right {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+            Ok::<_, ReviewUnanswered>(self.right(*verb, group, kind, namespace).await? == right)
+        });
+        same.buffer_unordered(AT_ONCE).try_all(std::future::ready).await
     }
 
     // ---- answers -----------------------------------------------------------------------------

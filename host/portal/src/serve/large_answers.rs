@@ -18,6 +18,8 @@ const LARGE: u64 = 64 * 1024;
 const ROOM_KIB: u32 = 256 * 1024;
 /// The share of one person, in MiB.
 pub(crate) const OF_ONE_MIB: u32 = ROOM_KIB / SHARE / 1024;
+/// The memory of an answer that is written as it is read, in KiB: a block of states and their text.
+const STREAMED_KIB: u32 = 2 * 1024;
 /// How much a connection's buffer takes at a time.
 const PIECE: usize = 16 * 1024;
 /// An answer must be read within this time, plus a second for each so many bytes.
@@ -27,6 +29,10 @@ const BYTES_A_SECOND: u64 = 64 * 1024;
 #[derive(Clone)]
 pub(crate) struct LargeAnswers(BodyRoom);
 
+/// Marks an answer that is written as it is read: nobody knows its size, and little of it is in memory.
+#[derive(Clone, Copy)]
+pub(crate) struct StreamedAnswer;
+
 impl LargeAnswers {
     pub(crate) fn new() -> Self {
         Self(BodyRoom::new(ROOM_KIB))
@@ -34,13 +40,15 @@ impl LargeAnswers {
 
     /// The answer for a party, if people sign in. It uses room until it was sent. `None` if no room is left.
     pub(crate) fn hold(&self, party: Option<&str>, response: Response<Body>) -> Option<Response<Body>> {
-        let Some(bytes) = response.body().size_hint().exact().filter(|bytes| *bytes > LARGE) else {
-            return Some(response);
+        let is_streamed = response.extensions().get::<StreamedAnswer>().is_some();
+        let (kib, size) = match response.body().size_hint().exact() {
+            Some(bytes) if bytes > LARGE => (u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX), bytes),
+            None if is_streamed => (STREAMED_KIB, 0),
+            _ => return Some(response),
         };
-        let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX);
-        let part = self.0.take(party, kib)?;
-        let until = Instant::now() + AT_LEAST + Duration::from_secs(bytes / BYTES_A_SECOND);
-        Some(response.map(|body| Body::new(BodyPieces { body, rest: Bytes::new(), until, _part: part })))
+        let (part, began) = (self.0.take(party, kib)?, Instant::now());
+        let pieces = |body| BodyPieces { body, rest: Bytes::new(), began, size, sent: 0, _part: part };
+        Some(response.map(|body| Body::new(pieces(body))))
     }
 }
 
@@ -49,9 +57,18 @@ impl LargeAnswers {
 struct BodyPieces {
     body: Body,
     rest: Bytes,
-    /// After this time, a slow client has occupied the room for too long.
-    until: Instant,
+    began: Instant,
+    /// The bytes of the whole answer, if they are known.
+    size: u64,
+    sent: u64,
     _part: RoomPart,
+}
+
+impl BodyPieces {
+    /// Whoever takes it more slowly holds what others need.
+    fn until(&self) -> Instant {
+        self.began + AT_LEAST + Duration::from_secs(self.size.max(self.sent) / BYTES_A_SECOND)
+    }
 }
 
 impl hyper::body::Body for BodyPieces {
@@ -62,7 +79,7 @@ impl hyper::body::Body for BodyPieces {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        if Instant::now() > self.until {
+        if Instant::now() > self.until() {
             let why = io::Error::new(io::ErrorKind::TimedOut, "the client reads too slowly");
             return Poll::Ready(Some(Err(axum::Error::new(why))));
         }
@@ -76,6 +93,7 @@ impl hyper::body::Body for BodyPieces {
             }
         }
         let piece = self.rest.len().min(PIECE);
+        self.sent += piece as u64;
         Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(piece)))))
     }
 
@@ -84,13 +102,16 @@ impl hyper::body::Body for BodyPieces {
     }
 
     fn size_hint(&self) -> SizeHint {
-        let left = self.body.size_hint().exact().unwrap_or(0);
-        SizeHint::with_exact(left + self.rest.len() as u64)
+        match self.body.size_hint().exact() {
+            Some(left) => SizeHint::with_exact(left + self.rest.len() as u64),
+            None => SizeHint::default(),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use futures::StreamExt;
     use http_body_util::BodyExt;
 
     use super::*;
@@ -115,6 +136,34 @@ mod tests {
         assert_eq!(body.collect().await.unwrap().to_bytes().len(), 600 * 1024 - PIECE);
         assert!(answers.hold(Some("eva"), answer(500)).is_some());
         drop(others);
+        assert!(answers.0.is_empty());
+    }
+
+    fn streamed(pieces: usize) -> Response<Body> {
+        let piece = || Ok::<_, io::Error>(Bytes::from(vec![b'x'; 64 * 1024]));
+        let body = Body::from_stream(futures::stream::repeat_with(piece).take(pieces));
+        let mut response = Response::new(body);
+        response.extensions_mut().insert(StreamedAnswer);
+        response
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_is_written_as_it_is_read_has_room_for_a_block_and_time_for_what_was_taken() {
+        let answers = LargeAnswers(BodyRoom::new(4 * 2 * STREAMED_KIB));
+        let mut first = answers.hold(Some("ann"), streamed(40)).unwrap().into_body();
+        assert_eq!(first.size_hint().exact(), None);
+        let second = answers.hold(Some("ann"), streamed(1)).unwrap();
+        assert!(answers.hold(Some("ann"), streamed(1)).is_none());
+        assert!(answers.hold(Some("ann"), Response::new(streamed(1).into_body())).is_some(), "a live stream");
+        drop(second);
+        for _ in 0..4 * 20 {
+            assert!(first.frame().await.unwrap().is_ok());
+        }
+        tokio::time::advance(Duration::from_secs(49)).await;
+        assert!(first.frame().await.unwrap().is_ok());
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert!(first.frame().await.unwrap().is_err());
+        drop(first);
         assert!(answers.0.is_empty());
     }
 

@@ -1,18 +1,18 @@
-//! Limits the rows of concurrent answers before they are read. An answer with many rows is in memory as
-//! states and then as text, before its size is known; its sending is limited by
-//! [`LargeAnswers`](super::LargeAnswers). A request waits for its turn instead of being refused: reading
-//! takes a moment, and the service accounts of a namespace are one party.
+//! Bounds the rows that answers under way have in memory. Nobody knows how many an answer has before it was read, so it
+//! takes room for its limit first and gives back what it does not need. A request waits for its turn and is not refused:
+//! to read takes a moment, and the service accounts of a namespace are one party. What is sent has a bound of its own in
+//! [`LargeAnswers`](super::LargeAnswers).
 
 use std::sync::Arc;
 
 use kubewitness_core::ports::PartyShares;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Answers with fewer rows are limited by the number of connections.
-const UNIT: usize = 1000;
-/// For all answers together, and for those of one party: four and two of the longest ones.
-const UNITS: usize = 40;
-const UNITS_OF_A_PARTY: usize = 20;
+/// Fewer rows than this are bounded by the connections, and by the requests that a party has under way.
+const UNIT: usize = 250;
+/// Of all answers together, and of those of one party: four of the longest ones, and one.
+const UNITS: usize = 160;
+const UNITS_OF_A_PARTY: usize = 40;
 
 #[derive(Clone)]
 pub(crate) struct ReadingRoom {
@@ -22,8 +22,19 @@ pub(crate) struct ReadingRoom {
 
 /// The turn of one answer. When it is dropped, the next one reads.
 pub(crate) struct ReadingTurn {
-    _of_party: Option<OwnedSemaphorePermit>,
-    _of_all: OwnedSemaphorePermit,
+    of_party: Option<OwnedSemaphorePermit>,
+    of_all: OwnedSemaphorePermit,
+}
+
+impl ReadingTurn {
+    /// Gives back what an answer of so many rows does not need.
+    pub(crate) fn correct(&mut self, rows: usize) {
+        for permit in self.of_party.iter_mut().chain([&mut self.of_all]) {
+            let needed = if rows <= UNIT { 0 } else { rows.div_ceil(UNIT) };
+            let spare = permit.num_permits().saturating_sub(needed);
+            drop(permit.split(spare));
+        }
+    }
 }
 
 impl ReadingRoom {
@@ -45,7 +56,7 @@ impl ReadingRoom {
             None => None,
         };
         let of_all = self.all.clone().acquire_many_owned(units).await.ok()?;
-        Some(ReadingTurn { _of_party: of_party, _of_all: of_all })
+        Some(ReadingTurn { of_party, of_all })
     }
 }
 
@@ -59,15 +70,32 @@ mod tests {
     async fn answers_of_many_rows_wait_for_their_turn_and_few_rows_do_not() {
         let room = ReadingRoom::new();
         let now = async |party: &str, rows: usize| room.enter(Some(party), rows).now_or_never();
-        let first = now("ann", 10_000).await.flatten().unwrap();
-        let _second = now("ann", 10_000).await.flatten().unwrap();
-        assert!(now("ann", 10_000).await.is_none(), "she waits for herself");
-        assert!(now("ann", 1000).await.is_some_and(|turn| turn.is_none()), "a few rows need no turn");
-        let _others =
-            [now("bea", 10_000).await.flatten().unwrap(), now("cid", 10_000).await.flatten().unwrap()];
-        assert!(now("dan", 10_000).await.is_none(), "the room is full");
+        let first = now("ann", 5000).await.flatten().unwrap();
+        let _second = now("ann", 5000).await.flatten().unwrap();
+        assert!(now("ann", 500).await.is_none(), "she waits for herself");
+        assert!(now("ann", 250).await.is_some_and(|turn| turn.is_none()), "a few rows need no turn");
+        let _others = [
+            now("bea", 10_000).await.flatten().unwrap(),
+            now("cid", 20_000).await.flatten().unwrap(),
+            now("dan", 10_000).await.flatten().unwrap(),
+        ];
+        assert!(now("eva", 500).await.is_none(), "the room is full");
         let waiting = room.enter(Some("ann"), 5000);
         drop(first);
         assert!(waiting.await.is_some());
+    }
+
+    #[tokio::test]
+    async fn an_answer_with_fewer_rows_than_its_limit_gives_room_back() {
+        let room = ReadingRoom::new();
+        let now = async |rows: usize| room.enter(Some("ann"), rows).now_or_never();
+        let mut long = now(10_000).await.flatten().unwrap();
+        long.correct(10_000);
+        assert!(now(500).await.is_none());
+        long.correct(600);
+        assert!(now(9250).await.is_some_and(|turn| turn.is_some()));
+        assert!(now(9500).await.is_none(), "what it has takes room still");
+        long.correct(0);
+        assert!(now(10_000).await.is_some_and(|turn| turn.is_some()));
     }
 }

@@ -25,6 +25,7 @@ use serde_json::Value;
 use crate::access::{AUDIT, PortalViewer};
 use crate::answer::{FieldFault, Problem, WHO_BYTES};
 use crate::app::PortalApp;
+use crate::serve::JobPlace;
 
 /// A key of 32 random letters is long enough.
 pub(crate) const KEY_BYTES: usize = 128;
@@ -166,12 +167,23 @@ impl SubmitDesk {
             dry_run: request.dry_run,
             ..SubmitView::default()
         };
-        if !request.dry_run {
-            refuse_one_that_is_gone(app, &view).await?;
-            refuse_one_elsewhere(app, &view, &name_end(&digest)).await?;
+        if request.dry_run {
+            return self.tried_out(acting, request, &job, view).await;
         }
-        match self.submitter.create(acting, &view.namespace, &job, request.dry_run).await {
-            Ok(_) if request.dry_run => Ok(view),
+        let mut made = app.submissions.turn(digest).await;
+        let place = JobPlace { namespace: view.namespace.clone(), name: view.name.clone() };
+        if let Some(other) = made.as_ref().filter(|other| **other != place) {
+            return Err(made_elsewhere(other));
+        }
+        refuse_one_that_is_gone(app, &view).await?;
+        refuse_one_elsewhere(app, &place, &name_end(&digest)).await?;
+        // A request that is given up may have made it.
+        let before = made.replace(place);
+        let created = self.submitter.create(acting, &view.namespace, &job, false).await;
+        if matches!(created, Err(SubmitError::Refused { .. })) {
+            *made = before;
+        }
+        match created {
             Ok(job) => {
                 tracing::info!(
                     target: AUDIT,
@@ -182,6 +194,22 @@ impl SubmitDesk {
             }
             Err(SubmitError::Refused { status: 409, message, .. }) => {
                 self.same(acting, &marks, view, message).await
+            }
+            Err(error) => Err(refusal::of(error, &self.offer, request)),
+        }
+    }
+
+    async fn tried_out(
+        &self,
+        acting: ActingIdentity<'_>,
+        request: &SubmitRequest,
+        job: &Value,
+        view: SubmitView,
+    ) -> Result<SubmitView, Problem> {
+        match self.submitter.create(acting, &view.namespace, job, true).await {
+            Ok(_) => Ok(view),
+            Err(SubmitError::Refused { status: 409, message, .. }) => {
+                Err(conflict(message, "A Job of this key exists already."))
             }
             Err(error) => Err(refusal::of(error, &self.offer, request)),
         }
@@ -235,10 +263,7 @@ impl SubmitDesk {
         view: SubmitView,
         message: String,
     ) -> Result<SubmitView, Problem> {
-        let conflict = |message: String, hint: &str| Err(Problem::new(StatusCode::CONFLICT, message, hint));
-        if view.dry_run {
-            return conflict(message, "A Job of this key exists already.");
-        }
+        let conflict = |message: String, hint: &str| Err(conflict(message, hint));
         let found = self.submitter.job(acting, &view.namespace, &view.name).await;
         match found {
             Ok(Some(job)) => match marks.is_on(&job) {
@@ -258,6 +283,15 @@ impl SubmitDesk {
             Err(error) => Err(refusal::unanswered(&error.to_string())),
         }
     }
+}
+
+fn conflict(message: String, hint: &str) -> Problem {
+    Problem::new(StatusCode::CONFLICT, message, hint)
+}
+
+fn made_elsewhere(JobPlace { namespace, name }: &JobPlace) -> Problem {
+    let message = format!("This key has made the Job {name} in the namespace {namespace}.");
+    conflict(message, "Send it with a new key to make another one.")
 }
 
 fn uid(job: &Value) -> String {
@@ -312,7 +346,7 @@ async fn refuse_one_that_is_gone(app: &PortalApp, view: &SubmitView) -> Result<(
 /// A key makes only one Job, even if its template was renamed or another namespace is requested. Then the API
 /// server can't refuse the second one, because the names differ: the journal finds the first by the end of
 /// its name.
-async fn refuse_one_elsewhere(app: &PortalApp, view: &SubmitView, name_end: &str) -> Result<(), Problem> {
+async fn refuse_one_elsewhere(app: &PortalApp, here: &JobPlace, name_end: &str) -> Result<(), Problem> {
     let query = ObjectQuery {
         kind: Some("Job".into()),
         search: Some(name_end.to_owned()),
@@ -325,18 +359,9 @@ async fn refuse_one_elsewhere(app: &PortalApp, view: &SubmitView, name_end: &str
         Err(ViewError::NotFound { .. } | ViewError::Invalid(_)) => return Ok(()),
         Err(error) => return Err(error.into()),
     };
-    let mut objects = page.objects.iter().map(|found| &found.object);
-    let is_elsewhere = |object: &&ObjectRef| {
-        object.name.ends_with(name_end) && (&object.namespace, &object.name) != (&view.namespace, &view.name)
-    };
-    match objects.find(is_elsewhere) {
-        Some(object) => Err(Problem::new(
-            StatusCode::CONFLICT,
-            format!("This key has made the Job {} in the namespace {}.", object.name, object.namespace),
-            "Send it with a new key to make another one.",
-        )),
-        None => Ok(()),
-    }
+    let of_key = page.objects.into_iter().map(|found| found.object).filter(|it| it.name.ends_with(name_end));
+    let mut places = of_key.map(|ObjectRef { namespace, name, .. }| JobPlace { namespace, name });
+    places.find(|place| place != here).map_or(Ok(()), |place| Err(made_elsewhere(&place)))
 }
 
 #[cfg(test)]

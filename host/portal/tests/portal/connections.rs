@@ -264,8 +264,22 @@ async fn an_answer_that_has_begun_is_finished_at_the_end() {
     let answer = reader.rest().await;
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
-    serde_json::from_str::<serde_json::Value>(body).expect("it is whole");
+    serde_json::from_str::<serde_json::Value>(&chunks(body)).expect("it is whole");
     server.ends().await;
+}
+
+/// The text of a body that is sent in chunks, up to the last one.
+fn chunks(mut body: &str) -> String {
+    let mut text = String::new();
+    loop {
+        let (size, rest) = body.split_once("\r\n").expect("a chunk has a size");
+        let size = usize::from_str_radix(size, 16).expect("a size in hexadecimal digits");
+        if size == 0 {
+            return text;
+        }
+        text.push_str(&rest[..size]);
+        body = &rest[size + 2..];
+    }
 }
 
 #[tokio::test]

@@ -11,6 +11,7 @@ mod api;
 mod connections;
 mod fake;
 mod guard;
+mod held_bytes;
 mod metrics;
 mod pages;
 mod parts;

@@ -1,10 +1,13 @@
 //! Long lists come in parts: each row once, over the API and on the pages.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use axum::Router;
+use http_body_util::BodyExt;
 use kubewitness_core::Change;
 use serde_json::{Value, json};
+use tower::ServiceExt;
 
 use crate::fake::{self, FakeViews};
 use crate::{get, portal};
@@ -48,6 +51,49 @@ async fn a_list_that_is_asked_for_in_parts_has_each_row_once_and_in_order() {
         let all: Vec<_> = parts.iter().flat_map(|part| part.as_array().unwrap().clone()).collect();
         assert_eq!(pointer_values(&all, pointer), pointer_values(&rows, pointer), "{path}");
     }
+}
+
+/// The long way: written as it is read, and without a tag.
+#[tokio::test]
+async fn a_timeline_that_is_written_as_it_is_read_is_the_same_as_in_parts() {
+    let fake = Arc::new(FakeViews::default());
+    let object = fake::object("Job", "research", "llm-train-7", "uid-train");
+    for seq in 19..1300 {
+        fake.push(fake::state(seq, &object, Change::Present, seq, fake::status("Running", "", "<\u{1}>")));
+    }
+    let portal = kubewitness_portal::router(fake.clone(), &crate::options());
+    let path = "/api/v1/timeline?uid=uid-train";
+    let whole = get(&portal, &format!("{path}&limit=10000")).await;
+    assert_eq!((whole.header("etag"), whole.header("content-type")), ("", "application/json"));
+    assert_eq!(whole.header("link"), "");
+    let whole = whole.json();
+    let parts = parts(&portal, &format!("{path}&limit=400")).await;
+    for list in ["states", "related"] {
+        let of = |part: &Value| part[list].as_array().unwrap().clone();
+        let all: Vec<_> = parts.iter().rev().flat_map(of).collect();
+        assert_eq!(whole[list].as_array().unwrap(), &all, "{list}");
+    }
+    let mut shorter = parts[0].clone();
+    for name in ["events", "reports", "why"] {
+        assert_eq!(whole[name].is_null(), shorter[name].take().is_null(), "{name}");
+    }
+    let cut = get(&portal, &format!("{path}&limit=1200")).await;
+    assert!(next(cut.header("link")).is_some() && cut.json()["cut"] == true);
+}
+
+#[tokio::test]
+async fn a_timeline_breaks_off_where_retention_takes_its_states_while_it_is_written() {
+    let fake = Arc::new(FakeViews::default());
+    let object = fake::object("Job", "research", "llm-train-7", "uid-train");
+    for seq in 19..1300 {
+        fake.push(fake::state(seq, &object, Change::Present, seq, fake::status("Running", "", "")));
+    }
+    let portal = kubewitness_portal::router(fake.clone(), &crate::options());
+    let asked = crate::request("GET", "/api/v1/timeline?uid=uid-train&limit=10000");
+    let response = portal.clone().oneshot(asked.body(axum::body::Body::empty()).unwrap()).await.unwrap();
+    assert_eq!(response.status(), 200);
+    fake.states.lock().unwrap().retain(|state| state.seq != 1000);
+    assert!(response.into_body().collect().await.is_err());
 }
 
 #[tokio::test]

@@ -196,6 +196,33 @@ async fn a_key_makes_one_job_also_where_its_template_was_renamed_or_another_name
     }
 }
 
+/// The journal has not seen the first Job yet, and the API server tells names of one namespace apart alone.
+#[tokio::test]
+async fn a_key_makes_one_job_also_where_requests_for_two_namespaces_come_at_once() {
+    let jobs = Arc::new(FakeJobs::new(Credentials::Controller));
+    let router = open(&jobs);
+    let of = |namespace: &str| {
+        json!({"template": "train", "namespace": namespace, "parameters": {"size": "small"}}).to_string()
+    };
+    let (one, two) = (of("research"), of("vision"));
+    let (first, second) = tokio::join!(send(&router, "k", &one), send(&router, "k", &two));
+    assert_eq!((first.status.as_u16(), second.status.as_u16()), (201, 409), "{}", second.text);
+    assert!(second.problem().0.contains("in the namespace research"), "{}", second.text);
+    assert_eq!((send(&router, "k", &one).await.status.as_u16(), jobs.names().len()), (200, 1));
+
+    // A refusal has made nothing.
+    *jobs.refusal.lock().unwrap() =
+        Some(SubmitError::Refused { status: 403, message: "no".into(), causes: Vec::new() });
+    assert_eq!(send(&router, "other", &one).await.status, 403);
+    *jobs.refusal.lock().unwrap() = None;
+    assert_eq!(send(&router, "other", &two).await.status, 201);
+
+    // An answer that is lost may have made one.
+    *jobs.loses_answer.lock().unwrap() = true;
+    assert!(send(&router, "lost", &one).await.status.is_server_error());
+    assert_eq!(send(&router, "lost", &two).await.status, 409);
+}
+
 #[tokio::test]
 async fn a_key_makes_one_job_whether_it_comes_twice_at_once_or_after_a_lost_answer() {
     let jobs = Arc::new(FakeJobs::new(Credentials::Controller));

@@ -25,7 +25,6 @@ use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::cursor::{LetterCursor, StoryCursor};
 use kubewitness_core::ports::{
     Backlog, DeadLetter, DocumentReader, JournalError, RawState, RawStory, SelectError, WatchedResource,
-    created_ms,
 };
 use kubewitness_core::views::{
     DeadLetterView, DeliveryMap, DocumentsBySeq, DropView, EpochView, GapQuery, HeldView, JournalView,
@@ -280,8 +279,7 @@ impl Views for HostViews {
 
     async fn created_ms(&self, seq: Seq) -> Result<Option<u64>, ViewError> {
         // The creation time is not secret for a person who may see the object, whatever the rules hide.
-        let document = self.journal.document(seq).await.map_err(unavailable)?;
-        Ok(document.and_then(|document| created_ms(&document)))
+        redacted::or_without_age(seq, self.journal.document(seq).await).map_err(unavailable)
     }
 
     async fn deliveries(&self, states: &[Arc<State>]) -> Result<DeliveryMap, ViewError> {
@@ -412,6 +410,10 @@ impl Views for HostViews {
 
     async fn states_after(&self, after: Seq, limit: usize) -> Result<Vec<RawState>, ViewError> {
         Ok(raw(self.journal.read(after, limit).await.map_err(unavailable)?))
+    }
+
+    async fn states_at(&self, seqs: &[Seq]) -> Result<Vec<RawState>, ViewError> {
+        Ok(raw(self.journal.read_at(seqs).await.map_err(unavailable)?))
     }
 
     fn newest(&self) -> Result<watch::Receiver<Seq>, ViewError> {

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use kubewitness_capability::{AnswerPatience, SecretRedaction, ThreadParty};
 use kubewitness_core::order::OrderKey;
-use kubewitness_core::ports::{CurrentObject, JournalError, ObjectSelection, RawState};
+use kubewitness_core::ports::{CurrentObject, JournalError, ObjectSelection, RawState, created_ms};
 use kubewitness_core::redact::{RedactionRules, SecretDigests};
 use kubewitness_core::views::{ManifestView, ObjectQuery, ObjectView, ViewError, Views};
-use kubewitness_core::{State, Status};
+use kubewitness_core::{Seq, State, Status};
 use tracing::warn;
 
 use super::shapes::{object_view, selection};
@@ -98,6 +99,21 @@ fn or_without_texts(
     }
 }
 
+/// A damaged document does not say how old its object is. Others of the object may, and nobody waits for this one.
+pub(super) fn or_without_age(
+    seq: Seq,
+    document: Result<Option<Bytes>, JournalError>,
+) -> Result<Option<u64>, JournalError> {
+    match document {
+        Ok(document) => Ok(document.and_then(|document| created_ms(&document))),
+        Err(error @ JournalError::Fatal(_)) => {
+            warn!(seq, %error, "how old an object is can't be read from this state's document");
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
 /// Without the redaction key a list is shown all the same, but without texts that may quote a secret.
 fn without_texts(status: &Arc<Status>) -> Arc<Status> {
     SecretDigests::unknown().hidden_in(status).map_or_else(|| status.clone(), Arc::new)
@@ -163,6 +179,16 @@ mod tests {
         let busy = || Err(JournalError::Unavailable("it is busy".into()));
         assert!(or_without_texts(busy(), true, &state).is_err());
         assert!(or_without_texts(busy(), false, &state).is_ok(), "without a key nothing else can be told");
+    }
+
+    #[test]
+    fn a_damaged_document_does_not_say_how_old_its_object_is_and_one_that_can_not_be_read_now_is_an_error() {
+        let document = Bytes::from_static(br#"{"metadata":{"creationTimestamp":"2026-11-20T13:45:11Z"}}"#);
+        assert_eq!(or_without_age(7, Ok(Some(document))).unwrap(), Some(1_795_182_311_000));
+        assert_eq!(or_without_age(7, Ok(None)).unwrap(), None);
+        let damaged = Err(JournalError::Fatal("state 7: its document differs".into()));
+        assert_eq!(or_without_age(7, damaged).unwrap(), None);
+        assert!(or_without_age(7, Err(JournalError::Unavailable("it is busy".into()))).is_err());
     }
 
     #[test]

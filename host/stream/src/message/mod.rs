@@ -14,11 +14,11 @@ use async_nats::header::{NATS_EXPECTED_LAST_SEQUENCE, NATS_MESSAGE_ID};
 use bytes::{Bytes, BytesMut};
 use kubewitness_core::State;
 use kubewitness_core::limits::FRAME_BYTES;
-use kubewitness_core::stream::{GarbledMessage, JournalPosition, unpack};
+use kubewitness_core::stream::{FORMER_LINES, GarbledMessage, JournalPosition, unpack};
 
 pub(crate) use keys::MessageKeys;
 
-/// The journal's line, the position, the previous position, and the line of that one if it differs.
+/// The journal's line, the position, the position before it, and the earlier lines that agree up to that one.
 const STOOD: &str = "Kubewitness-Stood";
 /// The part's number and the number of parts, if there are several.
 const PART: &str = "Kubewitness-Part";
@@ -55,13 +55,14 @@ pub(crate) fn parts(
     let count = packed.len().div_ceil(size).max(1);
     let part = |index: usize| {
         let mut headers = HeaderMap::new();
-        let JournalPosition { line, position, before, before_line } = stood;
+        let JournalPosition { line, position, before, before_lines } = stood;
         // Another part size splits a state differently. The server must not consider the new parts repeats of
         // the former ones.
         let cut = if count > 1 { format!("/{size}") } else { String::new() };
         headers.insert(NATS_MESSAGE_ID, format!("{line}/{source}/{position}/{index}{cut}"));
-        let before_line = before_line.as_ref().map(|line| format!(" {line}")).unwrap_or_default();
-        headers.insert(STOOD, format!("{line} {position} {before}{before_line}"));
+        // A version that knows one earlier line reads the first.
+        let before_lines: String = before_lines.iter().map(|line| format!(" {line}")).collect();
+        headers.insert(STOOD, format!("{line} {position} {before}{before_lines}"));
         if count > 1 {
             headers.insert(PART, format!("{index} {count}"));
         }
@@ -135,11 +136,10 @@ fn stood(headers: &HeaderMap) -> Option<JournalPosition> {
     };
     let line: Arc<str> = words.next().filter(is_line)?.into();
     let (position, before) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-    let before_line = match words.next() {
-        Some(word) => Some(Arc::from(Some(word).filter(is_line)?)),
-        None => None,
-    };
-    (before < position).then_some(JournalPosition { line, position, before, before_line })
+    let named = |word: &str| Some(word).filter(is_line).map(Arc::from);
+    let before_lines: Vec<_> = words.take(FORMER_LINES + 1).map(named).collect::<Option<_>>()?;
+    let is_fine = before < position && before_lines.len() <= FORMER_LINES;
+    is_fine.then_some(JournalPosition { line, position, before, before_lines })
 }
 
 fn part(headers: &HeaderMap) -> Result<Option<(usize, usize)>, GarbledMessage> {
@@ -190,7 +190,7 @@ mod tests {
             line: "a".into(),
             position,
             before: 8,
-            before_line: (position > 9).then(|| "b".into()),
+            before_lines: ["b", "c"].into_iter().filter(|_| position > 9).map(Into::into).collect(),
         }
     }
 
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_continues_another_says_so() {
+    fn a_line_that_continues_others_says_so() {
         for position in [9, 10] {
             let part = parts("jobs", &stood(position), &pack(&state(), b"{}"), 0).remove(0);
             assert_eq!(super::stood(&part.headers), Some(stood(position)));
@@ -263,7 +263,8 @@ mod tests {
             assert!(parts_of.take(7, &part.headers, &part.body).is_err(), "{wrong}");
         }
         let long = format!("{} 9 8", "a".repeat(LINE_BYTES + 1));
-        for line in ["a:b 9 8", "a~b 9 8", " 9 8", "a 9 8 b:c", "a 9 8 ", &long] {
+        let many = format!("a 9 8{}", " b".repeat(FORMER_LINES + 1));
+        for line in ["a:b 9 8", "a~b 9 8", " 9 8", "a 9 8 b:c", "a 9 8 b ", "a 9 8 ", &long, &many] {
             part.headers.insert(STOOD, line);
             assert!(parts_of.take(7, &part.headers, &part.body).is_err(), "{line}");
         }

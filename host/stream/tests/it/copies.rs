@@ -11,7 +11,7 @@ use kubewitness_stream::StreamReader;
 
 use crate::support::{RunningCarrier, StreamWorld, WITHIN, all, from, sent, stories};
 
-async fn carried(carrier: &RunningCarrier, states: u64) -> Result<()> {
+pub async fn carried(carrier: &RunningCarrier, states: u64) -> Result<()> {
     until(WITHIN, &format!("{states} states to be carried"), async || {
         Ok((carrier.handle.view().carried == states).then_some(()))
     })
@@ -19,7 +19,7 @@ async fn carried(carrier: &RunningCarrier, states: u64) -> Result<()> {
 }
 
 /// A journal with 20 carried states, and a copy of it. A standby that lacks the newest commits is such a copy.
-async fn journal_and_copy(world: &StreamWorld) -> Result<(Journal, Journal)> {
+pub async fn journal_and_copy(world: &StreamWorld) -> Result<(Journal, Journal)> {
     let journal = world.journal("carrier").await?;
     let carrier = world.carry(&journal, &["jobs"]);
     sent(&journal, 0, 0..20, 100).await?;
@@ -31,7 +31,7 @@ async fn journal_and_copy(world: &StreamWorld) -> Result<(Journal, Journal)> {
 }
 
 /// Each object's states in the first journal are in the second one, in the same order.
-async fn has_all(other: &Journal, journal: &Journal) -> Result<()> {
+pub async fn has_all(other: &Journal, journal: &Journal) -> Result<()> {
     let other = stories(other).await?;
     for (name, story) in stories(journal).await? {
         let mut there = other[&name].iter();

@@ -6,7 +6,10 @@
 //! assumptions about them. Without a server on the machine, these tests are skipped; in CI that is a failure.
 
 mod ahead;
+mod cluster;
 mod copies;
+mod killed;
+mod recreated;
 mod support;
 
 use std::sync::Arc;

@@ -14,7 +14,7 @@ use kubewitness_core::config::{FromSpec, StreamSpec};
 use kubewitness_core::ports::{AppendBatch, Backlog, DocumentReader, StateWitness, WitnessedState};
 use kubewitness_core::stream::StateFeed;
 use kubewitness_core::{Change, ObjectRef, StateId, Version};
-use kubewitness_harness::{MessageServer, PASSWORD, until};
+use kubewitness_harness::{MessageCluster, MessageServer, PASSWORD, until};
 use kubewitness_journal::{Journal, JournalOptions};
 use kubewitness_stream::{CarrierHandle, SecretReader, StreamCarrier, StreamReader, StreamServer, new_name};
 use tokio::task::JoinHandle;
@@ -22,9 +22,9 @@ use tokio_util::sync::CancellationToken;
 
 pub const WITHIN: Duration = Duration::from_secs(60);
 
-pub struct StreamWorld {
+pub struct StreamWorld<S = MessageServer> {
     folder: tempfile::TempDir,
-    pub server: MessageServer,
+    pub server: S,
     pub spec: StreamSpec,
     pub address: String,
     /// The settings that carriers and readers share from now on.
@@ -79,17 +79,28 @@ impl StreamWorld {
     pub fn new(test: &str) -> Result<Option<Self>> {
         let Some(server) = MessageServer::start(test)? else { return Ok(None) };
         let address = server.url(server.address());
+        Self::with(server, address).map(Some)
+    }
+}
+
+impl StreamWorld<MessageCluster> {
+    /// The same with three servers, each of which has all of the stream.
+    pub fn of_cluster(test: &str) -> Result<Option<Self>> {
+        let Some(server) = MessageCluster::start(test)? else { return Ok(None) };
+        let address = server.url();
+        let mut world = Self::with(server, address)?;
+        world.spec.replicas = MessageCluster::SERVERS as u32;
+        Ok(Some(world))
+    }
+}
+
+impl<S> StreamWorld<S> {
+    fn with(server: S, address: String) -> Result<Self> {
         let spec = serde_json::from_value(
             serde_json::json!({"name": "platform", "urlFrom": {"env": "UNUSED"}, "window": "1s"}),
         )?;
-        Ok(Some(Self {
-            folder: tempfile::tempdir()?,
-            server,
-            spec,
-            address,
-            key: None,
-            told: Arc::default(),
-        }))
+        let folder = tempfile::tempdir()?;
+        Ok(Self { folder, server, spec, address, key: None, told: Arc::default() })
     }
 
     /// Gives every task another address from now on.
@@ -117,10 +128,15 @@ impl StreamWorld {
         StreamServer { spec, address: Arc::new(address), credentials: None, key, instance: new_name() }
     }
 
-    #[allow(clippy::disallowed_methods)]
     pub fn carry(&self, journal: &Journal, sources: &[&str]) -> RunningCarrier {
-        let journal = Arc::new(journal.clone());
-        let (carrier, handle) = StreamCarrier::new(self.server_of(sources), journal.clone(), journal);
+        self.carry_of(Arc::new(journal.clone()), journal, sources)
+    }
+
+    /// The same where the journal's backlog is another.
+    #[allow(clippy::disallowed_methods)]
+    pub fn carry_of(&self, backlog: Arc<dyn Backlog>, journal: &Journal, sources: &[&str]) -> RunningCarrier {
+        let documents = Arc::new(journal.clone());
+        let (carrier, handle) = StreamCarrier::new(self.server_of(sources), backlog, documents);
         let stop = CancellationToken::new();
         let stopped = stop.clone();
         let task = tokio::spawn(async move { Ok(carrier.run(stopped).await?) });

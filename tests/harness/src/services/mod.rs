@@ -26,7 +26,7 @@ use anyhow::{Context, Result, bail};
 pub use self::chats::{ADDRESS_SECRET, ChatServices, SIGNING_SECRET};
 pub use self::disk::SmallDisk;
 use self::guard::ServiceGuard;
-pub use self::nats::MessageServer;
+pub use self::nats::{MessageCluster, MessageServer};
 pub use self::pooler::Pooler;
 pub use self::shared::{RunServers, shared_server};
 use self::statements::StatementRunner;

@@ -1,4 +1,4 @@
-//! A NATS server with JetStream, for tests that carry states from one controller to another.
+//! NATS servers with JetStream, for tests that carry states from one controller to another: one, or a cluster of three.
 
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpStream};
@@ -20,6 +20,15 @@ pub struct MessageServer {
     guard: Option<ServiceGuard>,
     /// Without them it only passes messages on.
     pub has_streams: bool,
+    routes: Option<ClusterRoutes>,
+}
+
+/// How a server finds the others of its cluster.
+#[derive(Clone)]
+struct ClusterRoutes {
+    name: String,
+    own: String,
+    all: String,
 }
 
 impl MessageServer {
@@ -29,10 +38,7 @@ impl MessageServer {
             crate::skip(test, "nats-server is not installed");
             return Ok(None);
         }
-        let folder = tempfile::Builder::new().prefix("kubewitness-nats-").tempdir().context("a folder")?;
-        guard::give_away(folder.path())?;
-        // From here on the guard removes it, also when this process is killed.
-        let mut server = Self { folder: folder.keep(), port: 0, guard: None, has_streams: true };
+        let mut server = Self::new()?;
         for left in (0..PORTS).rev() {
             server.port = free_port()?;
             match server.start_again() {
@@ -42,6 +48,13 @@ impl MessageServer {
             }
         }
         Ok(Some(server))
+    }
+
+    fn new() -> Result<Self> {
+        let folder = tempfile::Builder::new().prefix("kubewitness-nats-").tempdir().context("a folder")?;
+        guard::give_away(folder.path())?;
+        // From here on the guard removes it, also when this process is killed.
+        Ok(Self { folder: folder.keep(), port: 0, guard: None, has_streams: true, routes: None })
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -66,6 +79,10 @@ impl MessageServer {
         if self.has_streams {
             let data = self.folder.join("data").to_string_lossy().into_owned();
             command.extend(["-js".to_owned(), "-sd".to_owned(), data]);
+        }
+        if let Some(ClusterRoutes { name, own, all }) = &self.routes {
+            let words = ["--name", name, "--cluster_name", USER, "--cluster", own, "--routes", all];
+            command.extend(words.map(str::to_owned));
         }
         let guard =
             self.guard.insert(ServiceGuard::start(&command, &self.folder, &self.folder.join("server.log"))?);
@@ -110,6 +127,62 @@ impl MessageServer {
         let data = self.folder.join("data");
         std::fs::remove_dir_all(&data).context("its data")?;
         copy(copied, &data)
+    }
+}
+
+/// Three servers that know each other. Of three copies two are enough, so one server may be down.
+pub struct MessageCluster {
+    servers: Vec<MessageServer>,
+}
+
+impl MessageCluster {
+    pub const SERVERS: usize = 3;
+
+    /// Where it is not installed, `test` is counted as skipped.
+    pub fn start(test: &str) -> Result<Option<Self>> {
+        if folder_with(search_path(), &[PROGRAM]).is_none() {
+            crate::skip(test, "nats-server is not installed");
+            return Ok(None);
+        }
+        for _ in 1..PORTS {
+            if let Ok(cluster) = Self::start_on_free_ports() {
+                return Ok(Some(cluster));
+            }
+        }
+        Self::start_on_free_ports().map(Some)
+    }
+
+    fn start_on_free_ports() -> Result<Self> {
+        let routes: Vec<_> = (0..Self::SERVERS)
+            .map(|_| Ok(format!("nats://127.0.0.1:{}", free_port()?)))
+            .collect::<Result<_>>()?;
+        let mut servers = Vec::new();
+        for (index, own) in routes.iter().enumerate() {
+            let mut server = MessageServer::new()?;
+            server.port = free_port()?;
+            server.routes = Some(ClusterRoutes {
+                name: format!("server-{index}"),
+                own: own.clone(),
+                all: routes.join(","),
+            });
+            server.start_again()?;
+            servers.push(server);
+        }
+        Ok(Self { servers })
+    }
+
+    /// All addresses, with user and password.
+    pub fn url(&self) -> String {
+        let urls: Vec<_> = self.servers.iter().map(|server| server.url(server.address())).collect();
+        urls.join(",")
+    }
+
+    pub fn kill(&mut self, index: usize) -> Result<()> {
+        self.servers[index].kill()
+    }
+
+    pub fn start_again(&mut self, index: usize) -> Result<()> {
+        self.servers[index].start_again()
     }
 }
 

@@ -130,6 +130,8 @@ pub trait Views: Send + Sync {
     /// For the live stream: states after a position, oldest first. The caller filters them for the person and
     /// renders them with [`Self::redacted_state`].
     async fn states_after(&self, after: Seq, limit: usize) -> Result<Vec<RawState>, ViewError>;
+    /// States by position, oldest first. Those that retention has removed are left out.
+    async fn states_at(&self, seqs: &[Seq]) -> Result<Vec<RawState>, ViewError>;
     /// Whether the journal still has every state after a position. Retention may have removed some.
     async fn has_all_after(&self, after: Seq) -> Result<bool, ViewError>;
     /// Follows the newest position. It is an error before the journal is open, because no position is known

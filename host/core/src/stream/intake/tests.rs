@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::stream::JournalLineage;
 use crate::stream::tests::state;
 
 fn intake(partitions: &[u32]) -> StreamIntake {
@@ -10,7 +11,7 @@ fn intake(partitions: &[u32]) -> StreamIntake {
 }
 
 fn arrival(partition: u32, sequence: u64, position: Seq, before: Seq, epoch: u32) -> StateArrival {
-    let stood = JournalPosition { line: "a".into(), position, before, before_line: None };
+    let stood = JournalPosition { line: "a".into(), position, before, before_lines: Vec::new() };
     StateArrival {
         partition,
         sequence,
@@ -68,14 +69,14 @@ fn who_begins_behind_the_beginning_has_a_gap_at_once() {
     assert_eq!((&*gap.after, &*gap.before), ("", "120"));
 }
 
-/// Each kill of the carrier begins a line. The newest one names the oldest line that has the state before.
+/// The line of an earlier version names the oldest line alone that has the state before.
 #[test]
 fn after_two_kills_around_an_epoch_a_line_still_continues_what_was_read() {
     let mut intake = intake(&[0]);
     let mut offer = |sequence, (line, position): (&str, Seq), before_line: Option<&str>, epoch| {
         let mut arrival = arrival(0, sequence, position, position - 1, epoch);
         arrival.stood.line = line.into();
-        arrival.stood.before_line = before_line.map(Into::into);
+        arrival.stood.before_lines = before_line.into_iter().map(Into::into).collect();
         intake.offer(&arrival, 1)
     };
     offer(1, ("a", 60), None, 0);
@@ -87,6 +88,59 @@ fn after_two_kills_around_an_epoch_a_line_still_continues_what_was_read() {
     );
     assert_eq!(offer(5, ("c", 62), None, 1), ArrivalAction::New(None));
     assert_eq!(offer(6, ("d", 63), None, 0), ArrivalAction::Foreign);
+}
+
+/// Nothing of the partition was sent in the first line. The state of the second one comes again in each line after it: a
+/// carrier that is killed at once after each start saves nothing.
+#[test]
+fn a_partition_that_was_empty_before_a_kill_is_read_on_in_the_line_after_the_next_kill_without_a_gap() {
+    let mut lineage = JournalLineage::new("a".into());
+    let mut intake = intake(&[0]);
+    for (sequence, line) in (1..).zip(["b", "c", "d", "e", "f", "g", "h"]) {
+        lineage = lineage.begin(line.into(), 11);
+        let mut arrival = arrival(0, sequence, 12, 0, 0);
+        arrival.stood = lineage.journal_position(12, 0);
+        assert_eq!(intake.offer(&arrival, 1), ArrivalAction::New(None), "{line}");
+    }
+    for (position, before) in [(12, 0), (13, 12)] {
+        let mut arrival = arrival(0, 8, position, before, 0);
+        arrival.stood = lineage.journal_position(position, before);
+        let action = if position == 12 { ArrivalAction::Repeat } else { ArrivalAction::New(None) };
+        assert_eq!(intake.offer(&arrival, 1), action);
+    }
+}
+
+/// The journal is put back to its first line, of which this partition had nothing.
+#[test]
+fn a_journal_that_is_put_back_before_the_line_of_a_partitions_first_state_continues_without_a_gap() {
+    let first = JournalLineage::new("a".into());
+    let mut intake = intake(&[0]);
+    for (sequence, line, position) in [(1, "b", 1), (2, "c", 2)] {
+        let mut arrival = arrival(0, sequence, position, 0, 0);
+        arrival.stood = first.begin(line.into(), 0).journal_position(position, 0);
+        assert_eq!(intake.offer(&arrival, 1), ArrivalAction::New(None), "{line}");
+    }
+}
+
+/// A kill of the reader after three of the carrier: what it has saved comes again, in lines that are over.
+#[test]
+fn messages_of_lines_that_are_over_are_repeats_after_a_restart() {
+    let (mut lineage, mut intake) = (JournalLineage::new("a".into()), intake(&[0]));
+    let mut sent = Vec::new();
+    for (line, position) in [("a", 5), ("b", 6), ("c", 7), ("d", 8)] {
+        if line != "a" {
+            lineage = lineage.begin(line.into(), position - 1);
+        }
+        let mut arrival = arrival(0, position, position, position - 1, 0);
+        arrival.stood = lineage.journal_position(position, if position == 5 { 0 } else { position - 1 });
+        assert_eq!(intake.offer(&arrival, 1), ArrivalAction::New(None), "{line}");
+        sent.push(arrival);
+    }
+    let places = ReaderPositions::parse(&intake.places().to_string()).unwrap();
+    let mut later = StreamIntake::new("jobs".into(), "platform".into(), &[0], Some(0), places);
+    for arrival in &sent {
+        assert_eq!(later.offer(arrival, 1), ArrivalAction::Repeat, "{}", arrival.stood.line);
+    }
 }
 
 #[test]
@@ -107,7 +161,7 @@ fn a_journal_that_was_begun_anew_is_another_line_and_counts_from_its_beginning()
             "of the line before"
         );
     }
-    anew.stood = JournalPosition { line: "b".into(), position: 2, before: 1, before_line: None };
+    anew.stood = JournalPosition { line: "b".into(), position: 2, before: 1, before_lines: Vec::new() };
     assert_eq!(later.offer(&anew, 1), ArrivalAction::New(None));
 }
 

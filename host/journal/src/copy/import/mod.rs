@@ -238,3 +238,51 @@ impl JournalImport<'_> {
         Ok(CopyCounts { states: self.stories.states() })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use kubewitness_core::{Change, ObjectRef, StateId};
+
+    use super::*;
+
+    fn state(seq: Seq) -> State {
+        let (object, version) = (ObjectRef { kind: "Job".into(), ..ObjectRef::default() }, Version::new("7"));
+        State {
+            id: StateId::of("jobs", 0, &object, Change::Present, &version, None),
+            seq,
+            source: "jobs".into(),
+            epoch: 0,
+            change: Change::Present,
+            object: object.into(),
+            owner: None,
+            resource_version: version,
+            status: Arc::default(),
+            previous: None,
+            observed_ms: 0,
+            late: false,
+            quotes_none_under: None,
+        }
+    }
+
+    /// The bytes of each append that lines with such documents make.
+    fn appends(documents: &[usize]) -> Vec<usize> {
+        let (mut batch, mut appends) = (ImportBatch::default(), Vec::new());
+        for (line, bytes) in (1..).zip(documents) {
+            let (state, document) = (state(line), Bytes::from(vec![b' '; *bytes]));
+            if !batch.takes(&state, &document) {
+                appends.push(std::mem::take(&mut batch).bytes);
+            }
+            batch.push(state, document, line);
+        }
+        appends.push(batch.bytes);
+        appends
+    }
+
+    #[test]
+    fn an_append_of_an_import_has_a_bound_in_bytes_and_a_larger_document_is_appended_alone() {
+        const MIB: usize = 1 << 20;
+        assert_eq!(appends(&[MIB; 20]), [8 * MIB, 8 * MIB, 4 * MIB]);
+        assert_eq!(appends(&[1, 60 * MIB, 1, 1]), [1, 60 * MIB, 2]);
+        assert_eq!(appends(&[1; PAGE + 1]), [PAGE, 1], "and one in number");
+    }
+}

@@ -378,7 +378,7 @@ impl PathOperation<'_> {
             let about = "The `ETag` of an earlier answer. If the answer is unchanged, the status is 304 and there is \
                          no body.";
             self = self.parameter("header", "If-None-Match", about, &self::text());
-            let of = "The tag of this answer, for this person.";
+            let of = "The tag of this answer, for this person. An answer with more than 1,000 rows has none.";
             answer["headers"] = json!({"ETag": {"description": of, "schema": self::text()}});
             if self.has_parts {
                 let about = "The address of the next part, with `rel=\"next\"`; left out with the last part.";

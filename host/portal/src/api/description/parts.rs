@@ -6,7 +6,8 @@ use kubewitness_core::views::{
 use serde_json::{Value, json};
 
 use super::{ApiDescription, number, text};
-use crate::api::{self, GAPS, LETTERS, OBJECTS, POISON, TIMELINE};
+use crate::api::timeline::{TIMELINE, timeline};
+use crate::api::{self, GAPS, LETTERS, OBJECTS, POISON};
 use crate::submit::KEY_BYTES;
 
 pub(super) fn describe() -> Value {
@@ -26,7 +27,7 @@ pub(super) fn describe() -> Value {
     api.get("/api/v1/timeline", "timeline", "The story of one object and of those that it owns")
         .query::<TimelineQuery>(TIMELINE)
         .refuses(&[404])
-        .answers(api::timeline, "The newest states, oldest first. The next part has the states before them.");
+        .answers(timeline, "The newest states, oldest first. The next part has the states before them.");
     api.get(
         "/api/v1/states/{seq}/document",
         "document",

@@ -91,6 +91,7 @@ impl LetterSection {
         let is_behind = cursor.is_some();
         let query = LetterQuery { plugin: Some(name.clone()), cursor, ..LetterQuery::default() };
         let of = |which| LetterQuery { which, ..query.clone() };
+        let _turn = visible.enter_for_two(looked).await;
         let kept = visible.letters_within(of(LetterChoice::NotDropped), looked, &mut budget.kept).await?;
         // Dropped letters are counted separately, so that they don't crowd out the others.
         let mut gone = visible.letters_within(of(LetterChoice::Dropped), looked, &mut budget.dropped).await?;

@@ -119,11 +119,13 @@ pub(super) async fn page(
         ..TimelineQuery::default()
     };
     let visible = ViewerVisibility::new(&app, &viewer);
-    let view = visible.story(&query).await?;
+    let (view, turn) = visible.story_in_turn(&query).await?;
     let (Some(first), Some(last)) = (view.states.first(), view.states.last()) else {
         return not_witnessed::page(&uid, submitted).map_err(ProblemPage);
     };
     if let Some(seq) = chosen.filter(|seq| view.cut && *seq < first.seq) {
+        // The older part takes a turn of its own.
+        drop(turn);
         return older::page(&app, &viewer, asked, older::with(seq)).await;
     }
     if submitted.is_some() {

@@ -42,7 +42,7 @@ pub(super) async fn page(
         ..TimelineQuery::default()
     };
     let visible = ViewerVisibility::new(app, viewer);
-    let view = visible.story(&query).await?;
+    let (view, _turn) = visible.story_in_turn(&query).await?;
     let title = match view.states.first().map(|state| &state.object) {
         Some(object) => format!("{}/{}, older states", object.kind, object.name),
         // The owned objects have their own parts.

@@ -1,6 +1,7 @@
 //! Who may see what: two tenants, an operator, and an API server that says what each may do.
 
 mod login;
+mod memory;
 mod operations;
 mod order;
 mod parts;

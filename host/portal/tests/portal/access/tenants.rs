@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use kubewitness_core::cursor::StoryCursor;
 use kubewitness_core::ports::*;
 use kubewitness_core::views::*;
-use kubewitness_core::{Change, Gap, ObjectRef, Seq, State, calendar};
+use kubewitness_core::{Change, Gap, ObjectRef, Seq, State, Status, calendar};
 use serde_json::json;
 use tokio::sync::watch;
 
@@ -105,6 +105,8 @@ pub struct TenantPortal {
     pub begun: Mutex<Vec<Option<String>>>,
     /// Whether the first part of a story has only its newest states.
     pub cuts: bool,
+    /// Whether each state is read anew, as from a disk, and nothing of the reading is noted.
+    pub copies: bool,
     /// Who asked for documents and for the states of a stream, as the controller is told.
     pub asked_by: Mutex<Vec<Option<Arc<str>>>>,
 }
@@ -128,6 +130,7 @@ impl Default for TenantPortal {
             redacted: Mutex::default(),
             begun: Mutex::default(),
             cuts: false,
+            copies: false,
             asked_by: Mutex::default(),
         }
     }
@@ -164,8 +167,28 @@ impl TenantPortal {
         seq
     }
 
+    /// The tenant's job gets so many states with such a message.
+    pub fn push_many(&self, tenant: &str, count: u64, message: &str) {
+        let mut states = self.states.lock().unwrap();
+        let first = states.last().unwrap().seq + 1;
+        states.extend((first..first + count).map(|seq| {
+            let status = fake::status("Running", "", &format!("{seq} {message}"));
+            Arc::new(fake::state(seq, &job(tenant), Change::Present, seq, status))
+        }));
+        self.newest.send_replace(first + count - 1);
+    }
+
     fn all(&self) -> Vec<Arc<State>> {
         self.states.lock().unwrap().clone()
+    }
+
+    fn raw(&self, mut states: Vec<Arc<State>>) -> Vec<RawState> {
+        let copy = |status: &Arc<Status>| Arc::new(Status::clone(status));
+        for state in states.iter_mut().filter(|_| self.copies) {
+            let (status, previous) = (copy(&state.status), state.previous.as_ref().map(copy));
+            *state = Arc::new(State { status, previous, ..State::clone(state) });
+        }
+        raw(states)
     }
 }
 
@@ -221,6 +244,9 @@ fn gap(object: Option<ObjectRef>, message: &str) -> Gap {
 
 /// Where a list stopped to look names whom it may.
 pub const STOPPED_AT: &str = "0/uid-red-and-uid-blue/red-secret blue-secret";
+
+/// As many as the controller shows.
+const REPORTS: usize = 500;
 
 /// What an operator sees names both tenants.
 const BOTH: &str = "red-secret and blue-secret";
@@ -355,7 +381,7 @@ impl Views for TenantPortal {
         let is_owned = |state: &Arc<State>| state.owner.as_ref().map(|owner| &owner.uid) == uid.as_ref();
         let related: Vec<_> =
             self.all().into_iter().filter(|state| uid.is_some() && is_owned(state)).collect();
-        let [states, related] = [states, related].map(raw);
+        let [states, related] = [states, related].map(|states| self.raw(states));
         let mut story = RawStory { states, related, reports: query.events, ..RawStory::default() };
         if self.cuts && (query.events || query.cursor.is_some()) {
             // Nothing has so many.
@@ -368,7 +394,8 @@ impl Views for TenantPortal {
     async fn timeline_view(&self, story: RawStory) -> Result<TimelineView, ViewError> {
         let read = |states: Vec<RawState>| {
             let states: Vec<_> = states.into_iter().map(RawState::unredacted).collect();
-            self.redacted.lock().unwrap().extend(states.iter().map(|state| state.seq));
+            let noted = states.iter().filter(|_| !self.copies).map(|state| state.seq);
+            self.redacted.lock().unwrap().extend(noted);
             states
         };
         let [states, related] = [story.states, story.related].map(read);
@@ -380,7 +407,7 @@ impl Views for TenantPortal {
             to: format!("{}-people", state.object.namespace),
             ..ReportView::default()
         };
-        let reports = all.iter().filter(|_| story.reports).map(report).collect();
+        let reports = all.iter().filter(|_| story.reports).take(REPORTS).map(report).collect();
         Ok(TimelineView { states, related, events, reports, next: story.next, ..TimelineView::default() })
     }
 
@@ -389,9 +416,11 @@ impl Views for TenantPortal {
     }
 
     async fn redacted_state(&self, state: RawState) -> Result<Arc<State>, ViewError> {
-        self.asked_by.lock().unwrap().push(kubewitness_portal::asking());
         let state = state.unredacted();
-        self.redacted.lock().unwrap().push(state.seq);
+        if !self.copies {
+            self.asked_by.lock().unwrap().push(kubewitness_portal::asking());
+            self.redacted.lock().unwrap().push(state.seq);
+        }
         Ok(state)
     }
 
@@ -519,6 +548,15 @@ impl Views for TenantPortal {
 
     async fn states_after(&self, after: Seq, limit: usize) -> Result<Vec<RawState>, ViewError> {
         Ok(raw(self.all().into_iter().filter(|state| state.seq > after).take(limit).collect()))
+    }
+
+    async fn states_at(&self, seqs: &[Seq]) -> Result<Vec<RawState>, ViewError> {
+        let states = self.states.lock().unwrap();
+        let found = seqs.iter().filter_map(|seq| {
+            let place = states.binary_search_by_key(seq, |state| state.seq).ok()?;
+            Some(states[place].clone())
+        });
+        Ok(self.raw(found.collect()))
     }
 
     fn newest(&self) -> Result<watch::Receiver<Seq>, ViewError> {

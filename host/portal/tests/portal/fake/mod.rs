@@ -450,6 +450,12 @@ impl Views for FakeViews {
         Ok(after.cloned().map(RawState::from).collect())
     }
 
+    async fn states_at(&self, seqs: &[Seq]) -> Result<Vec<RawState>, ViewError> {
+        let states = self.states.lock().unwrap();
+        let found = states.iter().filter(|state| seqs.contains(&state.seq));
+        Ok(found.cloned().map(RawState::from).collect())
+    }
+
     fn newest(&self) -> Result<watch::Receiver<Seq>, ViewError> {
         match self.opens {
             true => Err(ViewError::Unavailable("the journal is being opened".into())),

@@ -31,6 +31,50 @@ async fn a_log_out_in_one_window_ends_the_stream_and_leads_the_other_window_to_t
     .await;
 }
 
+#[tokio::test]
+async fn a_page_that_was_hidden_reads_nothing_of_what_came_meanwhile_one_by_one() {
+    if !has_driver("windows::a_page_that_was_hidden").await {
+        return;
+    }
+    in_scratch("windows-hidden", async |scratch| {
+        at_a_playground(scratch, &FEW, async |_, portal| hidden(scratch, portal).await).await
+    })
+    .await;
+}
+
+async fn hidden(scratch: &Scratch, portal: &str) -> Result<()> {
+    let browser = Browser::start(scratch.path()).await?;
+    let note = "window.opened = []; const Source = EventSource; \
+        window.EventSource = class extends Source { constructor(url) { super(url); opened.push(url); } };";
+    browser.before_each_page(note).await?;
+    open_live(&browser, portal).await?;
+    streams(portal, None, 1).await?;
+    let hide = "Object.defineProperty(document, 'hidden', {get: () => true, configurable: true}); \
+        document.dispatchEvent(new Event('visibilitychange')); return document.getElementById('live').innerText";
+    let told = browser.script(hide).await?;
+    ensure!(told.as_str().is_some_and(|told| told.contains("this tab is hidden")), "{told}");
+    streams(portal, None, 0).await?;
+
+    let states = async || -> Result<u64> {
+        let status: serde_json::Value =
+            http().get(format!("{portal}/api/v1/status")).send().await?.json().await?;
+        status["journal"]["states"].as_u64().context("the number of states")
+    };
+    let before = states().await?;
+    until(WITHIN, "states to come", async || Ok((states().await? > before + 20).then_some(()))).await?;
+    let newest = states().await?;
+    let show = "delete document.hidden; document.dispatchEvent(new Event('visibilitychange'))";
+    browser.script(show).await?;
+    live(&browser).await?;
+    streams(portal, None, 1).await?;
+    let opened = browser.script("return opened.map((url) => parseInt(url.split('after=')[1], 10))").await?;
+    let last = opened.as_array().and_then(|all| all.last()?.as_u64()).context("a stream")?;
+    ensure!(last >= newest, "the stream goes on from {last}, and {newest} states were there: {opened}");
+    changes_by_itself(&browser).await?;
+    no_violation(&browser).await?;
+    browser.close().await
+}
+
 async fn share(scratch: &Scratch, portal: &str) -> Result<()> {
     let browser = Browser::start(scratch.path()).await?;
     let first = browser.window().await?;

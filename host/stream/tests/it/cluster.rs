@@ -1,0 +1,122 @@
+//! The faults of the model against three real servers: one of them is killed at a time, and so are carriers and readers.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::Result;
+use kubewitness_core::ports::Backlog;
+use kubewitness_harness::{Dice, MessageCluster, seed, until};
+use kubewitness_journal::Journal;
+
+use crate::support::{RunningCarrier, StreamTask, StreamWorld, from, sent, stories};
+
+/// Kills and restarts, with states in between.
+const STEPS: u64 = 30;
+/// A cluster elects another leader within seconds, and a carrier that was killed is followed within a minute.
+const WITHIN: Duration = Duration::from_secs(180);
+/// The kills of carriers, and those of readers: each takes as long as a claim holds.
+const MOST_KILLS: u64 = 2;
+
+struct ClusterFaults {
+    world: StreamWorld<MessageCluster>,
+    dice: Dice,
+    journal: Journal,
+    other: Journal,
+    carrier: Option<RunningCarrier>,
+    reader: Option<StreamTask>,
+    down: Option<usize>,
+    sent: u64,
+    kills: [u64; 2],
+}
+
+impl ClusterFaults {
+    async fn send(&mut self, states: u64) -> Result<()> {
+        sent(&self.journal, 0, self.sent..self.sent + states, 200).await?;
+        self.sent += states;
+        Ok(())
+    }
+
+    fn start_server(&mut self) -> Result<()> {
+        self.down.take().map_or(Ok(()), |index| self.world.server.start_again(index))
+    }
+
+    async fn step(&mut self) -> Result<()> {
+        let states = self.dice.between(1, 20);
+        self.send(states).await?;
+        let [carriers, readers] = self.kills;
+        match self.dice.below(8) {
+            0..=2 if self.down.is_none() => {
+                let index = self.dice.index(MessageCluster::SERVERS);
+                self.world.server.kill(index)?;
+                self.down = Some(index);
+            }
+            0..=3 => self.start_server()?,
+            4 if carriers < MOST_KILLS => {
+                self.kills[0] += 1;
+                if let Some(carrier) = self.carrier.take() {
+                    carrier.kill().await;
+                }
+                self.carrier = Some(self.world.carry(&self.journal, &["jobs"]));
+            }
+            5 if readers < MOST_KILLS => {
+                self.kills[1] += 1;
+                if let Some(reader) = self.reader.take() {
+                    reader.kill().await;
+                }
+                self.reader = Some(self.world.read(&self.other, &from(&[])));
+            }
+            _ => {}
+        }
+        let pause = self.dice.between(50, 1500);
+        tokio::time::sleep(Duration::from_millis(pause)).await;
+        Ok(())
+    }
+
+    /// The states that have not come to the reader.
+    async fn missing(&self) -> Result<BTreeSet<String>> {
+        let ids = async |journal: &Journal| -> Result<BTreeSet<String>> {
+            Ok(journal.read(0, 10_000).await?.iter().map(|state| state.id.to_string()).collect())
+        };
+        Ok(&ids(&self.journal).await? - &ids(&self.other).await?)
+    }
+}
+
+#[tokio::test]
+async fn each_state_comes_through_a_cluster_whose_servers_are_killed_one_at_a_time() -> Result<()> {
+    let Some(world) = StreamWorld::of_cluster("stream::cluster")? else { return Ok(()) };
+    let (journal, other) = (world.journal("carrier").await?, world.journal("reader").await?);
+    let (carrier, reader) = (world.carry(&journal, &["jobs"]), world.read(&other, &from(&[])));
+    let mut faults = ClusterFaults {
+        world,
+        dice: Dice::new(seed()),
+        journal,
+        other,
+        carrier: Some(carrier),
+        reader: Some(reader),
+        down: None,
+        sent: 0,
+        kills: [0; 2],
+    };
+    faults.send(5).await?;
+    until(WITHIN, "the cluster to begin", async || Ok(faults.missing().await?.is_empty().then_some(())))
+        .await?;
+    for _ in 0..STEPS {
+        faults.step().await?;
+    }
+    faults.start_server()?;
+    // Of each partition the last state is taken, or nobody would know that one before it is missing.
+    faults.send(16).await?;
+    let sent = faults.sent;
+    until(WITHIN, &format!("{sent} states"), async || Ok(faults.missing().await?.is_empty().then_some(())))
+        .await?;
+    assert_eq!(stories(&faults.journal).await?, stories(&faults.other).await?, "in order, and each once");
+    let gaps = faults.other.gaps_of(&Default::default()).await?;
+    assert!(gaps.is_empty(), "nothing is missing, and a gap is told: {gaps:?}");
+    if let Some(carrier) = faults.carrier {
+        carrier.stop().await?;
+    }
+    match faults.reader {
+        Some(reader) => reader.stop().await,
+        None => Ok(()),
+    }
+}
