@@ -10,7 +10,7 @@ use kubewitness_core::clock::Clock;
 use kubewitness_core::config::SqlAccess;
 use kubewitness_core::intents::prints::IdPrint;
 use kubewitness_core::ports::{
-    CallPause, DocumentReader, EffectSession, GrantError, GrantProvider, StateDelivery,
+    CallPause, DocumentReader, DurableCursor, EffectSession, GrantError, GrantProvider, StateDelivery,
 };
 use kubewitness_core::{Seq, State};
 
@@ -178,10 +178,16 @@ impl ReceiptTracker {
     }
 
     /// Ledgers first: they may still need a database's receipt until theirs is on disk.
-    pub async fn prune(&self, plugin: &str, cursor: Seq, now: Duration) -> Result<(), GrantError> {
+    pub async fn prune(
+        &self,
+        plugin: &str,
+        DurableCursor { cursor, recalled }: DurableCursor,
+        now: Duration,
+    ) -> Result<(), GrantError> {
         let cursor = self.cursor.fetch_max(cursor, Ordering::AcqRel).max(cursor);
         self.applied.pass(cursor);
         let through = self.saved_cursors.lock().unwrap_or_else(PoisonError::into_inner).save(now, cursor);
+        let through = recalled.map_or(through, |first| through.min(first.saturating_sub(1)));
         if through < self.forgotten.load(Ordering::Acquire).saturating_add(FORGET_EVERY) {
             return Ok(());
         }
@@ -290,12 +296,12 @@ impl GrantProvider for PluginGrants {
         self.0.lister.shows(batch).await?;
         let marks: HashMap<Seq, ReceiptMark> =
             batch.iter().map(|one| (one.state.seq, ReceiptMark::of(&one.state))).collect();
-        // Up to the cursor, states come only because somebody asks for them again.
+        // Up to the cursor, finished states come again with a resync, and then they are done again. Others are owed.
         let cursor = standing.cursor();
         let is_applied = |state: &State| {
             marks.get(&state.seq).is_some_and(|mark| standing.applied.contains_state(*mark, &state.id))
         };
-        let waiting = batch.iter().map(|one| &one.state).filter(|state| state.seq > cursor);
+        let waiting = batch.iter().filter(|one| !one.resync || one.state.seq > cursor).map(|one| &one.state);
         let applied = waiting.filter(|state| is_applied(state)).map(|state| state.seq).collect();
         let only = match batch {
             [one] => Some(one.state.id.clone()),

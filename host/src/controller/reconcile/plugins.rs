@@ -73,6 +73,32 @@ impl ReconcileLoop {
         }
     }
 
+    /// Keeps in the journal what configured plugins are owed, before anything is asked that may take minutes. A document
+    /// that is refused is told later.
+    pub(super) async fn note_beginnings(
+        &self,
+        snapshot: &ConfigSnapshot,
+        host: &HostSpec,
+        stop: &CancellationToken,
+    ) {
+        for entry in &snapshot.plugins {
+            let Ok(parsed) = parse_plugin(entry, host) else { continue };
+            let name = &parsed.name;
+            let is_at_work = self.plugins.is_running(name) || self.plugins.is_draining(name);
+            if is_at_work || self.other_owner(name, entry).is_some() {
+                continue;
+            }
+            let noted = stop.run_until_cancelled(self.plugins.note_beginning(name, &parsed.spec)).await;
+            match noted {
+                None => return,
+                Some(Ok(())) => {}
+                Some(Err(error)) => {
+                    warn!(plugin = name, %error, "the journal can't note yet where the plugin begins: until then retention may remove its states");
+                }
+            }
+        }
+    }
+
     /// What fits is taken first, so that what does not can't stand in its place. What takes long to examine is taken in
     /// a later round. Answers the names that are still wanted; none where a stop came before all were looked at.
     pub(super) async fn reconcile_plugins(

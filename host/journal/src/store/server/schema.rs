@@ -1,4 +1,4 @@
-//! The format of a journal in PostgreSQL, MySQL or MariaDB, version 8.
+//! The format of a journal in PostgreSQL, MySQL or MariaDB, version 9.
 //!
 //! Tables of one database, or of one schema of PostgreSQL, their names beginning with `kw_`, so that
 //! they can lie beside others. They hold the same rows as the embedded journal, under the same
@@ -34,11 +34,11 @@
 //! Version 1 did not keep what audits found; up to version 2 everything was kept, and only states, objects,
 //! documents and statuses had sums; up to version 3 no document was kept as edits; up to version 4 one process had
 //! it; up to version 5 replicas did not know of each other's watches; up to version 6 no index found the objects that
-//! have ended; up to version 7 it was not kept what texts quote.
+//! have ended; up to version 7 it was not kept what texts quote; up to version 8 no letter was owed.
 
 use super::engine::dialect::ServerDialect;
 
-pub(super) const VERSION: i64 = 8;
+pub(super) const VERSION: i64 = 9;
 
 /// The version from which on replicas can share it.
 pub(super) const SHARED: i64 = 5;
@@ -48,7 +48,7 @@ pub(super) const SEALED: i64 = 3;
 
 /// The statements that make version `n + 1` of version `n`. Those that were released never change.
 pub(super) const STEPS: [&[&str]; VERSION as usize] =
-    [&CREATE, &DISCREPANCIES, &RETAIN_AND_SEAL, &EDITS, &REPLICAS, &WATCHES, &ENDS, &QUOTES];
+    [&CREATE, &DISCREPANCIES, &RETAIN_AND_SEAL, &EDITS, &REPLICAS, &WATCHES, &ENDS, &QUOTES, &OWED];
 
 /// Without a transaction around them, as MySQL has none for tables: each may be done twice.
 const CREATE: [&str; 20] = [
@@ -137,6 +137,9 @@ const ENDS: [&str; 1] = ["@ADD_INDEX kw_objects.kw_objects_by_end (stream, tail)
 
 /// Flags say what texts quote, which an older program would take for a damage. What is there says nothing of it.
 const QUOTES: [&str; 0] = [];
+
+/// A letter may be a state that is owed, which an older program would never hand over.
+const OWED: [&str; 0] = [];
 
 /// Columns that a journal of any version gets: an older program does not miss them, and does not move them.
 pub(super) const LATER: [&str; 2] = ["@COLUMN kw_journal.moves", "@COLUMN kw_journal.line"];

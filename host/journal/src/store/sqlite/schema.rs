@@ -50,8 +50,8 @@
 //! has the steps), one of a newer version is refused. Version 1 had the whole document of each live
 //! object in `current`, up to version 3 letters did not tell their tries, up to version 4 what audits found
 //! was not kept, up to version 5 only states, objects, documents and statuses had sums, up to version
-//! 6 no document was kept as edits, up to version 7 no index found the objects that have ended, and up to version 8 it
-//! was not kept what texts quote.
+//! 6 no document was kept as edits, up to version 7 no index found the objects that have ended, up to version 8 it
+//! was not kept what texts quote, and up to version 9 no letter was a state that is owed.
 //!
 //! **Unfinished imports** are marked in `user_version` ([`UNFINISHED`](crate::store::format::UNFINISHED)), from the
 //! first append of an import until its end was taken in.
@@ -60,7 +60,8 @@
 //! of states, `tallies` of how many there are). What each covers stands in [`checksum`](crate::store::rows::checksum).
 //!
 //! **Letters**: `replaying` is 0 while one is parked, 1 once it was taken back, 2 once it was
-//! dropped; a dropped one stays, since its state stays accounted for by it.
+//! dropped; a dropped one stays, since its state stays accounted for by it. It is 3 of a state that is no letter:
+//! it is owed, and the cursor has passed it (`lanes::owed` of `core`).
 //!
 //! **Notes** of plugins' calls lie in `kv` under keys that begin with a NUL, which no key of a plugin has. They
 //! may be written without a sync: the next transaction syncs them.
@@ -83,7 +84,7 @@ use sqlx::SqliteConnection;
 /// "KWJ1".
 pub(super) const APPLICATION_ID: i64 = 0x4B57_4A31;
 
-pub(super) const VERSION: i64 = 9;
+pub(super) const VERSION: i64 = 10;
 
 pub(super) const TABLES: &str = "
 CREATE TABLE streams (
