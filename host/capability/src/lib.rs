@@ -33,6 +33,7 @@ pub use crate::objects::subscribed::SubscribedKinds;
 pub use crate::secrets::redaction::{AnswerPatience, RedactionError, SecretRedaction, ThreadParty};
 pub use crate::session::uses::GrantUses;
 pub use crate::sql::proof::{DatabaseProof, ReceiptProof, prove_receipts};
+pub use crate::sql::servers::rights::{ExcessRights, excess_rights};
 
 /// A refusal that names the missing grant. The name comes from the guest, so it is cut and cleaned.
 fn denied(what: &str, name: &str, field: &str) -> GrantError {

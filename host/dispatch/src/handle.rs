@@ -6,7 +6,7 @@ use std::time::Duration;
 use kubewitness_core::Seq;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::lanes::Lanes;
-use kubewitness_core::ports::{CallPause, PluginPause};
+use kubewitness_core::ports::{CallPause, DurableCursor, PluginPause};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::pacing::breaker::CircuitBreaker;
@@ -51,6 +51,8 @@ struct DispatchFigures {
     cursor: Seq,
     /// The cursor that is durable.
     saved: Seq,
+    /// A state from which on receipts are needed all the same.
+    recalled: Option<Seq>,
     last_error: Option<Arc<str>>,
     why: Option<Arc<str>>,
     rest: Option<Arc<str>>,
@@ -112,6 +114,7 @@ impl SharedFigures {
             stats,
             cursor: lanes.cursor(),
             saved: saver.saved_cursor(),
+            recalled: lanes.first_recalled().into_iter().chain(saver.first_revived()).min(),
             last_error: last_error.cloned(),
             why: reader.why.clone(),
             rest: rest.map(|rest| rest.why.clone()),
@@ -160,10 +163,11 @@ impl DispatchHandle {
         }
     }
 
-    /// Every state up to here is finished, and the journal knows it. None of them is ever handed over again,
-    /// so nobody needs their receipts. It is 0 until this dispatcher has saved for the first time.
-    pub fn saved_cursor(&self) -> Seq {
-        self.shared.figures().saved
+    /// Every state up to here is finished, and the journal knows it, so nobody needs their receipts. It is 0 until this
+    /// dispatcher has saved for the first time.
+    pub fn durable_cursor(&self) -> DurableCursor {
+        let DispatchFigures { saved, recalled, .. } = self.shared.figures();
+        DurableCursor { cursor: saved, recalled }
     }
 
     /// Takes parked dead letters back into their lanes: these, or all if `seqs` is empty. Returns their

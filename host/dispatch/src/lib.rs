@@ -35,6 +35,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use handle::DispatchHandle;
 use handle::SharedFigures;
+pub use load::note_beginning;
 pub use pacing::breaker::LongestPauses;
 pub use pacing::ticks::TickStats;
 pub use paused::PauseChange;

@@ -1,4 +1,5 @@
-//! Loads where a dispatcher continues: progress, dead letters, open states, unread states.
+//! Loads where a dispatcher goes on: progress, dead letters, open states, unread states. Notes where a plugin begins
+//! that can't be started yet.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +7,7 @@ use std::time::Duration;
 use kubewitness_core::Seq;
 use kubewitness_core::config::{OnDeadLetter, Start};
 use kubewitness_core::lanes::{LaneOptions, Lanes, holes};
-use kubewitness_core::ports::{Backlog, JournalError, PluginPause, PluginProgress, ProgressSave};
+use kubewitness_core::ports::{Backlog, JournalError, OwedPage, PluginPause, PluginProgress, ProgressSave};
 
 use crate::reader::{BacklogReader, CHUNK};
 use crate::run::RunParts;
@@ -37,6 +38,39 @@ pub(crate) async fn load_patiently(parts: &RunParts) -> Result<LoadedProgress, D
     }
 }
 
+/// Notes where the sources of a plugin begin that is configured and can't be started yet: it is compiled, or waits for
+/// a secret or a database. So retention keeps what the plugin is owed, within the bounds of a plugin that lags. A
+/// source that starts with `now` is owed nothing before the first start. A plugin that was started goes on from its
+/// progress, and is no longer taken for one that was removed.
+pub async fn note_beginning(
+    plugin: &str,
+    subscriptions: &[SourceSubscription],
+    backlog: &dyn Backlog,
+    now_ms: u64,
+) -> Result<(), JournalError> {
+    let noted = backlog.progress(plugin).await?;
+    let progress = match &noted {
+        Some(started) if !started.is_unstarted => PluginProgress { retired_ms: None, ..started.clone() },
+        _ => {
+            let newest = *backlog.newest().borrow();
+            let mut owed = Vec::new();
+            for subscription in subscriptions.iter().filter(|subscription| subscription.start != Start::Now) {
+                let start = at_position(subscription, None, backlog, newest, now_ms).await?;
+                owed.push(SourceSubscription { start, ..subscription.clone() });
+            }
+            let mut progress = PluginProgress { is_unstarted: true, ..PluginProgress::default() };
+            progress.start = SourceInterest::resolve(&owed, &mut progress, newest).start();
+            progress.cursor = progress.start;
+            progress
+        }
+    };
+    let is_owed = noted.is_some() || !progress.sources.is_empty();
+    if is_owed && noted.as_ref() != Some(&progress) {
+        backlog.save(plugin, ProgressSave { progress, ..ProgressSave::default() }).await?;
+    }
+    Ok(())
+}
+
 async fn load(
     options: &DispatchOptions,
     backlog: &dyn Backlog,
@@ -44,7 +78,7 @@ async fn load(
 ) -> Result<LoadedProgress, JournalError> {
     // The last save of the plugin's former dispatcher may still be in flight.
     backlog.settle().await?;
-    let kept = backlog.progress(&options.plugin).await?;
+    let kept = backlog.progress(&options.plugin).await?.filter(|kept| !kept.is_unstarted);
     let newest = *backlog.newest().borrow();
     let mut subscriptions = options.subscriptions.clone();
     for subscription in &mut subscriptions {
@@ -58,6 +92,7 @@ async fn load(
         .await?;
     let mut lanes = Lanes::new(LaneOptions::new(&options.plugin, &options.delivery), &progress);
     load_letters(options, backlog, &mut lanes).await?;
+    load_owed(&options.plugin, backlog, &mut lanes).await?;
     for (source, until, rate) in interest.paced() {
         lanes.begin_past(source, until, rate);
     }
@@ -196,4 +231,17 @@ async fn load_letters(
         }
     }
     Ok(())
+}
+
+/// Loads which lanes are owed states below the cursor, and how many. The states themselves are read when their turn comes.
+async fn load_owed(plugin: &str, backlog: &dyn Backlog, lanes: &mut Lanes) -> Result<(), JournalError> {
+    let mut from = 0;
+    loop {
+        let OwedPage { states, end } = backlog.owed(plugin, from, CHUNK).await?;
+        states.iter().for_each(|state| lanes.owe_again(state));
+        match end {
+            Some(end) => from = end + 1,
+            None => return Ok(()),
+        }
+    }
 }

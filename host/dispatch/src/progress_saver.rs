@@ -1,6 +1,7 @@
 //! Decides when a plugin's progress is saved. At most one save is in flight. Changes during a save go into
 //! the next one, in order.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use kubewitness_core::Seq;
@@ -28,6 +29,7 @@ const UNSAVED: usize = limits::LANE_WINDOW;
 pub(crate) struct ProgressSaver {
     parked: Vec<DeadLetter>,
     revived: Vec<Seq>,
+    owed: Vec<Seq>,
     kv: Vec<KvWrite>,
     /// Whether something must be saved soon. Otherwise `lazy_since` says since when a moved cursor waits.
     urgent: bool,
@@ -50,6 +52,7 @@ pub(crate) struct ProgressSaver {
 struct SentSave {
     parked: Vec<DeadLetter>,
     revived: Vec<Seq>,
+    owed: Vec<Seq>,
     kv: Vec<KvWrite>,
     unsaved: usize,
     through: Seq,
@@ -120,12 +123,19 @@ impl ProgressSaver {
         let letters = lanes.take_letters();
         self.parked.extend(letters.parked);
         self.revived.extend(letters.revived);
+        self.owed.extend(letters.owed);
+        // What was owed in a save that failed may be finished since.
+        if !self.owed.is_empty() && !self.revived.is_empty() {
+            let revived: HashSet<Seq> = self.revived.iter().copied().collect();
+            self.owed.retain(|seq| !revived.contains(seq));
+        }
         let mut progress = lanes.progress();
         interest.add_to(&mut progress);
         self.ranges = progress.above.len();
         let sent = SentSave {
             parked: std::mem::take(&mut self.parked),
             revived: std::mem::take(&mut self.revived),
+            owed: std::mem::take(&mut self.owed),
             kv: std::mem::take(&mut self.kv),
             unsaved: std::mem::take(&mut self.unsaved),
             through: lanes.through(),
@@ -135,6 +145,7 @@ impl ProgressSaver {
             progress,
             parked: sent.parked.clone(),
             revived: sent.revived.clone(),
+            owed: sent.owed.clone(),
             kv: sent.kv.clone(),
         };
         self.sent = Some(sent);
@@ -144,15 +155,22 @@ impl ProgressSaver {
         save
     }
 
-    /// Notes that the save in flight is durable. Returns the letters in it.
-    pub fn saved(&mut self) -> impl Iterator<Item = Seq> + use<> {
+    /// Notes that the save in flight is durable. Returns the letters in it, and what is owed by it.
+    pub fn saved(&mut self) -> (impl Iterator<Item = Seq> + use<>, Vec<Seq>) {
         self.pause.end();
-        let sent = self.sent.take();
+        let mut sent = self.sent.take();
+        let owed = sent.as_mut().map(|sent| std::mem::take(&mut sent.owed)).unwrap_or_default();
         if let Some(sent) = &sent {
             self.saved_through = sent.through;
             self.saved_cursor = sent.cursor;
         }
-        sent.into_iter().flat_map(|sent| sent.parked).map(|letter| letter.seq)
+        (sent.into_iter().flat_map(|sent| sent.parked).map(|letter| letter.seq), owed)
+    }
+
+    /// The first state that is finished although its letter or its row may still be there.
+    pub fn first_revived(&self) -> Option<Seq> {
+        let sent = self.sent.iter().flat_map(|sent| &sent.revived);
+        sent.chain(&self.revived).min().copied()
     }
 
     /// Notes that the save failed. Its content goes first in the next one.
@@ -160,9 +178,11 @@ impl ProgressSaver {
         let Some(mut sent) = self.sent.take() else { return };
         sent.parked.append(&mut self.parked);
         sent.revived.append(&mut self.revived);
+        sent.owed.append(&mut self.owed);
         sent.kv.append(&mut self.kv);
         self.parked = sent.parked;
         self.revived = sent.revived;
+        self.owed = sent.owed;
         self.kv = sent.kv;
         self.unsaved += sent.unsaved;
         self.urgent = true;

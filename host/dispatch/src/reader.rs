@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kubewitness_core::lanes::{CatchUpRange, Lanes};
-use kubewitness_core::ports::{Backlog, JournalError, OtherNamespaces, PresentPage};
+use kubewitness_core::ports::{Backlog, JournalError, OtherNamespaces, OwedPage, PresentPage};
 use kubewitness_core::{Seq, State};
 
 use crate::pacing::pause::OperatorPause;
@@ -39,6 +39,12 @@ pub(crate) enum BacklogQuery {
         limit: usize,
         through: Seq,
     },
+    /// States that are owed, for lanes that go on.
+    Owed {
+        plugin: String,
+        from: Seq,
+        saves: u64,
+    },
     Count {
         after: Seq,
         through: Seq,
@@ -60,6 +66,8 @@ pub(crate) enum BacklogAnswer {
     States(Vec<Arc<State>>),
     /// Everything up to a position, with how each state fits the subscription.
     Fitted(FittedStates, Seq),
+    /// A part of what is owed, up to a position.
+    Owed(FittedStates, Option<Seq>),
     Count(u64),
     Present(PresentPage),
 }
@@ -90,6 +98,10 @@ impl BacklogQuery {
                 let end = states.last().filter(|_| !is_all).map_or(*through, |state| state.seq);
                 BacklogAnswer::Fitted(interest.fits(states, false).await?, end)
             }
+            Self::Owed { plugin, from, .. } => {
+                let OwedPage { states, end } = backlog.owed(plugin, *from, CHUNK).await?;
+                BacklogAnswer::Owed(interest.fits_owed(states).await?, end)
+            }
             Self::Count { after, through } | Self::CountAll { after, through } => {
                 BacklogAnswer::Count(interest.count(backlog, *after, *through).await?)
             }
@@ -102,11 +114,13 @@ impl BacklogQuery {
 }
 
 /// The order of queries, so that no long replay, long backlog or lagging namespace makes the others wait.
-const TURNS: [ReaderTurn; 4] = [ReaderTurn::Fill, ReaderTurn::Behind, ReaderTurn::Read, ReaderTurn::Count];
+const TURNS: [ReaderTurn; 5] =
+    [ReaderTurn::Fill, ReaderTurn::Owed, ReaderTurn::Behind, ReaderTurn::Read, ReaderTurn::Count];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReaderTurn {
     Fill,
+    Owed,
     Behind,
     Read,
     Count,
@@ -142,6 +156,11 @@ impl BacklogReader {
             ReaderTurn::Fill => {
                 Some(lanes.wanted(CHUNK)).filter(|seqs| !seqs.is_empty()).map(BacklogQuery::Fill)
             }
+            ReaderTurn::Owed => lanes.next_owed().map(|from| BacklogQuery::Owed {
+                plugin: lanes.plugin().to_owned(),
+                from,
+                saves: lanes.owed_saves(),
+            }),
             ReaderTurn::Behind => lanes.next_behind(now).map(|CatchUpRange { from, limit }| {
                 BacklogQuery::Behind { from, limit: limit.min(CHUNK), through: lanes.through() }
             }),
@@ -210,7 +229,7 @@ impl BacklogReader {
     }
 
     /// Applies an answer to the lanes. Returns the positions known to the lanes whose states the journal no
-    /// longer has.
+    /// longer has; of owed states, the first that was asked for.
     pub fn answered(
         &mut self,
         fetch: BacklogQuery,
@@ -227,6 +246,11 @@ impl BacklogReader {
             (BacklogQuery::Fill(asked), BacklogAnswer::States(states)) => {
                 self.turn = 0;
                 return lanes.fill(&asked, states, now);
+            }
+            (BacklogQuery::Owed { from, saves, .. }, BacklogAnswer::Owed(fitted, end)) => {
+                self.turn = TURNS.iter().position(|other| *other == ReaderTurn::Owed).unwrap_or(0);
+                let missing = lanes.return_owed(from, fitted.states, end, saves, now);
+                return (missing > 0).then_some(from).into_iter().collect();
             }
             (BacklogQuery::Behind { from, .. }, BacklogAnswer::Fitted(fitted, end)) => {
                 lanes.catch_up(from, fitted.states, end, now);

@@ -266,6 +266,9 @@ impl DispatchLoop {
     // ---- the journal ---------------------------------------------------------------------
 
     fn start_save(&mut self, work: &mut PendingWork, now: Duration) {
+        if self.lanes.has_unsaved_owed() {
+            self.saver.moved(now);
+        }
         if work.saving.is_some() || self.saver.due().is_none_or(|due| due > now) {
             return;
         }
@@ -276,7 +279,11 @@ impl DispatchLoop {
 
     fn on_saved(&mut self, saved: Result<(), JournalError>) -> Result<(), DispatchError> {
         match saved {
-            Ok(()) => self.lanes.letters_saved(self.saver.saved()),
+            Ok(()) => {
+                let (letters, owed) = self.saver.saved();
+                self.lanes.letters_saved(letters);
+                self.lanes.owed_saved(owed);
+            }
             Err(JournalError::Unavailable(reason)) => {
                 tracing::warn!(
                     plugin = self.parts.options.plugin,

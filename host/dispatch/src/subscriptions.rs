@@ -134,16 +134,17 @@ impl SourceInterest {
         if self.former_cursors.iter().any(|former| former.has_finished(&state.source, state.seq)) {
             return SubscriptionFit::Foreign;
         }
+        debug_assert!(self.modes.contains_key(&state.source) || start.until.is_some());
+        self.mode_fit(state)
+    }
+
+    fn mode_fit(&self, state: &State) -> SubscriptionFit {
         match self.modes.get(&state.source) {
             Some(Mode::Every) => SubscriptionFit::Wanted,
             Some(Mode::Latest) => SubscriptionFit::Latest,
             Some(Mode::Transitions) if state.is_transition() => SubscriptionFit::Wanted,
-            Some(Mode::Transitions) => SubscriptionFit::Filtered,
-            // The state was on its way when its source was unsubscribed.
-            None => {
-                debug_assert!(start.until.is_some());
-                SubscriptionFit::Filtered
-            }
+            // Without a mode, the state was on its way when its source was unsubscribed.
+            Some(Mode::Transitions) | None => SubscriptionFit::Filtered,
         }
     }
 
@@ -156,6 +157,19 @@ impl SourceInterest {
             let is_open = matches!(fit, SubscriptionFit::Wanted | SubscriptionFit::Latest)
                 && !(first && self.is_past(&state));
             if is_open && !self.wants(&state, &mut fitted).await? {
+                fit = SubscriptionFit::Filtered;
+            }
+            fitted.states.push((state, fit));
+        }
+        Ok(fitted)
+    }
+
+    /// How owed states fit. They are of the subscription, whatever the progress says of their positions.
+    pub async fn fits_owed(&self, states: Vec<Arc<State>>) -> Result<FittedStates, JournalError> {
+        let mut fitted = FittedStates::default();
+        for state in states {
+            let mut fit = self.mode_fit(&state);
+            if fit != SubscriptionFit::Filtered && !self.wants(&state, &mut fitted).await? {
                 fit = SubscriptionFit::Filtered;
             }
             fitted.states.push((state, fit));

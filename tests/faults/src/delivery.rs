@@ -74,6 +74,8 @@ pub struct PluginAccount {
     pub effects: Vec<SinkEffect>,
     /// Parked, and whether it is taken back.
     pub letters: BTreeMap<Seq, bool>,
+    /// Not finished, although the progress has passed them.
+    pub owed: BTreeSet<Seq>,
     /// All that ever were parked: those that are replayed come late.
     pub ever_parked: BTreeSet<Seq>,
     pub progress: PluginProgress,
@@ -100,7 +102,9 @@ impl PluginAccount {
 
     fn is_finished(&self, seq: Seq) -> bool {
         let above = &self.progress.above;
-        seq <= self.progress.cursor || above.iter().any(|(first, last)| (*first..=*last).contains(&seq))
+        let is_passed =
+            seq <= self.progress.cursor || above.iter().any(|(first, last)| (*first..=*last).contains(&seq));
+        is_passed && !self.owed.contains(&seq)
     }
 
     /// What is durable of the progress, and its sums.

@@ -21,7 +21,7 @@ use kubewitness_core::intents::requests::RequestNotes;
 use kubewitness_core::intents::writes::WriteNotes;
 use kubewitness_core::limits::TICK_TIMEOUT;
 use kubewitness_core::ports::{
-    DocumentReader, GrantError, GrantProvider, Ledgers, NOTE, NoteStore, ObjectLister,
+    DocumentReader, DurableCursor, GrantError, GrantProvider, Ledgers, NOTE, NoteStore, ObjectLister,
 };
 use thiserror::Error;
 
@@ -347,10 +347,15 @@ impl OpenCapabilities {
     }
 
     /// Notes that a cursor is on disk, and drops receipts that it passed some minutes ago.
-    pub async fn prune(&self, plugin: &str, cursor: Seq, now: Duration) -> Result<(), CapabilityError> {
+    pub async fn prune(
+        &self,
+        plugin: &str,
+        cursor: impl Into<DurableCursor>,
+        now: Duration,
+    ) -> Result<(), CapabilityError> {
         let standing = self.plugins.lock().unwrap_or_else(PoisonError::into_inner).get(plugin).cloned();
         match standing {
-            Some(standing) => Ok(standing.prune(plugin, cursor, now).await?),
+            Some(standing) => Ok(standing.prune(plugin, cursor.into(), now).await?),
             None => Ok(()),
         }
     }

@@ -10,7 +10,7 @@ use kubewitness_core::clock::Clock;
 use kubewitness_core::config::SqlAccess;
 use kubewitness_core::intents::prints::IdPrint;
 use kubewitness_core::ports::{
-    CallPause, DocumentReader, EffectSession, GrantError, GrantProvider, StateDelivery,
+    CallPause, DocumentReader, DurableCursor, EffectSession, GrantError, GrantProvider, StateDelivery,
 };
 use kubewitness_core::{Seq, State};
 
@@ -179,10 +179,16 @@ impl ReceiptTracker {
     }
 
     /// Ledgers first: they need a database's receipt until their own is on disk.
-    pub async fn prune(&self, plugin: &str, cursor: Seq, now: Duration) -> Result<(), GrantError> {
+    pub async fn prune(
+        &self,
+        plugin: &str,
+        DurableCursor { cursor, recalled }: DurableCursor,
+        now: Duration,
+    ) -> Result<(), GrantError> {
         let cursor = self.cursor.fetch_max(cursor, Ordering::AcqRel).max(cursor);
         self.applied.pass(cursor);
         let through = self.saved_cursors.lock().unwrap_or_else(PoisonError::into_inner).save(now, cursor);
+        let through = recalled.map_or(through, |first| through.min(first.saturating_sub(1)));
         if through < self.forgotten.load(Ordering::Acquire).saturating_add(FORGET_EVERY) {
             return Ok(());
         }
@@ -291,12 +297,12 @@ impl GrantProvider for PluginGrants {
         self.0.lister.shows(batch).await?;
         let marks: HashMap<Seq, ReceiptMark> =
             batch.iter().map(|one| (one.state.seq, ReceiptMark::of(&one.state))).collect();
-        // States up to the cursor come only because somebody asked for them again.
+        // Up to the cursor, finished states come again with a resync, and then they are done again. Others are owed.
         let cursor = standing.cursor();
         let is_applied = |state: &State| {
             marks.get(&state.seq).is_some_and(|mark| standing.applied.contains_state(*mark, &state.id))
         };
-        let waiting = batch.iter().map(|one| &one.state).filter(|state| state.seq > cursor);
+        let waiting = batch.iter().filter(|one| !one.resync || one.state.seq > cursor).map(|one| &one.state);
         let applied = waiting.filter(|state| is_applied(state)).map(|state| state.seq).collect();
         let only = match batch {
             [one] => Some(one.state.id.clone()),

@@ -251,7 +251,17 @@ async fn stored(grants: &Arc<dyn GrantProvider>) -> usize {
 }
 
 async fn applied(grants: &Arc<dyn GrantProvider>, seqs: &[Seq]) -> Vec<Seq> {
-    let session = grants.open(&batch(seqs)).await.unwrap();
+    applied_of(grants, batch(seqs)).await
+}
+
+/// The same with states that a resync hands over once more.
+async fn applied_again(grants: &Arc<dyn GrantProvider>, seqs: &[Seq]) -> Vec<Seq> {
+    let batch = batch(seqs).into_iter().map(|one| StateDelivery { resync: true, ..one }).collect();
+    applied_of(grants, batch).await
+}
+
+async fn applied_of(grants: &Arc<dyn GrantProvider>, batch: Vec<StateDelivery>) -> Vec<Seq> {
+    let session = grants.open(&batch).await.unwrap();
     let mut applied: Vec<_> = session.applied().iter().copied().collect();
     session.rollback().await;
     applied.sort_unstable();
@@ -288,11 +298,23 @@ async fn a_receipt_belongs_to_its_plugin_and_goes_behind_the_cursor() {
     assert_eq!(applied(&other, &[1, 9000]).await, [] as [Seq; 0]);
     let minute = Duration::from_secs(60);
     capabilities.prune("p", 9000, minute).await.unwrap();
-    assert_eq!(applied(&plugin, &[1, 9000]).await, [] as [Seq; 0], "what is asked for again is done again");
+    assert_eq!(
+        applied_again(&plugin, &[1, 9000]).await,
+        [] as [Seq; 0],
+        "what is asked for again is done again"
+    );
+    assert_eq!(applied(&plugin, &[1, 9000]).await, [1, 9000], "what is owed is done once");
     // A journal that lost its newest commits gives a state another position.
     let moved = [delivery(9001, "id-9000")];
     assert_eq!(plugin.open(&moved).await.unwrap().applied().len(), 1);
-    capabilities.prune("p", 9000, minute * 10).await.unwrap();
+    let owed = kubewitness_core::ports::DurableCursor { cursor: 9000, recalled: Some(1) };
+    capabilities.prune("p", owed, minute * 10).await.unwrap();
+    assert_eq!(
+        plugin.open(&moved).await.unwrap().applied().len(),
+        1,
+        "it may be applied, and not yet finished"
+    );
+    capabilities.prune("p", 9000, minute * 20).await.unwrap();
     assert!(plugin.open(&moved).await.unwrap().applied().is_empty(), "minutes later it is gone");
     drop((plugin, other, capabilities));
     let capabilities = world.open().await;
@@ -313,7 +335,7 @@ async fn receipts_of_a_past_stay_while_a_cursor_that_went_back_has_not_passed_th
     insert(&mut session, &[7, 9000]).await;
     session.commit(&[7, 9000]).await.unwrap();
     capabilities.prune("p", 8, minute * 10).await.unwrap();
-    assert_eq!(applied(&plugin, &[7, 9000]).await, [9000]);
+    assert_eq!(applied_again(&plugin, &[7, 9000]).await, [9000]);
     drop((plugin, capabilities));
     let capabilities = world.open().await;
     let plugin = capabilities.grants("p", &everything(), backing(5)).await.unwrap();

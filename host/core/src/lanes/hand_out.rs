@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::in_flight::FlightEntry;
 use super::lane::{FailedTries, LanePlace, LaneSlot, LatestKey, SlotOrigin};
+use super::turns::in_flight::FlightEntry;
 use super::{ClockReading, Lanes, SettledAs};
 use crate::config::OnDeadLetter;
 use crate::limits;
@@ -28,6 +28,9 @@ impl Lanes {
             };
             let attempt = slot.attempts() + 1;
             let resync = slot.origin == SlotOrigin::Resync;
+            if matches!(slot.origin, SlotOrigin::Letter(_) | SlotOrigin::Owed) {
+                self.debts.recalled.insert(slot.seq);
+            }
             batch.push(StateDelivery { state: Arc::clone(state), attempt, resync });
             self.meter.waited.observe(now.saturating_sub(slot.since));
             self.flying.insert(slot.seq, key, now);
@@ -134,7 +137,7 @@ impl Lanes {
             return SettledAs::Resynced;
         }
         self.delivered += 1;
-        if let SlotOrigin::Letter(_) = slot.origin {
+        if matches!(slot.origin, SlotOrigin::Letter(_) | SlotOrigin::Owed) {
             self.letters.revived.push(seq);
         }
         SettledAs::Delivered
@@ -168,6 +171,11 @@ impl Lanes {
         if let Some(slot) = self.lanes.get_mut(&key).and_then(|lane| lane.get_mut(seq)) {
             slot.not_before = at;
         }
+        // The plugin answered, so nothing of this call was applied.
+        self.debts.recalled.remove(&seq);
+        if pause >= self.options.owe_after {
+            self.owe_all(key);
+        }
         self.meter.retries += 1;
         SettledAs::Retried(at)
     }
@@ -190,7 +198,7 @@ impl Lanes {
             return SettledAs::Unknown;
         };
         let prior = match origin {
-            SlotOrigin::Journal => None,
+            SlotOrigin::Journal | SlotOrigin::Owed => None,
             SlotOrigin::Letter(prior) => Some(prior),
             SlotOrigin::Resync => {
                 self.resync.failed += 1;
@@ -214,7 +222,7 @@ impl Lanes {
         match self.options.on_dead_letter {
             OnDeadLetter::Hold => {
                 self.hold(seq, key);
-                self.unload(key);
+                self.owe_lane(key, seq);
             }
             // After a kill this state would be owed again, and would come after states that had passed it.
             OnDeadLetter::Continue if is_new => {
@@ -224,14 +232,6 @@ impl Lanes {
             OnDeadLetter::Continue => {}
         }
         SettledAs::Parked
-    }
-
-    fn unload(&mut self, key: LaneKey) {
-        if let Some(lane) = self.lanes.get_mut(&key) {
-            let unloaded = lane.unload();
-            self.shares.unload(key.namespace, unloaded);
-            self.shares.defer(key.namespace, unloaded);
-        }
     }
 
     // ---- only the latest -----------------------------------------------------------------
@@ -267,9 +267,12 @@ impl Lanes {
     }
 
     fn let_go(&mut self, key: LaneKey, seq: Seq) {
-        if self.close(key, seq).is_some() {
+        if let Some(slot) = self.close(key, seq) {
             self.filtered += 1;
             self.superseded += 1;
+            if slot.origin == SlotOrigin::Owed {
+                self.letters.revived.push(seq);
+            }
         }
     }
 
@@ -285,9 +288,14 @@ impl Lanes {
         self.retrying -= u64::from(slot.failed.is_some() && slot.origin != SlotOrigin::Resync);
         match slot.origin {
             SlotOrigin::Journal => self.positions.finish(seq),
+            SlotOrigin::Owed => {
+                self.debts.states -= 1;
+                self.debts.unsaved.remove(&seq);
+            }
             SlotOrigin::Letter(_) => self.replaying -= 1,
             SlotOrigin::Resync => self.resync.held -= 1,
         }
+        self.debts.recalled.remove(&seq);
         Some(slot)
     }
 

@@ -5,6 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::owed::LaneDebt;
 use crate::limits;
 use crate::ports::Try;
 use crate::state::{Change, Seq, State};
@@ -32,6 +33,8 @@ pub(super) struct LaneSlot {
 pub(super) enum SlotOrigin {
     /// The state comes from the journal. Its position is open until it is finished.
     Journal,
+    /// A row of the journal says that the state is owed. Its position is finished.
+    Owed,
     /// The state is a dead letter that was taken back.
     Letter(LetterHistory),
     /// The state comes from a resync. The lanes owe it to nobody.
@@ -133,11 +136,13 @@ pub(super) struct Lane {
     /// Positions of parked states that later states must not overtake.
     pub held: BTreeSet<Seq>,
     pub place: LanePlace,
+    /// States that only rows of the journal know.
+    pub debt: LaneDebt,
 }
 
 impl Lane {
     pub fn is_spent(&self) -> bool {
-        self.queue.is_empty() && self.held.is_empty() && self.place == LanePlace::Idle
+        self.queue.is_empty() && self.held.is_empty() && self.debt.rows == 0 && self.place == LanePlace::Idle
     }
 
     pub fn head(&self) -> LaneHead {
@@ -180,17 +185,5 @@ impl Lane {
     /// The positions to read again, in order.
     pub fn unloaded(&self, limit: usize) -> impl Iterator<Item = Seq> + '_ {
         self.queue.iter().filter(|slot| slot.state.is_none()).map(|slot| slot.seq).take(limit)
-    }
-
-    /// Drops the states of a lane that will not move for long, and keeps their positions. Returns their
-    /// number.
-    pub fn unload(&mut self) -> usize {
-        let before = self.loaded;
-        // A letter that was taken back keeps its state. Its position is not among the open ones, so it would
-        // not be found again.
-        for slot in self.queue.iter_mut().filter(|slot| slot.origin == SlotOrigin::Journal) {
-            self.loaded -= usize::from(slot.state.take().is_some());
-        }
-        before - self.loaded
     }
 }

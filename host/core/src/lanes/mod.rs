@@ -16,25 +16,25 @@
 //! each round, and so does a namespace with a hundred thousand lanes.
 //!
 //! **A window of the journal.** The lanes hold at most `window` states, and each namespace has a share of
-//! them ([`shares`]). A lane that is deeper than `depth`, or held by a dead letter, keeps only positions, at
-//! most `deferred` over all lanes. Their states are read again ([`Lanes::wanted`], [`Lanes::fill`]) when
+//! them ([`shares`]). A lane that is deeper than `depth` keeps only positions, at most `deferred` over all lanes. Their states are read again ([`Lanes::wanted`], [`Lanes::fill`]) when
 //! their turn comes. States beyond a namespace's share are left in the journal as runs of positions. The
 //! lanes go back for them ([`Lanes::next_behind`], [`Lanes::catch_up`]) while reading goes on for the other
 //! namespaces. So no busy object, blocked object or busy namespace fills the window for the others, however
 //! far behind it is.
 //!
-//! **Accounts.** Every position is finished once: delivered, filtered or parked. The cursor is the last
-//! position before the first unfinished one. A dead letter that is replayed waits again, but its position
+//! **Accounts.** Every position is finished once: delivered, filtered, parked or owed. The cursor is the last
+//! position before the first unfinished one. A lane that stands still for long owes its states by rows of the
+//! journal ([`owed`]). A dead letter that is replayed waits again, but its position
 //! stays finished: the letter itself records that it is owed. States that `latest` replaces count as
 //! filtered. States that were left, or not yet read, are counted as the caller reports them
 //! ([`Lanes::count`]). A resync is in no account ([`resync`]).
 
 pub mod bucket;
 mod hand_out;
-mod in_flight;
 mod lane;
 mod meter;
 mod options;
+mod owed;
 mod positions;
 mod resync;
 mod take_in;
@@ -47,7 +47,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use hashbrown::HashMap;
-use in_flight::InFlight;
 use lane::{Lane, LaneHead, LanePlace, LetterHistory};
 use meter::LaneMeter;
 pub use meter::{BOUNDS, Histogram, QueueStats};
@@ -56,6 +55,8 @@ use positions::PositionTracker;
 pub use positions::holes;
 use resync::ResyncState;
 pub use take_in::CatchUpRange;
+use turns::debts::OwedStates;
+use turns::in_flight::InFlight;
 use turns::past::BackfillTurns;
 use turns::ready::ReadyLanes;
 use turns::shares::WindowShares;
@@ -120,7 +121,10 @@ pub struct LaneStats {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LetterChanges {
     pub parked: Vec<DeadLetter>,
+    /// Letters and owed states that are finished now.
     pub revived: Vec<Seq>,
+    /// States that are owed now, so that the cursor passes them.
+    pub owed: Vec<Seq>,
 }
 
 /// A dead letter that is being replayed.
@@ -169,6 +173,7 @@ pub struct Lanes {
     holders: HashMap<Seq, LaneKey>,
     dropped: u64,
     resync: ResyncState,
+    debts: OwedStates,
 }
 
 impl Lanes {
@@ -205,12 +210,14 @@ impl Lanes {
             holders: HashMap::new(),
             dropped: 0,
             resync: ResyncState::default(),
+            debts: OwedStates::default(),
             options,
         }
     }
 
     /// Puts a lane where its head belongs. Call it after every change to the lane.
     fn place(&mut self, key: LaneKey, first: bool) {
+        self.list_debt(key);
         let Some(lane) = self.lanes.get_mut(&key) else { return };
         let head = lane.head();
         let starving = lane.loaded < lane.queue.len() && lane.loaded <= self.options.depth / 2;
@@ -261,7 +268,12 @@ impl Lanes {
     }
 
     pub fn oldest_unfinished_ms(&self) -> Option<u64> {
-        self.positions.oldest_ms()
+        let owed = self.debts.oldest.first().map(|(observed_ms, _)| *observed_ms);
+        self.positions.oldest_ms().into_iter().chain(owed).min()
+    }
+
+    pub fn plugin(&self) -> &str {
+        &self.options.plugin
     }
 
     pub fn stats(&self) -> LaneStats {
@@ -271,7 +283,9 @@ impl Lanes {
             superseded: self.superseded,
             dead: self.parked.len() as u64 + self.dropped,
             dropped: self.dropped,
-            waiting: (self.positions.open_count() + self.replaying + self.replays.len()) as u64 + self.unread,
+            waiting: (self.positions.open_count() + self.replaying + self.replays.len() + self.debts.states)
+                as u64
+                + self.unread,
             retrying: self.retrying,
             in_flight: self.flying.len() as u64,
             resynced: self.resync.delivered,
@@ -309,7 +323,7 @@ impl Lanes {
     }
 
     /// The letters since the last call. The caller saves them together with [`progress`](Self::progress), and
-    /// then calls [`kept`](Self::letters_saved) with them.
+    /// then calls [`letters_saved`](Self::letters_saved) and [`owed_saved`](Self::owed_saved) with them.
     pub fn take_letters(&mut self) -> LetterChanges {
         std::mem::take(&mut self.letters)
     }

@@ -27,6 +27,8 @@ pub struct LaneOptions {
     pub rate: Option<RateSpec>,
     pub call_rate: Option<RateSpec>,
     pub on_dead_letter: OnDeadLetter,
+    /// A lane whose head waits longer for a retry is owed.
+    pub owe_after: Duration,
 }
 
 impl LaneOptions {
@@ -44,6 +46,7 @@ impl LaneOptions {
             rate: delivery.rate,
             call_rate: delivery.call_rate,
             on_dead_letter: delivery.on_dead_letter,
+            owe_after: limits::OWE_AFTER,
         }
     }
 

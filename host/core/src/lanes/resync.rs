@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::lane::{LanePlace, LaneSlot, SlotOrigin};
+use super::lane::{Lane, LanePlace, LaneSlot, SlotOrigin};
 use super::{LaneKey, Lanes};
 use crate::state::{Seq, State};
 
@@ -65,7 +65,8 @@ impl Lanes {
 
     /// Drops a resync that was in flight and failed, if other states wait after it.
     pub(super) fn make_way(&mut self, key: LaneKey, seq: Seq) -> bool {
-        let Some(lane) = self.lanes.get_mut(&key).filter(|lane| lane.queue.len() > 1) else { return false };
+        let waits = |lane: &&mut Lane| lane.queue.len() > 1 || lane.debt.rows > 0;
+        let Some(lane) = self.lanes.get_mut(&key).filter(waits) else { return false };
         if lane.get_mut(seq).is_none_or(|slot| slot.origin != SlotOrigin::Resync) {
             return false;
         }

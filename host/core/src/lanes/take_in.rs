@@ -181,12 +181,15 @@ impl Lanes {
 
     fn put(&mut self, state: Arc<State>, latest: bool, now: Duration) {
         let (seq, key) = (state.seq, state.lane());
-        self.positions.open(seq, OpenPosition { lane: key, observed_ms: state.observed_ms });
         self.supersede(key);
         let latest = if latest { LatestKey::of(&state) } else { None };
         if let Some(newer) = latest {
             self.replace(key, newer);
         }
+        if self.owes(key, seq) {
+            return self.owe(key, seq, state.observed_ms);
+        }
+        self.positions.open(seq, OpenPosition { lane: key, observed_ms: state.observed_ms });
         let lane = self.lanes.entry(key).or_default();
         // A lane holds the first of its states, so that its head is always among them.
         let follows = lane.loaded == lane.queue.len() && lane.queue.len() < self.options.depth;
@@ -463,6 +466,7 @@ impl Lanes {
         self.holders.remove(&seq);
         lane.insert(LaneSlot { tries, ..LaneSlot::new(seq, Some(state), SlotOrigin::Letter(prior), now) });
         self.shares.load(key.namespace, 1);
+        self.debts.recalled.insert(seq);
         self.replaying += 1;
         self.meter.adds += 1;
         self.place(key, false);

@@ -26,6 +26,10 @@ pub const LANE_DEPTH: usize = 64;
 /// in the finished ranges, which every save writes.
 pub const LANE_DEFERRED: usize = 32 * 1024;
 
+/// A retry that is so far off does not keep the cursor: the lane's states are owed by rows of the journal. Sooner ones
+/// are not worth a row.
+pub const OWE_AFTER: Duration = Duration::from_secs(30);
+
 /// The most positions that a plugin may read beyond its saved progress. Retention relies on it: the plugin
 /// has never read anything further.
 pub const READ_AHEAD: usize = 2 * LANE_WINDOW;

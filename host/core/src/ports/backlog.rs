@@ -67,9 +67,20 @@ pub struct KvWrite {
 pub struct ProgressSave {
     pub progress: PluginProgress,
     pub parked: Vec<DeadLetter>,
-    /// Dead letters that were replayed and are finished now.
+    /// Dead letters that were replayed, and owed states, that are finished now.
     pub revived: Vec<Seq>,
+    /// States that the progress calls finished although they are not: their lanes stand still for long. They come before
+    /// `parked`, and after `revived`.
+    pub owed: Vec<Seq>,
     pub kv: Vec<KvWrite>,
+}
+
+/// A part of the states that are owed to a plugin.
+#[derive(Clone, Debug, Default)]
+pub struct OwedPage {
+    pub states: Vec<Arc<State>>,
+    /// The last position that was looked at; `None` after the last part.
+    pub end: Option<Seq>,
 }
 
 /// A part of a source's present objects: the newest state of each.
@@ -127,6 +138,8 @@ pub trait Backlog: Send + Sync {
     async fn progress(&self, plugin: &str) -> Result<Option<PluginProgress>, JournalError>;
     async fn save(&self, plugin: &str, save: ProgressSave) -> Result<(), JournalError>;
     async fn dead_letters(&self, plugin: &str) -> Result<Vec<DeadLetter>, JournalError>;
+    /// Reads at most `limit` states that are owed to a plugin, from a position on, in order.
+    async fn owed(&self, plugin: &str, from: Seq, limit: usize) -> Result<OwedPage, JournalError>;
     /// Marks dead letters as replaying, durably, before they go back into their lanes.
     async fn mark_replaying(
         &self,

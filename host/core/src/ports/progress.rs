@@ -44,6 +44,10 @@ pub struct PluginProgress {
     /// When the plugin was found to be removed. The next start of the plugin first clears this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retired_ms: Option<u64>,
+    /// The plugin waits for its first start, which decides anew where its sources begin. Until then the journal keeps
+    /// the states of the sources that are named here.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_unstarted: bool,
 }
 
 impl PluginProgress {
@@ -106,6 +110,21 @@ impl PluginProgress {
             self.former_cursors.push(FormerCursor { cursor, above, added });
             self.cursor = cursor.min(first);
         }
+    }
+}
+
+/// Up to where nobody needs receipts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DurableCursor {
+    /// Every state up to here is finished, and the journal knows it, but for those that it owes.
+    pub cursor: Seq,
+    /// The first state below the cursor that is handed over all the same, or was just now: it may have been applied.
+    pub recalled: Option<Seq>,
+}
+
+impl From<Seq> for DurableCursor {
+    fn from(cursor: Seq) -> Self {
+        Self { cursor, recalled: None }
     }
 }
 

@@ -1,11 +1,13 @@
 //! Tests of dead letters: what a lane does behind one, and how it is replayed.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use kubewitness_core::Seq;
 use kubewitness_core::config::OnDeadLetter;
-use kubewitness_core::ports::Verdict;
+use kubewitness_core::ports::{StateDelivery, Verdict};
 use kubewitness_dispatch::DispatchOptions;
 
 use crate::fixtures::journal::FixtureJournal;
@@ -153,4 +155,70 @@ async fn a_replay_survives_a_kill_and_counts_as_waiting_meanwhile() {
     assert_eq!((stats.observed, stats.delivered, stats.dead), (3, 3, 0));
     running.end().await.unwrap();
     assert_eq!(journal.dead("p"), [0; 0]);
+}
+
+/// More states than the lanes remember.
+#[tokio::test(start_paused = true)]
+async fn a_letter_that_holds_a_busy_object_keeps_neither_the_cursor_nor_anybody_else_and_survives_kills() {
+    const BEHIND: u64 = 28_000;
+    const OTHERS: u64 = 1_000;
+    let journal = FixtureJournal::new(1, 0);
+    journal.append([1]);
+    // All are in one namespace.
+    journal.append((0..BEHIND + OTHERS).map(|n| if n % 29 > 0 { 1 } else { 2 + n as usize % 500 }));
+    let newest = journal.newest_seq();
+    let (plugin, mended) = picky(&journal);
+    let running = start(hold(), &journal, &plugin);
+    let stats = running.until("the others", |stats| stats.delivered == OTHERS && stats.lag_seq == 0).await;
+    assert_eq!((stats.dead, stats.waiting), (1, BEHIND));
+    assert_eq!(stats.oldest_unfinished_ms, Some(1_000_003), "the first of those that wait");
+    running.until("saved", |_| journal.with(|kept| kept.owed.len() as u64 == BEHIND)).await;
+    let progress = journal.with(|kept| kept.progress["p"].clone());
+    assert_eq!((progress.cursor, progress.above), (newest, vec![]));
+    running.kill().await;
+
+    let running = start(hold(), &journal, &plugin);
+    let stats = running.until("started", |stats| stats.started).await;
+    assert_eq!((stats.observed, stats.dead, stats.waiting), (newest, 1, BEHIND));
+    mended.store(true, Ordering::Relaxed);
+    assert_eq!(running.handle.replay(vec![1], "ada", "the table is there").await.unwrap(), 1);
+    running.until("under way", |stats| stats.delivered > OTHERS + 100).await;
+    assert!(running.handle.durable_cursor().recalled.is_some_and(|first| first < 1_000));
+    running.kill().await;
+
+    let running = start(hold(), &journal, &plugin);
+    let stats = running.until("it goes on", |stats| stats.delivered > OTHERS + 500).await;
+    assert_eq!((stats.observed, stats.dead), (newest, 0));
+    running.end().await.unwrap();
+    let applied = plugin.with(|seen| seen.applied["jobs/job-1"].clone());
+    let mut seen = BTreeSet::new();
+    let firsts: Vec<Seq> = applied.into_iter().filter(|seq| seen.insert(*seq)).collect();
+    let states = journal.states().into_iter().filter(|state| state.object.name == "job-1");
+    let expected: Vec<Seq> = states.map(|state| state.seq).take(firsts.len()).collect();
+    assert_eq!(firsts, expected, "in order, whatever came twice");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_that_is_an_hour_away_does_not_keep_the_cursor() {
+    let journal = FixtureJournal::new(1, 0);
+    journal.append([1, 1]);
+    let plugin = FixturePlugin::new("p", &journal, |batch| {
+        let later = Verdict::Retry { after_ms: Some(3_600_000), reason: "the quota is used up".into() };
+        let verdict = |delivery: &StateDelivery| match (delivery.state.seq, delivery.attempt) {
+            (1, 1) => later.clone(),
+            _ => Verdict::Done,
+        };
+        (1, Ok(batch.iter().map(verdict).collect()))
+    });
+    let running = start(options("p"), &journal, &plugin);
+    running.until("put off", |stats| stats.retrying == 1).await;
+    journal.append((0..10_000).map(|n| 2 + n % 50));
+    let stats = running.until("the others", |stats| stats.delivered == 10_000).await;
+    assert_eq!((stats.waiting, stats.oldest_unfinished_ms), (2, Some(1_000_001)));
+    running.until("saved", |_| journal.with(|kept| kept.progress["p"].cursor == 10_002)).await;
+    tokio::time::sleep(Duration::from_secs(3_600)).await;
+    let stats = running.until_idle().await;
+    assert_eq!((stats.delivered, stats.superseded), (10_002, 0));
+    assert_eq!(plugin.with(|seen| seen.applied["jobs/job-1"].clone()), [1, 2]);
+    assert!(journal.with(|kept| kept.owed.is_empty()));
 }

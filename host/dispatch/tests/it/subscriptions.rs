@@ -6,8 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use kubewitness_core::State;
 use kubewitness_core::config::{Mode, RateSpec, Start, StartTime};
-use kubewitness_core::ports::{FilterError, JournalError, StateFilter};
-use kubewitness_dispatch::DispatchOptions;
+use kubewitness_core::ports::{FilterError, JournalError, PluginProgress, StateFilter};
+use kubewitness_dispatch::{DispatchOptions, note_beginning};
 use tokio::time::Instant;
 
 use crate::fixtures::journal::FixtureJournal;
@@ -157,6 +157,40 @@ async fn a_source_that_is_added_later_begins_where_it_says() {
         assert_eq!(running.until_idle().await.delivered, 6 + expected.len() as u64);
         assert!(journal.with(|kept| kept.progress["p"].former_cursors.is_empty()));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_a_plugin_begins_is_noted_before_its_first_start_which_decides_anew() {
+    let note = async |journal: &Arc<FixtureJournal>, starts: &[(&str, Start)]| {
+        note_beginning("p", &of_sources(starts).subscriptions, &**journal, 2_000_000).await.unwrap();
+        journal.with(|kept| kept.progress.get("p").cloned())
+    };
+    let journal = FixtureJournal::new(1, 0);
+    journal.append(0..10);
+    assert_eq!(note(&journal, &[("jobs", Start::Now)]).await, None, "it is owed nothing yet");
+    let noted = note(&journal, &[("jobs", Start::Position(6)), ("pods", Start::Now)]).await.unwrap();
+    assert!(noted.is_unstarted && noted.is_subscribed("jobs") && !noted.is_subscribed("pods"));
+    assert_eq!((noted.start, noted.cursor), (5, 5));
+    let saves = journal.with(|kept| kept.saves);
+    note(&journal, &[("jobs", Start::Position(6)), ("pods", Start::Now)]).await;
+    assert_eq!(journal.with(|kept| kept.saves), saves, "noted once");
+    // Its manifest was changed before it could start.
+    let noted = note(&journal, &[("jobs", Start::Now)]).await.unwrap();
+    assert!(noted.is_unstarted && noted.sources.is_empty());
+    let noted = note(&journal, &[("jobs", Start::Beginning)]).await.unwrap();
+    assert_eq!((noted.start, noted.cursor), (0, 0));
+    let plugin = FixturePlugin::new("p", &journal, done);
+    let running = start(of_sources(&[("jobs", Start::Position(4))]), &journal, &plugin);
+    running.until_idle().await;
+    running.end().await.unwrap();
+    assert_eq!(plugin.applied(), (4..=10).collect::<Vec<_>>());
+    // From now on it goes on from its progress. Configured again, it is not taken for removed.
+    let started = journal.with(|kept| {
+        let progress = kept.progress.get_mut("p").unwrap();
+        progress.retired_ms = Some(1);
+        PluginProgress { retired_ms: None, ..progress.clone() }
+    });
+    assert_eq!(note(&journal, &[("jobs", Start::Beginning)]).await, Some(started));
 }
 
 #[tokio::test(start_paused = true)]

@@ -324,10 +324,11 @@ impl Journal {
         self.reader().await?.stories(heads, most).await
     }
 
-    /// Those of these states that are dead letters of a plugin; `true` for one that is being replayed.
+    /// The states among these that are dead letters of a plugin, or owed to it; `true` for one that waits: it is owed, or
+    /// being replayed.
     pub async fn letters_at(&self, plugin: &str, seqs: &[Seq]) -> Result<HashMap<Seq, bool>, JournalError> {
         let found = self.reader().await?.letters_at(plugin, seqs).await?;
-        Ok(found.into_iter().map(|(seq, mark)| (seq, OperatorAct::of_mark(mark).0)).collect())
+        Ok(found.into_iter().map(|(seq, mark)| (seq, OperatorAct::is_waiting(mark))).collect())
     }
 
     pub async fn stats(&self) -> Result<JournalView, JournalError> {

@@ -5,11 +5,12 @@ use std::sync::{Arc, PoisonError};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use kubewitness_core::cursor::LetterCursor;
 use kubewitness_core::ledger::LedgerProgress;
 use kubewitness_core::ports::{
     AppendBatch, AppendResult, AuditDifferences, Backlog, CurrentObject, DeadLetter, DocumentReader,
     FormerEnd, FormerVersion, JournalError, KvWrite, Ledgers, NoteDurability, NoteStore, OtherNamespaces,
-    PluginPause, PluginProgress, PresentPage, ProgressSave, StateWitness, WarmStart,
+    OwedPage, PluginPause, PluginProgress, PresentPage, ProgressSave, StateWitness, WarmStart,
 };
 use kubewitness_core::views::LetterQuery;
 use kubewitness_core::{ObjectRef, Seq, State, Version};
@@ -19,7 +20,10 @@ use super::Journal;
 use crate::append::group::GroupWork;
 use crate::read::account;
 use crate::report::ReplayRecord;
-use crate::store::rows::OperatorAct;
+use crate::store::rows::{OperatorAct, bounded};
+
+/// Letters of one look, for which the journal's writer waits.
+const LETTERS: usize = 1024;
 
 #[async_trait]
 impl StateWitness for Journal {
@@ -155,10 +159,27 @@ impl Backlog for Journal {
     }
 
     async fn dead_letters(&self, plugin: &str) -> Result<Vec<DeadLetter>, JournalError> {
-        self.inner
-            .group
-            .ask(plugin, |rows, plugin| Box::pin(async move { rows.letters(&LetterQuery::of(plugin)).await }))
-            .await
+        let (mut letters, mut cursor) = (Vec::new(), None);
+        loop {
+            let query = LetterQuery { cursor, limit: Some(LETTERS), ..LetterQuery::of(plugin) };
+            let asked =
+                self.inner.group.ask(plugin, |rows, _| Box::pin(async move { rows.letters(&query).await }));
+            let part = asked.await?;
+            let is_last = part.len() < LETTERS;
+            cursor = part.last().map(LetterCursor::from);
+            letters.extend(part);
+            if is_last {
+                return Ok(letters);
+            }
+        }
+    }
+
+    async fn owed(&self, plugin: &str, from: Seq, limit: usize) -> Result<OwedPage, JournalError> {
+        let most = bounded(limit as u64);
+        let asked = self.inner.group.ask(plugin, move |rows, plugin| rows.owed(plugin, bounded(from), most));
+        let seqs: Vec<Seq> = asked.await?.into_iter().map(|seq| seq as Seq).collect();
+        let end = seqs.last().copied().filter(|_| seqs.len() >= limit);
+        Ok(OwedPage { states: self.read_at(&seqs).await?, end })
     }
 
     async fn mark_replaying(

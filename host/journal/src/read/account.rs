@@ -20,6 +20,8 @@ pub struct PluginAccount {
     pub progress: PluginProgress,
     /// The positions of its dead letters (parked or dropped), and of those that an operator replays.
     pub letters: BTreeSet<Seq>,
+    /// Positions that the progress has passed and that are still to be handed over.
+    pub owed: BTreeSet<Seq>,
 }
 
 /// All accounts, read at one moment.
@@ -56,7 +58,9 @@ async fn read(
     {
         let letters =
             rows.letters(&LetterQuery::of(plugin)).await?.into_iter().map(|letter| letter.seq).collect();
-        accounts.account = Some(PluginAccount { progress, letters });
+        let owed = rows.owed(plugin, 0, i64::from(i32::MAX)).await?;
+        let owed = owed.into_iter().map(|seq| seq as Seq).collect();
+        accounts.account = Some(PluginAccount { progress, letters, owed });
     }
     accounts.reached = reached(rows.kv(LEDGERS).await?, ledger)?;
     connection.end().await?;

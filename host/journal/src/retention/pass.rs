@@ -52,6 +52,8 @@ pub struct SourceRetention {
     /// When facts were last read, on the clock that only goes on.
     facts_at: Duration,
     untold: UndeliveredRecord,
+    /// The newest time of a state that was beyond the bounds. What is older than that and belongs to no state goes.
+    beyond_ms: u64,
 }
 
 /// The record of each stream that grows: what was taken that plugins had not been handed, as long as they stand where
@@ -95,6 +97,7 @@ impl SourceRetention {
             leaps: ClockLeaps::default(),
             facts_at: Duration::ZERO,
             untold: UndeliveredRecord::default(),
+            beyond_ms: 0,
         }
     }
 
@@ -136,6 +139,7 @@ impl SourceRetention {
             let goes_on = {
                 let turn = SegmentTurn { spec, facts: &mut facts, told: &mut told };
                 let look = self.segment(turn, &cut, tally.segment).await?;
+                self.beyond_ms = self.beyond_ms.max(cut.newest_expired(look.own(), &look.expired));
                 cut.age(tally.segment, look.own());
                 timeless.extend(cut.is_timeless(look.own()).then_some(tally.segment));
                 cut.goes_on(tally.segment, look.own(), &look.expired)
@@ -151,9 +155,8 @@ impl SourceRetention {
             let turn = SegmentTurn { spec, facts: &mut facts, told: &mut told };
             self.segment(turn, &cut, segment).await?;
         }
-        if let Some(before_ms) = RetentionBounds::of(spec, facts.now_ms).before_ms {
-            self.poison(&facts, before_ms).await?;
-        }
+        let aged_ms = RetentionBounds::of(spec, facts.now_ms).before_ms.unwrap_or_default();
+        self.unplaced(&facts, aged_ms.max(self.beyond_ms)).await?;
         if told.states > 0 && facts.now_ms >= self.reports_after_ms {
             let many = self.reports().await? > PAGE;
             self.reports_after_ms = if many { facts.now_ms + AGAIN_MS } else { 0 };

@@ -238,7 +238,7 @@ fn holds(
 }
 
 fn is_of(progress: &PluginProgress, source: &str, seq: Seq) -> bool {
-    if progress.sources.is_empty() {
+    if progress.sources.is_empty() && !progress.is_unstarted {
         return seq > progress.start;
     }
     progress.sources.iter().any(|start| {

@@ -1,11 +1,12 @@
-//! Removes rows that belong to no single state: poison messages, reports of plugins, and shared rows that no
-//! remaining state refers to. Each loop ends, because removed rows are not found again and nobody adds old
+//! Removes rows that belong to no single state: poison messages, records of losses, reports of plugins, and
+//! shared rows that no remaining state refers to. Each loop ends, because removed rows are not found again and nobody adds old
 //! ones.
 
 use std::collections::VecDeque;
 
 use kubewitness_core::ports::JournalError;
-use kubewitness_core::{Seq, reports};
+use kubewitness_core::state::gap_reason;
+use kubewitness_core::{Gap, Seq, reports};
 
 use super::SourceRetention;
 use super::pass::{LOOK, REST};
@@ -43,8 +44,31 @@ impl ObjectReports {
 }
 
 impl SourceRetention {
-    /// The age bounds the poison messages that are kept.
-    pub(super) async fn poison(&self, facts: &SourceFacts, before_ms: u64) -> Result<(), JournalError> {
+    /// Takes what has a time and no place among the states, from before a time: poison messages, and the records of what
+    /// retention took before plugins had it.
+    pub(super) async fn unplaced(&self, facts: &SourceFacts, before_ms: u64) -> Result<(), JournalError> {
+        self.poison(facts, before_ms).await?;
+        let mut after = 0;
+        loop {
+            let mut reader = self.journal.reader().await?;
+            let records = reader.retention_reader().records_after(&facts.streams, after, BATCH).await?;
+            drop(reader);
+            let Some((last, _)) = records.last() else { return Ok(()) };
+            after = *last;
+            let is_old = |body: &str| {
+                let gap = serde_json::from_str::<Gap>(body);
+                gap.is_ok_and(|gap| gap.reason == gap_reason::RETENTION && gap.recorded_ms < before_ms)
+            };
+            let gaps: Vec<i64> =
+                records.iter().filter(|(_, body)| is_old(body)).map(|(number, _)| *number).collect();
+            if !gaps.is_empty() {
+                self.journal.sweep(UnusedRows { gaps, ..UnusedRows::default() }).await?;
+                tokio::time::sleep(REST).await;
+            }
+        }
+    }
+
+    async fn poison(&self, facts: &SourceFacts, before_ms: u64) -> Result<(), JournalError> {
         loop {
             let mut reader = self.journal.reader().await?;
             let poison = reader.retention_reader().old_poison(&facts.streams, before_ms, BATCH).await?;

@@ -192,8 +192,8 @@ pub(crate) trait RetentionReader: Send {
     async fn tallies_of(&mut self, streams: &[i64]) -> StoreResult<Vec<SegmentTally>>;
     /// The progress of all plugins, including removed ones.
     async fn progress_of_all(&mut self) -> StoreResult<Vec<(String, PluginProgress)>>;
-    /// Positions of dead letters of any plugin between two positions, both included; for each, whether all of
-    /// its letters were dropped.
+    /// Positions of dead letters of any plugin, and of what is owed to any, between two positions, both included; and
+    /// whether all letters of a position were dropped, and nobody is owed it.
     async fn letters_between(&mut self, from: Seq, through: Seq) -> StoreResult<Vec<(Seq, bool)>>;
     /// States of these streams between two positions, both included, in order.
     async fn links(&mut self, streams: &[i64], from: Seq, through: Seq) -> StoreResult<Vec<LinkRow>>;
@@ -237,6 +237,14 @@ pub(crate) trait RetentionReader: Send {
     /// Poison messages of these streams that were observed before a time, at most so many.
     async fn old_poison(&mut self, streams: &[i64], before_ms: u64, limit: usize) -> StoreResult<Vec<i64>>;
     /// Counts the states that retention removed, for each plugin.
+    /// Gaps of these streams that belong to no state, behind a number, in order, at most so many; never the one with the
+    /// greatest number of all. Numbers and bodies.
+    async fn records_after(
+        &mut self,
+        streams: &[i64],
+        after: i64,
+        limit: usize,
+    ) -> StoreResult<Vec<(i64, String)>>;
     async fn taken_states(&mut self) -> StoreResult<BTreeMap<String, TakenStates>>;
 }
 
@@ -346,6 +354,8 @@ pub(crate) trait StoreReader: Send {
     async fn walk(&mut self, heads: &[Seq], through: Seq, steps: i64) -> StoreResult<Vec<ChainStep>>;
     /// Those of these positions that are dead letters of a plugin, each with its mark.
     async fn letters_at(&mut self, plugin: &str, seqs: &[Seq]) -> StoreResult<Vec<(Seq, i64)>>;
+    /// Positions that are owed to a plugin, from one on, in order, at most so many.
+    async fn owed(&mut self, plugin: &str, from: i64, limit: i64) -> StoreResult<Vec<i64>>;
 
     // ---- figures and findings ----
 

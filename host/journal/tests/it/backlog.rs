@@ -6,7 +6,7 @@ use kubewitness_core::cursor::LetterCursor;
 use kubewitness_core::ledger::LedgerProgress;
 use kubewitness_core::ports::{
     Backlog, DeadLetter, DocumentReader, JournalError, KvWrite, Ledgers, NOTE, NoteDurability, NoteStore,
-    PluginProgress, ProgressSave, SourceStart, StateWitness, Try,
+    OwedPage, PluginProgress, ProgressSave, SourceStart, StateWitness, Try,
 };
 use kubewitness_core::views::{LetterChoice, LetterQuery};
 use kubewitness_core::{Change, Seq, StateId};
@@ -111,6 +111,7 @@ async fn progress_letters_and_keys_are_saved_together() {
         progress: progress(4, 2, 2),
         parked: vec![letter(2), letter(3)],
         revived: vec![],
+        owed: vec![],
         kv: vec![
             KvWrite { key: "a".into(), value: Some(vec![1]) },
             KvWrite { key: "b".into(), value: Some(vec![2]) },
@@ -197,6 +198,40 @@ async fn a_dropped_letter_stays_is_on_record_and_keeps_the_accounts() {
     let record = desk.journal.replays(None, u64::MAX, 100).await.unwrap().remove(0);
     assert_eq!((record.what.as_str(), record.who.as_str(), record.seqs), ("drop", "ann", vec![3]));
     desk.assert_sound().await;
+}
+
+async fn what_is_owed_is_read_by_parts_and_is_no_letter_until_it_becomes_one() {
+    let desk = TestJournal::new().await;
+    desk.append((1..=5).map(|n| present(&job(n as usize), n)).collect()).await;
+    let save = ProgressSave { progress: progress(5, 2, 0), owed: vec![2, 4, 5], ..ProgressSave::default() };
+    desk.journal.save("audit", save).await.unwrap();
+    let desk = desk.reopen().await;
+    let owed = async |from, limit| {
+        let OwedPage { states, end } = desk.journal.owed("audit", from, limit).await.unwrap();
+        (states.iter().map(|state| state.seq).collect::<Vec<_>>(), end)
+    };
+    assert_eq!((owed(0, 2).await, owed(5, 2).await), ((vec![2, 4], Some(4)), (vec![5], None)));
+    assert!(desk.journal.dead_letters("audit").await.unwrap().is_empty());
+    let all = LetterQuery { which: LetterChoice::All, ..LetterQuery::default() };
+    assert!(desk.journal.letters_with_states(&all).await.unwrap().is_empty());
+    assert_eq!(desk.journal.letters_at("audit", &[1, 2]).await.unwrap(), [(2, true)].into());
+    let account = account_at(&desk.place, Some("audit"), "trail").await.unwrap().account.unwrap();
+    assert_eq!((account.letters, account.owed), ([].into(), [2, 4, 5].into()));
+    desk.assert_sound().await;
+    // One is delivered, one is parked, and one is owed and delivered in the same save.
+    let save = ProgressSave {
+        progress: progress(5, 3, 1),
+        revived: vec![2],
+        parked: vec![letter(4)],
+        ..ProgressSave::default()
+    };
+    desk.journal.save("audit", save).await.unwrap();
+    assert_eq!(owed(0, 9).await, (vec![5], None));
+    assert_eq!(desk.journal.dead_letters("audit").await.unwrap(), [letter(4)]);
+    desk.assert_sound().await;
+    let uncounted = ProgressSave { progress: progress(5, 4, 1), ..ProgressSave::default() };
+    desk.journal.save("audit", uncounted).await.unwrap();
+    assert!(!desk.verify().await.ok, "what is owed is not delivered");
 }
 
 async fn dropped_letters_are_left_out_and_those_without_a_state_make_no_list_shorter() {
@@ -449,6 +484,7 @@ on_every_store!(
     what_a_plugin_left_is_forgotten_whole_and_that_of_others_stays,
     notes_are_kept_apart_from_a_plugins_own_keys_until_a_save_removes_them,
     a_dropped_letter_stays_is_on_record_and_keeps_the_accounts,
+    what_is_owed_is_read_by_parts_and_is_no_letter_until_it_becomes_one,
     dropped_letters_are_left_out_and_those_without_a_state_make_no_list_shorter,
     the_newest_order_says_whether_a_plugin_is_paused_and_letters_stay_as_they_were,
     what_lies_outside_some_namespaces_is_what_reading_everything_finds,

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use bytes::Bytes;
+use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::config::{Duration, RetentionSpec};
 use kubewitness_core::ports::{
-    AppendBatch, Backlog, DeadLetter, DocumentReader, KvWrite, PluginProgress, ProgressSave, SourceStart,
-    StateWitness, WitnessedState,
+    AppendBatch, Backlog, DeadLetter, DocumentReader, KvWrite, PluginProgress, PoisonMessage, ProgressSave,
+    SourceStart, StateWitness, WitnessedState,
 };
 use kubewitness_core::views::TimelineQuery;
 use kubewitness_core::{Change, Seq, StateId, Version, reports};
@@ -132,18 +133,7 @@ async fn what_a_watch_could_be_resumed_before_stays() {
 async fn neither_what_a_plugin_has_not_finished_goes_nor_a_dead_letter() {
     let desk = TestJournal::new().await;
     history(&desk, 4, 25).await;
-    let letter = DeadLetter {
-        plugin: "audit".into(),
-        seq: 20,
-        id: StateId::parse("x"),
-        attempts: 1,
-        error: "no".into(),
-        first_ms: 1,
-        last_ms: 1,
-        replaying: false,
-        dropped: false,
-        tries: Vec::new(),
-    };
+    let letter = dead(20);
     let progress = PluginProgress { dead: 1, ..subscribed(60, 59) };
     desk.journal
         .save("audit", ProgressSave { progress, parked: vec![letter], ..ProgressSave::default() })
@@ -163,6 +153,86 @@ async fn neither_what_a_plugin_has_not_finished_goes_nor_a_dead_letter() {
     assert_eq!(kept(&desk).await, [97, 98, 99, 100]);
     desk.assert_sound().await;
     assert!(desk.journal.gaps().await.unwrap().is_empty());
+}
+
+fn dead(seq: Seq) -> DeadLetter {
+    DeadLetter {
+        plugin: "audit".into(),
+        seq,
+        id: StateId::parse("x"),
+        attempts: 1,
+        error: "no".into(),
+        first_ms: 1,
+        last_ms: 1,
+        replaying: false,
+        dropped: false,
+        tries: Vec::new(),
+    }
+}
+
+async fn what_is_owed_stays() {
+    let desk = TestJournal::new().await;
+    history(&desk, 4, 25).await;
+    let save = |delivered| ProgressSave { progress: subscribed(100, delivered), ..ProgressSave::default() };
+    desk.journal.save("audit", ProgressSave { owed: vec![40], ..save(99) }).await.unwrap();
+    desk.journal.save("other", save(100)).await.unwrap();
+    pass(&desk, &keep(1)).await;
+    let of_job = (40..=96u64).filter(|seq| seq.is_multiple_of(4)).chain(97..=100);
+    assert_eq!(kept(&desk).await, of_job.collect::<Vec<_>>());
+    desk.assert_sound().await;
+    desk.journal.save("audit", ProgressSave { revived: vec![40], ..save(100) }).await.unwrap();
+    pass(&desk, &keep(1)).await;
+    assert_eq!(kept(&desk).await, [97, 98, 99, 100]);
+    desk.assert_sound().await;
+}
+
+/// A source that bounds its states by their number alone.
+async fn poison_and_records_of_losses_go_with_the_states_of_their_time() {
+    let desk = TestJournal::new().await;
+    let poison = |observed_ms| PoisonMessage {
+        raw: format!("poison of {observed_ms}").into_bytes().into(),
+        error: "no JSON".into(),
+        observed_ms,
+    };
+    // The states are of 1,700,000,000,000.
+    for (number, observed_ms) in (1..=3).zip([1, 1_600_000_000_000, 1_800_000_000_000]) {
+        let batch = of(SOURCE, 0, vec![present(&job(0), number)]);
+        desk.journal.append(AppendBatch { poison: vec![poison(observed_ms)], ..batch }).await.unwrap();
+    }
+    let save = |cursor| ProgressSave {
+        progress: PluginProgress { start: cursor, ..subscribed(cursor, 0) },
+        ..ProgressSave::default()
+    };
+    let mut version = 10;
+    let mut more = async |count: u64, late: bool| {
+        for _ in 0..count / 500 {
+            let mut states: Vec<_> = (version..version + 500)
+                .map(|version| present(&job(version as usize % 7), version))
+                .collect();
+            if late {
+                states
+                    .iter_mut()
+                    .for_each(|state| state.observed_ms = SystemClock::default().now_ms() + 1_000_000);
+            }
+            version += 500;
+            settled(&desk, states, version - 1).await;
+        }
+    };
+    let spec = RetentionSpec { past_cursors: true, ..keep(100) };
+    let mut retention = SourceRetention::new(desk.journal.clone(), SOURCE).in_hand(10);
+    for lost in 1..=2 {
+        let newest = *desk.journal.newest().borrow();
+        desk.journal.save("stuck", save(newest)).await.unwrap();
+        more(4000, false).await;
+        retention.pass(&spec).await.unwrap();
+        assert_eq!(desk.journal.gaps().await.unwrap().len(), lost);
+    }
+    assert_eq!(desk.journal.poison(None, 10).await.unwrap().len(), 1, "the others are older than what went");
+    more(1000, true).await;
+    let newest = *desk.journal.newest().borrow();
+    desk.journal.save("stuck", save(newest)).await.unwrap();
+    retention.pass(&spec).await.unwrap();
+    assert_eq!(desk.journal.gaps().await.unwrap().len(), 1, "the last number is never given again");
 }
 
 async fn a_plugin_that_was_taken_out_holds_what_it_has_not_finished_for_a_day() {
@@ -196,6 +266,33 @@ async fn a_plugin_that_was_taken_out_holds_what_it_has_not_finished_for_a_day() 
     assert_eq!(desk.journal.removed_before_delivery().await.unwrap()["out"], 89);
     assert_eq!(desk.journal.read(10, 10).await.unwrap().len(), 1);
     desk.journal.save("out", save(subscribed(100, 11))).await.unwrap();
+    desk.assert_sound().await;
+}
+
+/// Its component is still compiled, or it waits for its database.
+async fn a_plugin_that_waits_for_its_first_start_holds_what_it_is_owed_within_the_bounds_of_one_that_lags() {
+    let desk = TestJournal::new().await;
+    for first in (0..6000).step_by(500) {
+        let states = (first + 1..=first + 500).map(|version| present(&job(version as usize % 7), version));
+        settled(&desk, states.collect(), first + 500).await;
+    }
+    let noted = |progress| ProgressSave {
+        progress: PluginProgress { is_unstarted: true, ..progress },
+        ..ProgressSave::default()
+    };
+    desk.journal.save("new", noted(subscribed(0, 0))).await.unwrap();
+    assert_eq!(pass(&desk, &keep(500)).await.states, 0);
+    let spec = RetentionSpec { past_cursors: true, ..keep(500) };
+    let mut retention = SourceRetention::new(desk.journal.clone(), SOURCE).in_hand(1500);
+    let told = retention.pass(&spec).await.unwrap();
+    assert!(told.states > 0 && told.states == told.untold, "{told:?}");
+    let gaps = desk.journal.gaps().await.unwrap();
+    assert!(gaps.len() == 1 && gaps[0].message.ends_with("that new had not been handed"), "{gaps:?}");
+    assert_eq!(desk.journal.removed_before_delivery().await.unwrap()["new"], told.untold);
+    desk.assert_sound().await;
+    // Its manifest now says `now`: it is owed nothing until it starts.
+    desk.journal.save("new", noted(PluginProgress::default())).await.unwrap();
+    assert_eq!(pass(&desk, &keep(500)).await.states + told.states, 5500);
     desk.assert_sound().await;
 }
 
@@ -561,7 +658,10 @@ on_every_store!(
     the_newest_state_of_an_object_that_is_there_never_goes_and_one_that_has_ended_leaves_nothing,
     what_a_watch_could_be_resumed_before_stays,
     neither_what_a_plugin_has_not_finished_goes_nor_a_dead_letter,
+    what_is_owed_stays,
+    poison_and_records_of_losses_go_with_the_states_of_their_time,
     a_plugin_that_was_taken_out_holds_what_it_has_not_finished_for_a_day,
+    a_plugin_that_waits_for_its_first_start_holds_what_it_is_owed_within_the_bounds_of_one_that_lags,
     past_cursors_it_takes_what_no_plugin_has_read_and_records_the_gap,
     the_record_of_what_was_taken_grows_as_long_as_the_plugin_stands_still,
     a_plugin_that_goes_back_for_an_added_source_adds_up_whatever_is_taken,

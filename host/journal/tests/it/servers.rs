@@ -291,7 +291,7 @@ async fn what_a_plugin_left_is_read_where_it_is_written() {
     let journal = open_at(&place).await;
     let progress = PluginProgress { cursor: 7, ..PluginProgress::default() };
     let kv = vec![KvWrite { key: "k".into(), value: Some(b"v".to_vec()) }];
-    let save = ProgressSave { progress: progress.clone(), parked: vec![], revived: vec![], kv };
+    let save = ProgressSave { progress: progress.clone(), kv, ..ProgressSave::default() };
     journal.save("audit", save).await.unwrap();
     wire.shut();
     assert!(journal.gaps().await.is_err(), "no session reads");

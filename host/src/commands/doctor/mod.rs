@@ -9,6 +9,7 @@ mod certificate;
 mod cluster;
 pub mod codes;
 mod controller;
+mod databases;
 mod findings;
 mod folder;
 mod signing;
@@ -58,6 +59,7 @@ pub async fn doctor(args: DoctorArgs) -> CommandResult {
     }
     folder::examine(args.data.as_deref(), &mut found);
     signing::examine(&args, &mut found);
+    databases::examine(&args, &mut found).await;
     found.0.sort_by_key(|finding| finding.code);
     print::value(args.output, &found.0, |found| findings::text(found))?;
     Ok(found.end())
@@ -124,6 +126,6 @@ mod tests {
     #[test]
     fn a_code_is_explained_and_an_unknown_one_is_named() {
         assert_eq!(explain("kw-d009").unwrap(), CommandEnd::Fine);
-        assert!(explain("KW-D999").unwrap_err().to_string().contains("KW-D001 to KW-D016"));
+        assert!(explain("KW-D999").unwrap_err().to_string().contains("KW-D001 to KW-D017"));
     }
 }

@@ -29,7 +29,8 @@ pub fn examine(args: &DoctorArgs, found: &mut DoctorFindings) {
     }
 }
 
-fn settings(args: &DoctorArgs) -> Option<(HostSpec, Vec<ManifestFault>)> {
+/// The settings that the command was given, and what is warned of in them.
+pub(super) fn settings(args: &DoctorArgs) -> Option<(HostSpec, Vec<ManifestFault>)> {
     if let Some(path) = &args.config {
         let snapshot = folder::read(path).ok()?;
         let host = parse_host(snapshot.host().ok()?).ok()?.spec;

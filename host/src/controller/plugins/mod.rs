@@ -24,10 +24,10 @@ use kubewitness_capability::{GrantUses, OpenCapabilities, PluginServices, Shared
 use kubewitness_core::Seq;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::{HostSpec, PluginSpec, Start, SubscribeSpec};
-use kubewitness_core::ports::{Backlog, GrantProvider, JournalError, PluginProgress};
+use kubewitness_core::ports::{Backlog, DurableCursor, GrantProvider, JournalError, PluginProgress};
 use kubewitness_core::views::ManifestView;
 use kubewitness_dispatch::{
-    DispatchHandle, DispatchOptions, LongestPauses, PluginDispatcher, SourceSubscription,
+    DispatchHandle, DispatchOptions, LongestPauses, PluginDispatcher, SourceSubscription, note_beginning,
 };
 use kubewitness_journal::Journal;
 use kubewitness_sandbox::{PluginTally, SandboxEngine, SandboxPlugin};
@@ -147,6 +147,12 @@ impl RunningPlugins {
         };
         let warnings = parsed.problems(parsed.spec.warnings(host));
         Ok(WantedPlugin { warnings, ..WantedPlugin::new(parsed, found, host).beside(shadow) })
+    }
+
+    /// Keeps in the journal what a plugin is owed that does not run yet.
+    pub async fn note_beginning(&self, plugin: &str, spec: &PluginSpec) -> Result<(), JournalError> {
+        let subscriptions = subscriptions(spec, &self.journal);
+        note_beginning(plugin, &subscriptions, &self.journal, self.clock.now_ms()).await
     }
 
     pub fn candidate(&self, name: &str) -> Option<&PluginCandidate> {
@@ -380,8 +386,8 @@ impl RunningPlugins {
     }
 
     /// The durable cursor of each plugin. Earlier states need no receipts.
-    pub fn cursors(&self) -> Vec<(String, Seq)> {
-        self.running.iter().map(|(name, running)| (name.clone(), running.handle.saved_cursor())).collect()
+    pub fn cursors(&self) -> Vec<(String, DurableCursor)> {
+        self.running.iter().map(|(name, running)| (name.clone(), running.handle.durable_cursor())).collect()
     }
 }
 

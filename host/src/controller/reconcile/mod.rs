@@ -261,7 +261,11 @@ impl ReconcileLoop {
         if !self.role.is_leader() {
             return self.stand_by(snapshot);
         }
-        let (Some(host), Some(capabilities)) = (self.host.clone(), self.capabilities.clone()) else { return };
+        let Some(host) = self.host.clone() else { return };
+        self.note_beginnings(snapshot, &host, stop).await;
+        // What was not removed before the beginnings are noted is kept for their plugins.
+        self.retentions.reconcile(&host.sources);
+        let Some(capabilities) = self.capabilities.clone() else { return };
         let kept = self.reconcile_plugins(snapshot, &host, &capabilities, stop).await;
         let Some(kept) = kept else { return info!("stopped before every plugin was checked") };
         if snapshot.is_whole() {

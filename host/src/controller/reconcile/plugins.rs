@@ -73,6 +73,32 @@ impl ReconcileLoop {
         }
     }
 
+    /// Keeps in the journal what configured plugins are owed, before anything is asked that may take minutes. A document
+    /// that is refused is told later.
+    pub(super) async fn note_beginnings(
+        &self,
+        snapshot: &ConfigSnapshot,
+        host: &HostSpec,
+        stop: &CancellationToken,
+    ) {
+        for entry in &snapshot.plugins {
+            let Ok(parsed) = parse_plugin(entry, host) else { continue };
+            let name = &parsed.name;
+            let is_at_work = self.plugins.is_running(name) || self.plugins.is_draining(name);
+            if is_at_work || self.other_owner(name, entry).is_some() {
+                continue;
+            }
+            let noted = stop.run_until_cancelled(self.plugins.note_beginning(name, &parsed.spec)).await;
+            match noted {
+                None => return,
+                Some(Ok(())) => {}
+                Some(Err(error)) => {
+                    warn!(plugin = name, %error, "the journal can't note yet where the plugin begins: until then retention may remove its states");
+                }
+            }
+        }
+    }
+
     /// Documents that fit are applied first, so that a faulty one can't take their place. Those that take
     /// long to examine are applied in a later round. Returns the names that are still wanted; `None` if a
     /// stop came before all were examined.

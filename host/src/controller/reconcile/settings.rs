@@ -165,7 +165,6 @@ impl ReconcileLoop {
             self.sources.reconcile(&spec.sources, &spec.streams, rules).await;
             self.streams.reconcile(&spec.streams).await;
             self.resyncs.reconcile(&spec.sources);
-            self.retentions.reconcile(&spec.sources);
         } else {
             let witnessed: Vec<_> =
                 spec.sources.iter().filter(|source| source.from.is_none()).cloned().collect();

@@ -341,6 +341,29 @@ async fn while_a_file_can_not_be_read_or_all_are_gone_the_last_good_version_of_a
 }
 
 #[tokio::test]
+async fn the_journal_keeps_what_a_plugin_is_owed_before_its_component_is_compiled() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut control = control(folder.path()).await;
+    let url = folder.path().join("url");
+    std::fs::write(&url, "postgres://ann:hush@127.0.0.1:1/d").unwrap();
+    let mut snapshot = wanted(&url, &[("quick", 1)]);
+    let missing = writer("hung", 1);
+    snapshot
+        .plugins
+        .push(ManifestEntry { text: missing.text.replace("persistence.wasm", "none.wasm"), ..missing });
+    control.reconcile(&snapshot, &CancellationToken::new()).await;
+    assert!(!control.plugins.is_running("quick"), "it is still compiled");
+    let journal = control.plugins.journal.clone();
+    let noted = journal.progress("quick").await.unwrap().unwrap();
+    assert!(noted.is_unstarted && noted.is_subscribed("jobs"), "{noted:?}");
+    assert!(journal.progress("hung").await.unwrap().unwrap().is_unstarted, "it has no component yet");
+    settled(&mut control, &snapshot).await;
+    assert!(control.plugins.is_running("quick"));
+    control.plugins.shut_down().await;
+    assert!(!journal.progress("quick").await.unwrap().unwrap().is_unstarted);
+}
+
+#[tokio::test]
 async fn a_replica_that_is_no_longer_the_leader_examines_nothing() {
     let mut hanging = HangingPlugins::begin().await;
     let snapshot = wanted(&hanging.url, &[("quick", 2)]);

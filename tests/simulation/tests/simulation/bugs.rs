@@ -19,6 +19,8 @@ pub enum PlantedBug {
     LettersApart,
     /// A letter is taken out when it is taken back, and not when it is done.
     LettersForgotten,
+    /// The progress passes states that are owed, and nothing says that they are.
+    OwedForgotten,
     /// The checkpoint is on disk before the states that belong to it.
     CheckpointFirst,
     /// One delivered state in some is not counted.

@@ -59,6 +59,11 @@ fn letters_that_are_forgotten_when_they_are_taken_back_are_found() {
 }
 
 #[test]
+fn states_that_are_owed_and_forgotten_are_found() {
+    found(PlantedBug::OwedForgotten, DeliveryBreach::Ahead);
+}
+
+#[test]
 fn a_checkpoint_that_is_there_before_its_states_is_found() {
     found(PlantedBug::CheckpointFirst, DeliveryBreach::Lost);
 }

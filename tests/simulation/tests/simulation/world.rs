@@ -112,6 +112,7 @@ pub fn account(
         due: due.collect(),
         effects: plugin.sink.effects(),
         letters: kept.letters.values().map(|letter| (letter.seq, letter.replaying)).collect(),
+        owed: kept.owed,
         ever_parked: kept.ever_parked,
         progress,
         once: plugin.sink.once,
@@ -408,6 +409,7 @@ impl SimulatedWorld {
             let parked = account.letters.len();
             self.steps.marks.when(parked > 0, "dead letters were parked");
             self.steps.marks.when(account.held_count() > 0, "a dead letter held its lane");
+            self.steps.marks.when(!account.owed.is_empty(), "the cursor passed states that are owed");
             self.steps.find_all(account.judge());
         }
         let running: Vec<_> = self.running().iter().flatten().map(|running| running.handle.stats()).collect();

@@ -8,6 +8,7 @@
 //! other capability.
 
 mod faults;
+mod rights;
 mod values;
 
 use std::collections::{BTreeMap, HashMap};
@@ -26,6 +27,7 @@ use super::receipt::{self, ReceiptRow as Kept, StoredReceipt};
 use super::servers::columns::{self, TableColumn, TableColumns};
 use super::servers::pooler::expect_session;
 use super::servers::reasons::UNREADABLE;
+use super::servers::rights::ExcessRights;
 use super::servers::{LOCK, SILENT, STATEMENT, STATEMENTS, ServerLink, forgotten, literal, receipt_text};
 use super::values::{ValueRows, bounded};
 use super::{SqlFault, TransactionMode, write};
@@ -356,6 +358,10 @@ impl ServerLink for MysqlLink {
 
     const SNAPSHOT: &str = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; \
         START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY";
+
+    async fn excess(&mut self) -> Result<ExcessRights, sqlx::Error> {
+        rights::excess(&mut self.connection).await
+    }
 
     async fn receipt_rows(&mut self) -> Result<Option<Vec<Kept>>, sqlx::Error> {
         let engine = sqlx::query(ENGINE).bind("kubewitness_receipts");

@@ -7,6 +7,7 @@
 //! removed. It keeps no pool, and knows no other capability.
 
 mod faults;
+mod rights;
 mod values;
 
 use std::collections::HashMap;
@@ -24,6 +25,7 @@ use super::receipt::{self, ReceiptRow as Kept, StoredReceipt};
 use super::servers::columns::{self, TableColumn, TableColumns};
 use super::servers::pooler::expect_session;
 use super::servers::reasons::UNREADABLE;
+use super::servers::rights::ExcessRights;
 use super::servers::{LOCK, SILENT, STATEMENT, STATEMENTS, ServerLink, forgotten, literal, receipt_text};
 use super::values::{ValueRows, bounded};
 use super::{SqlFault, TransactionMode, write};
@@ -291,6 +293,10 @@ impl ServerLink for PostgresLink {
     }
 
     const SNAPSHOT: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
+
+    async fn excess(&mut self) -> Result<ExcessRights, sqlx::Error> {
+        rights::excess(&mut self.connection).await
+    }
 
     async fn receipt_rows(&mut self) -> Result<Option<Vec<Kept>>, sqlx::Error> {
         let there = sqlx::query("SELECT to_regclass('kubewitness_receipts') IS NOT NULL");

@@ -12,6 +12,7 @@ mod open;
 mod pool;
 pub mod pooler;
 pub mod reasons;
+pub mod rights;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use kubewitness_core::ports::{GrantError, SqlDialect, SqlValue, TableWrite};
 
 use self::open::OpenTransaction;
 use self::pool::{HeldLink, LinkPool};
+use self::rights::ExcessRights;
 use super::guard::GuardedStatement;
 use super::receipt::{ReceiptRow, StoredReceipt, claims};
 use super::values::ValueRows;
@@ -127,6 +129,8 @@ pub trait ServerLink: Send + Sync + Sized + 'static {
 
     /// Begins a transaction that sees one moment and writes nothing.
     const SNAPSHOT: &str;
+    /// What its user may do that no plugin needs.
+    fn excess(&mut self) -> impl Future<Output = Result<ExcessRights, sqlx::Error>> + Send;
     /// All that the controller keeps there, of whatever plugin; `None` where it never kept anything.
     fn receipt_rows(&mut self) -> impl Future<Output = Result<Option<Vec<ReceiptRow>>, sqlx::Error>> + Send;
 }

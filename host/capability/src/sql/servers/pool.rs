@@ -15,6 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::pooler::{self, LENT};
 use super::reasons::REFUSES;
+use super::rights::ExcessRights;
 use super::{ServerLink, ServerPatience, TransactionMode, in_time, silent};
 use crate::secrets;
 use crate::sql::SqlFault;
@@ -37,6 +38,8 @@ pub struct LinkPool<L> {
     ready: AtomicBool,
     /// No pooler shares the sessions out.
     direct: AtomicBool,
+    /// The rights of its user were looked at.
+    examined: AtomicBool,
 }
 
 /// The server could not be connected.
@@ -89,6 +92,7 @@ impl<L: ServerLink> LinkPool<L> {
             away: Mutex::default(),
             ready: AtomicBool::new(false),
             direct: AtomicBool::new(false),
+            examined: AtomicBool::new(false),
         }
     }
 
@@ -164,8 +168,28 @@ impl<L: ServerLink> LinkPool<L> {
             other => other,
         })?;
         self.ready.store(true, Ordering::Release);
+        if !self.examined.swap(true, Ordering::AcqRel) {
+            match in_time::<L, _>(self.patience.answer, link.excess()).await {
+                Ok(rights) => self.tell(&rights),
+                Err(fault) => {
+                    let error = fault.into_error();
+                    tracing::warn!(database = self.name, %error, "the rights of the database's user can't be read");
+                    // The connection may have an answer under way.
+                    link = self.connect().await?;
+                }
+            }
+        }
         held.put(link);
         Ok(())
+    }
+
+    fn tell(&self, rights: &ExcessRights) {
+        if let Some(text) = rights.text() {
+            tracing::warn!(
+                database = self.name,
+                "a granted database gives plugins more than they need: {text}"
+            );
+        }
     }
 
     /// What was thought of the server may no longer be so: it failed in a way that a new look at it

@@ -1,6 +1,7 @@
 //! Servers that are away, silent or back again, and servers that work on for a client that has given up.
 
 mod poolers;
+mod rights;
 
 use std::time::Instant;
 

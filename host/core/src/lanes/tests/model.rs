@@ -38,6 +38,8 @@ struct ModelRow {
     prior: u32,
     not_before: u64,
     replay: bool,
+    /// A row of the journal says that it is owed.
+    owed: bool,
     /// Parked, but not yet durably. Nothing in its lane passes it, also under `continue`.
     unkept: bool,
 }
@@ -66,6 +68,8 @@ enum ModelStep {
     Replay(usize),
     Kept,
     Fill(usize),
+    /// Reads so many owed states back.
+    Return(usize),
     /// Resync the newest state of this lane.
     Resync(u8),
     Resynced(usize, ModelAnswer),
@@ -109,6 +113,7 @@ fn op() -> impl Strategy<Value = ModelStep> {
         2 => any::<usize>().prop_map(ModelStep::Replay),
         3 => Just(ModelStep::Kept),
         4 => (1usize..10).prop_map(ModelStep::Fill),
+        4 => (1usize..10).prop_map(ModelStep::Return),
         4 => (0u8..5).prop_map(ModelStep::Resync),
         4 => (any::<usize>(), answer()).prop_map(|(pick, answer)| ModelStep::Resynced(pick, answer)),
         1 => Just(ModelStep::Restart),
@@ -123,6 +128,8 @@ struct LaneModel {
     resyncs: (u64, u64, u64),
     /// The dead letters as a journal holds them after a save.
     letters: BTreeMap<Seq, DeadLetter>,
+    /// Rows that were saved and of which the lanes don't know it yet.
+    unheard: Vec<Seq>,
     now: u64,
     policy: OnDeadLetter,
     /// The end of the past; 0 for none.
@@ -131,7 +138,7 @@ struct LaneModel {
 
 impl LaneModel {
     fn new(policy: OnDeadLetter, past: Seq) -> Self {
-        let mut lanes = Lanes::new(options(policy), &PluginProgress::default());
+        let mut lanes = Lanes::new(model_options(policy), &PluginProgress::default());
         lanes.begin_past(&"jobs".into(), past, PACE);
         Self {
             lanes,
@@ -140,6 +147,7 @@ impl LaneModel {
             again: BTreeMap::new(),
             resyncs: (0, 0, 0),
             letters: BTreeMap::new(),
+            unheard: Vec::new(),
             now: 0,
             policy,
         }
@@ -171,6 +179,7 @@ impl LaneModel {
             prior: 0,
             not_before: 0,
             replay: false,
+            owed: false,
             unkept: false,
         };
         self.rows.insert(seq, row);
@@ -251,10 +260,56 @@ impl LaneModel {
                 continue;
             }
             self.supersede(row.lane);
-            let older =
-                self.rows.range_mut(..seq).filter(|(_, old)| old.fate == ModelFate::Waiting && !old.replay);
-            for (_, old) in older.filter(|(_, old)| gives_way(old, &row)) {
-                (old.fate, old.tries) = (ModelFate::Superseded, 0);
+            self.replace(seq);
+        }
+    }
+
+    /// A state of `latest` takes the place of older ones in its lane.
+    fn replace(&mut self, seq: Seq) {
+        let row = self.rows[&seq];
+        let older = self.rows.range(..seq).filter(|(old, older)| {
+            older.fate == ModelFate::Waiting && !older.replay && gives_way(older, &row) && self.is_held(**old)
+        });
+        let older: Vec<Seq> = older.map(|(old, _)| *old).collect();
+        for old in older {
+            let old = self.row(old);
+            (old.fate, old.tries) = (ModelFate::Superseded, 0);
+        }
+    }
+
+    /// Whether a waiting state is in its lane, and not a row alone.
+    fn is_held(&self, seq: Seq) -> bool {
+        let lane = self.lanes.lanes.get(&self.state(seq).lane());
+        self.rows[&seq].replay || lane.is_none_or(|lane| lane.debt.rows == 0 || seq < lane.debt.next)
+    }
+
+    /// Rows forget their tries.
+    fn forget_tries(&mut self) {
+        let rows: Vec<Seq> =
+            self.with(ModelFate::Waiting).into_iter().filter(|seq| !self.is_held(*seq)).collect();
+        for seq in rows {
+            let row = self.row(seq);
+            (row.tries, row.not_before) = (0, 0);
+        }
+    }
+
+    fn return_owed(&mut self, limit: usize) {
+        let Some(from) = self.lanes.next_owed() else { return };
+        let saves = self.lanes.owed_saves();
+        let rows = self
+            .rows
+            .range(from..)
+            .filter(|(_, row)| row.owed && matches!(row.fate, ModelFate::Waiting | ModelFate::Flying));
+        let states: Vec<_> = rows.take(limit).map(|(seq, row)| (self.state(*seq), row.fit)).collect();
+        let end = states.last().filter(|_| states.len() == limit).map(|(state, _)| state.seq);
+        let before: Vec<(Seq, bool)> =
+            states.iter().map(|(one, _)| (one.seq, self.is_held(one.seq))).collect();
+        let now = Duration::from_millis(self.now);
+        assert_eq!(self.lanes.return_owed(from, states, end, saves, now), 0, "none is missing");
+        for (seq, was_held) in before {
+            if !was_held && self.is_held(seq) {
+                self.supersede(self.rows[&seq].lane);
+                self.replace(seq);
             }
         }
     }
@@ -263,10 +318,9 @@ impl LaneModel {
     fn is_old(&self, seq: Seq) -> bool {
         let old = &self.rows[&seq];
         !old.replay
-            && self
-                .rows
-                .range(seq + 1..)
-                .any(|(_, row)| row.fate == ModelFate::Waiting && !row.replay && gives_way(old, row))
+            && self.rows.range(seq + 1..).any(|(newer, row)| {
+                row.fate == ModelFate::Waiting && !row.replay && gives_way(old, row) && self.is_held(*newer)
+            })
     }
 
     fn row(&mut self, seq: Seq) -> &mut ModelRow {
@@ -303,9 +357,11 @@ impl LaneModel {
             ModelStep::Replay(pick) => self.replay(pick),
             ModelStep::Kept => self.kept(),
             ModelStep::Fill(max) => self.fill(max),
+            ModelStep::Return(max) => self.return_owed(max),
             ModelStep::Restart => self.restart(),
         }
         self.save();
+        self.forget_tries();
         self.check();
     }
 
@@ -441,7 +497,9 @@ impl LaneModel {
         if batch.iter().filter(|delivery| !delivery.resync).count() < takeable.len() && batch.len() < max {
             let lanes = &self.lanes;
             let is_full = |seq: &Seq| !lanes.shares.fits(self.state(*seq).lane().namespace);
-            let comes = !lanes.wanted(1).is_empty() || takeable.iter().any(is_full);
+            let comes = !lanes.wanted(1).is_empty()
+                || takeable.iter().any(is_full)
+                || takeable.iter().any(|seq| !self.is_held(*seq));
             assert!(comes, "{takeable:?} are due, and neither taken nor asked for");
         }
         self.check_turns(&ready, &batch, max);
@@ -537,6 +595,7 @@ impl LaneModel {
         let letters: Vec<Seq> = self.rows.iter().filter(|(_, row)| row.unkept).map(|(seq, _)| *seq).collect();
         self.rows.values_mut().for_each(|row| row.unkept = false);
         self.lanes.letters_saved(letters);
+        self.lanes.owed_saved(std::mem::take(&mut self.unheard));
     }
 
     fn fill(&mut self, max: usize) {
@@ -555,13 +614,19 @@ impl LaneModel {
     }
 
     fn save(&mut self) {
-        let LetterChanges { parked, revived } = self.lanes.take_letters();
-        for letter in parked {
-            assert_eq!(letter.attempts, self.rows[&letter.seq].prior);
-            self.letters.insert(letter.seq, letter);
+        let LetterChanges { parked, revived, owed } = self.lanes.take_letters();
+        for seq in owed {
+            assert!(!std::mem::replace(&mut self.row(seq).owed, true), "{seq} was owed already");
+            self.unheard.push(seq);
         }
         for seq in revived {
-            assert!(self.letters.remove(&seq).is_some());
+            let was_owed = std::mem::replace(&mut self.row(seq).owed, false);
+            assert!(self.letters.remove(&seq).is_some() || was_owed);
+        }
+        for letter in parked {
+            assert_eq!(letter.attempts, self.rows[&letter.seq].prior);
+            self.row(letter.seq).owed = false;
+            self.letters.insert(letter.seq, letter);
         }
     }
 
@@ -569,11 +634,12 @@ impl LaneModel {
     fn restart(&mut self) {
         let progress = self.lanes.progress();
         (self.again, self.resyncs) = (BTreeMap::new(), (0, 0, 0));
-        self.lanes = Lanes::new(options(self.policy), &progress);
+        self.lanes = Lanes::new(model_options(self.policy), &progress);
         self.lanes.begin_past(&"jobs".into(), self.past, PACE);
         for row in self.rows.values_mut() {
             row.fate = match row.fate {
                 ModelFate::Flying | ModelFate::Waiting if row.replay => ModelFate::Recalled,
+                ModelFate::Flying | ModelFate::Waiting if row.owed => ModelFate::Waiting,
                 ModelFate::Flying | ModelFate::Waiting => ModelFate::Unread,
                 other => other,
             };
@@ -594,6 +660,10 @@ impl LaneModel {
             } else {
                 self.lanes.park(letter.seq);
             }
+        }
+        self.unheard.clear();
+        for seq in self.rows.iter().filter(|(_, row)| row.owed).map(|(seq, _)| *seq).collect::<Vec<_>>() {
+            self.lanes.owe_again(&self.state(seq));
         }
         let newest = self.rows.len() as Seq;
         for (after, through) in holes(&progress, newest) {
@@ -655,8 +725,9 @@ impl LaneModel {
             seq <= progress.cursor || progress.above.iter().any(|(from, to)| (from..=to).contains(&&seq))
         };
         for (seq, row) in self.rows.iter().filter(|(_, row)| Self::is_subscribed(row)) {
-            let is_open =
-                matches!(row.fate, ModelFate::Unread | ModelFate::Waiting | ModelFate::Flying) && !row.replay;
+            let is_open = matches!(row.fate, ModelFate::Unread | ModelFate::Waiting | ModelFate::Flying)
+                && !row.replay
+                && !row.owed;
             assert_eq!(is_finished(*seq), !is_open, "{seq} {row:?} {progress:?}");
         }
         assert!(progress.above.windows(2).all(|pair| pair[0].1 + 1 < pair[1].0), "{:?}", progress.above);
@@ -670,6 +741,7 @@ impl LaneModel {
             self.apply(ModelStep::CatchUp(8));
             self.apply(ModelStep::Replay(0));
             self.apply(ModelStep::Fill(8));
+            self.apply(ModelStep::Return(8));
             self.apply(ModelStep::Advance(300));
             self.apply(ModelStep::Take(4));
             for _ in 0..4 {
@@ -689,8 +761,14 @@ impl LaneModel {
         assert!(self.lanes.pasts.is_empty() || self.past > self.rows.len() as Seq, "its end was reached");
         assert_eq!(self.lanes.cursor(), self.rows.len() as Seq);
         assert!(self.lanes.lanes.is_empty(), "an empty lane is not kept");
-        assert!(self.letters.is_empty());
+        assert!(self.letters.is_empty() && self.rows.values().all(|row| !row.owed));
+        assert_eq!(self.lanes.first_recalled(), None);
     }
+}
+
+/// Some retries are so far off that their lanes are owed.
+fn model_options(policy: OnDeadLetter) -> LaneOptions {
+    LaneOptions { owe_after: Duration::from_millis(150), ..options(policy) }
 }
 
 fn namespace(lane: u8) -> &'static str {

@@ -5,6 +5,8 @@
 //! are divided by namespace first ([`ready`], [`shares`]), and a backfill has its own rate ([`past`]). It
 //! knows lanes only by their keys.
 
+pub(super) mod debts;
+pub(super) mod in_flight;
 pub(super) mod past;
 pub(super) mod ready;
 pub(super) mod shares;

@@ -161,6 +161,13 @@ impl RetentionCut {
         }
     }
 
+    /// The newest known time among the states that are expired; 0 for none. A count or a size bounds by it what has a time
+    /// and no place among the states.
+    pub fn newest_expired(&self, states: &[StateLink], expired: &[bool]) -> u64 {
+        let expired = states.iter().zip(expired).filter(|(link, expired)| **expired && self.has_time(link));
+        expired.map(|(link, _)| link.observed_ms).max().unwrap_or_default()
+    }
+
     /// Whether a later segment than this one, of which these states are expired, has to be looked
     /// at. States are observed nearly in the order of their positions.
     pub fn goes_on(&self, segment: u64, states: &[StateLink], expired: &[bool]) -> bool {
@@ -208,7 +215,8 @@ pub(crate) fn holds(
     let all = [(progress.start, Seq::MAX)];
     let named = progress.sources.iter().filter(|start| &*start.source == source);
     let named: Vec<_> = named.map(|start| (start.after, start.until.unwrap_or(Seq::MAX))).collect();
-    let ranges = if progress.sources.is_empty() { &all[..] } else { &named };
+    let is_unnamed = progress.sources.is_empty() && !progress.is_unstarted;
+    let ranges = if is_unnamed { &all[..] } else { &named };
     ranges
         .iter()
         .map(|(after, until)| PluginHold {

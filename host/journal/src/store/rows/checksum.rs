@@ -4,6 +4,7 @@
 //! Each checksum covers every column of its row, including the number by which others refer to it, but not
 //! numbers that the store itself assigns. Counters that a store adds up have checksums that add up with them.
 
+use kubewitness_core::Seq;
 use kubewitness_core::document::checksum;
 use kubewitness_core::ports::DeadLetter;
 
@@ -119,7 +120,13 @@ impl<'a> LetterColumns<'a> {
     }
 }
 
-impl LetterColumns<'_> {
+impl<'a> LetterColumns<'a> {
+    /// The row of a state that is owed. It tells nothing but that: the state is where its position says.
+    pub fn owed(plugin: &'a str, seq: Seq) -> Self {
+        let (id, error, tries) = ("", "", "[]");
+        Self { plugin, seq: seq as i64, id, attempts: 0, error, first_ms: 0, last_ms: 0, tries }
+    }
+
     /// The operator's action is added to the checksum of the rest, so that it can change separately.
     pub fn sum(&self, mark: i64) -> i64 {
         let Self { plugin, seq, id, attempts, error, first_ms, last_ms, tries } = self;

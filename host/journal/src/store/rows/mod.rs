@@ -23,7 +23,7 @@ pub(crate) use batch::{
 pub(crate) use damage::{StoreResult, damaged, decoded};
 pub(crate) use envelope::{DocumentEncoding, RowFlags, StateEnvelope, StateRow, both};
 pub(crate) use key::StateKey;
-pub(crate) use operator_actions::{LetterMarking, OperatorAct};
+pub(crate) use operator_actions::{DROPPED, LetterMarking, OWED_STATE, OperatorAct};
 pub(crate) use returned::{
     ChainStep, CurrentRow, DocumentStorage, EndRow, KeptSnapshot, LetterRange, LiveRow, NamedObject,
     ObjectChoice, ObjectEnds, PlacedObject, SourceEpoch, StoredDocument, StoredRow,

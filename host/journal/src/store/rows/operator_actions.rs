@@ -27,7 +27,9 @@ pub(crate) enum OperatorAct {
 
 /// The mark in a letter; 0 means parked.
 const REPLAYING: i64 = 1;
-const DROPPED: i64 = 2;
+pub(crate) const DROPPED: i64 = 2;
+/// Of a state that is owed: no letter, but what its lane has not handed over when the cursor passed it.
+pub(crate) const OWED_STATE: i64 = 3;
 
 impl OperatorAct {
     /// The word in records and for people.
@@ -64,6 +66,11 @@ impl OperatorAct {
             LetterChoice::NotDropped => (0, REPLAYING),
             LetterChoice::Dropped => (DROPPED, DROPPED),
         }
+    }
+
+    /// Whether a state with this mark is still to be handed over.
+    pub fn is_waiting(mark: i64) -> bool {
+        matches!(mark, REPLAYING | OWED_STATE)
     }
 
     /// Whether a letter with this mark is being replayed, and whether it was dropped.

@@ -100,6 +100,8 @@ pub(crate) struct UnusedRows {
     /// Owners without objects.
     pub owners: Vec<i64>,
     pub poison: Vec<i64>,
+    /// Records of what retention took before plugins had it.
+    pub gaps: Vec<i64>,
     /// Plugins, and keys of their reports about objects that are gone.
     pub reports: Vec<(String, String)>,
 }

@@ -62,6 +62,8 @@ const STEPS: [&str; VERSION as usize - 1] = [
     // 9: flags record what texts quote. An older program would take them for damage. In existing rows this is
     // unknown.
     "",
+    // 10: a letter may be a state that is owed, which an older program would never hand over.
+    "",
 ];
 
 /// The version from which rows have checksums.

@@ -63,6 +63,7 @@
 //! | 7 | documents as edits |
 //! | 8 | an index of ended objects |
 //! | 9 | flags that record what texts quote |
+//! | 10 | owed states among the letters |
 //!
 //! **Unfinished imports** are marked in `user_version` ([`UNFINISHED`](crate::store::format::UNFINISHED)),
 //! from the first append of an import until its end was accepted.
@@ -71,7 +72,8 @@
 //! states, `tallies` counts them). [`checksum`](crate::store::rows::checksum) says what each covers.
 //!
 //! **Letters**: `replaying` is 0 while a letter is parked, 1 while it is being replayed, and 2 once it was
-//! dropped. A dropped letter stays, because it accounts for its state.
+//! dropped. A dropped letter stays, because it accounts for its state. 3 marks a state that is no letter: it is
+//! owed, and the cursor has passed it (`lanes::owed` of `core`).
 //!
 //! **Notes** of plugins' calls are in `kv`, under keys that begin with a NUL, which no key of a plugin
 //! contains. They may be written without a sync: the next transaction syncs them.
@@ -95,7 +97,7 @@ use sqlx::SqliteConnection;
 /// "KWJ1".
 pub(super) const APPLICATION_ID: i64 = 0x4B57_4A31;
 
-pub(super) const VERSION: i64 = 9;
+pub(super) const VERSION: i64 = 10;
 
 pub(super) const TABLES: &str = "
 CREATE TABLE streams (

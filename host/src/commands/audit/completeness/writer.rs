@@ -49,10 +49,11 @@ impl LedgerWriter {
 
     /// `None` if unknown.
     pub fn became(&self, state: &State) -> Option<MissingOutcome> {
-        let PluginAccount { progress, letters } = self.account.as_ref()?;
+        let PluginAccount { progress, letters, owed } = self.account.as_ref()?;
         Some(match () {
             () if !progress.sources.iter().any(|start| start.covers(state)) => MissingOutcome::Other,
             () if letters.contains(&state.seq) => MissingOutcome::DeadLetter,
+            () if owed.contains(&state.seq) => MissingOutcome::Waiting,
             () if !progress.has_finished(&state.source, state.seq) => MissingOutcome::Waiting,
             () if self.selective.contains(&*state.source) => MissingOutcome::Other,
             () => MissingOutcome::Finished,

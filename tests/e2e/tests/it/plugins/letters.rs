@@ -13,7 +13,8 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::portal::browser::{Browser, has_driver};
-use crate::support::{create_job, example_copy, plugin_manifest, proofs, simulator, write};
+use crate::support::{create_job, example_copy, journal_proof, plugin_manifest, proofs, simulator, write};
+use crate::watching::gaps::annotate;
 
 const WITHIN: Duration = Duration::from_secs(120);
 
@@ -47,6 +48,11 @@ const HARMS: [(&str, &str, &str); 4] = [
 
 pub async fn fails_with(simulator: &Simulator, name: &str, message: &str) -> Result<()> {
     create_job(simulator, name).await?;
+    tells(simulator, name, message).await
+}
+
+/// Gives the job a status that fails with this message.
+async fn tells(simulator: &Simulator, name: &str, message: &str) -> Result<()> {
     let path = format!("/apis/batch/v1/namespaces/default/jobs/{name}");
     let (_, mut job) = simulator.request(Method::GET, &path, None).await?;
     let at = "2026-11-21T12:00:00Z";
@@ -211,6 +217,58 @@ async fn a_component_that_traps_loops_or_eats_memory_parks_those_states_alone_an
         let probe = until_told.await?;
         let sum = probe.delivered + probe.filtered + probe.dead + probe.waiting;
         ensure!(probe.observed == sum && probe.dead == 4, "{probe:?}");
+        run.stop().await?;
+        proofs(&options.data).await
+    })
+    .await;
+}
+
+/// States that wait behind the letter, beside the first that tells of the mend.
+const BEHIND: u64 = 200;
+
+#[tokio::test]
+async fn a_held_letter_keeps_nobody_else_and_what_waits_behind_it_survives_kill_9() {
+    in_scratch("letters-held", async |scratch| {
+        let config = config(scratch)?;
+        let hold = PROBE.replace("delivery: {", "delivery: {onDeadLetter: hold, ");
+        write(&config, "probe.yaml", &plugin_manifest("probe", &hold))?;
+        let simulator = simulator(scratch).await?;
+        fails_with(&simulator, "traps", "trap").await?;
+        let options = simulator.run_options(scratch, config)?;
+        let mut run = Kubewitness::start("run", &options, scratch.path())?;
+        let probe =
+            |status: &StatusView| status.plugins.iter().find(|plugin| plugin.name == "probe").cloned();
+        run.status_when(WITHIN, "the letter", |status| probe(status).is_some_and(|probe| probe.dead == 1))
+            .await?;
+        tells(&simulator, "traps", "done").await?;
+        for turn in 0..BEHIND {
+            annotate(&simulator, "traps", &turn.to_string()).await?;
+        }
+        fails_with(&simulator, "good", "done").await?;
+        let passed = |status: &StatusView| {
+            probe(status).is_some_and(|probe| {
+                (probe.dead, probe.delivered, probe.waiting, probe.lag_seq) == (1, 1, BEHIND + 1, 0)
+            })
+        };
+        run.status_when(WITHIN, "the cursor to pass what waits", passed).await?;
+        run.kill().await?;
+        let mut run = Kubewitness::start("again", &options, scratch.path())?;
+        run.status_when(WITHIN, "the same after a kill", passed).await?;
+        // Beside the process that writes.
+        journal_proof(&options.data, &[]).await?;
+        let server = format!("http://{}", run.address());
+        let drop = ["deadletters", "drop", "--plugin", "probe", "--reason", "mended", "--server", &server];
+        let all: Vec<&str> = drop.into_iter().chain(["--all", "--yes=1"]).collect();
+        let (_, told, errors) = command(&all).await?;
+        ensure!(told == "1 dropped\n", "{told}{errors}");
+        run.kill().await?;
+        let mut run = Kubewitness::start("at last", &options, scratch.path())?;
+        let done = |status: &StatusView| {
+            probe(status).is_some_and(|probe| (probe.delivered, probe.waiting) == (BEHIND + 2, 0))
+        };
+        let status = run.status_when(WITHIN, "what waited", done).await?;
+        let sum = probe(&status).map(|it| (it.observed, it.delivered + it.filtered + it.dead));
+        ensure!(sum.is_some_and(|(observed, sum)| observed == sum), "{sum:?}");
         run.stop().await?;
         proofs(&options.data).await
     })

@@ -24,6 +24,7 @@ pub enum DiskWrite {
 pub struct KeptProgress {
     pub progress: Option<PluginProgress>,
     pub letters: BTreeMap<Seq, DeadLetter>,
+    pub owed: BTreeSet<Seq>,
     pub ever_parked: BTreeSet<Seq>,
     pub kv: BTreeMap<String, Vec<u8>>,
 }
@@ -185,9 +186,14 @@ impl SimulatedDisk {
             return;
         }
         for seq in &save.revived {
+            kept.owed.remove(seq);
             kept.letters.remove(seq);
         }
+        if bug != PlantedBug::OwedForgotten {
+            kept.owed.extend(&save.owed);
+        }
         for letter in &save.parked {
+            kept.owed.remove(&letter.seq);
             kept.ever_parked.insert(letter.seq);
             kept.letters.insert(letter.seq, letter.clone());
         }

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use async_trait::async_trait;
 use kubewitness_core::ports::{
-    AppendBatch, AppendResult, Backlog, DeadLetter, FormerEnd, JournalError, PluginPause, PluginProgress,
-    PresentPage, ProgressSave, StateWitness, WarmStart,
+    AppendBatch, AppendResult, Backlog, DeadLetter, FormerEnd, JournalError, OwedPage, PluginPause,
+    PluginProgress, PresentPage, ProgressSave, StateWitness, WarmStart,
 };
 use kubewitness_core::{Seq, State};
 use kubewitness_faults::delivery::DeliveryBreach;
@@ -357,6 +357,15 @@ impl Backlog for SimulatedStore {
     async fn dead_letters(&self, plugin: &str) -> Result<Vec<DeadLetter>, JournalError> {
         self.reading("letters").await?;
         Ok(self.disk(|disk| disk.kept_progress(plugin).letters.into_values().collect()))
+    }
+
+    async fn owed(&self, plugin: &str, from: Seq, limit: usize) -> Result<OwedPage, JournalError> {
+        self.reading("what is owed").await?;
+        Ok(self.disk(|disk| {
+            let seqs: Vec<Seq> = disk.kept_progress(plugin).owed.range(from..).take(limit).copied().collect();
+            let end = seqs.last().copied().filter(|_| seqs.len() == limit);
+            OwedPage { states: seqs.iter().filter_map(|seq| disk.states.get(seq).cloned()).collect(), end }
+        }))
     }
 
     async fn mark_replaying(

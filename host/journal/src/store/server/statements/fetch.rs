@@ -11,9 +11,9 @@ use super::read::{AFTER_ENVELOPE, envelope, envelope_columns};
 use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
 use crate::store::rows::checksum::{SumCell, SummedTable};
 use crate::store::rows::{
-    ChainStep, CurrentRow, DocumentStorage, EndRow, KeptSnapshot, LiveRow, NamedObject, ObjectChoice,
-    ObjectEnds, PlacedObject, RowFlags, SnapshotRow, SourceEpoch, StateEnvelope, StoreResult, StoredDocument,
-    StoredRow, damaged,
+    ChainStep, CurrentRow, DocumentStorage, EndRow, KeptSnapshot, LiveRow, NamedObject, OWED_STATE,
+    ObjectChoice, ObjectEnds, PlacedObject, RowFlags, SnapshotRow, SourceEpoch, StateEnvelope, StoreResult,
+    StoredDocument, StoredRow, damaged,
 };
 use crate::store::server::connect::session::ServerSession;
 use crate::store::server::engine::link::{SqlParam, SqlRow};
@@ -201,6 +201,12 @@ impl StoreReader for ServerSession {
 
     async fn letters_at(&mut self, plugin: &str, seqs: &[Seq]) -> StoreResult<Vec<(Seq, i64)>> {
         self.read_letters_at(plugin, seqs).await
+    }
+
+    async fn owed(&mut self, plugin: &str, from: i64, limit: i64) -> StoreResult<Vec<i64>> {
+        let text =
+            "SELECT seq FROM kw_letters WHERE plugin = ? AND seq >= ? AND replaying = ? ORDER BY seq LIMIT ?";
+        self.numbers(text, vec![plugin.into(), from.into(), OWED_STATE.into(), limit.into()]).await
     }
 
     async fn stats(&mut self, bytes: u64) -> StoreResult<JournalView> {

@@ -10,7 +10,7 @@ use super::read::{AFTER_ENVELOPE, envelope, envelope_columns};
 use crate::store::rows::removal::{
     LinkRow, ObjectEnd, SegmentTally, SharedRows, StateReferences, TakenStates,
 };
-use crate::store::rows::{OperatorAct, StateEnvelope, StoreResult, decoded};
+use crate::store::rows::{DROPPED, StateEnvelope, StoreResult, decoded};
 use crate::store::server::connect::session::ServerSession;
 use crate::store::server::engine::link::{SqlParam, SqlRow};
 use crate::store::{RetentionReader, StoreReader};
@@ -111,9 +111,13 @@ impl RetentionReader for ServerSession {
     }
 
     async fn letters_between(&mut self, from: Seq, through: Seq) -> StoreResult<Vec<(Seq, bool)>> {
-        let text = "SELECT seq, min(replaying) FROM kw_letters WHERE seq >= ? AND seq <= ? GROUP BY seq";
-        let rows = self.fetch(text, vec![(from as i64).into(), (through as i64).into()]).await?;
-        rows.iter().map(|row| Ok((row.int(0)? as Seq, OperatorAct::of_mark(row.int(1)?).1))).collect()
+        // Plugin by plugin: the key begins with the plugin, and millions of states may be owed.
+        let text = "SELECT l.seq, CAST(min(CASE WHEN l.replaying = ? THEN 1 ELSE 0 END) AS @BIGINT) \
+                    FROM kw_plugins p @JOIN kw_letters l ON l.plugin = p.name \
+                    WHERE l.seq >= ? AND l.seq <= ? GROUP BY l.seq";
+        let values = vec![DROPPED.into(), (from as i64).into(), (through as i64).into()];
+        let rows = self.fetch(text, values).await?;
+        rows.iter().map(|row| Ok((row.int(0)? as Seq, row.int(1)? == 1))).collect()
     }
 
     /// States of other streams are few, so they are filtered out here.
@@ -278,6 +282,19 @@ impl RetentionReader for ServerSession {
                     AND p.id < (SELECT max(m.id) FROM kw_poison m) ORDER BY p.id LIMIT ?";
         let before = before_ms.min(i64::MAX as u64) as i64;
         self.numbers(text, vec![streams.into(), before.into(), cut(limit)]).await
+    }
+
+    async fn records_after(
+        &mut self,
+        streams: &[i64],
+        after: i64,
+        limit: usize,
+    ) -> StoreResult<Vec<(i64, String)>> {
+        let text = "SELECT g.id, g.body FROM kw_gaps g WHERE g.seq = 0 AND g.id > ? \
+                    AND g.id < (SELECT max(m.id) FROM kw_gaps m) AND g.stream IN (SELECT q.v FROM @numbers) \
+                    ORDER BY g.id LIMIT ?";
+        let rows = self.fetch(text, vec![after.into(), streams.into(), cut(limit)]).await?;
+        rows.into_iter().map(|mut row| Ok((row.int(0)?, row.text(1)?))).collect()
     }
 
     async fn taken_states(&mut self) -> StoreResult<BTreeMap<String, TakenStates>> {

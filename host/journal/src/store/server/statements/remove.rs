@@ -110,10 +110,11 @@ async fn record(link: &mut dyn ServerLink, gap: &GapRow) -> WriteResult {
 }
 
 const OWNED: DeleteStatement = DeleteStatement { table: "kw_owned", key: &[int("owner"), int("object")] };
-const BY_NUMBER: [DeleteStatement; 3] = [
+const BY_NUMBER: [DeleteStatement; 4] = [
     DeleteStatement { table: "kw_statuses", key: &[int("id")] },
     DeleteStatement { table: "kw_anchors", key: &[int("id")] },
     DeleteStatement { table: "kw_poison", key: &[int("id")] },
+    DeleteStatement { table: "kw_gaps", key: &[int("id")] },
 ];
 
 async fn sweep(link: &mut dyn ServerLink, sweep: &UnusedRows) -> WriteResult {
@@ -122,7 +123,8 @@ async fn sweep(link: &mut dyn ServerLink, sweep: &UnusedRows) -> WriteResult {
     let reports =
         RowsBatch::of(&sweep.reports, |(plugin, key)| [plugin.as_str().into(), key.as_str().into()]);
     link.delete(&KV_DELETE, reports).await?;
-    for (table, numbers) in BY_NUMBER.iter().zip([&sweep.statuses, &sweep.anchors, &sweep.poison]) {
+    let numbered = [&sweep.statuses, &sweep.anchors, &sweep.poison, &sweep.gaps];
+    for (table, numbers) in BY_NUMBER.iter().zip(numbered) {
         link.delete(table, RowsBatch::of(numbers, |number| [(*number).into()])).await?;
     }
     if sweep.owners.is_empty() {

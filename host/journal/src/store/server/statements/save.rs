@@ -7,7 +7,7 @@ use kubewitness_core::ports::{DeadLetter, KvWrite};
 
 use crate::store::PluginWrites;
 use crate::store::rows::checksum::{self, LetterColumns};
-use crate::store::rows::{LetterMarking, OperatorAct};
+use crate::store::rows::{LetterMarking, OWED_STATE, OperatorAct};
 use crate::store::server::engine::link::{ServerLink, SqlParam, WriteResult, next};
 use crate::store::server::engine::table::{
     ColumnMerge, DeleteStatement, InsertStatement, KeyConflict, RowsBatch, bytes, int,
@@ -73,13 +73,15 @@ const REPLAYS: InsertStatement = InsertStatement {
 /// Progress, dead letters, keys and notes of several plugins. If a plugin has two saves, the last counts.
 pub(super) async fn saves(link: &mut dyn ServerLink, left: &PluginWrites<'_>) -> WriteResult {
     let mut progress = BTreeMap::new();
-    let mut parked: BTreeMap<(&str, Seq), &DeadLetter> = BTreeMap::new();
+    // By key: `None` for a state that is owed.
+    let mut letters: BTreeMap<(&str, Seq), Option<&DeadLetter>> = BTreeMap::new();
     let mut revived = Vec::new();
     let mut kv: BTreeMap<(&str, &str), Option<&Vec<u8>>> = BTreeMap::new();
     for (plugin, save) in &left.saves {
         progress.insert(*plugin, &save.progress);
         revived.extend(save.revived.iter().map(|seq| (*plugin, *seq)));
-        parked.extend(save.parked.iter().map(|letter| ((*plugin, letter.seq), letter)));
+        letters.extend(save.owed.iter().map(|seq| ((*plugin, *seq), None)));
+        letters.extend(save.parked.iter().map(|letter| ((*plugin, letter.seq), Some(letter))));
     }
     for (plugin, KvWrite { key, value }) in left.kv() {
         kv.insert((plugin, key), value.as_ref());
@@ -92,24 +94,27 @@ pub(super) async fn saves(link: &mut dyn ServerLink, left: &PluginWrites<'_>) ->
     link.insert(&PLUGINS, progress).await?;
     link.delete(&REVIVED, RowsBatch::of(revived, |(plugin, seq)| [plugin.into(), (seq as i64).into()]))
         .await?;
-    let parked = RowsBatch::of(parked, |((plugin, seq), letter)| {
-        let mark = OperatorAct::mark_of(letter);
-        let tries = serde_json::to_string(&letter.tries).expect("strings and numbers always serialize");
-        let sum = LetterColumns::of(plugin, letter, &tries).sum(mark);
+    let letters = RowsBatch::of(letters, |((plugin, seq), letter)| {
+        let tries = letter.map(|letter| serde_json::to_string(&letter.tries));
+        let tries = tries.transpose().expect("strings and numbers always serialize").unwrap_or_default();
+        let (mark, columns) = match letter {
+            Some(letter) => (OperatorAct::mark_of(letter), LetterColumns::of(plugin, letter, &tries)),
+            None => (OWED_STATE, LetterColumns::owed(plugin, seq)),
+        };
         [
             plugin.into(),
-            (seq as i64).into(),
-            letter.id.as_str().into(),
-            i64::from(letter.attempts).into(),
-            letter.error.as_str().into(),
-            (letter.first_ms as i64).into(),
-            (letter.last_ms as i64).into(),
+            columns.seq.into(),
+            columns.id.into(),
+            columns.attempts.into(),
+            columns.error.into(),
+            columns.first_ms.into(),
+            columns.last_ms.into(),
             mark.into(),
-            tries.into(),
-            sum.into(),
+            columns.tries.into(),
+            columns.sum(mark).into(),
         ]
     });
-    link.insert(&LETTERS, parked).await?;
+    link.insert(&LETTERS, letters).await?;
     let sets = kv.iter().filter_map(|(place, value)| Some((place, (*value)?)));
     let sets = RowsBatch::of(sets, |((plugin, key), value)| {
         let sum = checksum::key_value(plugin, key, value);

@@ -8,7 +8,7 @@ use kubewitness_core::{Seq, StateId, reports};
 use sqlx::SqliteConnection;
 
 use crate::report::ReplayRecord;
-use crate::store::rows::{LetterRange, OperatorAct, SEGMENT, bounded, check, decoded};
+use crate::store::rows::{LetterRange, OWED_STATE, OperatorAct, SEGMENT, bounded, check, decoded};
 use crate::store::sqlite::fault::classify;
 
 pub(super) async fn progress(
@@ -68,6 +68,17 @@ pub(super) async fn letters(
         })
     };
     rows.into_iter().map(letter).collect()
+}
+
+pub(super) async fn owed(
+    connection: &mut SqliteConnection,
+    plugin: &str,
+    from: i64,
+    limit: i64,
+) -> Result<Vec<i64>, JournalError> {
+    let text = "SELECT seq FROM letters WHERE plugin = ? AND seq >= ? AND replaying = ? ORDER BY seq LIMIT ?";
+    let asked = sqlx::query_scalar(text).bind(plugin).bind(from).bind(OWED_STATE).bind(limit);
+    asked.fetch_all(connection).await.map_err(classify)
 }
 
 pub(super) async fn kv(

@@ -192,6 +192,10 @@ impl StoreReader for SqliteConnection {
         query::letters_at(self, plugin, seqs).await
     }
 
+    async fn owed(&mut self, plugin: &str, from: i64, limit: i64) -> StoreResult<Vec<i64>> {
+        backlog::owed(self, plugin, from, limit).await
+    }
+
     async fn stats(&mut self, bytes: u64) -> StoreResult<JournalView> {
         query::stats(self, bytes).await
     }

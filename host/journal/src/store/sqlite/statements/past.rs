@@ -14,7 +14,7 @@ use crate::store::RetentionReader;
 use crate::store::rows::removal::{
     LinkRow, ObjectEnd, SegmentTally, SharedRows, StateReference, StateReferences, TakenStates,
 };
-use crate::store::rows::{OperatorAct, StateEnvelope, StoreResult, decoded};
+use crate::store::rows::{DROPPED, StateEnvelope, StoreResult, decoded};
 use crate::store::sqlite::fault::classify;
 
 fn json<T: serde::Serialize>(values: &[T]) -> String {
@@ -72,10 +72,12 @@ impl RetentionReader for SqliteConnection {
     }
 
     async fn letters_between(&mut self, from: Seq, through: Seq) -> StoreResult<Vec<(Seq, bool)>> {
-        let text = "SELECT seq, min(replaying) FROM letters WHERE seq BETWEEN ? AND ? GROUP BY seq";
-        let query = sqlx::query_as(text).bind(from as i64).bind(through as i64);
+        // Plugin by plugin: the key begins with the plugin, and millions of states may be owed.
+        let text = "SELECT l.seq, min(l.replaying = ?) FROM plugins p CROSS JOIN letters l \
+                    ON l.plugin = p.name AND l.seq BETWEEN ? AND ? GROUP BY l.seq";
+        let query = sqlx::query_as(text).bind(DROPPED).bind(from as i64).bind(through as i64);
         let letters: Vec<(i64, i64)> = query.fetch_all(&mut *self).await.map_err(classify)?;
-        Ok(letters.into_iter().map(|(seq, mark)| (seq as Seq, OperatorAct::of_mark(mark).1)).collect())
+        Ok(letters.into_iter().map(|(seq, is_dropped)| (seq as Seq, is_dropped == 1)).collect())
     }
 
     async fn links(&mut self, streams: &[i64], from: Seq, through: Seq) -> StoreResult<Vec<LinkRow>> {
@@ -244,6 +246,18 @@ impl RetentionReader for SqliteConnection {
         let text = "SELECT id FROM poison WHERE stream IN (SELECT value FROM json_each(?)) AND observed_ms < ? \
                     AND id < (SELECT max(id) FROM poison) LIMIT ?";
         let query = sqlx::query_scalar(text).bind(json(streams)).bind(before_ms.min(i64::MAX as u64) as i64);
+        query.bind(limit as i64).fetch_all(self).await.map_err(classify)
+    }
+
+    async fn records_after(
+        &mut self,
+        streams: &[i64],
+        after: i64,
+        limit: usize,
+    ) -> StoreResult<Vec<(i64, String)>> {
+        let text = "SELECT id, body FROM gaps WHERE seq = 0 AND id > ? AND id < (SELECT max(id) FROM gaps) \
+                    AND stream IN (SELECT value FROM json_each(?)) ORDER BY id LIMIT ?";
+        let query = sqlx::query_as(text).bind(after).bind(json(streams));
         query.bind(limit as i64).fetch_all(self).await.map_err(classify)
     }
 

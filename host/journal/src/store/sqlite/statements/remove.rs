@@ -63,6 +63,7 @@ const SWEEP_OWNED: &str = "DELETE FROM owned WHERE owner = ? AND object = ?";
 const SWEEP_OWNER: &str = "DELETE FROM objects WHERE stream = 0 AND id = ? \
     AND NOT EXISTS (SELECT 1 FROM owned d WHERE d.owner = objects.id)";
 const SWEEP_POISON: &str = "DELETE FROM poison WHERE id = ?";
+const SWEEP_GAP: &str = "DELETE FROM gaps WHERE id = ?";
 const SWEEP_REPORT: &str = "DELETE FROM kv WHERE plugin = ? AND key = ?";
 
 /// Must run within a transaction.
@@ -76,6 +77,7 @@ pub(crate) fn sweep(connection: &Connection, sweep: &UnusedRows) -> RemoveDone {
         (SWEEP_ANCHOR, &sweep.anchors),
         (SWEEP_OWNER, &sweep.owners),
         (SWEEP_POISON, &sweep.poison),
+        (SWEEP_GAP, &sweep.gaps),
     ];
     by_number.into_iter().try_for_each(|(text, numbers)| {
         each(connection, text, numbers, |statement, number| statement.execute((number,)))

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use kubewitness_core::Seq;
 use kubewitness_core::ports::{DeadLetter, KvWrite};
 use rusqlite::types::{ToSqlOutput, Value};
 use rusqlite::{CachedStatement, Connection, ToSql, params};
@@ -10,8 +11,8 @@ use crate::store::PluginWrites;
 use crate::store::rows::checksum::{self, LetterColumns};
 use crate::store::rows::discrepancies::{FoundDifferences, StreamRowChange};
 use crate::store::rows::{
-    GapRow, LetterMarking, ObjectOutcome, ObjectRow, OperatorAct, RowBatch, SnapshotRow, StateKey, StateRow,
-    StreamRow, uid,
+    GapRow, LetterMarking, OWED_STATE, ObjectOutcome, ObjectRow, OperatorAct, RowBatch, SnapshotRow,
+    StateKey, StateRow, StreamRow, uid,
 };
 
 // `OR FAIL`, because the default may keep a journal for each statement in order to undo it alone. Here an
@@ -215,6 +216,7 @@ const NO_KEY: &str = "DELETE FROM kv WHERE plugin = ? AND key = ?";
 pub(crate) struct QueuedSaves {
     progress: Vec<(String, String)>,
     revived: Vec<(String, i64)>,
+    owed: Vec<(String, Seq)>,
     parked: Vec<(String, DeadLetter)>,
     /// By plugin and key; `None` deletes a key.
     kv: BTreeMap<(String, String), Option<Vec<u8>>>,
@@ -227,6 +229,7 @@ impl QueuedSaves {
             let body = serde_json::to_string(&save.progress).expect("strings and numbers always serialize");
             saved.progress.push((plugin.to_string(), body));
             saved.revived.extend(save.revived.iter().map(|seq| (plugin.to_string(), *seq as i64)));
+            saved.owed.extend(save.owed.iter().map(|seq| (plugin.to_string(), *seq)));
             saved.parked.extend(save.parked.iter().map(|letter| (plugin.to_string(), letter.clone())));
         }
         for (plugin, KvWrite { key, value }) in left.kv() {
@@ -242,6 +245,9 @@ impl QueuedSaves {
             statement.execute((plugin, body, sum))
         })?;
         each(connection, REVIVED, self.revived, |statement, revived| statement.execute(revived))?;
+        each(connection, LETTER, self.owed, |statement, (plugin, seq)| {
+            letter(statement, LetterColumns::owed(&plugin, seq), OWED_STATE)
+        })?;
         letters(connection, self.parked)?;
         let (sets, deletes): (Vec<_>, Vec<_>) = self.kv.into_iter().partition(|(_, value)| value.is_some());
         each(connection, KEY_VALUE, sets, |statement, ((plugin, key), value)| {
@@ -254,14 +260,21 @@ impl QueuedSaves {
 }
 
 fn letters(connection: &Connection, parked: Vec<(String, DeadLetter)>) -> WriteDone {
-    each(connection, LETTER, parked, |statement, (plugin, letter)| {
-        let mark = OperatorAct::mark_of(&letter);
-        let tries = serde_json::to_string(&letter.tries).expect("numbers and texts always serialize");
-        let sealed = LetterColumns::of(&plugin, &letter, &tries);
-        let LetterColumns { plugin, seq, id, attempts, error, first_ms, last_ms, tries } = sealed;
-        let sum = sealed.sum(mark);
-        statement.execute(params![plugin, seq, id, attempts, error, first_ms, last_ms, mark, tries, sum])
+    each(connection, LETTER, parked, |statement, (plugin, parked)| {
+        let mark = OperatorAct::mark_of(&parked);
+        let tries = serde_json::to_string(&parked.tries).expect("numbers and texts always serialize");
+        letter(statement, LetterColumns::of(&plugin, &parked, &tries), mark)
     })
+}
+
+fn letter(
+    statement: &mut CachedStatement<'_>,
+    sealed: LetterColumns<'_>,
+    mark: i64,
+) -> rusqlite::Result<usize> {
+    let LetterColumns { plugin, seq, id, attempts, error, first_ms, last_ms, tries } = sealed;
+    let sum = sealed.sum(mark);
+    statement.execute(params![plugin, seq, id, attempts, error, first_ms, last_ms, mark, tries, sum])
 }
 
 /// Marks dead letters as being replayed or dropped, and records who did it and why. A pause has only the

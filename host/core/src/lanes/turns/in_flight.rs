@@ -9,13 +9,13 @@ use hashbrown::HashMap;
 use crate::state::{LaneKey, Seq};
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct FlightEntry {
+pub(in crate::lanes) struct FlightEntry {
     pub lane: LaneKey,
     pub since: Duration,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct InFlight {
+pub(in crate::lanes) struct InFlight {
     flights: HashMap<Seq, FlightEntry>,
     /// The number of states handed over at each moment. A batch has one moment.
     moments: BTreeMap<Duration, u32>,

@@ -1,0 +1,308 @@
+//! Owed states: what waits in a lane that does not move for long, so that the cursor passes it.
+//!
+//! A lane stands still behind a dead letter that holds it, or behind a retry that is far off. Its positions would keep the
+//! cursor, and with it the receipts of everything that was finished since; each would be a hole in the finished ranges,
+//! which every save writes whole. So a row of the journal says of each such state that it is owed. Its position then
+//! counts as finished, as a parked letter's does, and the lane forgets the state but for the number of its rows and
+//! the first of them. Once the lane moves, its rows are read in order ([`Lanes::next_owed`], [`Lanes::return_owed`]).
+//! As long as it has rows, newer states of the lane become rows as well, and no older one of it is without a row: after a
+//! restart, rows come before what is read. So an object's states stay in order.
+//!
+//! A range of positions for each lane was rejected: who finds out whether a position is finished (retention, receipts,
+//! `verify`) would have to know its lane, and the journal has no index from a name to positions.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hashbrown::HashSet;
+
+use super::lane::{Lane, LanePlace, LaneSlot, LatestKey, SlotOrigin};
+use super::{Lanes, SubscriptionFit};
+use crate::config::OnDeadLetter;
+use crate::state::{LaneKey, Seq, State};
+
+/// Lanes that are looked through for one whose namespace has room.
+const LOOKS: usize = 1024;
+
+/// What a lane is owed beyond the states that it holds. Rows from `next` on have not been read back; those before are
+/// in the lane, or finished.
+#[derive(Debug, Default)]
+pub(super) struct LaneDebt {
+    pub next: Seq,
+    pub rows: usize,
+    /// The rows among these that may not be durable.
+    unsaved: usize,
+    /// When the first of them was observed, or earlier.
+    observed_ms: u64,
+    /// As it stands among the lanes that go on, and among the oldest.
+    listed: Option<Seq>,
+    oldest_ms: Option<u64>,
+}
+
+/// Moves a lane to another place in an index.
+fn relist(index: &mut BTreeSet<(u64, LaneKey)>, before: Option<u64>, now: Option<u64>, key: LaneKey) {
+    if let Some(before) = before {
+        index.remove(&(before, key));
+    }
+    index.extend(now.map(|now| (now, key)));
+}
+
+impl LaneDebt {
+    fn add(&mut self, seq: Seq, observed_ms: u64) {
+        if self.rows == 0 || seq < self.next {
+            (self.next, self.observed_ms) = (seq, observed_ms);
+        }
+        self.rows += 1;
+    }
+}
+
+impl Lane {
+    /// Whether a head that is owed keeps the lane from moving.
+    fn is_put_aside(&self) -> bool {
+        self.queue.front().is_some_and(|head| {
+            head.not_before > Duration::ZERO
+                && matches!(head.origin, SlotOrigin::Owed | SlotOrigin::Letter(_))
+        })
+    }
+
+    fn is_held_before(&self, seq: Seq) -> bool {
+        self.held.first().is_some_and(|held| *held < seq)
+    }
+}
+
+impl Lanes {
+    /// Whether the next state of this lane becomes a row.
+    pub(super) fn owes(&self, key: LaneKey, seq: Seq) -> bool {
+        let holds = self.options.on_dead_letter == OnDeadLetter::Hold;
+        self.lanes.get(&key).is_some_and(|lane| {
+            lane.debt.rows > 0 || lane.is_put_aside() || (holds && lane.is_held_before(seq))
+        })
+    }
+
+    /// Makes a row of a state that was just read.
+    pub(super) fn owe(&mut self, key: LaneKey, seq: Seq, observed_ms: u64) {
+        self.owe_all(key);
+        self.positions.close(seq);
+        self.note_owed(key, seq);
+        let lane = self.lanes.entry(key).or_default();
+        lane.debt.add(seq, observed_ms);
+        lane.debt.unsaved += 1;
+        self.place(key, false);
+    }
+
+    fn note_owed(&mut self, key: LaneKey, seq: Seq) {
+        self.letters.owed.push(seq);
+        self.debts.unsaved.insert(seq, key);
+        self.debts.states += 1;
+    }
+
+    /// Makes rows of what waits in a lane behind this position. The lane does not move for long.
+    pub(super) fn owe_lane(&mut self, key: LaneKey, behind: Seq) {
+        let Some(lane) = self.lanes.get_mut(&key) else { return };
+        let waits = |slot: &LaneSlot| {
+            slot.seq > behind && matches!(slot.origin, SlotOrigin::Journal | SlotOrigin::Owed)
+        };
+        let (rows, stay): (Vec<_>, Vec<_>) = std::mem::take(&mut lane.queue).into_iter().partition(waits);
+        lane.queue = stay.into();
+        // From the last to the first, so that `observed_ms` is the first one's.
+        for slot in rows.into_iter().rev() {
+            let observed_ms = self.observed_ms_of(&slot);
+            self.forget_slot(key, &slot);
+            match slot.origin {
+                SlotOrigin::Journal => {
+                    self.positions.finish(slot.seq);
+                    self.note_owed(key, slot.seq);
+                }
+                _ => drop(self.debts.recalled.remove(&slot.seq)),
+            }
+            let is_unsaved = self.debts.unsaved.contains_key(&slot.seq);
+            if let Some(lane) = self.lanes.get_mut(&key) {
+                lane.debt.add(slot.seq, observed_ms);
+                lane.debt.unsaved += usize::from(is_unsaved);
+            }
+        }
+    }
+
+    fn observed_ms_of(&self, slot: &LaneSlot) -> u64 {
+        let known = slot.state.as_ref().map(|state| state.observed_ms);
+        known.or_else(|| Some(self.positions.get(slot.seq)?.observed_ms)).unwrap_or(self.observed_ms)
+    }
+
+    /// Takes a slot that has left its queue out of the figures of the window.
+    fn forget_slot(&mut self, key: LaneKey, slot: &LaneSlot) {
+        match slot.state {
+            Some(_) => {
+                if let Some(lane) = self.lanes.get_mut(&key) {
+                    lane.loaded -= 1;
+                }
+                self.shares.unload(key.namespace, 1);
+            }
+            None => self.shares.recall(key.namespace, 1),
+        }
+        self.retrying -= u64::from(slot.failed.is_some());
+    }
+
+    /// Makes rows of all that a lane has. Its head stays there, with its tries.
+    pub(super) fn owe_all(&mut self, key: LaneKey) {
+        let Some(lane) = self.lanes.get_mut(&key) else { return };
+        let is_flying = lane.place == LanePlace::Flying;
+        let Some(head) = lane.queue.front_mut() else { return };
+        let (seq, is_loaded) = (head.seq, head.state.is_some());
+        if head.origin == SlotOrigin::Journal && is_loaded {
+            head.origin = SlotOrigin::Owed;
+            self.positions.finish(seq);
+            self.note_owed(key, seq);
+            if is_flying {
+                self.debts.recalled.insert(seq);
+            }
+        }
+        self.owe_lane(key, if is_loaded { seq } else { 0 });
+    }
+
+    /// Adds a row from before the start, after the letters that hold lanes. Rows come in order.
+    pub fn owe_again(&mut self, state: &State) {
+        let key = state.lane();
+        self.debts.states += 1;
+        self.lanes.entry(key).or_default().debt.add(state.seq, state.observed_ms);
+        self.place(key, false);
+    }
+
+    /// Notes that these rows are durable.
+    pub fn owed_saved(&mut self, rows: impl IntoIterator<Item = Seq>) {
+        self.debts.saves += 1;
+        for seq in rows {
+            let Some(key) = self.debts.unsaved.remove(&seq) else { continue };
+            if let Some(debt) = self.lanes.get_mut(&key).map(|lane| &mut lane.debt)
+                && debt.rows > 0
+                && seq >= debt.next
+            {
+                debt.unsaved = debt.unsaved.saturating_sub(1);
+            }
+            self.place(key, false);
+        }
+    }
+
+    /// Whether rows are to be saved.
+    pub fn has_unsaved_owed(&self) -> bool {
+        !self.letters.owed.is_empty()
+    }
+
+    /// The number of saves so far: an answer that was asked for before the last one may lack rows.
+    pub fn owed_saves(&self) -> u64 {
+        self.debts.saves
+    }
+
+    /// The position from which rows are read again, if a lane that moves has room for them.
+    pub fn next_owed(&self) -> Option<Seq> {
+        let mut lanes = self.debts.returning.iter().take(LOOKS);
+        lanes.find(|(_, key)| self.shares.fits(key.namespace)).map(|(seq, _)| *seq)
+    }
+
+    /// Lists the lane where its rows are looked for. Called after every change to the lane.
+    pub(super) fn list_debt(&mut self, key: LaneKey) {
+        let Some(lane) = self.lanes.get_mut(&key) else { return };
+        let debt = &lane.debt;
+        let is_still = lane.is_put_aside() || lane.is_held_before(debt.next);
+        let goes_on = debt.rows > debt.unsaved && !is_still && lane.queue.len() <= self.options.depth / 2;
+        let listed = goes_on.then_some(debt.next);
+        let head = lane.queue.front().filter(|head| head.origin == SlotOrigin::Owed);
+        let head = head.and_then(|head| Some(head.state.as_ref()?.observed_ms));
+        let oldest_ms = head.or_else(|| (debt.rows > 0).then_some(debt.observed_ms));
+        let before = (debt.listed, debt.oldest_ms);
+        (lane.debt.listed, lane.debt.oldest_ms) = (listed, oldest_ms);
+        if before.0 != listed {
+            relist(&mut self.debts.returning, before.0, listed, key);
+        }
+        if before.1 != oldest_ms {
+            relist(&mut self.debts.oldest, before.1, oldest_ms, key);
+        }
+    }
+
+    /// Puts rows back into lanes that move, as far as there is room. `states` is what the journal had from `from` on, up
+    /// to `end`, or all if that is `None`; `saves` is what [`owed_saves`](Self::owed_saves) said when it was asked.
+    /// Returns how many rows the journal no longer has.
+    pub fn return_owed(
+        &mut self,
+        from: Seq,
+        states: Vec<(Arc<State>, SubscriptionFit)>,
+        end: Option<Seq>,
+        saves: u64,
+        now: Duration,
+    ) -> usize {
+        let mut stopped = HashSet::new();
+        for (state, fit) in states {
+            let key = state.lane();
+            let Some(lane) = self.lanes.get(&key) else { continue };
+            let is_row = lane.debt.rows > 0 && state.seq >= lane.debt.next;
+            if !is_row || stopped.contains(&key) {
+                continue;
+            }
+            let is_still = lane.is_put_aside() || lane.is_held_before(state.seq);
+            let is_full = lane.queue.len() >= self.options.depth || !self.shares.fits(key.namespace);
+            match is_still || is_full {
+                true => drop(stopped.insert(key)),
+                false => self.return_one(key, state, fit, now),
+            }
+        }
+        // What was not there although it was durable will not come.
+        if saves != self.debts.saves {
+            return 0;
+        }
+        let looked: Vec<LaneKey> =
+            self.debts.returning.range((from, LaneKey::default())..).map(|(_, key)| *key).collect();
+        let mut missing = 0;
+        for key in looked.into_iter().filter(|key| !stopped.contains(key)) {
+            let Some(debt) = self.lanes.get_mut(&key).map(|lane| &mut lane.debt) else { continue };
+            match end {
+                Some(end) if debt.unsaved == 0 && debt.next <= end => debt.next = end + 1,
+                Some(_) => continue,
+                None => {
+                    missing += debt.rows - debt.unsaved;
+                    debt.rows = debt.unsaved;
+                }
+            }
+            self.place(key, false);
+        }
+        self.debts.states -= missing;
+        missing
+    }
+
+    fn return_one(&mut self, key: LaneKey, state: Arc<State>, fit: SubscriptionFit, now: Duration) {
+        let (seq, observed_ms) = (state.seq, state.observed_ms);
+        let is_unsaved = self.debts.unsaved.contains_key(&seq);
+        if let Some(debt) = self.lanes.get_mut(&key).map(|lane| &mut lane.debt) {
+            (debt.next, debt.observed_ms) = (seq + 1, observed_ms);
+            debt.rows -= 1;
+            debt.unsaved -= usize::from(is_unsaved);
+        }
+        if !matches!(fit, SubscriptionFit::Wanted | SubscriptionFit::Latest) {
+            self.filtered += 1;
+            self.debts.states -= 1;
+            self.debts.unsaved.remove(&seq);
+            self.letters.revived.push(seq);
+            return self.place(key, false);
+        }
+        self.supersede(key);
+        let latest = if fit == SubscriptionFit::Latest { LatestKey::of(&state) } else { None };
+        if let Some(newer) = latest {
+            self.replace(key, newer);
+        }
+        self.shares.load(key.namespace, 1);
+        self.debts.recalled.insert(seq);
+        let slot = LaneSlot { latest, ..LaneSlot::new(seq, Some(state), SlotOrigin::Owed, now) };
+        self.lanes.entry(key).or_default().insert(slot);
+        self.meter.adds += 1;
+        self.place(key, false);
+    }
+
+    /// A position from which on receipts are needed, however far the cursor is: there may lie a state that was applied
+    /// and that the journal does not yet know to be finished.
+    pub fn first_recalled(&self) -> Option<Seq> {
+        let returning = self.debts.returning.first().map(|(seq, _)| *seq);
+        let replays = self.replays.keys().next().copied();
+        let recalled = self.debts.recalled.first().copied();
+        let revived = self.letters.revived.iter().min().copied();
+        [returning, replays, recalled, revived].into_iter().flatten().min()
+    }
+}
