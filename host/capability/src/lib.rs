@@ -1,5 +1,5 @@
 //! The capabilities that plugins are granted: databases, destinations, mail servers, ledgers, keys, `kv`, documents, the
-//! cache, the log and the clock. Addresses, files and secrets end here; a plugin sees names.
+//! cache, outcomes, the log and the clock. Addresses, files and secrets end here; a plugin sees names.
 //!
 //! Each capability is one file or folder of its name. [`grants`] opens them from the host's settings. [`session`]
 //! puts the effects of one call together, and keeps all of them with the receipt of the states, or none. Nothing

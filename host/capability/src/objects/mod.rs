@@ -1,5 +1,6 @@
-//! The capabilities that read the journal and the cache. None of them has an effect.
+//! The capabilities that read the journal, the cache and what the host knows of outcomes. None of them has an effect.
 
 pub mod documents;
 pub mod lister;
+pub mod outcomes;
 pub mod subscribed;

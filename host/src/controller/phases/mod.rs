@@ -2,6 +2,7 @@
 //! kept, questions to it say why, and nothing else stops.
 
 mod causes;
+mod finder;
 
 use std::time::Duration;
 
@@ -12,6 +13,8 @@ use kubewitness_journal::{Journal, PhaseIndex};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
+
+pub use finder::JournalOutcomes;
 
 /// In the data folder. It can be deleted at any time.
 pub const FILE: &str = "index/phases.db";
