@@ -1,5 +1,5 @@
 //! The capabilities that plugins are granted: databases, destinations, mail servers, ledgers, keys, `kv`,
-//! documents, the cache, the log and the clock.
+//! documents, the cache, outcomes, the log and the clock.
 //!
 //! A plugin is untrusted code that needs access to the operator's systems. Passing it addresses and
 //! credentials was rejected: it could use them for anything. So addresses, files and secrets end here, and a

@@ -102,8 +102,8 @@
   // Between two looks; and a look takes at most a quarter of the time, so that a slow server is asked less often.
   const PAUSE = 1000;
   const SHARE = 4;
-  // What plugins make of a state comes after it.
-  const AFTERMATH = 2500;
+  // What plugins make of a state comes after it, and so does the cause of a bad end.
+  const AFTERMATH = [2500, 6000];
 
   const touched = new WeakSet();
   let pointer = null;
@@ -495,13 +495,13 @@
     const isOurs = ({ object, owner }) =>
       uid ? object.uid === uid || (owner && owner.uid === uid) : sameKind(kind, object.kind) && (!namespace || object.namespace === namespace);
     let changes = 0;
-    let aftermath = 0;
+    let aftermath = [];
     const renew = follow((state, renew) => {
       if (!isOurs(state)) return;
       changes += 1;
       renew.soon();
-      clearTimeout(aftermath);
-      aftermath = setTimeout(renew.soon, AFTERMATH);
+      aftermath.forEach(clearTimeout);
+      aftermath = AFTERMATH.map((ms) => setTimeout(renew.soon, ms));
     });
 
     // Said aloud now and then, not for each change.

@@ -10,6 +10,7 @@ wasmtime::component::bindgen!({
         "kubewitness:plugin/http": async,
         "kubewitness:plugin/mail": async,
         "kubewitness:plugin/ledger": async,
+        "kubewitness:plugin/outcomes": async,
         "kubewitness:plugin/persons": async,
     },
     exports: { default: async },
@@ -17,7 +18,7 @@ wasmtime::component::bindgen!({
 });
 
 pub use kubewitness::plugin::{
-    clock, config, documents, http, kv, ledger, lister, log, mail, persons, sql, types,
+    clock, config, documents, http, kv, ledger, lister, log, mail, outcomes, persons, sql, types,
 };
 
 /// The export that a plugin may have in addition.

@@ -332,6 +332,7 @@ fn missing_grants(
             "persons" => !grants.ledger.is_empty(),
             "kv" => grants.kv,
             "lister" => !grants.lister.is_empty(),
+            "outcomes" => !grants.outcomes.is_empty(),
             _ => true,
         };
         if !granted {
@@ -370,6 +371,7 @@ fn is_met(need: &str, grants: &GrantsSpec) -> bool {
         "ledger" => grants.ledger.iter().any(|grant| meets(&grant.name)),
         "key" => grants.keys.iter().any(|grant| meets(&grant.name)),
         "lister" => grants.lister.iter().any(meets),
+        "outcomes" => grants.outcomes.iter().any(meets),
         "kv" => grants.kv,
         // A schedule is not a grant: `wrong_schedule` checks it.
         "tick" => true,

@@ -28,11 +28,12 @@ pub enum HostCapability {
     Lister,
     Log,
     Mail,
+    Outcomes,
     Persons,
     Sql,
 }
 
-const CAPABILITIES: [(HostCapability, &str); 11] = [
+const CAPABILITIES: [(HostCapability, &str); 12] = [
     (HostCapability::Clock, "clock"),
     (HostCapability::Config, "config"),
     (HostCapability::Documents, "documents"),
@@ -42,6 +43,7 @@ const CAPABILITIES: [(HostCapability, &str); 11] = [
     (HostCapability::Lister, "lister"),
     (HostCapability::Log, "log"),
     (HostCapability::Mail, "mail"),
+    (HostCapability::Outcomes, "outcomes"),
     (HostCapability::Persons, "persons"),
     (HostCapability::Sql, "sql"),
 ];

@@ -152,6 +152,10 @@ impl RunningController {
             following.follow(every, until).await
         });
         let index = PhaseIndex::new(options.data.join(phases::FILE));
+        shared.set_outcomes(Arc::new(phases::JournalOutcomes {
+            index: index.clone(),
+            journal: journal.clone(),
+        }));
         let indexing = phases::follow(index.clone(), journal.clone(), stop.clone());
         tasks.spawn("index of phases", TaskFate::Finite, indexing);
         let opened = views::HostViews::new(shared.clone(), journal.clone(), election.clone(), mutes, index);

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use kubewitness_capability::{GrantUses, ReportRoom, SecretRedaction, ShippingStatus, SubscribedKinds};
 use kubewitness_core::config::{PluginSpec, SourceSpec, StreamSpec};
-use kubewitness_core::ports::TemplateOffer;
+use kubewitness_core::ports::{NoOutcomes, OutcomeFinder, TemplateOffer};
 use kubewitness_core::redact::RulesInForce;
 use kubewitness_core::views::{ManifestView, ShadowView};
 use kubewitness_dispatch::DispatchHandle;
@@ -104,9 +104,20 @@ pub struct SharedStatus {
     /// The templates that people may submit; `None` if the settings disable it.
     offer: RwLock<Option<Arc<TemplateOffer>>>,
     journal_trouble: RwLock<Option<String>>,
+    /// Why objects ended badly, once there is an index of that.
+    outcomes: OnceLock<Arc<dyn OutcomeFinder>>,
 }
 
 impl SharedStatus {
+    /// The first time counts.
+    pub fn set_outcomes(&self, outcomes: Arc<dyn OutcomeFinder>) {
+        self.outcomes.get_or_init(|| outcomes);
+    }
+
+    pub fn outcomes(&self) -> Arc<dyn OutcomeFinder> {
+        self.outcomes.get().cloned().unwrap_or_else(|| Arc::new(NoOutcomes))
+    }
+
     pub fn set_redaction(&self, redaction: Arc<SecretRedaction>) {
         self.secret_rules.set(redaction.rules());
         *write(&self.redaction) = Some(redaction);

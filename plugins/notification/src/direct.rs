@@ -1,5 +1,6 @@
 //! Without `channels`: posts each transition at once to the destination `people`, with the operator's JSON
-//! template. Each state has its own request and verdict.
+//! template. Each state has its own request and verdict. A bad end whose cause is not known yet comes again a
+//! moment later, if the template says why: its receiver gets one message, and that has the cause.
 
 use std::collections::BTreeSet;
 
@@ -8,6 +9,7 @@ use kubewitness_sdk::{Change, Error, FieldError, State, Status, Verdict, clock, 
 
 use crate::answer::{self, SendAnswer};
 use crate::config::Config;
+use crate::facts::outcomes::{self, CauseState};
 use crate::facts::{self, Facts};
 use crate::mutes::StoredMutes;
 use crate::report::{self, Report};
@@ -16,13 +18,16 @@ use crate::template;
 /// The plugin's name for its destination. The operator says where that is.
 pub const DESTINATION: &str = "people";
 pub const KEY: &str = "idempotency-key";
+/// A bad end comes again after so long, and so often, until its cause is known. The host looks for it after two seconds.
+const CAUSE_AFTER_MS: u64 = 3_000;
+const CAUSE_TRIES: u32 = 2;
 
 pub fn check(config: &Config) -> Vec<FieldError> {
     template::check("template", &config.template, &[])
 }
 
 pub fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {
-    let pointers = template::pointers(&config.template);
+    let (pointers, says_why) = (template::pointers(&config.template), template::says_why(&config.template));
     let mut down: Option<Verdict> = None;
     let mut reports = Vec::new();
     let mutes = match StoredMutes::read() {
@@ -45,7 +50,12 @@ pub fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {
         if let Some(down) = &down {
             return down.clone();
         }
-        let answer = match send(config, &pointers, state) {
+        let request = match request(config, &pointers, state, says_why) {
+            Ok(Some(request)) => Ok(request),
+            Ok(None) => return Verdict::retry_after(CAUSE_AFTER_MS, "its cause is being looked for"),
+            Err(error) => Err(error),
+        };
+        let answer = match request.and_then(|request| http::send(DESTINATION, &request)) {
             Ok(response) => answer::of_status(&response),
             Err(error) => {
                 let lasting =
@@ -94,13 +104,27 @@ fn is_wanted(config: &Config, state: &State) -> bool {
     config.phases.is_empty() || config.phases.iter().any(|wanted| wanted == facts::phase(state))
 }
 
-fn send(config: &Config, pointers: &BTreeSet<String>, state: &State) -> Result<http::Response, Error> {
-    let body = template::fill(&config.template, &facts::of(state, pointers)?);
+/// `None`: its cause will be known soon.
+fn request(
+    config: &Config,
+    pointers: &BTreeSet<String>,
+    state: &State,
+    says_why: bool,
+) -> Result<Option<Request>, Error> {
+    let mut facts = facts::of(state, pointers)?;
+    if says_why
+        && outcomes::add(&mut facts) == CauseState::Pending
+        && state.attempt <= CAUSE_TRIES
+        && clock::now_ms().saturating_sub(state.observed_ms) < outcomes::PATIENCE_MS
+    {
+        return Ok(None);
+    }
+    let body = template::fill(&config.template, &facts);
     let body = serde_json::to_vec(&body).map_err(|error| Error::Invalid(error.to_string()))?;
     let mut headers = vec![
         ("content-type".to_string(), "application/json".to_string()),
         (KEY.to_string(), state.id.clone()),
     ];
     headers.extend(config.headers.iter().map(|(name, value)| (name.clone(), value.clone())));
-    http::send(DESTINATION, &Request { method: "POST".to_string(), path: config.path.clone(), headers, body })
+    Ok(Some(Request { method: "POST".to_string(), path: config.path.clone(), headers, body }))
 }

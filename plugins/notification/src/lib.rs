@@ -34,7 +34,7 @@ impl Plugin for Notification {
             config_schema: include_str!(concat!(env!("OUT_DIR"), "/schema.json")),
             needs_with: vec![("channels", vec!["kv".into(), "tick".into()])],
             needs_without: vec![("channels", vec![format!("http:{}", direct::DESTINATION)])],
-            may_need: vec!["mail".into(), "kv".into()],
+            may_need: vec!["mail".into(), "kv".into(), "outcomes".into()],
             ..About::default()
         }
     }

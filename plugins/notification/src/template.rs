@@ -6,13 +6,13 @@ use std::collections::BTreeSet;
 use kubewitness_sdk::FieldError;
 use serde_json::Value;
 
-use crate::facts::{self, Facts};
+use crate::facts::{self, Facts, outcomes};
 
 const OPEN: &str = "{{";
 const CLOSE: &str = "}}";
 
 /// What the standard template has of a state, beside the text.
-const STANDARD: [&str; 18] = [
+const STANDARD: [&str; 20] = [
     "id",
     "source",
     "kind",
@@ -31,12 +31,14 @@ const STANDARD: [&str; 18] = [
     "ownerName",
     "observedAt",
     "late",
+    outcomes::CAUSE,
+    outcomes::WHY,
 ];
 
 pub fn standard() -> Value {
     let mut template =
         facts::map(STANDARD.map(|name| (name.to_string(), format!("{OPEN}{name}{CLOSE}").into())));
-    template.insert("text".to_string(), "{{kind}} {{namespace}}/{{name}}: {{phase}}".into());
+    template.insert("text".to_string(), "{{kind}} {{namespace}}/{{name}}: {{summary}}".into());
     Value::Object(template)
 }
 
@@ -93,6 +95,15 @@ pub fn check(path: &str, template: &Value, more: &[&str]) -> Vec<FieldError> {
         }
     });
     faults
+}
+
+/// Whether a template says why an object ended badly.
+pub fn says_why(template: &Value) -> bool {
+    let mut says = false;
+    visit("", template, &mut |_, name| {
+        says |= [outcomes::CAUSE, outcomes::WHY, outcomes::SUMMARY].contains(&name)
+    });
+    says
 }
 
 /// The JSON Pointers into the document that a template uses.

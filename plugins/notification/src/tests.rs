@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use kubewitness_sdk::http::{Request, Response};
+use kubewitness_sdk::outcomes::Finding;
 use kubewitness_sdk::{Change, Error, testing};
 use serde_json::{Value, json};
 
@@ -260,4 +261,81 @@ fn a_value_of_the_document_is_filled_where_the_destination_is_one() {
     let config = config(json!({"template": {"pods": "{{/spec/parallelism}}"}}));
     testing::with_host(host.clone(), || Notification::handle(&config, &[moved(1, "a", "x", "y")]));
     assert_eq!(host.0.take(), [json!({"pods": 8})]);
+}
+
+/// A host that looks for causes, and a destination.
+#[derive(Default)]
+struct ExplainingHost {
+    finding: RefCell<Option<Finding>>,
+    asked: RefCell<u32>,
+    sent: RefCell<Vec<Value>>,
+    now_ms: u64,
+}
+
+impl testing::Host for ExplainingHost {
+    fn explain(&self, source: &str, uid: &str) -> Result<Finding, Error> {
+        assert_eq!((source, uid), ("jobs", "uid-a"));
+        *self.asked.borrow_mut() += 1;
+        Ok(self.finding.borrow().clone().unwrap_or(Finding::Pending))
+    }
+    fn http_send(&self, _: &str, request: &Request) -> Result<Response, Error> {
+        self.sent.borrow_mut().push(serde_json::from_slice(&request.body).unwrap());
+        Ok(Response { status: 200, headers: vec![], body: vec![] })
+    }
+    fn now_ms(&self) -> u64 {
+        self.now_ms
+    }
+}
+
+fn failed() -> State {
+    let mut state = moved(2, "a", "Running", "Failed");
+    state.status.terminal = true;
+    state
+}
+
+#[test]
+fn a_failure_is_posted_with_its_cause_once_that_is_known() {
+    let host = Rc::new(ExplainingHost::default());
+    let handle = |state: &State, config: &Config| {
+        testing::with_host(host.clone(), || Notification::handle(config, std::slice::from_ref(state)))
+    };
+    let config = Config::default();
+    let waits = [Verdict::retry_after(3000, "its cause is being looked for")];
+    assert_eq!(handle(&failed(), &config), waits);
+    assert!(host.sent.borrow().is_empty());
+    *host.finding.borrow_mut() = Some(Finding::Found(testing::explanation(&failed(), "out-of-memory")));
+    assert_eq!(handle(&State { attempt: 2, ..failed() }, &config), [Verdict::Done]);
+    let sent = host.sent.take();
+    assert_eq!(sent[0]["text"], "Job default/a: Failed: out-of-memory");
+    assert_eq!(
+        (&sent[0]["cause"], &sent[0]["why"]),
+        (&json!("out-of-memory"), &json!("Failed: out-of-memory"))
+    );
+    // A template that does not say why asks nothing, and neither does a success.
+    let asked = *host.asked.borrow();
+    let short = serde_json::from_value(json!({"template": {"text": "{{phase}}"}})).unwrap();
+    assert_eq!(handle(&failed(), &short), [Verdict::Done]);
+    let mut good = moved(3, "a", "Running", "Succeeded");
+    good.status.terminal = true;
+    assert_eq!(handle(&good, &config), [Verdict::Done]);
+    assert_eq!(*host.asked.borrow(), asked);
+}
+
+#[test]
+fn nobody_waits_for_long_for_a_cause() {
+    let post = |state: State, now_ms: u64| {
+        let host = Rc::new(ExplainingHost { now_ms, ..ExplainingHost::default() });
+        let verdicts =
+            testing::with_host(host.clone(), || Notification::handle(&Config::default(), &[state]));
+        (verdicts, host.sent.take().first().map(|sent| sent["text"].clone()))
+    };
+    let plain = Some(json!("Job default/a: Failed"));
+    assert_eq!(
+        post(State { attempt: 3, ..failed() }, 0),
+        (vec![Verdict::Done], plain.clone()),
+        "a retry costs a try"
+    );
+    assert_eq!(post(failed(), 20_000), (vec![Verdict::Done], plain), "it happened long ago");
+    let (verdicts, sent) = post(State { attempt: 2, ..failed() }, 14_000);
+    assert!(matches!(verdicts[0], Verdict::Retry(_)) && sent.is_none());
 }

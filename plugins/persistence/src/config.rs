@@ -3,9 +3,8 @@
 use std::collections::BTreeSet;
 
 use kubewitness_sdk::FieldError;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer, de};
 
-use crate::retention::KeepRows;
 use crate::schema;
 pub use crate::schema::Type;
 
@@ -36,13 +35,16 @@ pub struct Config {
     pub columns: Vec<Column>,
     /// What object_history keeps of the document of each state, in the column `document`.
     pub documents: Documents,
-    /// Makes the views for dashboards: object_current, object_times, object_queue_times, object_failures and
-    /// object_gpu_hours.
+    /// Makes the views for dashboards: object_current, object_times, object_queue_times, object_failures,
+    /// object_gpu_hours, and with `causes` object_causes.
     pub views: bool,
     /// The resource that object_transitions counts as GPUs, such as `nvidia.com/gpu`: the limits of the containers, times
     /// `parallelism`. Documents are read for it where a phase changes. Left out, GPUs are not counted.
     #[cfg_attr(test, schemars(length(max = 253)))]
     pub gpus: String,
+    /// Writes to object_outcomes why objects ended badly: the cause, the pod and the container that failed first, and the
+    /// sentence for people. The manifest needs the grant `outcomes` and `tick`.
+    pub causes: bool,
     /// How long rows of object_history and object_transitions are kept, such as `90d` or `12h`. Older ones are deleted in
     /// ticks, so the manifest needs `tick`. Left out, they stay.
     #[cfg_attr(test, schemars(with = "Option<String>", regex(pattern = "^[0-9]+[dh]$")))]
@@ -64,6 +66,7 @@ impl Default for Config {
             documents: Documents::None,
             views: false,
             gpus: String::new(),
+            causes: false,
             keep: None,
             prefix: String::new(),
             create: true,
@@ -95,6 +98,36 @@ pub struct Column {
     pub pointer: String,
     #[serde(rename = "type")]
     pub holds: Type,
+}
+
+/// How long rows are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeepRows {
+    pub ms: u64,
+}
+
+impl KeepRows {
+    /// Rows of the last hour are still written to.
+    const LEAST_MS: u64 = 3_600_000;
+
+    fn parse(text: &str) -> Option<Self> {
+        let (number, unit) = match (text.strip_suffix('d'), text.strip_suffix('h')) {
+            (Some(days), _) => (days, 86_400_000),
+            (None, Some(hours)) => (hours, 3_600_000),
+            (None, None) => return None,
+        };
+        let ms = number.parse::<u32>().ok().map(|number| u64::from(number) * unit)?;
+        (ms >= Self::LEAST_MS).then_some(Self { ms })
+    }
+}
+
+impl<'de> Deserialize<'de> for KeepRows {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let wrong =
+            || format!("`{text}` is no time of at least an hour: write days or hours, such as 90d or 12h");
+        Self::parse(&text).ok_or_else(|| de::Error::custom(wrong()))
+    }
 }
 
 pub fn check(config: &Config) -> Vec<FieldError> {
@@ -159,4 +192,19 @@ fn wrong_pointer(pointer: &str) -> Option<String> {
     let escapes = pointer.split('~').skip(1);
     let wrong = escapes.into_iter().any(|after| !after.starts_with(['0', '1']));
     wrong.then(|| "write `~` as `~0`, and `/` within a key as `~1`".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_days_or_hours() {
+        for (text, ms) in [("90d", 7_776_000_000), ("1h", 3_600_000), ("0036h", 129_600_000)] {
+            assert_eq!(KeepRows::parse(text), Some(KeepRows { ms }), "{text}");
+        }
+        for text in ["", "d", "0d", "0h", "59m", "-1d", "1.5d", "90", "99999999999d"] {
+            assert_eq!(KeepRows::parse(text), None, "{text}");
+        }
+    }
 }

@@ -2,7 +2,7 @@
 //! has all of them, and `object_transitions` has each change of a phase. It creates missing tables. It sends
 //! nothing, and writes only to its own tables.
 //!
-//! With `keep` a tick deletes old rows.
+//! With `causes` a tick writes why objects ended badly, and with `keep` it deletes old rows.
 //!
 //! It needs the grant `sql: [{name: main, …}]`. SQLite, PostgreSQL and MySQL get the same tables, in each
 //! one's own types. A state may be delivered more than once. So the writes of a batch share one transaction
@@ -12,10 +12,10 @@ mod columns;
 mod config;
 mod document;
 mod gpus;
-mod retention;
 mod rows;
 mod schema;
 mod tables;
+mod ticks;
 mod transitions;
 
 use std::cell::{Cell, RefCell};
@@ -26,11 +26,9 @@ use kubewitness_sdk::{About, Error, FieldError, Plugin, State, Ticking, Verdict}
 
 use self::columns::{ColumnReader, RowValues};
 pub use self::config::Config;
-use self::schema::PrefixedNames;
+use self::schema::{DATABASE, PrefixedNames};
 use self::tables::ReadyTables;
-
-/// The plugin's name for its database. The operator says which one it is.
-const DATABASE: &str = "main";
+use self::ticks::{outcomes, retention};
 
 pub struct Persistence;
 
@@ -42,7 +40,11 @@ impl Plugin for Persistence {
         About {
             config_schema: include_str!("config.schema.json"),
             needs: vec![format!("sql:{DATABASE}")],
-            needs_with: vec![("keep", vec!["tick".into()])],
+            needs_with: vec![
+                ("keep", vec!["tick".into()]),
+                ("causes", vec!["outcomes".into(), "tick".into()]),
+            ],
+            may_need: vec!["outcomes".into()],
             ..About::default()
         }
     }
@@ -71,8 +73,15 @@ impl Plugin for Persistence {
 
 impl Ticking for Persistence {
     fn tick(config: &Config, _: u64) -> Result<(), String> {
-        let Some(keep) = config.keep else { return Ok(()) };
-        let ticked = ready(config).and_then(|_| retention::tick(config, keep));
+        if !config.causes && config.keep.is_none() {
+            return Ok(());
+        }
+        let ticked = ready(config).and_then(|_| {
+            if config.causes {
+                outcomes::tick(config)?;
+            }
+            config.keep.map_or(Ok(()), |keep| retention::tick(config, keep))
+        });
         // What this instance has seen of the tables may not be so any more.
         Ok(ticked.inspect_err(|_| SEEN.set(None))?)
     }

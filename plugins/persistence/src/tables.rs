@@ -7,9 +7,10 @@ use std::collections::BTreeMap;
 use kubewitness_sdk::sql::{self, Dialect, OnConflict, TableWrite, Value};
 use kubewitness_sdk::{Error, log};
 
-use crate::DATABASE;
 use crate::config::{Column, Config};
-use crate::schema::{self, COLUMNS_TABLE, HISTORY, PrefixedNames, SCHEMA, STATUS, VERSION};
+use crate::schema::{
+    self, COLUMNS_TABLE, CURSORS, DATABASE, HISTORY, PrefixedNames, SCHEMA, STATUS, VERSION,
+};
 
 /// Columns that configurations have added over time. Each costs every write a value, also if no configuration names it
 /// any more.
@@ -40,6 +41,31 @@ pub fn prepare(config: &Config, missing: bool) -> Result<ReadyTables, Error> {
         }
         other => other,
     })
+}
+
+/// Makes the tables of outcomes where they are missing, and their view where views are asked for.
+pub fn prepare_outcomes(config: &Config) -> Result<(), Error> {
+    let dialect = sql::dialect_of(DATABASE)?;
+    let tables = Tables { config, names: PrefixedNames(&config.prefix), dialect };
+    let asked = format!("SELECT count(*) FROM {} WHERE 1 = 0", tables.names.of(CURSORS));
+    match sql::query(DATABASE, &asked, &[]) {
+        Ok(_) => {}
+        Err(Error::Invalid(message)) if !message.contains("no such table") => {
+            return Err(Error::Invalid(message));
+        }
+        Err(Error::Invalid(_)) if !config.create => {
+            return Err(tables.for_an_administrator("tables for `causes` are missing, and `create` is false"));
+        }
+        Err(Error::Invalid(_)) => {
+            let made = schema::outcome_tables(tables.names, dialect);
+            made.iter().try_for_each(|statement| tables.make(statement))?;
+        }
+        Err(error) => return Err(error),
+    }
+    match config.views && config.create {
+        true => tables.make(&schema::causes_view(tables.names, dialect)),
+        false => Ok(()),
+    }
 }
 
 struct Tables<'c> {

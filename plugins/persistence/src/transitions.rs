@@ -10,8 +10,8 @@ use kubewitness_sdk::sql::{self, OnConflict, TableWrite, Value};
 use kubewitness_sdk::{Error, State, time};
 
 use crate::config::Config;
-use crate::schema::{PrefixedNames, STATUS, TRANSITION, TRANSITIONS, TRANSITIONS_KEY};
-use crate::{DATABASE, gpus, rows};
+use crate::schema::{DATABASE, PrefixedNames, STATUS, TRANSITION, TRANSITIONS, TRANSITIONS_KEY};
+use crate::{gpus, rows};
 
 /// Objects of one question. Numbers of parameters are powers of two up to it, so that the database prepares few
 /// statements.

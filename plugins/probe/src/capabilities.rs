@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use kubewitness_sdk::http::Request;
 use kubewitness_sdk::sql::{OnConflict, TableCopy, TableWrite, Value};
-use kubewitness_sdk::{Error, State, clock, documents, http, kv, ledger, lister, sql};
+use kubewitness_sdk::{Error, State, clock, documents, http, kv, ledger, lister, outcomes, sql};
 
 use crate::number;
 
@@ -47,6 +47,8 @@ pub fn obey(name: &str, words: &[&str], state: &State) -> Option<String> {
             lister::by_index(source, index, key, 10)
                 .map(|found| found.into_iter().map(|object| object.name).collect::<Vec<_>>()),
         ),
+        ("outcomes.explain", [source, uid]) => tell(outcomes::explain(source, uid)),
+        ("outcomes.changes", [after @ ..]) => tell(outcomes::changes(&after.join(""), 10)),
         ("document", []) => tell(documents::json(state.seq)),
         ("document", [pointer]) => tell(documents::get(state.seq, pointer)),
         ("document.of", [seq]) => tell(documents::json(number(seq))),

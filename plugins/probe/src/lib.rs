@@ -40,6 +40,7 @@ impl Plugin for Probe {
         About {
             config_schema: r#"{"type":"object"}"#,
             needs: vec!["kv".to_string(), "sql:main".to_string()],
+            may_need: vec!["outcomes".to_string()],
             ..About::default()
         }
     }

@@ -78,6 +78,26 @@ pub mod lister {
     }
 }
 
+/// Why objects of granted sources ended badly.
+pub mod outcomes {
+    use super::raw;
+    use crate::Error;
+    pub use crate::bindings::kubewitness::plugin::outcomes::{
+        ChangePage, ChangedOutcome, Explanation, Finding,
+    };
+
+    /// Why one object ended badly. The cause is known some seconds after the end: [`Finding::Pending`] until then.
+    pub fn explain(source: &str, uid: &str) -> Result<Finding, Error> {
+        raw::outcomes::explain(source, uid)
+    }
+
+    /// The outcomes that changed after a place: [`ChangePage::next`] of the page before, or an empty text. Keep the next place
+    /// in the transaction in which you write what the page says.
+    pub fn changes(after: &str, limit: u32) -> Result<ChangePage, Error> {
+        raw::outcomes::changes(after, limit)
+    }
+}
+
 /// Granted databases. The writes of one `handle` share a transaction with the receipts.
 pub mod sql {
     use super::raw;

@@ -75,7 +75,7 @@ pub mod bindings {
 pub use bindings::kubewitness::plugin::types::{
     Change, Error, FieldError, ObjectRef, RetryLater, State, Status, Verdict,
 };
-pub use capability::{clock, documents, http, kv, ledger, lister, log, mail, persons, sql};
+pub use capability::{clock, documents, http, kv, ledger, lister, log, mail, outcomes, persons, sql};
 pub use plugin::{About, Plugin, Ticking};
 
 #[doc(hidden)]

@@ -24,6 +24,7 @@ use std::rc::Rc;
 use crate::http::{Request, Response};
 use crate::log::Level;
 use crate::mail::{Message, Refusal};
+use crate::outcomes::{ChangePage, Explanation, Finding};
 use crate::sql::{Dialect, TableCopy, TableWrite, Value};
 use crate::{Change, Error, ObjectRef, State, Status};
 
@@ -65,6 +66,12 @@ pub trait Host {
     }
     fn lister_list(&self, source: &str, index: &str, key: &str, limit: u32) -> Result<Vec<ObjectRef>, Error> {
         denied("lister")
+    }
+    fn explain(&self, source: &str, uid: &str) -> Result<Finding, Error> {
+        denied("outcomes")
+    }
+    fn outcome_changes(&self, after: &str, limit: u32) -> Result<ChangePage, Error> {
+        denied("outcomes")
     }
     fn sql_dialect(&self, database: &str) -> Result<Dialect, Error> {
         denied("sql")
@@ -184,6 +191,31 @@ pub fn status(phase: &str) -> Status {
     }
 }
 
+/// The explanation of an object that ended for this cause, with everything else empty.
+pub fn explanation(state: &State, kind: &str) -> Explanation {
+    Explanation {
+        object: state.object.clone(),
+        seq: state.seq,
+        ended_ms: state.observed_ms,
+        kind: kind.to_string(),
+        headline: format!("Failed: {kind}"),
+        sentence: format!("Ran 4 s, failed: {kind}"),
+        doubt: String::new(),
+        failed: None,
+        container: String::new(),
+        container_role: String::new(),
+        exit_code: None,
+        signal: None,
+        node: String::new(),
+        reason: String::new(),
+        message: String::new(),
+        by: String::new(),
+        cause_ms: state.observed_ms,
+        cause_seq: state.seq,
+        extra: Vec::new(),
+    }
+}
+
 /// The functions of the generated imports, over the test's host.
 pub(crate) mod raw {
     macro_rules! forward {
@@ -210,6 +242,10 @@ pub(crate) mod raw {
         lister {
             get => lister_get(source: &str, namespace: &str, name: &str) -> Result<Option<String>, Error>;
             list => lister_list(source: &str, index: &str, key: &str, limit: u32) -> Result<Vec<ObjectRef>, Error>;
+        }
+        outcomes {
+            explain => explain(source: &str, uid: &str) -> Result<Finding, Error>;
+            changes => outcome_changes(after: &str, limit: u32) -> Result<ChangePage, Error>;
         }
         sql {
             dialect_of => sql_dialect(database: &str) -> Result<Dialect, Error>;

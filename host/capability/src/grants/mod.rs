@@ -22,6 +22,7 @@ use kubewitness_core::intents::writes::WriteNotes;
 use kubewitness_core::limits::TICK_TIMEOUT;
 use kubewitness_core::ports::{
     DocumentReader, DurableCursor, GrantError, GrantProvider, Ledgers, NOTE, NoteStore, ObjectLister,
+    OutcomeFinder,
 };
 use thiserror::Error;
 
@@ -31,6 +32,7 @@ use crate::ledger::ship::{ShipPauses, ShippingStatus};
 use crate::ledger::{LedgerDatabases, PluginLedger};
 use crate::mail::MailRelay;
 use crate::objects::lister;
+use crate::objects::outcomes::GrantedOutcomes;
 use crate::objects::subscribed::SubscribedKinds;
 use crate::secrets::redaction::{RedactedDocuments, SecretRedaction, ThreadParty};
 use crate::secrets::signing_keys::SigningKey;
@@ -76,6 +78,7 @@ pub struct SharedServices {
 pub struct PluginServices {
     pub documents: Arc<dyn DocumentReader>,
     pub lister: Arc<dyn ObjectLister>,
+    pub outcomes: Arc<dyn OutcomeFinder>,
     /// The kinds whose states the plugin receives.
     pub subscribed: SubscribedKinds,
     pub clock: Arc<dyn Clock>,
@@ -295,6 +298,13 @@ impl OpenCapabilities {
             tick_timeout: spec.tick.map(|tick| tick.timeout()).unwrap_or(TICK_TIMEOUT),
             deciders: self.deciders.clone(),
             lister: lister::GrantedLister::new(backing.lister.clone(), &grants.lister, redacted.clone()),
+            outcomes: GrantedOutcomes::new(
+                backing.outcomes.clone(),
+                documents.clone(),
+                &grants.outcomes,
+                redacted.clone(),
+                backing.clock.clone(),
+            ),
             documents: match redacted.clone() {
                 Some(redacted) => Arc::new(redacted),
                 None => documents,

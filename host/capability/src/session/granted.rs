@@ -22,6 +22,7 @@ use crate::kv::PluginKv;
 use crate::ledger::{LedgerDatabases, PluginLedger};
 use crate::mail::MailRelay;
 use crate::objects::lister;
+use crate::objects::outcomes::GrantedOutcomes;
 use crate::objects::subscribed::SubscribedKinds;
 use crate::receipts::{AppliedReceipts, ReceiptMark, SavedCursors};
 use crate::secrets::redaction::RedactedDocuments;
@@ -221,6 +222,7 @@ pub struct PluginAccess {
     pub tick_timeout: Duration,
     pub deciders: LedgerDatabases,
     pub lister: lister::GrantedLister,
+    pub outcomes: GrantedOutcomes,
     pub documents: Arc<dyn DocumentReader>,
     /// Documents as the API server sent them, for the digest.
     pub raw: Arc<dyn DocumentReader>,

@@ -27,7 +27,7 @@ use bytes::Bytes;
 use kubewitness_core::config::SqlAccess;
 use kubewitness_core::ports::{
     EffectSession, GrantError, HttpRequest, HttpResponse, KvWrite, KvWrites, LogLevel, MailMessage,
-    MailRefusal, ShownState, SqlDialect, SqlValue, TableCopy, TableWrite,
+    MailRefusal, OutcomeFinding, OutcomePage, ShownState, SqlDialect, SqlValue, TableCopy, TableWrite,
 };
 use kubewitness_core::{ObjectRef, Seq, State, StateId};
 use tokio::time::Instant;
@@ -352,6 +352,17 @@ impl EffectSession for CallSession {
     ) -> Result<Vec<ObjectRef>, GrantError> {
         self.granted.uses.count("lister", source);
         self.granted.lister.list(source, index, key, limit)
+    }
+
+    async fn outcome(&mut self, source: &str, uid: &str) -> Result<OutcomeFinding, GrantError> {
+        self.granted.uses.count("outcomes", source);
+        self.granted.outcomes.explain(source, uid).await
+    }
+
+    async fn outcome_changes(&mut self, after: &str, limit: usize) -> Result<OutcomePage, GrantError> {
+        let page = self.granted.outcomes.changes(after, limit).await?;
+        self.granted.outcomes.sources().for_each(|source| self.granted.uses.count("outcomes", source));
+        Ok(page)
     }
 
     fn log(&self, level: LogLevel, message: &str, fields: &[(String, String)]) {

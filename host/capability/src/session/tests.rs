@@ -9,8 +9,8 @@ use kubewitness_core::clock::SystemClock;
 use kubewitness_core::config::{HostSpec, PluginSpec, SqlAccess};
 use kubewitness_core::index::IndexSet;
 use kubewitness_core::ports::{
-    CurrentObject, DocumentReader, GrantProvider, JournalError, NoteDurability, NoteStore, ObjectLister,
-    ObjectSelection, OnConflict, SelectError, SelectedObjects, StateDelivery,
+    CurrentObject, DocumentReader, GrantProvider, JournalError, NoOutcomes, NoteDurability, NoteStore,
+    ObjectLister, ObjectSelection, OnConflict, SelectError, SelectedObjects, StateDelivery,
 };
 use kubewitness_core::views::ObjectCounts;
 use kubewitness_core::{Change, State, Version};
@@ -23,6 +23,7 @@ use crate::{CapabilityError, OpenCapabilities, PluginServices, SubscribedKinds};
 mod documents;
 mod kills;
 mod ledgers;
+mod outcomes;
 mod requests;
 mod servers;
 mod settings;
@@ -180,6 +181,7 @@ fn backing(cursor: Seq) -> PluginServices {
     PluginServices {
         documents: Arc::new(SessionPapers),
         lister: Arc::new(EmptyCache),
+        outcomes: Arc::new(NoOutcomes),
         subscribed: SubscribedKinds::of([Some(("batch".to_owned(), "Job".to_owned()))]),
         clock: Arc::new(SystemClock::default()),
         uses: Arc::default(),

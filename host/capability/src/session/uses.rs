@@ -19,8 +19,8 @@ const ACCESSES: [SqlAccess; 3] = [SqlAccess::Read, SqlAccess::Write, SqlAccess::
 impl GrantUses {
     pub fn of(grants: &GrantsSpec) -> Self {
         let mut uses = Self::default();
-        let GrantsSpec { sql, http, mail, ledger, keys, kv, lister, documents } = grants;
-        let names: [(&str, Vec<&str>); 8] = [
+        let GrantsSpec { sql, http, mail, ledger, keys, kv, lister, outcomes, documents } = grants;
+        let names: [(&str, Vec<&str>); 9] = [
             ("sql", sql.iter().map(|grant| grant.name.as_str()).collect()),
             ("http", http.iter().map(|grant| grant.name.as_str()).collect()),
             ("mail", mail.iter().map(|grant| grant.name.as_str()).collect()),
@@ -28,6 +28,7 @@ impl GrantUses {
             ("key", keys.iter().map(|grant| grant.name.as_str()).collect()),
             ("kv", kv.then_some("").into_iter().collect()),
             ("lister", lister.iter().map(String::as_str).collect()),
+            ("outcomes", outcomes.iter().map(String::as_str).collect()),
             // Redacted documents need no grant.
             ("documents", (*documents != DocumentsGrant::Redacted).then_some("").into_iter().collect()),
         ];

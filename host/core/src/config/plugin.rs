@@ -247,6 +247,10 @@ pub struct GrantsSpec {
     /// The sources whose cache the plugin may read.
     #[serde(default)]
     pub lister: Vec<String>,
+    /// The sources of which the plugin may ask why their objects ended badly. The answers tell of the objects' pods, also
+    /// where the plugin has no subscription to pods.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub outcomes: Vec<String>,
     /// Whether the plugin reads documents as the API server sent them, secrets included, or the digest of them.
     #[serde(default)]
     pub documents: DocumentsGrant,

@@ -3,8 +3,9 @@
 //!
 //! A row has the position of the end state. `due` is set while the object needs an explanation, or another
 //! one; its old word stays until then. `tries` counts the failed explanations since. `owner` is the outermost
-//! owner, by which a late pod finds the objects between itself and that owner. The row is removed with its
-//! object.
+//! owner, by which a late pod finds the objects between itself and that owner. `number` ascends in the order
+//! of explanations, so that plugins ask for what changed ([`changed`](super::changed)). The row is removed
+//! with its object.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,12 +16,12 @@ use kubewitness_core::{Change, Seq, State};
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
 use super::table::signed;
-use super::{PhasePage, TimeInPhase};
+use super::{PhasePage, TimeInPhase, changed};
 
 pub(super) const TABLES: &str = "
 CREATE TABLE causes (
     object INTEGER PRIMARY KEY, source TEXT NOT NULL, seq INTEGER NOT NULL, owner TEXT,
-    due INTEGER, tries INTEGER NOT NULL DEFAULT 0, kind TEXT
+    due INTEGER, tries INTEGER NOT NULL DEFAULT 0, kind TEXT, number INTEGER
 ) STRICT;
 CREATE INDEX causes_by_kind ON causes (kind, source, seq) WHERE kind IS NOT NULL;
 CREATE INDEX causes_by_owner ON causes (owner, seq) WHERE owner IS NOT NULL;
@@ -88,7 +89,7 @@ pub(super) fn take(
         statement.execute(params![object, &*state.source, signed(state.seq), owner, due])?;
     } else if state.change == Change::Present && open.is_some_and(outcomes::is_bad_phase) {
         // It is running again.
-        rows.prepare_cached("DELETE FROM causes WHERE object = ?1")?.execute([object])?;
+        withdraw(rows, object)?;
     }
     Ok(())
 }
@@ -195,16 +196,32 @@ pub(super) fn keep(
 ) -> rusqlite::Result<()> {
     let transaction = connection.transaction()?;
     for (outcome, kind) in explained {
-        match kind {
-            Some(kind) => transaction
-                .prepare_cached("UPDATE causes SET kind = ?2, due = NULL, tries = 0 WHERE object = ?1")?
-                .execute(params![outcome.object, kind.as_str()])?,
-            None => transaction
-                .prepare_cached("DELETE FROM causes WHERE object = ?1")?
-                .execute([outcome.object])?,
+        let Some(kind) = kind else {
+            withdraw(&transaction, outcome.object)?;
+            continue;
         };
+        let number = changed::next_number(&transaction)?;
+        transaction
+            .prepare_cached(
+                "UPDATE causes SET kind = ?2, due = NULL, tries = 0, number = ?3 WHERE object = ?1",
+            )?
+            .execute(params![outcome.object, kind.as_str(), number])?;
     }
     transaction.commit()
+}
+
+/// There is nothing to say of it any more. Whoever was given its word is told so.
+fn withdraw(rows: &Transaction<'_>, object: i64) -> rusqlite::Result<()> {
+    rows.prepare_cached("DELETE FROM causes WHERE object = ?1 AND number IS NULL")?.execute([object])?;
+    let known = rows.prepare_cached("SELECT 1 FROM causes WHERE object = ?1")?.exists([object])?;
+    if known {
+        let number = changed::next_number(rows)?;
+        rows.prepare_cached(
+            "UPDATE causes SET kind = NULL, due = NULL, tries = 0, number = ?2 WHERE object = ?1",
+        )?
+        .execute(params![object, number])?;
+    }
+    Ok(())
 }
 
 /// The causes of these objects, by their indexes in the list. Objects without a cause are left out.

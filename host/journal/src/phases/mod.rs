@@ -9,6 +9,7 @@
 //! words in.
 
 mod causes;
+mod changed;
 mod ended;
 mod table;
 
@@ -17,7 +18,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use kubewitness_core::ports::{Backlog, JournalError};
+use kubewitness_core::ports::{Backlog, ChangeQuestion, JournalError, KeptOutcome, OutcomeChanges};
 use kubewitness_core::views::CauseKind;
 use kubewitness_core::{Seq, StateId};
 use tokio::sync::{Notify, watch};
@@ -231,6 +232,23 @@ impl PhaseIndex {
             return Ok(HashMap::new());
         }
         self.with(move |table| table.causes(&objects)).await
+    }
+
+    /// Outcomes whose words changed, in that order. Refused where the index can't be used.
+    pub async fn changed_outcomes(&self, question: ChangeQuestion) -> StoreResult<OutcomeChanges> {
+        if let Some(trouble) = self.trouble() {
+            return Err(JournalError::Unavailable(trouble));
+        }
+        self.with(move |table| table.changed_outcomes(&question)).await
+    }
+
+    /// The outcome of one object. Refused where the index can't be used.
+    pub async fn kept_outcome(&self, source: &str, uid: &str) -> StoreResult<KeptOutcome> {
+        if let Some(trouble) = self.trouble() {
+            return Err(JournalError::Unavailable(trouble));
+        }
+        let (source, uid) = (source.to_owned(), uid.to_owned());
+        self.with(move |table| table.kept_outcome(&source, &uid)).await
     }
 
     /// Outcomes with a cause, the newest first. Fails if the index can't be used.

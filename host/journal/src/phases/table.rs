@@ -6,6 +6,7 @@
 //! | `objects` | an object of a source |
 //! | `times` | a time of an object in a phase |
 //! | `causes` | why an object ended badly (see `causes.rs`) |
+//! | `explanations` | how many explanations there were (see `changed.rs`) |
 //!
 //! A time has a `rank`, by which it is found and ordered. The rank of an ended time is the position of the
 //! state that ended it. The rank of an open time is [`OPEN`] plus the position of the state that began it. So
@@ -20,7 +21,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kubewitness_core::ports::JournalError;
+use kubewitness_core::ports::{ChangeQuestion, JournalError, KeptOutcome, OutcomeChanges};
 use kubewitness_core::story::outcomes;
 use kubewitness_core::views::CauseKind;
 use kubewitness_core::{Change, Seq, State, kinds};
@@ -28,13 +29,14 @@ use rusqlite::{CachedStatement, Connection, OptionalExtension, Transaction, para
 
 use super::causes::{self, CauseQuery, OpenOutcome};
 use super::ended::{self, NamedEnd, NamedEndQuery};
-use super::{PhasePage, PhaseQuery, TimeInPhase};
+use super::{PhasePage, PhaseQuery, TimeInPhase, changed};
 use crate::store::rows::StoreResult;
 
 /// "KWP1".
 const APPLICATION_ID: i64 = 0x4B57_5031;
-/// Version 2 added the names of ended objects, version 3 causes, and version 4 the owners of causes.
-const VERSION: i64 = 4;
+/// Version 2 added the names of ended objects, version 3 causes, version 4 the owners of causes, and version 5
+/// their numbers.
+const VERSION: i64 = 5;
 /// The rank of an open time is beyond all positions.
 pub(super) const OPEN: u64 = 1 << 62;
 /// Only a tool that somebody runs on the file can hold its lock.
@@ -101,11 +103,15 @@ impl PhaseTable {
         connection.set_prepared_statement_cache_capacity(32);
         let number = |name: &str| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
         match (number("application_id")?, number("user_version")?) {
-            (APPLICATION_ID, VERSION) => Ok(Some(Self { connection })),
+            (APPLICATION_ID, VERSION) => {
+                changed::leave_out(&connection)?;
+                Ok(Some(Self { connection }))
+            }
             (0, 0) => {
                 let transaction = connection.transaction()?;
                 transaction.execute_batch(TABLES)?;
                 transaction.execute_batch(causes::TABLES)?;
+                transaction.execute_batch(changed::TABLES)?;
                 transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
                 transaction.pragma_update(None, "user_version", VERSION)?;
                 transaction.commit()?;
@@ -127,6 +133,7 @@ impl PhaseTable {
         for table in ["reached", "objects", "times", "causes"] {
             transaction.execute(&format!("DELETE FROM {table}"), [])?;
         }
+        transaction.execute(changed::ANEW, [])?;
         transaction.commit()
     }
 
@@ -201,6 +208,14 @@ impl PhaseTable {
 
     pub fn causes(&self, objects: &[(String, String)]) -> rusqlite::Result<HashMap<usize, CauseKind>> {
         causes::of(&self.connection, objects)
+    }
+
+    pub fn changed_outcomes(&self, question: &ChangeQuestion) -> rusqlite::Result<OutcomeChanges> {
+        changed::since(&self.connection, question)
+    }
+
+    pub fn kept_outcome(&self, source: &str, uid: &str) -> rusqlite::Result<KeptOutcome> {
+        changed::kept_outcome(&self.connection, source, uid)
     }
 
     pub fn find_by_cause(&self, query: &CauseQuery) -> rusqlite::Result<PhasePage> {

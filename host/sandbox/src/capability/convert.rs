@@ -3,12 +3,13 @@
 
 use kubewitness_core::ObjectRef;
 use kubewitness_core::ports::{
-    HttpRequest, HttpResponse, LogLevel, MailMessage, MailRefusal, OnConflict, SqlDialect, SqlValue,
-    TableCopy, TableWrite,
+    ChangedOutcome, ExplainedOutcome, HttpRequest, HttpResponse, LogLevel, MailMessage, MailRefusal,
+    OnConflict, OutcomeFinding, OutcomePage, SqlDialect, SqlValue, TableCopy, TableWrite,
 };
+use kubewitness_core::views::{Cause, ContainerRole, FailedContainer};
 
 use crate::bindings::types::ObjectRefResult;
-use crate::bindings::{http, log, mail, sql};
+use crate::bindings::{http, log, mail, outcomes, sql};
 
 /// The bytes of a value in addition to its text.
 const VALUE_BYTES: usize = 16;
@@ -127,6 +128,88 @@ pub fn object_bytes(object: &ObjectRef) -> usize {
 pub fn object(object: ObjectRef) -> ObjectRefResult {
     let ObjectRef { group, version, kind, namespace, name, uid } = object;
     ObjectRefResult { group, version, kind, namespace, name, uid }
+}
+
+pub fn finding(finding: OutcomeFinding) -> outcomes::Finding {
+    match finding {
+        OutcomeFinding::Nothing => outcomes::Finding::Nothing,
+        OutcomeFinding::Pending => outcomes::Finding::Pending,
+        OutcomeFinding::Explained(told) => outcomes::Finding::Found(explanation(*told)),
+    }
+}
+
+fn explanation(told: ExplainedOutcome) -> outcomes::Explanation {
+    let ExplainedOutcome { object: ended, seq, ended_ms, headline, sentence, doubt, cause } = told;
+    let Cause { kind, object: failed, container, node, reason, message, by, at_ms, seq: cause_seq } = cause;
+    let role = container.as_ref().map_or("", |container| match container.role {
+        ContainerRole::Init => "init",
+        ContainerRole::Main => "main",
+        ContainerRole::Sidecar => "sidecar",
+    });
+    let FailedContainer { name, exit_code, signal, .. } = container.unwrap_or_default();
+    outcomes::Explanation {
+        object: object(ended),
+        seq,
+        ended_ms,
+        kind: kind.as_str().to_owned(),
+        headline,
+        sentence,
+        doubt,
+        failed: failed.map(object),
+        container: name,
+        container_role: role.to_owned(),
+        exit_code,
+        signal,
+        node: node.unwrap_or_default(),
+        reason,
+        message,
+        by,
+        cause_ms: at_ms,
+        cause_seq,
+        extra: Vec::new(),
+    }
+}
+
+pub fn finding_bytes(finding: &outcomes::Finding) -> usize {
+    let outcomes::Finding::Found(told) = finding else { return 0 };
+    let reference = |it: &ObjectRefResult| {
+        [&it.group, &it.version, &it.kind, &it.namespace, &it.name, &it.uid]
+            .map(String::len)
+            .iter()
+            .sum::<usize>()
+    };
+    let texts = [
+        &told.kind,
+        &told.headline,
+        &told.sentence,
+        &told.doubt,
+        &told.container,
+        &told.node,
+        &told.reason,
+        &told.message,
+        &told.by,
+    ];
+    reference(&told.object)
+        + told.failed.as_ref().map_or(0, reference)
+        + texts.map(String::len).iter().sum::<usize>()
+}
+
+pub fn change_page(page: OutcomePage) -> outcomes::ChangePage {
+    let OutcomePage { outcomes: changed, next, has_more, is_restarted } = page;
+    let changed = changed.into_iter().map(|outcome| {
+        let ChangedOutcome { source, namespace, name, uid, seq, kind } = outcome;
+        let kind = kind.map(|kind| kind.as_str().to_owned());
+        outcomes::ChangedOutcome { source, namespace, name, uid, seq, kind }
+    });
+    outcomes::ChangePage { outcomes: changed.collect(), next, more: has_more, restarted: is_restarted }
+}
+
+pub fn change_page_bytes(page: &outcomes::ChangePage) -> usize {
+    let texts = |it: &outcomes::ChangedOutcome| {
+        let kind = it.kind.as_ref().map_or(0, String::len);
+        VALUE_BYTES + it.source.len() + it.namespace.len() + it.name.len() + it.uid.len() + kind
+    };
+    page.next.len() + page.outcomes.iter().map(texts).sum::<usize>()
 }
 
 pub fn level(level: log::Level) -> LogLevel {

@@ -14,7 +14,9 @@ use kubewitness_core::ports::{GrantError, LogLevel};
 use kubewitness_core::shortened;
 
 use crate::bindings::types::{Error, ObjectRefResult};
-use crate::bindings::{clock, config, documents, http, kv, ledger, lister, log, mail, persons, sql, types};
+use crate::bindings::{
+    clock, config, documents, http, kv, ledger, lister, log, mail, outcomes, persons, sql, types,
+};
 use crate::guest::GuestState;
 use crate::tally::HostCapability;
 
@@ -258,6 +260,26 @@ impl lister::Host for GuestState {
         drop(time);
         self.answer(found.iter().map(convert::object_bytes).sum())?;
         Ok(found.into_iter().map(convert::object).collect())
+    }
+}
+
+impl outcomes::Host for GuestState {
+    async fn explain(&mut self, source: String, uid: String) -> Result<outcomes::Finding, Error> {
+        let (session, time) = self.open(HostCapability::Outcomes, source.len() + uid.len())?;
+        let found = session.outcome(&source, &uid).await.map_err(refusal)?;
+        drop(time);
+        let found = convert::finding(found);
+        self.answer(convert::finding_bytes(&found))?;
+        Ok(found)
+    }
+
+    async fn changes(&mut self, after: String, limit: u32) -> Result<outcomes::ChangePage, Error> {
+        let (session, time) = self.open(HostCapability::Outcomes, after.len())?;
+        let page = session.outcome_changes(&after, limit as usize).await.map_err(refusal)?;
+        drop(time);
+        let page = convert::change_page(page);
+        self.answer(convert::change_page_bytes(&page))?;
+        Ok(page)
     }
 }
 

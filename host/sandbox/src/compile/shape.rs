@@ -13,14 +13,26 @@ const HANDLER: &str = "kubewitness:plugin/handler";
 pub const TICKER: &str = "kubewitness:plugin/ticker";
 
 /// The version of the interfaces that this controller implements.
-const SPOKEN: (u64, u64) = (1, 1);
+const SPOKEN: (u64, u64) = (1, 2);
 
 /// The advice if the versions don't match.
 pub const OTHERWISE: &str = "build it against that version, or run a controller that knows it";
 
 /// Interfaces that a plugin can import, beside the types that they share.
-const CAPABILITIES: [&str; 11] =
-    ["clock", "config", "documents", "http", "kv", "ledger", "lister", "log", "mail", "persons", "sql"];
+const CAPABILITIES: [&str; 12] = [
+    "clock",
+    "config",
+    "documents",
+    "http",
+    "kv",
+    "ledger",
+    "lister",
+    "log",
+    "mail",
+    "outcomes",
+    "persons",
+    "sql",
+];
 
 /// The parts of WASI that are linked, with empty implementations.
 const WASI: [&str; 6] =
@@ -153,9 +165,9 @@ mod tests {
         for (exports, word) in [
             (&[][..], "exports nothing"),
             (&["wasi:cli/run@0.2.0"], "`wasi:cli/run@0.2.0`"),
-            (&["kubewitness:plugin/handler@2.0.0"], "speaks 1.1"),
-            (&["kubewitness:plugin/handler@1.2.0"], "@1.2.0"),
-            (&["kubewitness:plugin/handler"], "speaks 1.1"),
+            (&["kubewitness:plugin/handler@2.0.0"], "speaks 1.2"),
+            (&["kubewitness:plugin/handler@1.3.0"], "@1.3.0"),
+            (&["kubewitness:plugin/handler"], "speaks 1.2"),
         ] {
             let error = version(exports.iter().copied()).unwrap_err().to_string();
             assert!(error.contains(word), "{error}");
@@ -166,8 +178,8 @@ mod tests {
     fn a_ticker_is_an_export_beside_the_handler_and_of_a_version_that_is_spoken() {
         let both = ["kubewitness:plugin/handler@1.1.0", "kubewitness:plugin/ticker@1.1.0"];
         assert!(ticks(both).unwrap() && !ticks([both[0]]).unwrap());
-        let error = ticks(["kubewitness:plugin/ticker@1.2.0"]).unwrap_err().to_string();
-        assert!(error.contains("ticker@1.2.0") && error.contains("speaks 1.1"), "{error}");
+        let error = ticks(["kubewitness:plugin/ticker@1.3.0"]).unwrap_err().to_string();
+        assert!(error.contains("ticker@1.3.0") && error.contains("speaks 1.2"), "{error}");
     }
 
     #[test]

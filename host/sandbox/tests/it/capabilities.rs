@@ -28,6 +28,8 @@ async fn what_was_not_granted_answers_denied() {
         "ledger.sign key",
         "lister.get jobs default there",
         "lister.list jobs",
+        "outcomes.explain jobs failed",
+        "outcomes.changes",
     ] {
         let answer = bench.ask(command).await;
         assert!(answer.starts_with("denied: "), "{command}: {answer}");
@@ -52,6 +54,8 @@ async fn what_was_granted_is_reached() {
         ("lister.get jobs default there", r#"ok: Some("{}")"#),
         ("lister.get jobs default gone", "ok: None"),
         ("lister.list jobs", r#"ok: ["there"]"#),
+        ("outcomes.explain jobs soon", "ok: Finding::Pending"),
+        ("outcomes.explain jobs fine", "ok: Finding::Nothing"),
         ("clock", "1234"),
     ] {
         assert_eq!(bench.ask(command).await, answer, "{command}");
@@ -59,6 +63,14 @@ async fn what_was_granted_is_reached() {
     let queried = bench.ask("sql.query main select 1").await;
     for part in ["Integer(7)", "Null", r#"Text("seven")"#] {
         assert!(queried.contains(part), "{queried}");
+    }
+    let found = bench.ask("outcomes.explain jobs failed").await;
+    for part in [r#"kind: "out-of-memory""#, "seq: 7", r#"container: "main", container-role: "main""#] {
+        assert!(found.contains(part), "{found}");
+    }
+    let changed = bench.ask("outcomes.changes x").await;
+    for part in [r#"uid: "failed""#, r#"kind: Some("out-of-memory")"#, r#"next: "xx""#, "restarted: false"] {
+        assert!(changed.contains(part), "{changed}");
     }
     let record = bench.record();
     assert_eq!(record.statements, ["create table t (a)"]);

@@ -37,7 +37,7 @@ async fn what_is_not_a_plugin_is_told_what_is_wrong_with_it() {
 #[tokio::test]
 async fn a_component_with_other_functions_of_an_interface_is_told_which_and_what_to_do() {
     let mut bytes = probe_bytes();
-    let names = [b"kubewitness:plugin/log@1.1.0", b"kubewitness:plugin/sql@1.1.0"];
+    let names = [b"kubewitness:plugin/log@1.2.0", b"kubewitness:plugin/sql@1.2.0"];
     let found = |name: &[u8; 28]| {
         let places = bytes.windows(name.len()).enumerate().filter(|(_, window)| window == name);
         places.map(|(at, _)| at).collect::<Vec<_>>()
@@ -62,9 +62,9 @@ async fn a_component_says_what_it_is_and_what_it_uses() {
     let said = probe.describe().await.unwrap();
     assert_eq!((said.name.as_str(), said.version.as_str()), ("probe", env!("CARGO_PKG_VERSION")));
     assert_eq!(said.needs, ["kv", "sql:main"]);
-    assert_eq!((probe.interface(), probe.ticks()), ("1.1.0", true));
+    assert_eq!((probe.interface(), probe.ticks()), ("1.2.0", true));
     assert_eq!(probe.digest().len(), 64);
-    let all = ["clock", "config", "documents", "http", "kv", "ledger", "lister", "log", "sql"];
+    let all = ["clock", "config", "documents", "http", "kv", "ledger", "lister", "log", "outcomes", "sql"];
     assert_eq!(probe.imports(), all);
 }
 

@@ -9,10 +9,11 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use kubewitness_core::config::{ComponentsSpec, LimitsSpec};
 use kubewitness_core::ports::{
-    CallError, CallOutcome, EffectSession, GrantError, GrantProvider, HttpRequest, HttpResponse, KvWrite,
-    KvWrites, LogLevel, MailMessage, MailRefusal, PluginHandler, ShownState, SqlDialect, SqlValue,
-    StateDelivery, TableCopy, TableWrite,
+    CallError, CallOutcome, ChangedOutcome, EffectSession, ExplainedOutcome, GrantError, GrantProvider,
+    HttpRequest, HttpResponse, KvWrite, KvWrites, LogLevel, MailMessage, MailRefusal, OutcomeFinding,
+    OutcomePage, PluginHandler, ShownState, SqlDialect, SqlValue, StateDelivery, TableCopy, TableWrite,
 };
+use kubewitness_core::views::{Cause, CauseKind, FailedContainer};
 use kubewitness_core::{Change, ObjectRef, Seq, State, StateId, Status, Version};
 use kubewitness_sandbox::{ComponentCompiler, EngineOptions, PluginComponent, SandboxEngine, SandboxPlugin};
 use tokio::sync::OnceCell;
@@ -373,6 +374,36 @@ impl EffectSession for FakeSession {
         _limit: usize,
     ) -> Result<Vec<ObjectRef>, GrantError> {
         self.granted(source).map(|_| vec![ObjectRef { name: "there".into(), ..ObjectRef::default() }])
+    }
+
+    async fn outcome(&mut self, source: &str, uid: &str) -> Result<OutcomeFinding, GrantError> {
+        drop(self.granted(source)?);
+        Ok(match uid {
+            "soon" => OutcomeFinding::Pending,
+            "failed" => OutcomeFinding::Explained(Box::new(ExplainedOutcome {
+                seq: 7,
+                headline: "Failed: container main of pod a ran out of memory".into(),
+                cause: Cause {
+                    kind: CauseKind::OutOfMemory,
+                    container: Some(FailedContainer { name: "main".into(), ..FailedContainer::default() }),
+                    ..Cause::default()
+                },
+                ..ExplainedOutcome::default()
+            })),
+            _ => OutcomeFinding::Nothing,
+        })
+    }
+
+    async fn outcome_changes(&mut self, after: &str, _limit: usize) -> Result<OutcomePage, GrantError> {
+        drop(self.granted("outcomes")?);
+        let changed = ChangedOutcome {
+            uid: "failed".into(),
+            seq: 7,
+            kind: Some(CauseKind::OutOfMemory),
+            ..ChangedOutcome::default()
+        };
+        let (next, is_restarted) = (format!("{after}x"), after.is_empty());
+        Ok(OutcomePage { outcomes: vec![changed], next, has_more: false, is_restarted })
     }
 
     fn log(&self, _level: LogLevel, message: &str, fields: &[(String, String)]) {

@@ -171,6 +171,7 @@ async fn of_bytes(
             "ledger" => spec.grants.ledger.push(LedgerGrant { ledger: name.clone(), name }),
             "key" => spec.grants.keys.push(KeyGrant { key: name.clone(), name }),
             "lister" => spec.grants.lister.push(name),
+            "outcomes" => spec.grants.outcomes.push(name),
             // The check below reports a component that declares a tick but has none.
             "tick" => spec.tick = Some(EACH_SECOND),
             _ => bail!("the component needs `{}`, which this controller does not know", clean(need)),

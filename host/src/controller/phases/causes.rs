@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kubewitness_core::events;
-use kubewitness_core::ports::{DocumentReader, JournalError};
+use kubewitness_core::ports::{DocumentReader, JournalError, OutcomeStory};
 use kubewitness_core::views::{
     CauseKind, DocumentsBySeq, EventView, ExplainedStates, Outcome, TimelineQuery, WhyView,
 };
@@ -79,7 +79,8 @@ impl OutcomeReader for Journal {
     }
 }
 
-async fn cause_of(journal: &Journal, uid: &str, now_ms: u64) -> Result<Option<CauseKind>, JournalError> {
+/// The states that an explanation is made of.
+pub(super) async fn story_of(journal: &Journal, uid: &str) -> Result<OutcomeStory, JournalError> {
     let query = TimelineQuery {
         uid: Some(uid.to_owned()),
         limit: Some(STATES),
@@ -87,9 +88,15 @@ async fn cause_of(journal: &Journal, uid: &str, now_ms: u64) -> Result<Option<Ca
         ..TimelineQuery::default()
     };
     let found = journal.timeline(&query).await?;
-    let events = events_of(journal, &found.events).await?;
     let is_cut = found.states.len() >= STATES || found.related.len() >= STATES;
-    let story = ExplainedStates { states: &found.states, related: &found.related, events: &events, is_cut };
+    let (states, related, events) = (found.states, found.related, found.events);
+    Ok(OutcomeStory { states, related, events, is_cut })
+}
+
+async fn cause_of(journal: &Journal, uid: &str, now_ms: u64) -> Result<Option<CauseKind>, JournalError> {
+    let OutcomeStory { states, related, events, is_cut } = story_of(journal, uid).await?;
+    let events = events_of(journal, &events).await?;
+    let story = ExplainedStates { states: &states, related: &related, events: &events, is_cut };
     let mut documents = DocumentsBySeq::new();
     for seq in story.documents_wanted() {
         documents.extend(document(journal, seq).await?.map(|document| (seq, document.into())));

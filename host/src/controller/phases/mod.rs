@@ -6,6 +6,7 @@
 //! list would read the documents of thousands of objects.
 
 mod causes;
+mod finder;
 
 use std::time::Duration;
 
@@ -16,6 +17,8 @@ use kubewitness_journal::{Journal, PhaseIndex};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
+
+pub use finder::JournalOutcomes;
 
 /// In the data folder. It can be deleted at any time.
 pub const FILE: &str = "index/phases.db";

@@ -4,7 +4,7 @@ use kubewitness_core::config::{DocumentsGrant, GrantsSpec, PluginSpec, config_fi
 use kubewitness_core::views::{GrantView, ManifestView};
 
 /// Interfaces that need a grant. Every plugin has the others, such as `log`.
-const CAPABILITIES: [&str; 7] = ["sql", "http", "mail", "ledger", "kv", "lister", "documents"];
+const CAPABILITIES: [&str; 8] = ["sql", "http", "mail", "ledger", "kv", "lister", "outcomes", "documents"];
 
 /// `schema` is the configuration schema of the component.
 pub fn view(imports: &[String], needs: Vec<String>, schema: &str, spec: &PluginSpec) -> ManifestView {
@@ -47,6 +47,8 @@ fn granted(grants: &GrantsSpec) -> Vec<GrantView> {
     granted.extend(grants.keys.iter().map(|it| grant("key", &it.name, format!("key {}", it.key))));
     granted.extend(grants.kv.then(|| alone("kv", "")));
     granted.extend(grants.lister.iter().map(|source| grant("lister", source, format!("source {source}"))));
+    granted
+        .extend(grants.outcomes.iter().map(|source| grant("outcomes", source, format!("source {source}"))));
     granted.push(match grants.documents {
         DocumentsGrant::Redacted => alone("documents", "without secrets"),
         DocumentsGrant::Digest => alone("documents", "without secrets, with the digest of the whole"),

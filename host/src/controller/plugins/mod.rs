@@ -322,6 +322,7 @@ impl RunningPlugins {
         let backing = PluginServices {
             documents: Arc::new(self.journal.clone()),
             lister: Arc::new(self.shared.listers.clone()),
+            outcomes: self.shared.outcomes(),
             subscribed: self.shared.subscribed(spec),
             clock: self.clock.clone(),
             uses: uses.clone(),

@@ -314,6 +314,7 @@ impl ShadowComparison {
         let lent = TrialServices {
             documents: Arc::new(self.journal.clone()),
             lister: Arc::new(self.shared.listers.clone()),
+            outcomes: self.shared.outcomes(),
             subscribed: self.shared.subscribed(&side.spec),
             clock: now.clone(),
             kv,

@@ -23,8 +23,8 @@ use kubewitness_core::config::{
     SecretRef, SourceSpec, SqliteSpec,
 };
 use kubewitness_core::ports::{
-    DocumentReader, JournalError, KvWrite, NoteDurability, NoteStore, ObjectLister, PluginHandler,
-    StateDelivery, Verdict,
+    DocumentReader, JournalError, KvWrite, NoteDurability, NoteStore, ObjectLister, OutcomeFinder,
+    PluginHandler, StateDelivery, Verdict,
 };
 use kubewitness_core::{Seq, State};
 use kubewitness_sandbox::{PluginComponent, PluginTally, SandboxPlugin};
@@ -44,6 +44,7 @@ const KEY_BEGINS: [u8; 16] = [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x
 pub struct TrialServices {
     pub documents: Arc<dyn DocumentReader>,
     pub lister: Arc<dyn ObjectLister>,
+    pub outcomes: Arc<dyn OutcomeFinder>,
     pub subscribed: SubscribedKinds,
     pub clock: Arc<dyn Clock>,
     /// The entries that the plugin has stored.
@@ -117,6 +118,7 @@ impl TrialPlugin {
         let backing = PluginServices {
             documents: lent.documents,
             lister: lent.lister,
+            outcomes: lent.outcomes,
             subscribed: lent.subscribed,
             clock: lent.clock,
             uses: Arc::default(),
@@ -201,7 +203,8 @@ fn host(spec: &PluginSpec, redaction: RedactionSpec, folder: &Path) -> Result<Ho
 /// A host that has everything that a plugin names.
 pub fn host_for(spec: &PluginSpec) -> HostSpec {
     let PluginSpec { subscribe, grants, .. } = spec.clone();
-    let sources: BTreeSet<_> = subscribe.into_iter().map(|s| s.source).chain(grants.lister).collect();
+    let granted = grants.lister.into_iter().chain(grants.outcomes);
+    let sources: BTreeSet<_> = subscribe.into_iter().map(|s| s.source).chain(granted).collect();
     let secret = || SecretRef::Env("UNCHECKED".into());
     HostSpec {
         sources: sources.iter().map(|name| source(name)).collect(),

@@ -10,7 +10,8 @@ use kubewitness_core::config::GrantsSpec;
 use kubewitness_core::ledger::{PersonEntry, SALT_BYTES};
 use kubewitness_core::ports::{
     EffectSession, GrantError, GrantProvider, HttpRequest, HttpResponse, KvWrites, LogLevel, MailMessage,
-    MailRefusal, OnConflict, ShownState, SqlDialect, SqlValue, StateDelivery, TableCopy, TableWrite,
+    MailRefusal, OnConflict, OutcomeFinding, OutcomePage, ShownState, SqlDialect, SqlValue, StateDelivery,
+    TableCopy, TableWrite,
 };
 use kubewitness_core::{ObjectRef, Seq, State};
 use serde_json::{Map, Value, json};
@@ -332,6 +333,14 @@ impl EffectSession for RecordedSession {
         limit: usize,
     ) -> Result<Vec<ObjectRef>, GrantError> {
         self.session.lister_list(source, index, key, limit)
+    }
+
+    async fn outcome(&mut self, source: &str, uid: &str) -> Result<OutcomeFinding, GrantError> {
+        self.session.outcome(source, uid).await
+    }
+
+    async fn outcome_changes(&mut self, after: &str, limit: usize) -> Result<OutcomePage, GrantError> {
+        self.session.outcome_changes(after, limit).await
     }
 
     fn log(&self, level: LogLevel, message: &str, fields: &[(String, String)]) {

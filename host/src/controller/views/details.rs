@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use kubewitness_capability::{AnswerPatience, RedactionError};
 use kubewitness_core::clock::Clock;
+use kubewitness_core::events;
 use kubewitness_core::kinds::is_event;
 use kubewitness_core::ports::PluginProgress;
 use kubewitness_core::search::DocumentFacts;
@@ -12,6 +13,7 @@ use kubewitness_core::story::PhaseTimes;
 use kubewitness_core::views::{DeliveryMap, DeliveryStage, DetailsView, EventView, ObjectView, ViewError};
 use kubewitness_core::{Change, Seq, State};
 
+use super::events::AboutSecrets;
 use super::redacted::party;
 use super::{HostViews, unavailable};
 
@@ -30,15 +32,14 @@ impl HostViews {
         let states: Vec<Arc<State>> = stories.values().flatten().cloned().collect();
         let deliveries = self.told_of(&states).await?;
         let now_ms = at_ms.unwrap_or_else(|| self.clock.now_ms());
-        let mut patience = AnswerPatience::of_a_list();
+        let (mut patience, mut objects) = (AnswerPatience::of_a_list(), AboutSecrets::new());
         for view in views {
             let Some(states) = stories.get(&view.seq) else { continue };
-            let event = self.event(states, &mut patience).await?;
-            let times = if event.is_some() { PhaseTimes::default() } else { PhaseTimes::of(states, now_ms) };
-            let about = match states.last() {
-                Some(last) => self.about(last).await?,
-                None => DocumentFacts::default(),
+            let (event, about) = match newest_event(states) {
+                Some(last) => self.event(last, &mut objects, &mut patience).await?,
+                None => (None, self.about(states.last()).await?),
             };
+            let times = if event.is_some() { PhaseTimes::default() } else { PhaseTimes::of(states, now_ms) };
             let is_cut =
                 states.len() >= STATES || states.first().is_some_and(|first| first.previous.is_some());
             view.details = Some(DetailsView {
@@ -55,21 +56,30 @@ impl HostViews {
         Ok(())
     }
 
-    /// The content of an Event. The document of its deletion may be empty.
+    /// Reads an Event once, for what it tells and for what a page shows of it besides.
     async fn event(
         &self,
-        states: &[Arc<State>],
+        last: &State,
+        objects: &mut AboutSecrets,
         patience: &mut AnswerPatience,
-    ) -> Result<Option<EventView>, ViewError> {
-        let last = states.iter().rfind(|state| state.change == Change::Present);
-        let Some(last) = last.filter(|state| is_event(&state.object.group, &state.object.kind)) else {
-            return Ok(None);
-        };
-        Ok(self.events(vec![last.clone().into()], patience).await?.pop())
+    ) -> Result<(Option<EventView>, DocumentFacts), ViewError> {
+        // Without its message it tells nothing.
+        if self.redaction()?.ready().is_err() {
+            return Ok((None, DocumentFacts::default()));
+        }
+        let document = self.last_document(last).await?;
+        // Retention may have taken it meanwhile.
+        if document.is_empty() {
+            return Ok((None, DocumentFacts::default()));
+        }
+        let shown = self.shown_event(document.into(), objects, patience).await?;
+        let event = events::read(&shown, &last.object, last.seq, last.observed_ms);
+        Ok((event, DocumentFacts::read(&shown)))
     }
 
     /// What a page of objects shows from a document.
-    async fn about(&self, last: &State) -> Result<DocumentFacts, ViewError> {
+    async fn about(&self, last: Option<&Arc<State>>) -> Result<DocumentFacts, ViewError> {
+        let Some(last) = last else { return Ok(DocumentFacts::default()) };
         // The same as for a state without a document.
         let Some(cut) = DocumentFacts::cut(&self.last_document(last).await?) else {
             return Ok(DocumentFacts::default());
@@ -101,6 +111,12 @@ impl HostViews {
         }
         Ok(deliveries)
     }
+}
+
+/// The newest state of an Event that has a document: that of its end may be empty. `None`: of any other object.
+fn newest_event(states: &[Arc<State>]) -> Option<&Arc<State>> {
+    let last = states.iter().rfind(|state| state.change == Change::Present);
+    last.filter(|state| is_event(&state.object.group, &state.object.kind))
 }
 
 /// `None` for a state to which the plugin is not subscribed. A letter that is being replayed waits.

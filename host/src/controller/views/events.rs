@@ -7,8 +7,9 @@ use bytes::Bytes;
 use kubewitness_capability::AnswerPatience;
 use kubewitness_core::events;
 use kubewitness_core::ports::{DocumentReader, RawState};
+use kubewitness_core::redact::SecretDigests;
 use kubewitness_core::views::{EventView, ViewError};
-use kubewitness_core::{Change, State};
+use kubewitness_core::{Change, ObjectRef, State};
 
 use super::redacted::party;
 use super::{HostViews, unavailable};
@@ -19,6 +20,9 @@ pub(super) fn itself(states: &[Arc<State>]) -> Option<Arc<State>> {
     let last = states.last().filter(|last| events::is_event(&last.object.group, &last.object.kind))?;
     Some(states.iter().rfind(|state| state.change == Change::Present).unwrap_or(last).clone())
 }
+
+/// The secrets of the objects that Events are about. Each object is looked at once for a page, however many Events it has.
+pub(super) type AboutSecrets = HashMap<ObjectRef, Arc<SecretDigests>>;
 
 impl HostViews {
     /// What people may read of these newest states of Events.
@@ -32,17 +36,27 @@ impl HostViews {
             // Without their messages they say nothing.
             return Ok(Vec::new());
         }
-        let (mut told, mut objects) = (Vec::new(), HashMap::new());
+        let (mut told, mut objects) = (Vec::new(), AboutSecrets::new());
         for state in states.into_iter().rev().map(RawState::unredacted) {
             // Retention may have removed it meanwhile.
             let Some(document) = self.journal.document(state.seq).await.map_err(unavailable)? else {
                 continue;
             };
-            let document = events::cut(&document).map_or(document, Bytes::from);
-            let document = redaction.event(&self.journal, document, &mut objects, &party(), patience).await;
-            let document = document.map_err(unavailable)?;
+            let document = self.shown_event(document, &mut objects, patience).await?;
             told.extend(events::read(&document, &state.object, state.seq, state.observed_ms));
         }
         Ok(events::fold(told))
+    }
+
+    /// The document of an Event as people may read it.
+    pub(super) async fn shown_event(
+        &self,
+        document: Bytes,
+        objects: &mut AboutSecrets,
+        patience: &mut AnswerPatience,
+    ) -> Result<Bytes, ViewError> {
+        let document = events::cut(&document).map_or(document, Bytes::from);
+        let shown = self.redaction()?.event(&self.journal, document, objects, &party(), patience).await;
+        shown.map_err(unavailable)
     }
 }

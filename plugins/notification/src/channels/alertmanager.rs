@@ -7,7 +7,7 @@ use kubewitness_sdk::time;
 use serde_json::{Value, json};
 
 use super::{Message, Tone};
-use crate::facts::text;
+use crate::facts::{outcomes, text};
 
 pub const PATH: &str = "api/v2/alerts";
 
@@ -34,6 +34,9 @@ pub fn body(message: &Message) -> Value {
         "startsAt": time::rfc3339(message.at_ms),
         "endsAt": time::rfc3339(message.at_ms.saturating_add(fires_ms)),
     });
+    if !of(outcomes::CAUSE).is_empty() {
+        alert["annotations"][outcomes::CAUSE] = of(outcomes::CAUSE).into();
+    }
     if !message.link.is_empty() {
         alert["generatorURL"] = message.link.clone().into();
     }

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::answer::SendAnswer;
 use crate::config::Config;
-use crate::facts::{self, Facts, clip, text};
+use crate::facts::{self, Facts, clip, outcomes, text};
 use crate::template;
 
 /// Keys begin with it. The object's uid, the position of the state and the recipient follow.
@@ -23,7 +23,7 @@ pub const UNLISTED: &str = "what was told can't be listed";
 
 /// The title of a message where the configuration has none.
 pub fn title(facts: &Facts) -> String {
-    template::fill_text("{{kind}} {{namespace}}/{{name}}: {{phase}}", facts)
+    template::fill_text("{{kind}} {{namespace}}/{{name}}: {{phase}}", facts) + &outcomes::in_brackets(facts)
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -7,7 +7,7 @@ use crate::channels::{Message, Tone};
 use crate::config::Config;
 use crate::decide::MUTE;
 use crate::decide::is_own;
-use crate::facts::{self, Facts, clip, text};
+use crate::facts::{self, Facts, clip, outcomes, text};
 use crate::{report, template};
 
 /// Texts of operators and of objects.
@@ -63,7 +63,7 @@ pub fn one(
     }
 }
 
-/// What happened, why, since when.
+/// Why, what the object says itself, since when.
 fn standard(facts: &Facts) -> Vec<String> {
     let (reason, message) = (text(facts, "reason"), text(facts, "message"));
     let why = match (reason, message) {
@@ -78,6 +78,7 @@ fn standard(facts: &Facts) -> Vec<String> {
         previous => format!("Since {}, before that {previous}", text(facts, "observedAt")),
     };
     vec![
+        text(facts, outcomes::WHY).to_string(),
         why,
         code.unwrap_or_default(),
         attempt.map(|attempt| format!("Attempt {attempt}")).unwrap_or_default(),

@@ -62,6 +62,7 @@ pub fn tick(config: &Config) -> Result<(), String> {
         note.group = format!("{}/{}", facts::text(&note.facts, "namespace"), note.group);
     }
     book.mute(config, &StoredMutes::read()?, &mut notes, now_ms);
+    note::add_causes(config, &mut notes, now_ms);
     for key in book.take_in(config, now_ms, notes) {
         kv::delete(&key)?;
     }

@@ -10,7 +10,8 @@ use serde_json::Value;
 use super::outbox_limits;
 use super::parts::{self, MessageParts};
 use crate::config::Config;
-use crate::decide::{self, DecidedNews, SeenState};
+use crate::decide::{self, DecidedNews, SeenState, is_own};
+use crate::facts::outcomes::{self, CauseState};
 use crate::facts::{self, Facts};
 use crate::mutes::StoredMutes;
 use crate::report::{self, Report, is_full};
@@ -21,6 +22,9 @@ pub const NOTES: &str = "note/";
 pub const COUNTS: &str = "count/";
 /// Notes that wait for a tick. Each has up to 3 KiB of the 1 MiB of `kv`. What is beyond is counted.
 pub const MOST: u32 = 128;
+
+/// A tick asks so long for causes. The next one asks for the others.
+const ASKING_MS: u64 = 2_000;
 
 /// A state that is to be told.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -259,6 +263,27 @@ impl CallNotes<'_> {
         let of = |to: String| Report::of(self.config, facts, &to, what, title.clone(), now_ms);
         self.reports.extend(to.into_iter().map(of));
     }
+}
+
+/// Adds the cause to notes of bad ends that have settled, and leaves the groups out whose cause will be known soon: the next
+/// tick takes those in.
+pub fn add_causes(config: &Config, notes: &mut Vec<(String, PendingNote)>, begun_ms: u64) {
+    let mut waiting = BTreeSet::new();
+    for (_, note) in notes.iter_mut().filter(|(_, note)| is_own(&note.facts, &note.group)) {
+        // A clock that was set back holds nothing up.
+        let age_ms = begun_ms.saturating_sub(note.heard_ms);
+        let has_settled = age_ms >= config.settle.ms || note.heard_ms > begun_ms;
+        if note.to.is_empty() || !has_settled || !outcomes::is_bad_end(&note.facts) {
+            continue;
+        }
+        let has_time = clock::now_ms().saturating_sub(begun_ms) <= ASKING_MS;
+        let found = if has_time { outcomes::add(&mut note.facts) } else { CauseState::Pending };
+        let is_fresh = age_ms < config.settle.ms.saturating_add(outcomes::PATIENCE_MS);
+        if found == CauseState::Pending && is_fresh {
+            waiting.insert(note.group.clone());
+        }
+    }
+    notes.retain(|(_, note)| !waiting.contains(&note.group));
 }
 
 pub fn add(counts: &mut Vec<(String, u64)>, recipient: String, more: u64) {

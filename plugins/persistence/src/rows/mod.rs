@@ -69,7 +69,12 @@ pub fn id(state: &State) -> Value {
 }
 
 pub fn uid(state: &State) -> String {
-    without_blank_end(cut(&state.object.uid, WORD_BYTES))
+    uid_text(&state.object.uid)
+}
+
+/// A uid as all tables have it.
+pub fn uid_text(uid: &str) -> String {
+    without_blank_end(cut(uid, WORD_BYTES))
 }
 
 /// MySQL and MariaDB compare texts without the blanks at their end, so two such uids would share a row.

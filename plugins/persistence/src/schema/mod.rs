@@ -10,10 +10,12 @@ mod types;
 mod versions;
 mod views;
 
-pub use self::names::{COLUMNS_TABLE, HISTORY, PrefixedNames, SCHEMA, STATUS, TRANSITIONS};
+pub use self::names::{
+    COLUMNS_TABLE, CURSORS, DATABASE, HISTORY, OUTCOMES, PrefixedNames, SCHEMA, STATUS, TRANSITIONS,
+};
 pub use self::types::{ColumnContent, Type, of_type};
-pub use self::versions::{VERSION, add_column, folder, indexes, indexes_by_time, version};
-pub use self::views::views;
+pub use self::versions::{VERSION, add_column, folder, indexes, indexes_by_time, outcome_tables, version};
+pub use self::views::{causes_view, views};
 
 /// The `id` alone makes a row of the history unique. The version only comes first so that new rows go to the
 /// end of the index. With an index over ids alone, whose uids are random, an insert takes three times as long
@@ -76,6 +78,32 @@ pub const TRANSITION: [(&str, ColumnContent); 19] = [
     ("changed_ms", ColumnContent::Position),
     ("lasted_ms", ColumnContent::MaybeCount),
     ("gpus", ColumnContent::MaybeCount),
+];
+
+/// The columns of object_outcomes. It is made where the configuration asks for causes, so it is part of no version.
+pub const OUTCOME: [(&str, ColumnContent); 22] = [
+    ("uid", ColumnContent::Uid),
+    ("seq", ColumnContent::Position),
+    ("source", ColumnContent::Word),
+    ("kind", ColumnContent::Word),
+    ("namespace", ColumnContent::Name),
+    ("name", ColumnContent::Name),
+    ("cause", ColumnContent::Word),
+    ("headline", ColumnContent::Word),
+    ("sentence", ColumnContent::Word),
+    ("doubt", ColumnContent::Word),
+    ("pod", ColumnContent::MaybeWord),
+    ("container", ColumnContent::MaybeWord),
+    ("container_role", ColumnContent::MaybeWord),
+    ("node", ColumnContent::MaybeWord),
+    ("exit_code", ColumnContent::MaybeCount),
+    ("signal_number", ColumnContent::MaybeCount),
+    ("reason", ColumnContent::Word),
+    ("message", ColumnContent::Word),
+    ("because_of", ColumnContent::MaybeWord),
+    ("failed_at", ColumnContent::Word),
+    ("ended_at", ColumnContent::Word),
+    ("ended_ms", ColumnContent::Position),
 ];
 
 /// Whether object_status or object_history has such a column without being told to.

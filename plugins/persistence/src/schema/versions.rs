@@ -3,8 +3,8 @@
 use kubewitness_sdk::sql::Dialect;
 
 use super::{
-    COLUMNS, COLUMNS_TABLE, ColumnContent, DOCUMENT, HISTORY, HISTORY_KEY, OWNER_UID, PREVIOUS,
-    PrefixedNames, SCHEMA, STATUS, TRANSITION, TRANSITIONS, TRANSITIONS_KEY,
+    COLUMNS, COLUMNS_TABLE, CURSORS, ColumnContent, DOCUMENT, HISTORY, HISTORY_KEY, OUTCOME, OUTCOMES,
+    OWNER_UID, PREVIOUS, PrefixedNames, SCHEMA, STATUS, TRANSITION, TRANSITIONS, TRANSITIONS_KEY,
 };
 
 /// The version that this plugin writes.
@@ -47,6 +47,15 @@ fn second(names: PrefixedNames<'_>, dialect: Dialect) -> Vec<String> {
         add_column(&names.of(HISTORY), DOCUMENT.0, DOCUMENT.1, dialect),
         create(&names.of(TRANSITIONS), &TRANSITION, &TRANSITIONS_KEY, dialect),
         create(&names.of(COLUMNS_TABLE), &columns, &["name"], dialect),
+    ]
+}
+
+/// For `causes`. Each statement may be repeated.
+pub fn outcome_tables(names: PrefixedNames<'_>, dialect: Dialect) -> [String; 2] {
+    let cursor = [("name", ColumnContent::Version), ("place", ColumnContent::Word)];
+    [
+        create(&names.of(OUTCOMES), &OUTCOME, &["uid"], dialect),
+        create(&names.of(CURSORS), &cursor, &["name"], dialect),
     ]
 }
 

@@ -3,7 +3,7 @@
 
 use kubewitness_sdk::sql::Dialect;
 
-use super::{PrefixedNames, STATUS, TRANSITIONS};
+use super::{OUTCOMES, PrefixedNames, STATUS, TRANSITIONS};
 
 /// Phases in which an object waits for its turn, and those in which it works.
 const WAITS: &str = "'Queued', 'Admitted', 'Pending'";
@@ -14,10 +14,7 @@ const LONGEST_DAYS: u64 = 900;
 
 /// Names and texts of all views. A view comes after those that it reads.
 pub fn views(names: PrefixedNames<'_>, dialect: Dialect) -> Vec<String> {
-    let create = match dialect {
-        Dialect::Sqlite => "CREATE VIEW IF NOT EXISTS",
-        Dialect::Postgres | Dialect::Mysql => "CREATE OR REPLACE VIEW",
-    };
+    let create = create(dialect);
     let view = |name: &str, text: String| format!("{create} {} AS {text}", names.of(name));
     let gpu_hours_name = "object_gpu_hours";
     let mut views = vec![
@@ -32,6 +29,25 @@ pub fn views(names: PrefixedNames<'_>, dialect: Dialect) -> Vec<String> {
     }
     views.push(view(gpu_hours_name, gpu_hours(names, dialect)));
     views
+}
+
+fn create(dialect: Dialect) -> &'static str {
+    match dialect {
+        Dialect::Sqlite => "CREATE VIEW IF NOT EXISTS",
+        Dialect::Postgres | Dialect::Mysql => "CREATE OR REPLACE VIEW",
+    }
+}
+
+/// How many objects ended badly for which cause, by day. It reads the table that `causes` makes.
+pub fn causes_view(names: PrefixedNames<'_>, dialect: Dialect) -> String {
+    let day = "substr(ended_at, 1, 10)";
+    format!(
+        "{} {} AS SELECT namespace, kind, cause, {day} AS day, count(*) AS outcomes FROM {} \
+         GROUP BY namespace, kind, cause, {day}",
+        create(dialect),
+        names.of("object_causes"),
+        names.of(OUTCOMES)
+    )
 }
 
 /// How many objects are in which phase now, of those that have not ended.

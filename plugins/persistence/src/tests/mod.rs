@@ -2,6 +2,7 @@
 
 mod configuration;
 mod generated;
+mod outcomes;
 mod prepared;
 mod transitions;
 mod written;

@@ -147,10 +147,11 @@ impl PluginSpec {
         check_grants("keys", "key", pairs, &keys, faults);
         ledgers::check_granted_keys(&grants.keys, &host.ledgers, faults);
         let sources: Vec<_> = host.sources.iter().map(|s| s.name.as_str()).collect();
-        for (index, source) in grants.lister.iter().enumerate() {
-            if !sources.contains(&source.as_str()) {
+        for (list, named) in [("lister", &grants.lister), ("outcomes", &grants.outcomes)] {
+            for (index, source) in named.iter().enumerate().filter(|(_, it)| !sources.contains(&it.as_str()))
+            {
                 faults
-                    .push(fault(format!("spec.grants.lister[{index}]"), unknown("source", source, &sources)));
+                    .push(fault(format!("spec.grants.{list}[{index}]"), unknown("source", source, &sources)));
             }
         }
     }

@@ -72,6 +72,8 @@ pub enum GrantKind {
     Kv,
     /// The cache of sources.
     Lister,
+    /// Why objects ended badly.
+    Outcomes,
     /// `documents: digest` of a manifest.
     DocumentDigest,
     /// `documents: raw` of a manifest.
@@ -97,7 +99,7 @@ pub enum ModuleKind {
 /// compiles, and half of the rest for plugins.
 impl Default for CeilingSpec {
     fn default() -> Self {
-        use GrantKind::{DocumentDigest, Http, Keys, Kv, Ledger, Lister, Mail, RawDocuments, Sql};
+        use GrantKind::{DocumentDigest, Http, Keys, Kv, Ledger, Lister, Mail, Outcomes, RawDocuments, Sql};
         Self {
             memory: Bytes(512 << 20),
             call: Duration(std::time::Duration::from_secs(300)),
@@ -105,7 +107,7 @@ impl Default for CeilingSpec {
             host_calls: 1_000_000,
             host_bytes: Bytes(64 << 20),
             batch: BATCH_MOST,
-            grants: vec![Sql, Http, Mail, Ledger, Keys, Kv, Lister, DocumentDigest, RawDocuments],
+            grants: vec![Sql, Http, Mail, Ledger, Keys, Kv, Lister, Outcomes, DocumentDigest, RawDocuments],
             sql_access: SqlAccess::Schema,
             modules: vec![ModuleKind::File, ModuleKind::ConfigMapKey, ModuleKind::Oci, ModuleKind::Url],
             total_memory: Bytes(512 << 20),
@@ -183,6 +185,7 @@ impl CeilingSpec {
             (GrantKind::Keys, !grants.keys.is_empty(), "keys", "keys"),
             (GrantKind::Kv, grants.kv, "kv", "kv"),
             (GrantKind::Lister, !grants.lister.is_empty(), "lister", "lister"),
+            (GrantKind::Outcomes, !grants.outcomes.is_empty(), "outcomes", "outcomes"),
             (
                 GrantKind::DocumentDigest,
                 grants.documents == DocumentsGrant::Digest,
@@ -290,18 +293,18 @@ mod tests {
     fn a_capability_or_a_source_that_is_left_out_is_refused_by_its_field() {
         let low = ceiling("{grants: [sql, documentDigest], modules: [configMapKey]}");
         let all = "grants: {sql: [{name: a, database: a}], http: [{name: a, destination: a}], ledger: [{name: a, \
-                   ledger: a}], keys: [{name: a, key: a}], kv: true, lister: [jobs], documents: raw}";
+                   ledger: a}], keys: [{name: a, key: a}], kv: true, lister: [jobs], outcomes: [jobs], documents: raw}";
         let told = fault_lines(&low, &format!("module: {{file: a.wasm}}, {all}"));
         let fields: Vec<_> = told.iter().map(|told| told.split(':').next().unwrap_or_default()).collect();
         assert_eq!(
             fields,
-            ["http", "ledger", "keys", "kv", "lister", "documents"]
+            ["http", "ledger", "keys", "kv", "lister", "outcomes", "documents"]
                 .map(|name| format!("spec.grants.{name}"))
                 .into_iter()
                 .chain(["spec.module.file".to_owned()])
                 .collect::<Vec<_>>()
         );
-        assert!(told[5].contains("asks for `rawDocuments`"), "{told:?}");
+        assert!(told[6].contains("asks for `rawDocuments`"), "{told:?}");
         let shadow = "module: {configMapKey: a}, shadow: {module: {oci: 'example.com/a:1'}}";
         assert_eq!(low.check(&plugin(shadow))[0].field, "spec.shadow.module.oci");
         let fine = "module: {configMapKey: a}, grants: {sql: [{name: a, database: a}], documents: digest}";

@@ -10,8 +10,9 @@
 //! [`SETTLE_MS`], and a pod that is witnessed later as failed has its owner explained again. An object that runs on after a
 //! failure has no cause any more.
 //!
-//! Plugins are not handed the word. A state is handed over at once, and at that moment its cause may be another one than some
-//! seconds later; a plugin would also learn of pods to which it has no subscription.
+//! Plugins are not handed the word: a state is handed over at once, and at that moment its cause may be another one than some
+//! seconds later. A plugin that is granted `outcomes` asks for it, because it thereby learns of pods to which it may have no
+//! subscription.
 //!
 //! Objects that wait have no kept cause: what they wait for changes with each state of their pods. The story says it.
 

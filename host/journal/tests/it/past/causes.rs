@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kubewitness_core::config::RetentionSpec;
-use kubewitness_core::ports::WitnessedState;
+use kubewitness_core::ports::{ChangeQuestion, KeptOutcome, OutcomeChanges, OutcomePlace, WitnessedState};
 use kubewitness_core::story::outcomes::SETTLE_MS;
 use kubewitness_core::views::CauseKind;
 use kubewitness_core::{Change, ObjectRef, Seq, Status};
@@ -175,6 +175,77 @@ async fn outcomes_are_counted_once_and_those_of_an_earlier_process_are_not() {
     assert_eq!(counts, [((SOURCE.to_owned(), CauseKind::Signal), 3)]);
 }
 
+/// A page of what changed: names with their words, and whether the order has begun anew.
+async fn changed(
+    index: &PhaseIndex,
+    after: Option<OutcomePlace>,
+    limit: usize,
+) -> (Vec<(String, Option<CauseKind>)>, OutcomeChanges) {
+    let question = ChangeQuestion { sources: [SOURCE.to_owned()].into(), after, limit };
+    let page = index.changed_outcomes(question).await.unwrap();
+    let told = page.outcomes.iter().map(|outcome| (outcome.name.clone(), outcome.kind)).collect();
+    (told, page)
+}
+
+async fn what_changes_is_told_in_order_from_any_place_and_a_withdrawal_too() {
+    let desk = TestJournal::new().await;
+    desk.append(vec![is(1, "Failed", 1), is(2, "Failed", 2), is(3, "Failed", 3)]).await;
+    let index = index(&desk).await;
+    let job = |number: usize| job(number).uid.clone();
+    assert_eq!(index.kept_outcome(SOURCE, &job(1)).await.unwrap(), KeptOutcome::Pending);
+    assert_eq!(changed(&index, None, 9).await.0, []);
+    explain(&index, CauseKind::Signal).await;
+    let signal = Some(CauseKind::Signal);
+    let named = |numbers: &[usize], kind| -> Vec<_> {
+        numbers.iter().map(|number| (format!("train-{number}"), kind)).collect()
+    };
+    let (told, first) = changed(&index, None, 2).await;
+    assert_eq!((told, first.has_more, first.is_restarted), (named(&[3, 2], signal), true, true));
+    let (told, second) = changed(&index, Some(first.next.clone()), 2).await;
+    assert_eq!((told, second.has_more, second.is_restarted), (named(&[1], signal), false, false));
+    let (told, same) = changed(&index, Some(second.next.clone()), 2).await;
+    assert_eq!((told, &same.next), (vec![], &second.next));
+    let explained = KeptOutcome::Explained { seq: 1, kind: CauseKind::Signal };
+    assert_eq!(index.kept_outcome(SOURCE, &job(1)).await.unwrap(), explained);
+
+    desk.append(vec![failed_pod(3, 4), is(2, "Running", 5), is(4, "Failed", 6), is(4, "Running", 7)]).await;
+    read_all(&index, &desk).await;
+    assert_eq!(changed(&index, Some(second.next.clone()), 9).await.0, named(&[2], None), "it goes on");
+    assert_eq!(index.kept_outcome(SOURCE, &job(2)).await.unwrap(), KeptOutcome::Nothing);
+    explain(&index, CauseKind::ExitCode).await;
+    let both = [named(&[2], None), named(&[3], Some(CauseKind::ExitCode))].concat();
+    let (told, last) = changed(&index, Some(second.next), 9).await;
+    assert_eq!(told, both, "and what nobody was told is not withdrawn");
+
+    desk.append(vec![is(2, "Failed", 8)]).await;
+    read_all(&index, &desk).await;
+    assert_eq!(explain(&index, CauseKind::Deadline).await.len(), 1);
+    assert_eq!(changed(&index, Some(last.next), 9).await.0, named(&[2], Some(CauseKind::Deadline)));
+}
+
+async fn places_of_an_index_that_is_opened_again_hold_and_those_of_another_begin_anew() {
+    let desk = TestJournal::new().await;
+    desk.append(vec![is(1, "Failed", 1), is(2, "Failed", 2)]).await;
+    let first = index(&desk).await;
+    explain(&first, CauseKind::Signal).await;
+    let place = changed(&first, None, 9).await.1.next;
+    drop(first);
+    let again = index(&desk).await;
+    assert_eq!(changed(&again, Some(place.clone()), 9).await.0, []);
+    desk.append(vec![is(3, "Failed", 3)]).await;
+    read_all(&again, &desk).await;
+    explain(&again, CauseKind::Signal).await;
+    let (told, page) = changed(&again, Some(place.clone()), 9).await;
+    assert_eq!((told.len(), page.is_restarted), (1, false));
+    assert!(page.next.number > place.number + 1, "numbers that a crash could take back are left out");
+    drop(again);
+    std::fs::remove_dir_all(desk.folder.path().join("index")).unwrap();
+    let other = index(&desk).await;
+    explain(&other, CauseKind::Signal).await;
+    let (told, page) = changed(&other, Some(page.next), 9).await;
+    assert_eq!((told.len(), page.is_restarted), (3, true));
+}
+
 async fn a_cause_goes_with_its_object() {
     let desk = TestJournal::new().await;
     desk.append(vec![is(1, "Running", 1), is(1, "Deleted", 2)]).await;
@@ -201,5 +272,7 @@ on_every_store!(
     an_explanation_that_failed_is_tried_again_later_and_not_for_ever,
     what_a_clock_dated_far_ahead_is_explained_after_it_was_set_back,
     outcomes_are_counted_once_and_those_of_an_earlier_process_are_not,
+    what_changes_is_told_in_order_from_any_place_and_a_withdrawal_too,
+    places_of_an_index_that_is_opened_again_hold_and_those_of_another_begin_anew,
     a_cause_goes_with_its_object,
 );

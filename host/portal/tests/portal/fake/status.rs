@@ -228,7 +228,7 @@ fn shadow() -> ShadowView {
 }
 
 /// Of every capability, so that the reference of metrics names all of them.
-const HOST_CALLS: [(&str, u64); 11] = [
+const HOST_CALLS: [(&str, u64); 12] = [
     ("clock", 3),
     ("config", 1),
     ("documents", 40),
@@ -238,6 +238,7 @@ const HOST_CALLS: [(&str, u64); 11] = [
     ("lister", 8),
     ("log", 12),
     ("mail", 2),
+    ("outcomes", 7),
     ("persons", 4),
     ("sql", 9),
 ];

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use kubewitness_core::calendar;
 use kubewitness_core::config::RedactionSpec;
-use kubewitness_core::ports::{PluginHandler, ScheduledCall};
+use kubewitness_core::ports::{NoOutcomes, PluginHandler, ScheduledCall};
 use kubewitness_core::{Seq, State};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -145,6 +145,7 @@ impl TrialStage {
             folder: None,
             documents: stand_ins.clone(),
             lister: stand_ins.clone(),
+            outcomes: Arc::new(NoOutcomes),
             subscribed: stand_ins.subscribed(spec),
             clock: stand_ins.clone(),
             kv: Vec::new(),

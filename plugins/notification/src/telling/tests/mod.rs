@@ -7,12 +7,14 @@ use std::rc::Rc;
 use kubewitness_sdk::http::{Request, Response};
 use kubewitness_sdk::log::Level;
 use kubewitness_sdk::mail::{self, Refusal};
+use kubewitness_sdk::outcomes::Finding;
 use kubewitness_sdk::{Error, ObjectRef, State, Verdict, testing};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
 
+mod causes;
 mod late;
 mod owners;
 mod recipients;
@@ -37,6 +39,8 @@ struct FakeHost {
     logged: RefCell<Vec<String>>,
     calls: Cell<u32>,
     keeps_no_reports: Cell<bool>,
+    /// The causes that the host knows, by uid; `None`: `outcomes` is not granted.
+    findings: RefCell<Option<BTreeMap<String, Finding>>>,
     /// What `kv` holds; any number of bytes where it is 0.
     kv_bytes: Cell<usize>,
 }
@@ -112,6 +116,12 @@ impl testing::Host for FakeHost {
         self.called()?;
         let kv = self.kv.borrow();
         Ok(kv.keys().filter(|key| key.starts_with(prefix)).take(limit as usize).cloned().collect())
+    }
+    fn explain(&self, _: &str, uid: &str) -> Result<Finding, Error> {
+        self.called()?;
+        let findings = self.findings.borrow();
+        let granted = findings.as_ref().ok_or_else(|| Error::Denied("outcomes".into()))?;
+        Ok(granted.get(uid).cloned().unwrap_or(Finding::Nothing))
     }
     fn now_ms(&self) -> u64 {
         self.called().ok();

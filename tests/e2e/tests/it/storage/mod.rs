@@ -4,6 +4,7 @@
 pub mod databases;
 mod imports;
 mod kills;
+mod outcomes;
 mod place;
 mod receipts;
 mod stores;

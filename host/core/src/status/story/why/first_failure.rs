@@ -71,18 +71,20 @@ impl<'a> PodFailures<'a> {
 
 impl FailureStates<'_> {
     fn end(self, documents: &DocumentsBySeq, events: &[EventView]) -> PodFailure {
-        let read = |state: &State| {
-            let document = documents.get(&state.seq);
-            let pod = document.and_then(|document| PodDocument::read(document));
-            let completion_index = pod.as_ref().and_then(PodDocument::completion_index);
-            let index_failures = pod.as_ref().and_then(PodDocument::index_failures);
-            PodFailure { cause: pod_end::of(state, pod.as_ref(), events), completion_index, index_failures }
+        let pods = [self.first, self.last]
+            .map(|state| documents.get(&state.seq).and_then(|document| PodDocument::read(document)));
+        let requested_ms = pods.iter().flatten().filter_map(pod_end::deletion_requested_ms).min();
+        let read = |state: &State, pod: Option<&PodDocument>| PodFailure {
+            cause: pod_end::of(state, pod, requested_ms, events),
+            completion_index: pod.and_then(PodDocument::completion_index),
+            index_failures: pod.and_then(PodDocument::index_failures),
         };
-        let first = read(self.first);
+        let [first_pod, last_pod] = &pods;
+        let first = read(self.first, first_pod.as_ref());
         if self.first.seq == self.last.seq {
             return first;
         }
-        let last = read(self.last);
+        let last = read(self.last, last_pod.as_ref());
         match (first.cause.kind, last.cause.kind) {
             (_, kind) if kind.is_disruption() => last,
             (CauseKind::Deleted | CauseKind::Unknown, kind) if kind != CauseKind::Deleted => last,

@@ -110,7 +110,7 @@ pub enum Outcome {
     Succeeded,
     /// It came to a bad end.
     Failed,
-    /// It was deleted before it had come to an end.
+    /// It was deleted before anybody saw it come to an end.
     Deleted,
 }
 
@@ -226,7 +226,7 @@ impl<'a> ExplainedStates<'a> {
                 let (cause, also) = first_failure::of_failure(self, &status, &owner, failures, documents);
                 (Some(cause), also)
             }
-            Outcome::Deleted => (Some(deletion(last)), first_failure::independent(failures)),
+            Outcome::Deleted => (Some(self.deletion(last)), first_failure::independent(failures)),
             // Some of its pods run, and others can't start.
             Outcome::Running if status.ready < status.total => {
                 (waits::unstarted(self, documents), first_failure::independent(failures))
@@ -239,6 +239,12 @@ impl<'a> ExplainedStates<'a> {
         let index_attempt = attempts.used_of(why.cause.as_ref());
         why.sentence = sentence::of(self, &owner, index_attempt, &why, now_ms);
         why
+    }
+
+    /// How it ended, in a clause: the sentence without how long it waited and ran.
+    pub fn headline(&self, why: &WhyView) -> String {
+        let status = self.last().map(last_work_status).unwrap_or_default();
+        sentence::headline(self, &status, why)
     }
 
     /// Says why it waits, and which pods failed before.
@@ -273,8 +279,20 @@ impl<'a> ExplainedStates<'a> {
         itself.chain(owned).map(|state| &**state)
     }
 
+    /// It was seen to go on until it was deleted, unless its last versions are missing: it may have ended in one of them.
+    fn deletion(&self, last: &State) -> Cause {
+        let seen = self.newest_version().map_or(0, |state| state.seq);
+        let is_missing = |state: &Arc<State>| state.change == Change::Gap && state.seq > seen;
+        let is_unseen = last.change == Change::Gone && self.states.iter().any(is_missing);
+        let kind = if is_unseen { CauseKind::Unknown } else { CauseKind::Deleted };
+        Cause { kind, at_ms: last.observed_ms, seq: last.seq, ..Cause::default() }
+    }
+
     /// Says what could make the cause another one.
     fn doubt(&self, outcome: Outcome, cause: Option<&Cause>) -> String {
+        if outcome == Outcome::Deleted && cause.is_some_and(|cause| cause.kind == CauseKind::Unknown) {
+            return "its last versions are missing".to_owned();
+        }
         if outcome != Outcome::Failed {
             return String::new();
         }
@@ -323,10 +341,6 @@ fn outcome(story: &ExplainedStates<'_>, status: &Status, last: &State) -> Outcom
         phase::RUNNING | phase::RESTARTING => Outcome::Running,
         _ => Outcome::Waiting,
     }
-}
-
-fn deletion(last: &State) -> Cause {
-    Cause { kind: CauseKind::Deleted, at_ms: last.observed_ms, seq: last.seq, ..Cause::default() }
 }
 
 #[cfg(test)]

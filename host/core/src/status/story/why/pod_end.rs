@@ -13,11 +13,17 @@ const GREATEST_SIGNAL: i32 = 31;
 /// A container's own clock is believed within this time before its end was observed.
 const CLOCK_TRUSTED_MS: u64 = 60_000;
 
-/// How a pod ended, by its document, or by its status where the document can't be had.
-pub(super) fn of(state: &State, pod: Option<&PodDocument>, events: &[EventView]) -> Cause {
+/// How a pod ended, by its document, or by its status where the document can't be had. `requested_ms` is when its deletion
+/// was requested, by the earliest of its states that says so.
+pub(super) fn of(
+    state: &State,
+    pod: Option<&PodDocument>,
+    requested_ms: Option<u64>,
+    events: &[EventView],
+) -> Cause {
     let status = last_work_status(state);
     let cause = match pod {
-        Some(pod) => of_document(state, &status, pod, events),
+        Some(pod) => of_document(state, &status, pod, requested_ms, events),
         None if state.change == Change::Gone && !status.terminal => deleted(),
         None => of_status(&status),
     };
@@ -53,16 +59,21 @@ fn deleted() -> Cause {
     Cause { kind: CauseKind::Deleted, ..Cause::default() }
 }
 
-fn of_document(state: &State, status: &Status, pod: &PodDocument, events: &[EventView]) -> Cause {
+fn of_document(
+    state: &State,
+    status: &Status,
+    pod: &PodDocument,
+    requested_ms: Option<u64>,
+    events: &[EventView],
+) -> Cause {
     let node = pod.spec.node_name.clone();
     if let Some(cause) = disrupted(state, pod, events) {
         return Cause { node, ..cause };
     }
     let failed = first_failed(pod, state.observed_ms);
-    let is_deleted_first = match (&failed, deletion_requested_ms(pod)) {
-        (Some(failed), Some(requested)) => failed.finished_ms >= requested,
-        (None, requested) => requested.is_some() || state.change == Change::Gone,
-        (Some(_), None) => false,
+    let is_deleted_first = match &failed {
+        Some(failed) => requested_ms.is_some_and(|requested_ms| failed.finished_ms >= requested_ms),
+        None => deletion_requested_ms(pod).is_some() || state.change == Change::Gone,
     };
     if is_deleted_first {
         return Cause { node, ..deleted() };
@@ -141,8 +152,9 @@ fn preemptor_of(message: &str) -> Option<String> {
     Some(rest.split_once(" on node").map_or(rest, |(by, _)| by).trim().to_owned())
 }
 
-/// A pod is deleted some seconds after somebody asked for it; its document has the later moment.
-fn deletion_requested_ms(pod: &PodDocument) -> Option<u64> {
+/// A pod is deleted some seconds after somebody asked for it; its document has the later moment. Once its containers have
+/// ended, the kubelet deletes it with no grace period, and the document has the moment of that.
+pub(super) fn deletion_requested_ms(pod: &PodDocument) -> Option<u64> {
     let ends = calendar::moment(pod.metadata.deletion_timestamp.as_deref()?)?;
     let grace = pod.metadata.deletion_grace_period_seconds.unwrap_or_default();
     Some(ends.saturating_sub(grace.saturating_mul(1000)))

@@ -50,6 +50,11 @@ pub(super) fn of(
     }
 }
 
+/// The clause alone that says how it ended, or how it stands.
+pub(super) fn headline(story: &ExplainedStates<'_>, status: &Status, why: &WhyView) -> String {
+    capitalized(end(story, status, why).first().map(String::as_str).unwrap_or_default())
+}
+
 /// How long it waited before it first ran, by what it waited for.
 fn waited(story: &ExplainedStates<'_>, owner: &OwnerDocument, why: &WhyView, now_ms: u64) -> Vec<String> {
     let waits = waits::before_first_run(story, owner, now_ms);
@@ -128,6 +133,9 @@ fn end(story: &ExplainedStates<'_>, status: &Status, why: &WhyView) -> Vec<Strin
             parts.push(format!("failed: {words}"));
         }
         (Outcome::Failed, None) => parts.push("failed".to_owned()),
+        (Outcome::Deleted, Some(cause)) if cause.kind == CauseKind::Unknown => {
+            parts.push("is gone, and how it ended is not known".to_owned());
+        }
         (Outcome::Deleted, _) => parts.push("was deleted before its end".to_owned()),
         (Outcome::Waiting, Some(cause)) if super::is_failing(status) => {
             parts.push(format!("is about to fail: {}", failure(cause, itself)));

@@ -219,6 +219,23 @@ fn a_deletion_is_the_cause_only_if_nothing_else_failed() {
 }
 
 #[test]
+fn the_kubelets_last_deletion_of_a_pod_hides_no_earlier_one() {
+    let killed = |deletion: &str, grace: u64| {
+        let mut pod = ended("a", 137, "Error", 20);
+        pod["metadata"]["deletionTimestamp"] = deletion.into();
+        pod["metadata"]["deletionGracePeriodSeconds"] = grace.into();
+        pod
+    };
+    // It was asked for at 18, and the kubelet removes what has ended at 22.
+    let (asked, removed) = (killed("2026-01-01T00:00:48Z", 30), killed("2026-01-01T00:00:22Z", 0));
+    let story = two_run().at(21, &asked).at(22, &removed).gone(22, &removed);
+    let why = story.at(23, &failed_job("BackoffLimitExceeded", "")).why();
+    assert_eq!(why.cause.expect("a cause").kind, CauseKind::Deleted);
+    let by_itself = two_run().at(21, &removed).at(23, &failed_job("BackoffLimitExceeded", "")).why();
+    assert_eq!(by_itself.cause.expect("a cause").kind, CauseKind::Signal, "nobody asked before it ended");
+}
+
+#[test]
 fn the_pod_that_a_failure_policy_names_is_the_cause() {
     let message = "Container main for pod team/a-1 failed with exit code 42 matching FailJob rule at index 0";
     let why = two_run()
@@ -580,6 +597,41 @@ fn a_deleted_job_is_told_by_what_it_was_before() {
     let early = two_run().gone(20, &running_job()).why();
     assert_eq!((early.outcome, early.cause.expect("a cause").kind), (Outcome::Deleted, CauseKind::Deleted));
     assert_eq!(early.sentence, "Waited 3 s to start, ran 16 s, was deleted before its end");
+}
+
+#[test]
+fn a_job_whose_last_versions_are_missing_is_not_told_as_deleted() {
+    let gap = |story: &mut WitnessedJob| {
+        let mut gap = State::clone(&story.states[0]);
+        (gap.change, gap.seq) = (Change::Gap, story.states.len() as Seq + story.related.len() as Seq + 1);
+        story.states.push(Arc::new(gap));
+    };
+    let mut story = two_run();
+    gap(&mut story);
+    let why = story.gone(20, &running_job()).why();
+    assert_eq!((why.outcome, why.cause.expect("a cause").kind), (Outcome::Deleted, CauseKind::Unknown));
+    let told = "is gone, and how it ended is not known, 1 gap in the history (its last versions are missing)";
+    assert!(why.sentence.ends_with(told), "{}", why.sentence);
+    let mut seen = two_run();
+    gap(&mut seen);
+    let seen = seen.at(18, &running_job()).gone(20, &running_job()).why();
+    assert_eq!(seen.cause.expect("a cause").kind, CauseKind::Deleted, "it ran on after the gap");
+    let mut over = two_run().at(13, &failed_job("BackoffLimitExceeded", ""));
+    gap(&mut over);
+    let over = over.gone(20, &failed_job("BackoffLimitExceeded", "")).why();
+    assert_eq!(over.outcome, Outcome::Failed, "its end was seen");
+}
+
+#[test]
+fn a_headline_is_the_clause_that_says_how_it_ended() {
+    let failed = failed_job("BackoffLimitExceeded", "");
+    let story = two_run().at(10, &ended("a", 1, "Error", 10)).at(13, &failed);
+    assert_eq!(
+        story.story().headline(&story.why()),
+        "Failed: container main of pod a on node n1 exited with 1"
+    );
+    let gone = two_run().gone(20, &running_job());
+    assert_eq!(gone.story().headline(&gone.why()), "Was deleted before its end");
 }
 
 #[test]

@@ -1,48 +1,16 @@
 //! Retention of the plugin's own tables: a tick deletes rows older than `keep`, a few at a time. The status
-//! of an existing object stays, and so does its newest transition.
+//! and the outcome of an existing object stay, and so does its newest transition.
 
 use kubewitness_sdk::sql::{self, Value};
 use kubewitness_sdk::{Error, clock, time};
-use serde::{Deserialize, Deserializer, de};
 
-use crate::DATABASE;
-use crate::config::Config;
-use crate::schema::{HISTORY, PrefixedNames, STATUS, TRANSITIONS};
+use crate::config::{Config, KeepRows};
+use crate::schema::{DATABASE, HISTORY, OUTCOMES, PrefixedNames, STATUS, TRANSITIONS};
 
 /// Rows of each table that one step looks for and deletes, and steps of a tick. States wait meanwhile.
 const ROWS: usize = 500;
 const STEPS: usize = 20;
 const TICKING_MS: u64 = 2000;
-
-/// How long rows are kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeepRows {
-    pub ms: u64,
-}
-
-impl KeepRows {
-    /// Rows of the last hour are still written to.
-    const LEAST_MS: u64 = 3_600_000;
-
-    fn parse(text: &str) -> Option<Self> {
-        let (number, unit) = match (text.strip_suffix('d'), text.strip_suffix('h')) {
-            (Some(days), _) => (days, 86_400_000),
-            (None, Some(hours)) => (hours, 3_600_000),
-            (None, None) => return None,
-        };
-        let ms = number.parse::<u32>().ok().map(|number| u64::from(number) * unit)?;
-        (ms >= Self::LEAST_MS).then_some(Self { ms })
-    }
-}
-
-impl<'de> Deserialize<'de> for KeepRows {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let wrong =
-            || format!("`{text}` is no time of at least an hour: write days or hours, such as 90d or 12h");
-        Self::parse(&text).ok_or_else(|| de::Error::custom(wrong()))
-    }
-}
 
 /// Deletes what is too old, as far as the time of one tick goes.
 pub fn tick(config: &Config, keep: KeepRows) -> Result<(), Error> {
@@ -50,7 +18,8 @@ pub fn tick(config: &Config, keep: KeepRows) -> Result<(), Error> {
     let before_ms = begun_ms.saturating_sub(keep.ms);
     let names = PrefixedNames(&config.prefix);
     for _ in 0..STEPS {
-        let found = history(names, before_ms)? + transitions(names, before_ms)?;
+        let outcomes = if config.causes { outcomes(names, before_ms)? } else { 0 };
+        let found = history(names, before_ms)? + transitions(names, before_ms)? + outcomes;
         if found == 0 || clock::now_ms().saturating_sub(begun_ms) > TICKING_MS {
             break;
         }
@@ -95,6 +64,22 @@ fn transitions(names: PrefixedNames<'_>, before_ms: u64) -> Result<usize, Error>
     Ok(keys.len())
 }
 
+/// Why an object that exists ended badly stays with it.
+fn outcomes(names: PrefixedNames<'_>, before_ms: u64) -> Result<usize, Error> {
+    let (outcomes, status) = (names.of(OUTCOMES), names.of(STATUS));
+    let asked = format!(
+        "SELECT o.uid FROM {outcomes} o WHERE o.ended_ms < ? \
+         AND NOT EXISTS (SELECT 1 FROM {status} s WHERE s.uid = o.uid AND s.\"change\" <> 'gone') \
+         ORDER BY o.ended_ms LIMIT {ROWS}"
+    );
+    let found = sql::query(DATABASE, &asked, &[before_ms.into()])?;
+    let keys: Result<Vec<_>, _> =
+        found.into_iter().map(|row| columns::<1>(row, &outcomes).map(Vec::from)).collect();
+    let keys = keys?;
+    delete(&outcomes, "uid = ?", &keys)?;
+    Ok(keys.len())
+}
+
 fn delete(table: &str, which: &str, rows: &[Vec<Value>]) -> Result<(), Error> {
     if rows.is_empty() {
         return Ok(());
@@ -105,19 +90,4 @@ fn delete(table: &str, which: &str, rows: &[Vec<Value>]) -> Result<(), Error> {
 fn columns<const N: usize>(row: Vec<Value>, table: &str) -> Result<[Value; N], Error> {
     let wrong = |_| Error::Unavailable(format!("a row of {table} has other columns than were asked for"));
     row.try_into().map_err(wrong)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_time_is_days_or_hours() {
-        for (text, ms) in [("90d", 7_776_000_000), ("1h", 3_600_000), ("0036h", 129_600_000)] {
-            assert_eq!(KeepRows::parse(text), Some(KeepRows { ms }), "{text}");
-        }
-        for text in ["", "d", "0d", "0h", "59m", "-1d", "1.5d", "90", "99999999999d"] {
-            assert_eq!(KeepRows::parse(text), None, "{text}");
-        }
-    }
 }

@@ -1,5 +1,8 @@
 //! The facts about a state, under the names that templates use: the fields of the state, and values of its
-//! document by JSON Pointer (`/metadata/labels/team`).
+//! document by JSON Pointer (`/metadata/labels/team`). The host is asked why the object ended badly
+//! ([`outcomes`]).
+
+pub mod outcomes;
 
 use std::collections::BTreeSet;
 
@@ -16,7 +19,7 @@ const SHORT_BYTES: usize = 253;
 
 type Field = (&'static str, fn(&State) -> Value);
 
-const FIELDS: [Field; 24] = [
+const FIELDS: [Field; 27] = [
     ("id", |s| s.id.clone().into()),
     ("seq", |s| s.seq.into()),
     ("source", |s| s.source.clone().into()),
@@ -41,6 +44,10 @@ const FIELDS: [Field; 24] = [
     ("ownerUid", |s| owner(s, |owner| &owner.uid)),
     ("observedAt", |s| time::rfc3339(s.observed_ms).into()),
     ("late", |s| is_late(s).into()),
+    // Found out later.
+    (outcomes::CAUSE, |_| Value::Null),
+    (outcomes::WHY, |_| Value::Null),
+    (outcomes::SUMMARY, |s| phase(s).into()),
 ];
 
 /// Whether a newer version of the object was journaled before.

@@ -1,5 +1,7 @@
 //! Sandbox → capability: the effects of one call, which commit together.
 
+mod outcomes;
+
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -9,6 +11,7 @@ use thiserror::Error;
 
 use super::{CallPause, KvWrite, KvWrites, StateDelivery};
 use crate::state::{ObjectRef, Seq, State};
+pub use outcomes::*;
 
 /// A refusal or failure of one capability call, as the plugin sees it. It contains no addresses and no
 /// secrets.
@@ -251,6 +254,11 @@ pub trait EffectSession: Send {
         key: &str,
         limit: usize,
     ) -> Result<Vec<ObjectRef>, GrantError>;
+
+    /// Why an object of a granted source ended badly.
+    async fn outcome(&mut self, source: &str, uid: &str) -> Result<OutcomeFinding, GrantError>;
+    /// Outcomes of all granted sources that changed after a place, as an earlier answer names it.
+    async fn outcome_changes(&mut self, after: &str, limit: usize) -> Result<OutcomePage, GrantError>;
 
     fn log(&self, level: LogLevel, message: &str, fields: &[(String, String)]);
     fn now_ms(&self) -> u64;

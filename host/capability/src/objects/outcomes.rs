@@ -1,0 +1,213 @@
+//! `outcomes`: says why objects of granted sources ended badly, with secrets hidden as in documents.
+//!
+//! The host keeps a word for each outcome. Its sentence is made when a plugin asks, from states and documents as this
+//! plugin may see them: a sentence that was kept would hold secrets, or hide them as they were hidden once. Where
+//! retention has taken what the sentence needs, the word says less, but it stays.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kubewitness_core::clock::Clock;
+use kubewitness_core::events;
+use kubewitness_core::ports::{
+    ChangeQuestion, DocumentReader, ExplainedOutcome, GrantError, JournalError, KeptOutcome, OutcomeFinder,
+    OutcomeFinding, OutcomePage, OutcomePlace, OutcomeStory,
+};
+use kubewitness_core::redact::SecretDigests;
+use kubewitness_core::views::{Cause, CauseKind, DocumentsBySeq, EventView, ExplainedStates, WhyView};
+use kubewitness_core::{Seq, State, Status};
+
+use super::documents;
+use crate::secrets::redaction::{AnswerPatience, RedactedDocuments};
+
+/// Outcomes of one page.
+const PAGE: usize = 1_000;
+/// Said where the journal no longer has what the word was found in.
+const TAKEN: &str = "the journal no longer has the states that say more";
+
+pub struct GrantedOutcomes {
+    finder: Arc<dyn OutcomeFinder>,
+    documents: Arc<dyn DocumentReader>,
+    sources: BTreeSet<String>,
+    /// None for a plugin that may see secrets.
+    redaction: Option<RedactedDocuments>,
+    clock: Arc<dyn Clock>,
+}
+
+impl GrantedOutcomes {
+    pub fn new(
+        finder: Arc<dyn OutcomeFinder>,
+        documents: Arc<dyn DocumentReader>,
+        sources: &[String],
+        redaction: Option<RedactedDocuments>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        Self { finder, documents, sources: sources.iter().cloned().collect(), redaction, clock }
+    }
+
+    pub fn sources(&self) -> impl Iterator<Item = &str> {
+        self.sources.iter().map(String::as_str)
+    }
+
+    pub async fn changes(&self, after: &str, limit: usize) -> Result<OutcomePage, GrantError> {
+        if self.sources.is_empty() {
+            return Err(GrantError::Denied(
+                "outcomes were not granted: add a source to spec.grants.outcomes".into(),
+            ));
+        }
+        let question = ChangeQuestion {
+            sources: self.sources.clone(),
+            after: self.place(after),
+            limit: limit.min(PAGE),
+        };
+        let changes = self.finder.changes(question).await.map_err(|error| refusal(&error))?;
+        Ok(OutcomePage {
+            outcomes: changes.outcomes,
+            next: self.text(&changes.next),
+            has_more: changes.has_more,
+            is_restarted: changes.is_restarted,
+        })
+    }
+
+    /// A place also names the sources that were granted: outcomes of one that is added later lie before it.
+    fn text(&self, place: &OutcomePlace) -> String {
+        format!("{}.{}.{}", place.line, self.print(), place.number)
+    }
+
+    fn place(&self, text: &str) -> Option<OutcomePlace> {
+        let mut parts = text.split('.');
+        let (line, print, number) = (parts.next()?, parts.next()?, parts.next()?.parse().ok()?);
+        (print == self.print()).then(|| OutcomePlace { line: line.to_owned(), number })
+    }
+
+    fn print(&self) -> String {
+        let names: Vec<_> = self.sources().collect();
+        let digest = ring::digest::digest(&ring::digest::SHA256, names.join("\n").as_bytes());
+        hex::encode(&digest.as_ref()[..8])
+    }
+
+    pub async fn explain(&self, source: &str, uid: &str) -> Result<OutcomeFinding, GrantError> {
+        if !self.sources.contains(source) {
+            return Err(crate::denied("source", source, "spec.grants.outcomes"));
+        }
+        match self.finder.kept_outcome(source, uid).await.map_err(|error| refusal(&error))? {
+            KeptOutcome::Nothing => Ok(OutcomeFinding::Nothing),
+            KeptOutcome::Pending => Ok(OutcomeFinding::Pending),
+            KeptOutcome::Explained { seq, kind } => {
+                let told = self.explained(uid, seq, kind).await.map_err(|error| refusal(&error))?;
+                Ok(told.map_or(OutcomeFinding::Nothing, |told| OutcomeFinding::Explained(Box::new(told))))
+            }
+        }
+    }
+
+    /// `None`: the journal has nothing of the object any more.
+    async fn explained(
+        &self,
+        uid: &str,
+        seq: Seq,
+        kind: CauseKind,
+    ) -> Result<Option<ExplainedOutcome>, JournalError> {
+        let OutcomeStory { states, related, events, is_cut } = self.finder.story(uid).await?;
+        let (states, related) = (self.shown(states).await?, self.shown(related).await?);
+        let events = self.events(events).await?;
+        let story = ExplainedStates { states: &states, related: &related, events: &events, is_cut };
+        let mut read = DocumentsBySeq::new();
+        for wanted in story.documents_wanted() {
+            read.extend(self.document(wanted).await?.map(|document| (wanted, document.into())));
+        }
+        let Some(end) = states.iter().rfind(|state| state.seq <= seq).or(states.last()) else {
+            return Ok(None);
+        };
+        let why = story.explain(&read, self.clock.now_ms());
+        let told = ExplainedOutcome {
+            object: (*end.object).clone(),
+            seq,
+            ended_ms: end.observed_ms,
+            headline: story.headline(&why),
+            ..ExplainedOutcome::default()
+        };
+        Ok(Some(with_word(told, why, kind)))
+    }
+
+    async fn shown(&self, states: Vec<Arc<State>>) -> Result<Vec<Arc<State>>, JournalError> {
+        let Some(RedactedDocuments { redaction, party, .. }) = &self.redaction else { return Ok(states) };
+        let mut shown = Vec::with_capacity(states.len());
+        for state in states {
+            shown.push(match redaction.state(&*self.documents, &state, party).await {
+                // Its document is damaged, and stays so. Its texts may quote a secret of it.
+                Err(JournalError::Fatal(_)) => without_texts(&state),
+                other => other?,
+            });
+        }
+        Ok(shown)
+    }
+
+    async fn events(&self, states: Vec<Arc<State>>) -> Result<Vec<EventView>, JournalError> {
+        let (mut told, mut objects) = (Vec::new(), HashMap::new());
+        let patience = &mut AnswerPatience::of_a_request();
+        for state in states.into_iter().rev() {
+            let document = match self.documents.document(state.seq).await {
+                Err(JournalError::Fatal(_)) | Ok(None) => continue,
+                Ok(Some(document)) => events::cut(&document).map_or(document, Bytes::from),
+                Err(error) => return Err(error),
+            };
+            let document = match &self.redaction {
+                Some(RedactedDocuments { redaction, party, .. }) => {
+                    redaction.event(&*self.documents, document, &mut objects, party, patience).await?
+                }
+                None => document,
+            };
+            told.extend(events::read(&document, &state.object, state.seq, state.observed_ms));
+        }
+        Ok(events::fold(told))
+    }
+
+    /// `None` where retention has taken it, or it is damaged or withheld: the states still say what they say.
+    async fn document(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
+        let read = match &self.redaction {
+            Some(redacted) => redacted.document(seq).await,
+            None => self.documents.document(seq).await,
+        };
+        match read {
+            Err(JournalError::Fatal(_) | JournalError::Invalid(_)) => Ok(None),
+            document => document,
+        }
+    }
+}
+
+/// The word that is kept decides. Where the journal has less than it had then, the rest says so.
+fn with_word(told: ExplainedOutcome, why: WhyView, kind: CauseKind) -> ExplainedOutcome {
+    let WhyView { sentence, cause, doubt, .. } = why;
+    let cause = cause.unwrap_or_default();
+    if cause.kind == kind {
+        return ExplainedOutcome { sentence, doubt, cause, ..told };
+    }
+    let word = Cause { kind, at_ms: told.ended_ms, seq: told.seq, ..Cause::default() };
+    // A story that is cut may name a pod, but another one may have failed before it.
+    if kind == CauseKind::Unknown {
+        let headline = format!("{} ({doubt})", told.headline);
+        return ExplainedOutcome { headline, sentence, doubt, cause: word, ..told };
+    }
+    let headline = format!("Failed: {}", kind.words());
+    let (sentence, doubt) = (format!("{headline} ({TAKEN})"), TAKEN.to_owned());
+    ExplainedOutcome { headline, sentence, doubt, cause: word, ..told }
+}
+
+fn without_texts(state: &Arc<State>) -> Arc<State> {
+    let hidden = |status: &Arc<Status>| {
+        SecretDigests::unknown().hidden_in(status).map_or_else(|| status.clone(), Arc::new)
+    };
+    let (status, previous) = (hidden(&state.status), state.previous.as_ref().map(hidden));
+    Arc::new(State { status, previous, ..State::clone(state) })
+}
+
+fn refusal(error: &JournalError) -> GrantError {
+    match error {
+        JournalError::Unavailable(_) => {
+            tracing::debug!(%error, "an outcome can't be explained for a plugin now");
+            GrantError::Unavailable("the outcome can't be read now".into())
+        }
+        _ => documents::refusal(error),
+    }
+}

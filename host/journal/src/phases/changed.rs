@@ -1,0 +1,101 @@
+//! The changes of causes, in the order in which they came: a plugin that is granted outcomes asks for what is new since
+//! its last question.
+//!
+//! Each explanation gets the next number of a line, and so does its withdrawal. The line is named at random when the index
+//! is made, because an index that is made anew begins with 1 again. A crash of the machine may take the newest numbers back,
+//! and they would be given to other outcomes. So each opening leaves out more numbers than a crash can take.
+
+use kubewitness_core::ports::{ChangeQuestion, ChangedOutcome, KeptOutcome, OutcomeChanges, OutcomePlace};
+use kubewitness_core::views::CauseKind;
+use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
+
+use super::table::signed;
+
+pub(super) const TABLES: &str = "
+CREATE TABLE explanations (line TEXT NOT NULL, number INTEGER NOT NULL) STRICT;
+INSERT INTO explanations (line, number) VALUES (lower(hex(randomblob(8))), 0);
+CREATE INDEX causes_by_number ON causes (number) WHERE number IS NOT NULL;
+";
+
+/// The line begins anew, after everything was taken out.
+pub(super) const ANEW: &str = "UPDATE explanations SET line = lower(hex(randomblob(8))), number = 0";
+
+/// Numbers that each opening leaves out.
+const LEFT_OUT: i64 = 1 << 32;
+/// Rows that one question looks at, those of other sources included.
+const LOOKED: usize = 4_096;
+
+pub(super) fn leave_out(connection: &Connection) -> rusqlite::Result<()> {
+    connection.execute("UPDATE explanations SET number = number + ?1", [LEFT_OUT]).map(drop)
+}
+
+pub(super) fn next_number(rows: &Transaction<'_>) -> rusqlite::Result<i64> {
+    let mut statement =
+        rows.prepare_cached("UPDATE explanations SET number = number + 1 RETURNING number")?;
+    statement.query_row([], |row| row.get(0))
+}
+
+/// The outcomes that changed after a place of the line, in order. A place of another line is before all of them.
+pub(super) fn since(connection: &Connection, question: &ChangeQuestion) -> rusqlite::Result<OutcomeChanges> {
+    let line: String = connection.query_row("SELECT line FROM explanations", [], |row| row.get(0))?;
+    let known = question.after.as_ref().filter(|place| place.line == line).map(|place| place.number);
+    let mut changes = OutcomeChanges { is_restarted: known.is_none(), ..OutcomeChanges::default() };
+    let mut number = known.unwrap_or_default();
+    let mut statement = connection.prepare_cached(
+        "SELECT c.number, c.source, c.seq, c.kind, o.namespace, o.name, o.uid
+         FROM causes c CROSS JOIN objects o ON o.id = c.object
+         WHERE c.number > ?1 ORDER BY c.number LIMIT ?2",
+    )?;
+    let mut rows = statement.query(params![signed(number), LOOKED as i64])?;
+    let mut looked = 0;
+    while let Some(row) = rows.next()? {
+        if changes.outcomes.len() == question.limit {
+            changes.has_more = true;
+            break;
+        }
+        number = row.get::<_, i64>(0)? as u64;
+        looked += 1;
+        let outcome = changed(row)?;
+        if question.sources.contains(&outcome.source) {
+            changes.outcomes.push(outcome);
+        }
+    }
+    changes.has_more |= looked == LOOKED;
+    changes.next = OutcomePlace { line, number };
+    Ok(changes)
+}
+
+fn changed(row: &Row<'_>) -> rusqlite::Result<ChangedOutcome> {
+    let word: Option<String> = row.get(3)?;
+    Ok(ChangedOutcome {
+        source: row.get(1)?,
+        seq: row.get::<_, i64>(2)? as u64,
+        kind: word.map(|word| CauseKind::parse(&word).unwrap_or_default()),
+        namespace: row.get(4)?,
+        name: row.get(5)?,
+        uid: row.get(6)?,
+    })
+}
+
+/// The outcome of one object.
+pub(super) fn kept_outcome(
+    connection: &Connection,
+    source: &str,
+    uid: &str,
+) -> rusqlite::Result<KeptOutcome> {
+    let mut statement = connection.prepare_cached(
+        "SELECT c.seq, c.kind, c.due FROM objects o JOIN causes c ON c.object = o.id
+         WHERE o.uid = ?1 AND o.source = ?2",
+    )?;
+    let row = statement.query_row([uid, source], |row| {
+        let word: Option<String> = row.get(1)?;
+        Ok((row.get::<_, i64>(0)? as u64, word, row.get::<_, Option<i64>>(2)?))
+    });
+    Ok(match row.optional()? {
+        Some((seq, Some(word), _)) => {
+            KeptOutcome::Explained { seq, kind: CauseKind::parse(&word).unwrap_or_default() }
+        }
+        Some((_, None, Some(_))) => KeptOutcome::Pending,
+        Some((_, None, None)) | None => KeptOutcome::Nothing,
+    })
+}

@@ -1,0 +1,200 @@
+//! Writes why objects ended badly: with `causes`, a tick asks the host what it has explained since the last one, and
+//! object_outcomes has a row for each object that ended badly. States cost nothing for it.
+//!
+//! The place up to which outcomes are written is a row of the same database, in the same transaction. So a tick that is undone
+//! is made again from the same place, and the last answer about an object is the one that stays. Where the host begins its
+//! order anew, as another replica does, everything comes once more. Then only rows that differ are asked for.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+
+use kubewitness_sdk::outcomes::{self, ChangePage, ChangedOutcome, Explanation, Finding};
+use kubewitness_sdk::sql::{self, OnConflict, TableWrite, Value};
+use kubewitness_sdk::{Error, clock, time};
+
+use crate::config::Config;
+use crate::schema::{CURSORS, DATABASE, OUTCOME, OUTCOMES, PrefixedNames};
+use crate::{rows, tables};
+
+/// Outcomes that are written together. Each may cost the host a look at hundreds of states.
+const PAGE: u32 = 64;
+/// Pages of a tick, and how long it goes on: states wait meanwhile.
+const PAGES: usize = 200;
+const TICKING_MS: u64 = 2000;
+const MESSAGE_BYTES: usize = 4096;
+/// The row of [`CURSORS`].
+const CURSOR: &str = "outcomes";
+/// Stands before the place while outcomes come that were written before.
+const CATCHING_UP: char = '+';
+
+thread_local! {
+    /// Whether this instance has found or made the tables.
+    pub static READY: Cell<bool> = const { Cell::new(false) };
+}
+
+/// How far outcomes are written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct OutcomeCursor {
+    place: String,
+    is_catching_up: bool,
+}
+
+pub fn tick(config: &Config) -> Result<(), Error> {
+    let ticked = write_changes(config);
+    ticked.inspect_err(|_| READY.set(false))
+}
+
+fn write_changes(config: &Config) -> Result<(), Error> {
+    let names = PrefixedNames(&config.prefix);
+    if !READY.get() {
+        tables::prepare_outcomes(config)?;
+        READY.set(true);
+    }
+    let begun_ms = clock::now_ms();
+    let before = cursor(names)?;
+    let mut at = before.clone();
+    for _ in 0..PAGES {
+        let page = outcomes::changes(&at.place, PAGE)?;
+        let is_catching_up = page.restarted || at.is_catching_up;
+        write_page(config, &page, is_catching_up)?;
+        at = OutcomeCursor { is_catching_up: is_catching_up && page.more, place: page.next };
+        if !page.more || clock::now_ms().saturating_sub(begun_ms) > TICKING_MS {
+            break;
+        }
+    }
+    if at == before { Ok(()) } else { keep(names, &at) }
+}
+
+fn cursor(names: PrefixedNames<'_>) -> Result<OutcomeCursor, Error> {
+    let asked = format!("SELECT place FROM {} WHERE name = ?", names.of(CURSORS));
+    let found = sql::query(DATABASE, &asked, &[CURSOR.into()])?;
+    let Some([Value::Text(text)]) = found.first().map(Vec::as_slice) else {
+        return Ok(OutcomeCursor::default());
+    };
+    Ok(match text.strip_prefix(CATCHING_UP) {
+        Some(place) => OutcomeCursor { place: place.to_string(), is_catching_up: true },
+        None => OutcomeCursor { place: text.clone(), is_catching_up: false },
+    })
+}
+
+fn keep(names: PrefixedNames<'_>, at: &OutcomeCursor) -> Result<(), Error> {
+    let mark = if at.is_catching_up { String::from(CATCHING_UP) } else { String::new() };
+    sql::execute(
+        DATABASE,
+        &format!("DELETE FROM {} WHERE name = ?", names.of(CURSORS)),
+        &[vec![CURSOR.into()]],
+    )?;
+    let row = TableWrite {
+        table: names.of(CURSORS),
+        columns: vec!["name".to_string(), "place".to_string()],
+        key: vec!["name".to_string()],
+        on_conflict: OnConflict::Ignore,
+        rows: vec![vec![CURSOR.into(), (mark + &at.place).into()]],
+    };
+    sql::write(DATABASE, &row).map(drop)
+}
+
+/// Writes a page. If an object occurs twice, its last outcome counts.
+fn write_page(config: &Config, page: &ChangePage, is_catching_up: bool) -> Result<(), Error> {
+    let names = PrefixedNames(&config.prefix);
+    let mut last: BTreeMap<&str, &ChangedOutcome> = BTreeMap::new();
+    last.extend(page.outcomes.iter().map(|outcome| (outcome.uid.as_str(), outcome)));
+    if is_catching_up {
+        let written = written(names, &last)?;
+        last.retain(|uid, outcome| {
+            let row = (outcome.seq, outcome.kind.clone().unwrap_or_default());
+            written.get(*uid).map_or(outcome.kind.is_some(), |known| *known != row)
+        });
+    }
+    if last.is_empty() {
+        return Ok(());
+    }
+    let mut made = Vec::new();
+    for outcome in last.values() {
+        made.extend(row(config, outcome)?);
+    }
+    let uids: Vec<_> = last.keys().map(|uid| vec![Value::from(rows::uid_text(uid))]).collect();
+    sql::execute(DATABASE, &format!("DELETE FROM {} WHERE uid = ?", names.of(OUTCOMES)), &uids)?;
+    if made.is_empty() {
+        return Ok(());
+    }
+    let write = TableWrite {
+        table: names.of(OUTCOMES),
+        columns: OUTCOME.map(|(name, _)| name.to_string()).to_vec(),
+        key: vec!["uid".to_string()],
+        on_conflict: OnConflict::Ignore,
+        rows: made,
+    };
+    sql::write(DATABASE, &write).map(drop)
+}
+
+/// The rows of these objects: the end, and the word for its cause.
+fn written(
+    names: PrefixedNames<'_>,
+    asked: &BTreeMap<&str, &ChangedOutcome>,
+) -> Result<BTreeMap<String, (u64, String)>, Error> {
+    let mut found = BTreeMap::new();
+    let mut uids: Vec<Value> = asked.keys().map(|uid| rows::uid_text(uid).into()).collect();
+    let Some(first) = uids.first().cloned() else { return Ok(found) };
+    // Numbers of parameters are powers of two, so that the database prepares few statements.
+    uids.resize(uids.len().next_power_of_two(), first);
+    let places = vec!["?"; uids.len()].join(",");
+    let question = format!("SELECT uid, seq, cause FROM {} WHERE uid IN ({places})", names.of(OUTCOMES));
+    for row in sql::query(DATABASE, &question, &uids)? {
+        if let Ok([Value::Text(uid), Value::Integer(seq), Value::Text(cause)]) = <[Value; 3]>::try_from(row) {
+            found.insert(uid, (u64::try_from(seq).unwrap_or_default(), cause));
+        }
+    }
+    Ok(found)
+}
+
+/// `None`: the object goes on, or its end is older than what is kept.
+fn row(config: &Config, outcome: &ChangedOutcome) -> Result<Option<Vec<Value>>, Error> {
+    let Some(kind) = &outcome.kind else { return Ok(None) };
+    let told = match outcomes::explain(&outcome.source, &outcome.uid)? {
+        Finding::Found(told) => Some(told),
+        // The journal has nothing of the object any more, or it is explained anew and comes again.
+        Finding::Nothing | Finding::Pending | Finding::Other(_) => None,
+    };
+    let oldest_ms = config.keep.map(|keep| clock::now_ms().saturating_sub(keep.ms));
+    if told.as_ref().is_some_and(|told| oldest_ms.is_some_and(|oldest_ms| told.ended_ms < oldest_ms)) {
+        return Ok(None);
+    }
+    Ok(Some(values(outcome, kind, told.as_ref())))
+}
+
+fn values(outcome: &ChangedOutcome, kind: &str, told: Option<&Explanation>) -> Vec<Value> {
+    let word = |of: fn(&Explanation) -> &str| rows::word(told.map(of).unwrap_or_default());
+    let long = |of: fn(&Explanation) -> &str| -> Value {
+        rows::cut(told.map(of).unwrap_or_default(), MESSAGE_BYTES).into()
+    };
+    let maybe = |of: fn(&Explanation) -> &str| -> Value {
+        told.map(of).filter(|text| !text.is_empty()).map(rows::text).into()
+    };
+    let at = |ms: Option<u64>| -> Value { ms.map(time::rfc3339).unwrap_or_default().into() };
+    let ended_ms = told.map(|told| told.ended_ms);
+    vec![
+        rows::uid_text(&outcome.uid).into(),
+        outcome.seq.into(),
+        rows::word(&outcome.source),
+        word(|told| &told.object.kind),
+        rows::word(&outcome.namespace),
+        rows::word(&outcome.name),
+        rows::word(kind),
+        long(|told| &told.headline),
+        long(|told| &told.sentence),
+        long(|told| &told.doubt),
+        told.and_then(|told| told.failed.as_ref()).map(|failed| rows::text(&failed.name)).into(),
+        maybe(|told| &told.container),
+        maybe(|told| &told.container_role),
+        maybe(|told| &told.node),
+        told.and_then(|told| told.exit_code).into(),
+        told.and_then(|told| told.signal).into(),
+        word(|told| &told.reason),
+        long(|told| &told.message),
+        maybe(|told| &told.by),
+        at(told.map(|told| told.cause_ms)),
+        at(ended_ms),
+        ended_ms.unwrap_or_default().into(),
+    ]
+}
