@@ -11,7 +11,7 @@ use crate::bindings::types::ObjectRefResult;
 use crate::bindings::{http, log, mail, sql};
 
 /// The bytes of a value besides its text.
-const VALUE_BYTES: usize = 16;
+pub const VALUE_BYTES: usize = 16;
 
 pub fn dialect(dialect: SqlDialect) -> sql::Dialect {
     match dialect {
@@ -84,7 +84,7 @@ pub fn table_copy(copy: sql::TableCopy) -> TableCopy {
     }
 }
 
-fn on_conflict(on_conflict: sql::OnConflict) -> OnConflict {
+pub fn on_conflict(on_conflict: sql::OnConflict) -> OnConflict {
     match on_conflict {
         sql::OnConflict::Ignore => OnConflict::Ignore,
         sql::OnConflict::ReplaceOlder(newer) => OnConflict::ReplaceOlder { newer },

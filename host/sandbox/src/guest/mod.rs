@@ -1,6 +1,7 @@
 //! The controller's side of one instance: its limits, its empty WASI, and the session of the call in progress. It
 //! knows no component and calls no guest.
 
+pub mod batch;
 pub mod clock;
 pub mod memory;
 pub mod stderr;
@@ -16,6 +17,7 @@ use wasmtime_wasi::{WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
 use crate::bindings::types::Error;
 use crate::tally::{CallWork, HostCapability, PluginTally};
 use crate::turns::CpuTicket;
+use batch::CallStates;
 use clock::{HostTime, SharedClock};
 use memory::{MemoryBudget, MemoryLimit};
 use stderr::StderrTail;
@@ -42,7 +44,7 @@ pub struct GuestState {
     tally: Arc<PluginTally>,
     session: Option<Box<dyn EffectSession>>,
     /// The states of the call in progress.
-    pub batch: Vec<Seq>,
+    pub batch: Arc<CallStates>,
     /// The document that was read last, parsed: pointers are asked for one after another.
     pub parsed: Option<(Seq, serde_json::Value)>,
 }
@@ -88,18 +90,18 @@ impl GuestState {
             work: CallWork::default(),
             tally,
             session: None,
-            batch: Vec::new(),
+            batch: Arc::default(),
             parsed: None,
         }
     }
 
-    pub fn begin(&mut self, session: Option<Box<dyn EffectSession>>, batch: Vec<Seq>) {
+    pub fn begin(&mut self, session: Option<Box<dyn EffectSession>>, batch: CallStates) {
         self.calls = 0;
         self.memory.refused = None;
         self.stderr.clear();
         self.parsed = None;
         self.session = session;
-        self.batch = batch;
+        self.batch = Arc::new(batch);
     }
 
     pub fn end(&mut self) -> Option<Box<dyn EffectSession>> {
@@ -142,9 +144,14 @@ impl GuestState {
         Ok(())
     }
 
+    /// The bytes of one call at most.
+    pub fn most_bytes(&self) -> usize {
+        self.limits.bytes
+    }
+
     /// Whether an answer or an argument of so many bytes may cross.
     fn fits(&self, bytes: usize) -> Result<(), Error> {
-        let most = self.limits.bytes;
+        let most = self.most_bytes();
         if bytes > most {
             return Err(Error::TooLarge(format!(
                 "{bytes} bytes in one call, over {most} (limits.hostBytes)"
