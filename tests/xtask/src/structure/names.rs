@@ -38,7 +38,7 @@ const OPENINGS: &[(&str, usize)] = &[
     ("plugins/audit", 2),
     ("plugins/examples/digest", 2),
     ("plugins/notification", 38),
-    ("plugins/persistence", 17),
+    ("plugins/persistence", 16),
     ("plugins/probe", 1),
     ("plugins/sdk", 6),
     ("tests/bench", 25),
