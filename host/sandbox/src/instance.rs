@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use kubewitness_core::Seq;
 use kubewitness_core::config::{Bytes, LimitsSpec};
 use kubewitness_core::ports::{CallError, EffectSession};
 use wasmtime::{Store, Trap, UpdateDeadline};
@@ -13,6 +12,7 @@ use crate::bindings::types::{FieldError, State, Verdict};
 use crate::capability::clip;
 use crate::component::{ComponentDescription, InstanceExports, PluginComponent};
 use crate::guest::GuestState;
+use crate::guest::batch::CallStates;
 use crate::guest::clock::{SharedClock, TimeUp, timed};
 use crate::guest::memory::GrowthRefusal;
 use crate::tally::PluginTally;
@@ -65,7 +65,7 @@ impl GuestInstance {
     }
 
     pub async fn describe(&mut self) -> Result<ComponentDescription, CallError> {
-        let (clock, seat) = self.begin(None, Vec::new());
+        let (clock, seat) = self.begin(None, CallStates::default());
         let call = self.exports.handler.kubewitness_plugin_handler().call_describe(&mut self.store);
         let said = flat(timed(clock, seat, call).await);
         let said = self.end(said).1?;
@@ -74,7 +74,7 @@ impl GuestInstance {
 
     /// The faults that the guest finds in a configuration.
     pub async fn check(&mut self, config: &str) -> Result<Vec<FieldError>, CallError> {
-        let (clock, seat) = self.begin(None, Vec::new());
+        let (clock, seat) = self.begin(None, CallStates::default());
         let call = self.exports.handler.kubewitness_plugin_handler().call_check(&mut self.store, config);
         let said = flat(timed(clock, seat, call).await);
         Ok(self.end(said).1?.err().unwrap_or_default())
@@ -84,11 +84,11 @@ impl GuestInstance {
     pub async fn handle(
         &mut self,
         session: Box<dyn EffectSession>,
-        seqs: Vec<Seq>,
+        batch: CallStates,
         states: &[State<'_>],
     ) -> (Option<Box<dyn EffectSession>>, Result<Vec<Verdict>, CallError>) {
         self.batches += 1;
-        let (clock, seat) = self.begin(Some(session), seqs);
+        let (clock, seat) = self.begin(Some(session), batch);
         self.store.data_mut().work.handed(states);
         let call = self.exports.handler.kubewitness_plugin_handler().call_handle(&mut self.store, states);
         let said = flat(timed(clock, seat, call).await);
@@ -103,7 +103,7 @@ impl GuestInstance {
         due_ms: u64,
     ) -> (Option<Box<dyn EffectSession>>, Result<Result<(), String>, CallError>) {
         self.batches += 1;
-        let (clock, seat) = self.begin(Some(session), Vec::new());
+        let (clock, seat) = self.begin(Some(session), CallStates::default());
         let Some(ticker) = &self.exports.ticker else {
             let error = CallError::Protocol("it exports no `ticker`".into());
             return (self.store.data_mut().end(), Err(error));
@@ -117,7 +117,7 @@ impl GuestInstance {
     fn begin(
         &mut self,
         session: Option<Box<dyn EffectSession>>,
-        batch: Vec<Seq>,
+        batch: CallStates,
     ) -> (SharedClock, Arc<CpuTicket>) {
         self.store.data_mut().begin(session, batch);
         self.store.set_epoch_deadline(1);

@@ -16,6 +16,7 @@ use tokio::sync::Semaphore;
 use crate::bindings::types;
 use crate::capability::clip;
 use crate::component::PluginComponent;
+use crate::guest::batch::CallStates;
 use crate::instance::GuestInstance;
 use crate::tally::PluginTally;
 use crate::turns::CpuTicket;
@@ -135,7 +136,7 @@ impl SandboxPlugin {
             Ok(instance) => instance,
             Err(error) => return (Some(session), Err(error)),
         };
-        let seqs = fresh.iter().map(|delivery| delivery.state.seq).collect();
+        let batch = CallStates::of(shown.iter().map(|shown| Arc::clone(&shown.state)));
         let epochs: Vec<String> = fresh.iter().map(|delivery| epoch(delivery)).collect();
         let extras: Vec<Vec<(&str, &str)>> = fresh
             .iter()
@@ -149,7 +150,7 @@ impl SandboxPlugin {
             .zip(&shown)
             .map(|((delivery, extra), shown)| lend(&shown.state, delivery.attempt, extra))
             .collect();
-        let (session, answer) = instance.handle(session, seqs, &states).await;
+        let (session, answer) = instance.handle(session, batch, &states).await;
         self.tally.waited(seat.waited());
         let verdicts = answer.and_then(|verdicts| read(verdicts, fresh.len()));
         if let Ok(verdicts) = &verdicts {

@@ -3,13 +3,13 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use kubewitness_sdk::sql::Value;
+use kubewitness_sdk::sql::{FilledColumn, Value, column_text};
 use kubewitness_sdk::{Error, State, documents, log, time};
 use serde_json::Value as Json;
 use serde_json::value::RawValue;
 
 use crate::config::{Column, Config, Documents, Type};
-use crate::{document, gpus, rows};
+use crate::{document, gpus, schema};
 
 /// A text is for people and for comparison; the document has what is cut.
 const TEXT_BYTES: usize = 4096;
@@ -33,12 +33,18 @@ struct DocumentValue {
     columns: Vec<usize>,
 }
 
-/// What the rows of one state get from its document.
-pub struct RowValues {
+/// The columns whose values come from documents.
+pub struct TableColumns {
     /// In the order of the configuration.
-    pub columns: Vec<Value>,
+    pub configured: Vec<FilledColumn>,
     /// For object_history.
-    pub document: Value,
+    pub documents: FilledColumn,
+}
+
+/// The values that one state gets from its document.
+struct RowValues {
+    columns: Vec<Value>,
+    document: Value,
 }
 
 struct WrongColumn {
@@ -63,7 +69,25 @@ impl<'c> ColumnReader<'c> {
         Self { columns, kept: config.documents, reads, wrong: RefCell::new(Vec::new()) }
     }
 
-    pub fn values(&self, state: &State) -> Result<RowValues, Error> {
+    pub fn columns(&self, states: &[&State]) -> Result<TableColumns, Error> {
+        let name = schema::DOCUMENT.0;
+        if self.reads.is_empty() {
+            let documents = FilledColumn::of_one(name, Value::Null);
+            return Ok(TableColumns { configured: Vec::new(), documents });
+        }
+        let mut documents = Vec::with_capacity(states.len());
+        let mut columns = vec![Vec::with_capacity(states.len()); self.columns.len()];
+        for state in states {
+            let row = self.values(state)?;
+            documents.push(row.document);
+            columns.iter_mut().zip(row.columns).for_each(|(column, value)| column.push(value));
+        }
+        let named = self.columns.iter().zip(columns);
+        let configured = named.map(|(column, values)| FilledColumn::of_each(&column.name, values)).collect();
+        Ok(TableColumns { configured, documents: FilledColumn::of_each(name, documents) })
+    }
+
+    fn values(&self, state: &State) -> Result<RowValues, Error> {
         let mut values = vec![Value::Null; self.columns.len()];
         let mut kept = Value::Null;
         for read in &self.reads {
@@ -218,7 +242,7 @@ fn first_keys(pointer: &str, keys: usize) -> &str {
 /// `None`: it is of another type. Labels are always texts, so a text may stand for a number.
 fn value(holds: Type, json: &Json) -> Option<Value> {
     match (holds, json) {
-        (Type::Text, Json::String(text)) => Some(rows::cut(text, TEXT_BYTES).into()),
+        (Type::Text, Json::String(text)) => Some(column_text(text, TEXT_BYTES).into()),
         (Type::Text, Json::Number(number)) => Some(number.to_string().into()),
         (Type::Text, Json::Bool(truth)) => Some(truth.to_string().into()),
         (Type::Integer, Json::Number(number)) => number.as_i64().map(Value::Integer),

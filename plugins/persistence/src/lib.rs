@@ -21,10 +21,10 @@ mod transitions;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 
-use kubewitness_sdk::sql::{self, OnConflict, TableCopy, TableWrite, Value};
+use kubewitness_sdk::sql::{self, FilledColumn, OnConflict, StateWrite, TableCopy, Value};
 use kubewitness_sdk::{About, Error, FieldError, Plugin, State, Ticking, Verdict};
 
-use self::columns::{ColumnReader, RowValues};
+use self::columns::{ColumnReader, TableColumns};
 pub use self::config::Config;
 use self::schema::{DATABASE, PrefixedNames};
 use self::tables::ReadyTables;
@@ -139,37 +139,39 @@ impl CallWriter<'_> {
         // A resync shows how an object is. It is no part of the object's history.
         let (shown, happened): (Vec<_>, Vec<_>) = states.iter().partition(|state| state.is_resync());
         if !happened.is_empty() {
-            transitions::write(&happened, self.config)?;
             let hidden = rows::overlap::shown_elsewhere(DATABASE, &happened, self.names())?;
-            sql::write_both(DATABASE, &self.history(&happened)?, &self.status_of(&happened, &hidden))?;
+            // Other calls wait for the database from the first statement on. The host makes these rows, which are most
+            // of the work, before it takes the database.
+            sql::write_states(
+                DATABASE,
+                &self.history(&happened)?,
+                Some(&self.status_of(&happened, &hidden)),
+            )?;
+            transitions::write(&happened, self.config, self.ready.dialect)?;
         }
-        let shown = shown.into_iter().filter(|state| rows::is_current(state));
-        let shown = shown.map(|state| self.row(state).map(|(row, _)| row)).collect::<Result<Vec<_>, _>>()?;
+        let shown: Vec<_> = shown.into_iter().filter(|state| rows::is_current(state)).collect();
         if shown.is_empty() {
             return Ok(());
         }
-        let TableCopy { table, columns, key, on_conflict, .. } = self.status_of(&[], &BTreeSet::new());
-        sql::write(DATABASE, &TableWrite { table, columns, key, on_conflict, rows: shown }).map(drop)
+        let TableCopy { table, key, on_conflict, .. } = self.status_of(&[], &BTreeSet::new());
+        let (columns, _) = self.columns(&shown)?;
+        let states = rows::positions(&shown);
+        sql::write_states(DATABASE, &StateWrite { table, columns, key, on_conflict, states }, None).map(drop)
     }
 
     fn names(&self) -> PrefixedNames<'_> {
         PrefixedNames(&self.config.prefix)
     }
 
-    fn history(&self, states: &[&State]) -> Result<TableWrite, Error> {
-        let mut columns = self.status_columns();
-        columns.extend([schema::PREVIOUS, schema::DOCUMENT].map(|(name, _)| name.to_string()));
-        let row = |state: &&State| {
-            let (mut row, document) = self.row(state)?;
-            row.extend([rows::previous(state), document]);
-            Ok(row)
-        };
-        Ok(TableWrite {
+    fn history(&self, states: &[&State]) -> Result<StateWrite, Error> {
+        let (mut columns, documents) = self.columns(states)?;
+        columns.extend([rows::previous_column(), documents]);
+        Ok(StateWrite {
             table: self.names().of(schema::HISTORY),
             columns,
             key: schema::HISTORY_KEY.map(str::to_string).to_vec(),
             on_conflict: OnConflict::Ignore,
-            rows: states.iter().map(row).collect::<Result<_, Error>>()?,
+            states: rows::positions(states),
         })
     }
 
@@ -187,19 +189,19 @@ impl CallWriter<'_> {
     }
 
     fn status_columns(&self) -> Vec<String> {
-        let mut columns = rows::status_columns();
+        let mut columns: Vec<_> = rows::status_columns().into_iter().map(|column| column.name).collect();
         columns.extend(self.config.columns.iter().map(|column| column.name.clone()));
         columns.extend(self.ready.retired.iter().cloned());
         columns
     }
 
-    /// The row of object_status, and the document for object_history.
-    fn row(&self, state: &State) -> Result<(Vec<Value>, Value), Error> {
-        let RowValues { columns, document } = self.reader.values(state)?;
-        let mut row = rows::status(state);
-        row.extend(columns);
-        row.extend(self.ready.retired.iter().map(|_| Value::Null));
-        Ok((row, document))
+    /// The columns of object_status, and the documents for object_history.
+    fn columns(&self, states: &[&State]) -> Result<(Vec<FilledColumn>, FilledColumn), Error> {
+        let mut columns = rows::status_columns();
+        let TableColumns { configured, documents } = self.reader.columns(states)?;
+        columns.extend(configured);
+        columns.extend(self.ready.retired.iter().map(|column| FilledColumn::of_one(column, Value::Null)));
+        Ok((columns, documents))
     }
 }
 

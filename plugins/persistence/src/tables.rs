@@ -22,8 +22,9 @@ const REFUSES: &str = "refuses it";
 const LET_A_USER: &str = "let a user who may";
 
 /// What was found or made.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadyTables {
+    pub dialect: Dialect,
     /// Columns that a former configuration added and this one does not name.
     pub retired: Vec<String>,
 }
@@ -109,7 +110,7 @@ impl Tables<'_> {
         let new = self.config.columns.iter().filter(|column| !known.contains_key(&column.name));
         let new = new.map(|column| vec![column.name.as_str().into(), column.holds.word().into()]);
         self.note(COLUMNS_TABLE, &["name", "type"], new)?;
-        Ok(ReadyTables { retired: self.retired(&known)? })
+        Ok(ReadyTables { dialect: self.dialect, retired: self.retired(&known)? })
     }
 
     fn version(&self) -> Result<Option<i64>, Error> {

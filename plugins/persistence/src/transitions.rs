@@ -6,8 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use kubewitness_sdk::sql::{self, OnConflict, TableWrite, Value};
-use kubewitness_sdk::{Error, State, time};
+use kubewitness_sdk::sql::ColumnFilling::{self, Fact};
+use kubewitness_sdk::sql::{self, Dialect, FilledColumn, OnConflict, StateFact, StateWrite, Value};
+use kubewitness_sdk::{Error, State};
 
 use crate::config::Config;
 use crate::schema::{DATABASE, PrefixedNames, STATUS, TRANSITION, TRANSITIONS, TRANSITIONS_KEY};
@@ -27,37 +28,30 @@ struct NewestRow {
 }
 
 /// The rows for these states, which are in the order of the journal.
-pub fn write(states: &[&State], config: &Config) -> Result<(), Error> {
+pub fn write(states: &[&State], config: &Config, dialect: Dialect) -> Result<(), Error> {
     let names = PrefixedNames(&config.prefix);
     let changes: Vec<_> = states.iter().filter(|state| changes_phase(state)).collect();
     if changes.is_empty() {
         return Ok(());
     }
-    let mut last = last_of(changes.iter().map(|state| rows::uid(state)), names)?;
-    let mut made = Vec::with_capacity(changes.len());
+    let mut last = last_of(changes.iter().map(|state| rows::uid(state)), names, dialect)?;
+    let mut made = TransitionRows::default();
     for state in changes {
         let uid = rows::uid(state);
         let before = last.get(&uid);
+        let phase = rows::phase(state);
         // It is stored already, or is older than what is stored, as when a plugin starts from the beginning again.
-        if before.is_some_and(|before| before.seq >= state.seq || before.phase == rows::phase(state)) {
+        if before.is_some_and(|before| before.seq >= state.seq || before.phase == phase) {
             continue;
         }
         let gpus = gpus_of(state, before, &config.gpus)?;
-        made.push(row(state, before, gpus));
-        let phase = rows::phase(state);
+        made.push(state, before, gpus);
         last.insert(uid, NewestRow { seq: state.seq, phase, at_ms: state.observed_ms, gpus });
     }
-    if made.is_empty() {
+    if made.states.is_empty() {
         return Ok(());
     }
-    let rows = TableWrite {
-        table: names.of(TRANSITIONS),
-        columns: TRANSITION.map(|(name, _)| name.to_string()).to_vec(),
-        key: TRANSITIONS_KEY.map(str::to_string).to_vec(),
-        on_conflict: OnConflict::Ignore,
-        rows: made,
-    };
-    sql::write(DATABASE, &rows).map(drop)
+    sql::write_states(DATABASE, &made.into_write(names), None).map(drop)
 }
 
 /// A state whose phase is the one before is not asked about: most are such.
@@ -74,53 +68,104 @@ fn gpus_of(state: &State, before: Option<&NewestRow>, resource: &str) -> Result<
     Ok(gpus::count(state, resource)?.or_else(|| before.and_then(|before| before.gpus)))
 }
 
-fn row(state: &State, before: Option<&NewestRow>, gpus: Option<i64>) -> Vec<Value> {
-    let (object, status) = (&state.object, &state.status);
-    // Where no row was written before, as when version 1 wrote the tables, the host knows the phase and nobody its time.
-    let known = state.previous.as_ref().map(|previous| rows::word(&previous.phase));
-    let from = before.map(|before| before.phase.as_str().into()).or(known);
-    let lasted = before.map(|before| state.observed_ms.saturating_sub(before.at_ms));
-    let [owner_kind, owner_name, owner_uid] = rows::owner(state);
-    vec![
-        rows::uid(state).into(),
-        state.seq.into(),
-        rows::id(state),
-        rows::word(&state.source),
-        rows::word(&object.kind),
-        rows::word(&object.namespace),
-        rows::word(&object.name),
-        owner_kind,
-        owner_name,
-        owner_uid,
-        from.unwrap_or(Value::Null),
-        rows::phase(state).into(),
-        rows::word(&status.reason),
-        status.attempt.into(),
-        status.exit_code.into(),
-        time::rfc3339(state.observed_ms).into(),
-        state.observed_ms.into(),
-        lasted.into(),
-        gpus.into(),
-    ]
+/// Rows in the making: what the states alone do not say.
+#[derive(Default)]
+struct TransitionRows {
+    states: Vec<u64>,
+    from: Vec<Value>,
+    /// Whether each phase before is the one that the host knows.
+    is_from_known: bool,
+    lasted: Vec<Value>,
+    gpus: Vec<Value>,
 }
 
-/// The newest row of each object. object_status has one row an object, so each costs two look-ups by key, however often
-/// an object has changed.
+impl TransitionRows {
+    fn push(&mut self, state: &State, before: Option<&NewestRow>, gpus: Option<i64>) {
+        // Where no row was written before, as when version 1 wrote the tables, the host knows the phase and nobody its time.
+        let known = state.previous.as_ref().map(|previous| rows::text(&previous.phase));
+        let from = before.map(|before| before.phase.clone()).or_else(|| known.clone());
+        self.is_from_known = (self.states.is_empty() || self.is_from_known) && from == known;
+        self.states.push(state.seq);
+        self.from.push(from.into());
+        self.lasted.push(before.map(|before| state.observed_ms.saturating_sub(before.at_ms)).into());
+        self.gpus.push(gpus.into());
+    }
+
+    fn into_write(self, names: PrefixedNames<'_>) -> StateWrite {
+        let from = match self.is_from_known {
+            true => Fact(StateFact::PreviousPhase),
+            false => ColumnFilling::Each(self.from),
+        };
+        let gpus = match self.gpus.iter().any(|gpus| *gpus != Value::Null) {
+            true => ColumnFilling::Each(self.gpus),
+            false => ColumnFilling::Same(Value::Null),
+        };
+        let fillings: [ColumnFilling; TRANSITION.len()] = [
+            Fact(StateFact::Uid),
+            Fact(StateFact::Seq),
+            Fact(StateFact::Id),
+            Fact(StateFact::Source),
+            Fact(StateFact::Kind),
+            Fact(StateFact::Namespace),
+            Fact(StateFact::Name),
+            Fact(StateFact::OwnerKind),
+            Fact(StateFact::OwnerName),
+            Fact(StateFact::OwnerUid),
+            from,
+            Fact(StateFact::Phase),
+            Fact(StateFact::Reason),
+            Fact(StateFact::Attempt),
+            Fact(StateFact::ExitCode),
+            Fact(StateFact::ObservedAt),
+            Fact(StateFact::ObservedMs),
+            ColumnFilling::Each(self.lasted),
+            gpus,
+        ];
+        let columns = TRANSITION.iter().zip(fillings);
+        StateWrite {
+            table: names.of(TRANSITIONS),
+            columns: columns
+                .map(|((name, _), filling)| FilledColumn { name: name.to_string(), filling })
+                .collect(),
+            key: TRANSITIONS_KEY.map(str::to_string).to_vec(),
+            on_conflict: OnConflict::Ignore,
+            states: self.states,
+        }
+    }
+}
+
+/// Asks for the newest row of so many objects, in a few look-ups by key each, however often an object has changed. On
+/// servers object_status says which objects there are: it has one row an object.
+fn question(count: usize, names: PrefixedNames<'_>, dialect: Dialect) -> String {
+    let transitions = names.of(TRANSITIONS);
+    let columns = "SELECT t.uid, t.seq, t.to_phase, t.changed_ms, t.gpus FROM";
+    if dialect == Dialect::Sqlite {
+        // The key's index has the number of the row, so the row is found without another look-up in the index.
+        let places = vec!["(?)"; count].join(",");
+        return format!(
+            "{columns} (VALUES {places}) v JOIN {transitions} t ON t.rowid = (SELECT m.rowid FROM {transitions} m \
+             WHERE m.uid = v.column1 ORDER BY m.seq DESC LIMIT 1)"
+        );
+    }
+    let (status, places) = (names.of(STATUS), vec!["?"; count].join(","));
+    format!(
+        "{columns} {status} s JOIN {transitions} t ON t.uid = s.uid \
+         AND t.seq = (SELECT max(m.seq) FROM {transitions} m WHERE m.uid = s.uid) WHERE s.uid IN ({places})"
+    )
+}
+
 fn last_of(
     uids: impl Iterator<Item = String>,
     names: PrefixedNames<'_>,
+    dialect: Dialect,
 ) -> Result<BTreeMap<String, NewestRow>, Error> {
     let mut uids: Vec<_> = uids.collect();
     uids.sort_unstable();
     uids.dedup();
-    let (status, transitions) = (names.of(STATUS), names.of(TRANSITIONS));
+    let transitions = names.of(TRANSITIONS);
     let mut last = BTreeMap::new();
     for asked in uids.chunks(ASKED) {
-        let places = vec!["?"; asked.len().next_power_of_two()].join(",");
-        let question = format!(
-            "SELECT t.uid, t.seq, t.to_phase, t.changed_ms, t.gpus FROM {status} s JOIN {transitions} t ON t.uid = s.uid \
-             AND t.seq = (SELECT max(m.seq) FROM {transitions} m WHERE m.uid = s.uid) WHERE s.uid IN ({places})"
-        );
+        let question = question(asked.len().next_power_of_two(), names, dialect);
         let filled = asked.iter().chain(std::iter::repeat(&asked[0])).take(asked.len().next_power_of_two());
         let given: Vec<Value> = filled.map(Value::from).collect();
         for row in sql::query(DATABASE, &question, &given)? {

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 
 use kubewitness_sdk::http::Request;
-use kubewitness_sdk::sql::{OnConflict, TableCopy, TableWrite, Value};
+use kubewitness_sdk::sql::{FilledColumn, OnConflict, StateFact, StateWrite, TableCopy, TableWrite, Value};
 use kubewitness_sdk::{Error, State, clock, documents, http, kv, ledger, lister, outcomes, sql};
 
 use crate::number;
@@ -19,6 +19,10 @@ pub fn obey(name: &str, words: &[&str], state: &State) -> Option<String> {
         ("sql.query", [database, statement @ ..]) => tell(sql::query(database, &statement.join(" "), &[])),
         ("sql.write", [database]) => tell(sql::write(database, &row_of(state))),
         ("sql.both", [database]) => tell(sql::write_both(database, &row_of(state), &copy())),
+        ("sql.states", [database]) => {
+            tell(sql::write_states(database, &filled_row(state.seq), Some(&copy())))
+        }
+        ("sql.states", [database, seq]) => tell(sql::write_states(database, &filled_row(number(seq)), None)),
         ("http.post", [destination, path]) => tell(
             http::post_json(destination, path, &state.id, &state.object.name).map(|answer| answer.status),
         ),
@@ -79,6 +83,23 @@ fn copy() -> TableCopy {
         key: vec!["id".to_string()],
         on_conflict: OnConflict::Ignore,
         without: Vec::new(),
+    }
+}
+
+/// A row that the host fills.
+fn filled_row(seq: u64) -> StateWrite {
+    StateWrite {
+        table: "probe".to_string(),
+        columns: vec![
+            FilledColumn::of_fact("id", StateFact::Id),
+            FilledColumn::of_fact("seq", StateFact::Seq),
+            FilledColumn::of_fact("phase", StateFact::Phase),
+            FilledColumn::of_one("own", "words"),
+            FilledColumn::of_each("exit_code", vec![Value::Null]),
+        ],
+        key: vec!["id".to_string()],
+        on_conflict: OnConflict::ReplaceOlder("seq".to_string()),
+        states: vec![seq],
     }
 }
 

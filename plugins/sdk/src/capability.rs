@@ -102,7 +102,10 @@ pub mod outcomes {
 pub mod sql {
     use super::raw;
     use crate::Error;
-    pub use crate::bindings::kubewitness::plugin::sql::{Dialect, OnConflict, TableCopy, TableWrite, Value};
+    pub use crate::bindings::kubewitness::plugin::sql::{
+        ColumnFilling, Dialect, FilledColumn, OnConflict, StateFact, StateWrite, TableCopy, TableWrite, Value,
+    };
+    pub use crate::facts::{column_text, uid_text};
 
     pub fn dialect_of(database: &str) -> Result<Dialect, Error> {
         raw::sql::dialect_of(database)
@@ -116,6 +119,29 @@ pub mod sql {
     /// Writes the same rows into two tables. Either both are written or none.
     pub fn write_both(database: &str, rows: &TableWrite, copy: &TableCopy) -> Result<u64, Error> {
         raw::sql::write_both(database, rows, copy)
+    }
+
+    /// Writes a row for each of some states, whose facts the host fills in. It costs much less than rows that the plugin
+    /// makes of the same facts. With a copy both tables are written or none.
+    pub fn write_states(database: &str, rows: &StateWrite, copy: Option<&TableCopy>) -> Result<u64, Error> {
+        raw::sql::write_states(database, rows, copy)
+    }
+
+    impl FilledColumn {
+        /// A column of a fact of the states.
+        pub fn of_fact(name: &str, fact: StateFact) -> Self {
+            Self { name: name.to_string(), filling: ColumnFilling::Fact(fact) }
+        }
+
+        /// A column with one value for all rows.
+        pub fn of_one(name: &str, value: impl Into<Value>) -> Self {
+            Self { name: name.to_string(), filling: ColumnFilling::Same(value.into()) }
+        }
+
+        /// A column with one value for each row.
+        pub fn of_each(name: &str, values: Vec<Value>) -> Self {
+            Self { name: name.to_string(), filling: ColumnFilling::Each(values) }
+        }
     }
 
     /// Runs one statement for every row of parameters.

@@ -38,6 +38,7 @@
 //! [`testing`].
 
 pub mod capability;
+mod facts;
 mod plugin;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod testing;

@@ -21,11 +21,12 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+pub use crate::facts::rows::fill_rows;
 use crate::http::{Request, Response};
 use crate::log::Level;
 use crate::mail::{Message, Refusal};
 use crate::outcomes::{ChangePage, Explanation, Finding};
-use crate::sql::{Dialect, TableCopy, TableWrite, Value};
+use crate::sql::{Dialect, StateWrite, TableCopy, TableWrite, Value};
 use crate::{Change, Error, ObjectRef, State, Status};
 
 fn denied<T>(what: &str) -> Result<T, Error> {
@@ -85,6 +86,15 @@ pub trait Host {
         let second = copied(rows, copy)?;
         let mut writes = [rows, &second].into_iter().filter(|write| !write.rows.is_empty());
         writes.try_fold(0, |changed, write| Ok(changed + self.sql_write(database, write)?))
+    }
+    /// A test that knows the states of the call makes rows of it with [`fill_rows`].
+    fn sql_write_states(
+        &self,
+        database: &str,
+        rows: &StateWrite,
+        copy: Option<&TableCopy>,
+    ) -> Result<u64, Error> {
+        denied("sql")
     }
     fn sql_execute(&self, database: &str, statement: &str, rows: &[Vec<Value>]) -> Result<u64, Error> {
         denied("sql")
@@ -251,6 +261,7 @@ pub(crate) mod raw {
             dialect_of => sql_dialect(database: &str) -> Result<Dialect, Error>;
             write => sql_write(database: &str, rows: &TableWrite) -> Result<u64, Error>;
             write_both => sql_write_both(database: &str, rows: &TableWrite, copy: &TableCopy) -> Result<u64, Error>;
+            write_states => sql_write_states(database: &str, rows: &StateWrite, copy: Option<&TableCopy>) -> Result<u64, Error>;
             execute => sql_execute(database: &str, statement: &str, rows: &[Vec<Value>]) -> Result<u64, Error>;
             query => sql_query(database: &str, statement: &str, params: &[Value]) -> Result<Vec<Vec<Value>>, Error>;
         }

@@ -197,6 +197,17 @@ pub(super) enum PathToken<'a> {
     AnyKey,
 }
 
+impl PathToken<'_> {
+    fn fits(self, token: &str) -> bool {
+        match (token, self) {
+            ("*", _) | (_, Self::AnyKey) => true,
+            (token, Self::Key(key)) => token == key,
+            (token, Self::Index(index)) => token.parse() == Ok(index),
+            (token, Self::Element) => token.parse::<usize>().is_ok(),
+        }
+    }
+}
+
 /// The fields that can still match below one place of a document.
 #[derive(Clone)]
 pub(super) struct FieldMatches<'r> {
@@ -247,7 +258,7 @@ impl KeyShapes {
 
 impl<'r> FieldMatches<'r> {
     pub fn step(&self, name: PathToken<'_>) -> FieldMatches<'r> {
-        if self.is_repeated && !self.keys.may_fit(name) {
+        if self.is_repeated && !(self.keys.may_fit(name) && self.has_fitting(name)) {
             return FieldMatches { is_met: false, ..self.clone() };
         }
         let (mut next, mut is_met) = (OpenFields { fields: self.fields, places: Vec::new() }, false);
@@ -257,12 +268,7 @@ impl<'r> FieldMatches<'r> {
                 next.go_on(*place, *met);
                 continue;
             }
-            let fits = match (path[*met].as_str(), name) {
-                ("*", _) | (_, PathToken::AnyKey) => true,
-                (token, PathToken::Key(key)) => token == key,
-                (token, PathToken::Index(index)) => token.parse() == Ok(index),
-                (token, PathToken::Element) => token.parse::<usize>().is_ok(),
-            };
+            let fits = name.fits(&path[*met]);
             if fits && met + 1 == path.len() {
                 is_met = true;
             } else if fits {
@@ -270,6 +276,12 @@ impl<'r> FieldMatches<'r> {
             }
         }
         next.into_matches(is_met)
+    }
+
+    /// Whether a token besides `**` fits. Many keys are as long as a token, and few are one.
+    fn has_fitting(&self, name: PathToken<'_>) -> bool {
+        let token = |(place, met): &(usize, usize)| self.fields[*place].path.tokens()[*met].as_str();
+        self.open.iter().map(token).any(|token| token != "**" && name.fits(token))
     }
 
     pub fn is_met(&self) -> bool {

@@ -27,6 +27,8 @@ pub(super) struct SecretSearch<'r> {
     redactor: &'r RedactionRules,
     document: &'r [u8],
     kind: Option<&'r str>,
+    /// Whether it has no address and no escape, as most documents. Then no text needs a look but for its key.
+    is_plain: bool,
     /// Every name counts, at any depth.
     is_settings: bool,
     /// The texts of JSON around this one that are being read, and the levels of brackets around it.
@@ -52,7 +54,18 @@ pub(super) const TEXTS_WITHIN: u32 = 4;
 
 impl<'r> SecretSearch<'r> {
     pub fn new(redactor: &'r RedactionRules, document: &'r [u8], kind: Option<&'r str>) -> Self {
-        Self { redactor, document, kind, is_settings: false, within: 0, depth: 0, found: Vec::new() }
+        let is_plain =
+            memchr::memchr(b'\\', document).is_none() && memchr::memmem::find(document, b"://").is_none();
+        Self {
+            redactor,
+            document,
+            kind,
+            is_plain,
+            is_settings: false,
+            within: 0,
+            depth: 0,
+            found: Vec::new(),
+        }
     }
 
     pub fn of_settings(redactor: &'r RedactionRules, settings: &'r [u8]) -> Self {
@@ -107,7 +120,7 @@ impl<'r> SecretSearch<'r> {
             b'"' if under == ParentKey::Environment => self.variable_text(scanner, depth),
             // The text may be a command line, whatever the program that reads this JSON calls its key.
             b'"' if self.within > 0 => self.text(scanner, Some(&mut NextElement::Argument), depth),
-            b'"' => self.text(scanner, None, depth),
+            b'"' if !self.is_plain => self.text(scanner, None, depth),
             _ => scanner.skip(),
         }
     }

@@ -12,7 +12,7 @@ use crate::bindings::types::ObjectRefResult;
 use crate::bindings::{http, log, mail, outcomes, sql};
 
 /// The bytes of a value in addition to its text.
-const VALUE_BYTES: usize = 16;
+pub const VALUE_BYTES: usize = 16;
 
 pub fn dialect(dialect: SqlDialect) -> sql::Dialect {
     match dialect {
@@ -85,7 +85,7 @@ pub fn table_copy(copy: sql::TableCopy) -> TableCopy {
     }
 }
 
-fn on_conflict(on_conflict: sql::OnConflict) -> OnConflict {
+pub fn on_conflict(on_conflict: sql::OnConflict) -> OnConflict {
     match on_conflict {
         sql::OnConflict::Ignore => OnConflict::Ignore,
         sql::OnConflict::ReplaceOlder(newer) => OnConflict::ReplaceOlder { newer },

@@ -8,6 +8,9 @@
 
 mod convert;
 mod json;
+mod state_rows;
+
+use std::sync::Arc;
 
 use kubewitness_core::limits::ERROR_TEXT;
 use kubewitness_core::ports::{GrantError, LogLevel};
@@ -88,7 +91,7 @@ impl documents::Host for GuestState {
 
 impl GuestState {
     async fn document(&mut self, seq: u64) -> Result<Option<bytes::Bytes>, Error> {
-        if !self.batch.contains(&seq) {
+        if self.batch.get(seq).is_none() {
             self.open(HostCapability::Documents, 0).map(drop)?;
             return Err(Error::Invalid(format!("state {seq} is not in this call")));
         }
@@ -119,6 +122,20 @@ impl sql::Host for GuestState {
         let (session, _time) = self.open(HostCapability::Sql, bytes)?;
         let copy = convert::table_copy(copy);
         session.sql_write(&database, convert::table_write(rows), Some(copy)).await.map_err(refusal)
+    }
+
+    async fn write_states(
+        &mut self,
+        database: String,
+        rows: sql::StateWrite,
+        copy: Option<sql::TableCopy>,
+    ) -> Result<u64, Error> {
+        let left_out = copy.as_ref().map_or(0, |copy| copy.without.len() * size_of::<u32>());
+        let (batch, most) = (Arc::clone(&self.batch), self.most_bytes());
+        let (session, _time) = self.open(HostCapability::Sql, state_rows::carried_bytes(&rows) + left_out)?;
+        // The rows are made before the session takes the database, for which other calls may wait.
+        let write = state_rows::fill(rows, &batch, most)?;
+        session.sql_write(&database, write, copy.map(convert::table_copy)).await.map_err(refusal)
     }
 
     async fn execute(

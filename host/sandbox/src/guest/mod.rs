@@ -5,6 +5,7 @@
 //! Memory and time are limited by [`memory`] and [`clock`]; the session exists only during a call, so an
 //! instance can't act between calls. It knows no component and calls no guest.
 
+pub mod batch;
 pub mod clock;
 pub mod memory;
 pub mod stderr;
@@ -20,6 +21,7 @@ use wasmtime_wasi::{WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
 use crate::bindings::types::Error;
 use crate::tally::{CallWork, HostCapability, PluginTally};
 use crate::turns::CpuTicket;
+use batch::CallStates;
 use clock::{HostTime, SharedClock};
 use memory::{MemoryBudget, MemoryLimit};
 use stderr::StderrTail;
@@ -46,7 +48,7 @@ pub struct GuestState {
     tally: Arc<PluginTally>,
     session: Option<Box<dyn EffectSession>>,
     /// The states of the call in progress.
-    pub batch: Vec<Seq>,
+    pub batch: Arc<CallStates>,
     /// The document that was read last, parsed: pointers into it are usually read one after another.
     pub parsed: Option<(Seq, serde_json::Value)>,
 }
@@ -92,18 +94,18 @@ impl GuestState {
             work: CallWork::default(),
             tally,
             session: None,
-            batch: Vec::new(),
+            batch: Arc::default(),
             parsed: None,
         }
     }
 
-    pub fn begin(&mut self, session: Option<Box<dyn EffectSession>>, batch: Vec<Seq>) {
+    pub fn begin(&mut self, session: Option<Box<dyn EffectSession>>, batch: CallStates) {
         self.calls = 0;
         self.memory.refused = None;
         self.stderr.clear();
         self.parsed = None;
         self.session = session;
-        self.batch = batch;
+        self.batch = Arc::new(batch);
     }
 
     pub fn end(&mut self) -> Option<Box<dyn EffectSession>> {
@@ -146,9 +148,14 @@ impl GuestState {
         Ok(())
     }
 
+    /// The bytes of one call at most.
+    pub fn most_bytes(&self) -> usize {
+        self.limits.bytes
+    }
+
     /// Whether an answer or an argument of this size is allowed.
     fn fits(&self, bytes: usize) -> Result<(), Error> {
-        let most = self.limits.bytes;
+        let most = self.most_bytes();
         if bytes > most {
             return Err(Error::TooLarge(format!(
                 "{bytes} bytes in one call, over {most} (limits.hostBytes)"

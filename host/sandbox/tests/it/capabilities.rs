@@ -21,6 +21,7 @@ async fn what_was_not_granted_answers_denied() {
         "sql.query main select 1",
         "sql.write main",
         "sql.both main",
+        "sql.states main",
         "http.post hook /",
         "http.get hook /",
         "ledger.append audit line",
@@ -45,6 +46,8 @@ async fn what_was_granted_is_reached() {
         ("sql.run main create table t (a)", "ok: 1"),
         ("sql.write main", "ok: 1"),
         ("sql.both main", "ok: 2"),
+        ("sql.states main", "ok: 2"),
+        ("sql.states main 99", "invalid: state 99 is not in this call"),
         ("http.post hook /path", "ok: 202"),
         ("http.get hook /path", r#"ok: "taken""#),
         ("http.post hook /busy", "rate limited, 250 ms"),
@@ -80,7 +83,11 @@ async fn what_was_granted_is_reached() {
     assert_eq!(write.rows, [[id.clone(), SqlValue::Integer(1), SqlValue::Null]]);
     let copy = &record.written[2];
     assert_eq!((copy.table.as_str(), &copy.on_conflict), ("probe_newest", &OnConflict::Ignore));
-    assert_eq!(copy.rows, [[SqlValue::Integer(1), id]]);
+    assert_eq!(copy.rows, [[SqlValue::Integer(1), id.clone()]]);
+    let text = |text: &str| SqlValue::Text(text.into());
+    let row = [id.clone(), SqlValue::Integer(1), text("Running"), text("words"), SqlValue::Null];
+    assert_eq!(record.written[3].rows, [row]);
+    assert_eq!(record.written[4].rows, copy.rows);
     let post = &record.requests[0];
     assert_eq!((post.method.as_str(), post.path.as_str()), ("POST", "/path"));
     assert!(post.headers.contains(&("idempotency-key".to_string(), "jobs/0/batch/Job/uid-1/1".to_string())));

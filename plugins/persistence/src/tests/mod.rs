@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use kubewitness_sdk::log::Level;
-use kubewitness_sdk::sql::Dialect;
+use kubewitness_sdk::sql::{Dialect, TableWrite};
 use kubewitness_sdk::{Change, testing};
 
 use super::*;
@@ -41,6 +41,8 @@ struct Database {
     /// What object_status says where it is asked who shows an object.
     shown: RefCell<Vec<Vec<Value>>>,
     logged: RefCell<Vec<String>>,
+    /// The states of the call.
+    states: RefCell<Vec<State>>,
 }
 
 impl Database {
@@ -51,6 +53,7 @@ impl Database {
 
     fn handle(self: &Rc<Self>, config: &Config, states: &[State]) -> Vec<Verdict> {
         SEEN.set(None);
+        *self.states.borrow_mut() = states.to_vec();
         testing::with_host(self.clone(), || Persistence::handle(config, states))
     }
 
@@ -131,6 +134,19 @@ impl testing::Host for Database {
         assert!(rows.rows.iter().all(|row| row.len() == rows.columns.len()), "{rows:?}");
         self.writes.borrow_mut().push(rows.clone());
         Ok(rows.rows.len() as u64)
+    }
+
+    fn sql_write_states(
+        &self,
+        database: &str,
+        rows: &StateWrite,
+        copy: Option<&TableCopy>,
+    ) -> Result<u64, Error> {
+        let write = testing::fill_rows(rows, &self.states.borrow())?;
+        match copy {
+            Some(copy) => self.sql_write_both(database, &write, copy),
+            None => self.sql_write(database, &write),
+        }
     }
 
     fn log(&self, _: Level, message: &str, fields: &[(String, String)]) {

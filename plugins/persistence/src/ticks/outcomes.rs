@@ -113,7 +113,7 @@ fn write_page(config: &Config, page: &ChangePage, is_catching_up: bool) -> Resul
     for outcome in last.values() {
         made.extend(row(config, outcome)?);
     }
-    let uids: Vec<_> = last.keys().map(|uid| vec![Value::from(rows::uid_text(uid))]).collect();
+    let uids: Vec<_> = last.keys().map(|uid| vec![Value::from(sql::uid_text(uid))]).collect();
     sql::execute(DATABASE, &format!("DELETE FROM {} WHERE uid = ?", names.of(OUTCOMES)), &uids)?;
     if made.is_empty() {
         return Ok(());
@@ -134,7 +134,7 @@ fn written(
     asked: &BTreeMap<&str, &ChangedOutcome>,
 ) -> Result<BTreeMap<String, (u64, String)>, Error> {
     let mut found = BTreeMap::new();
-    let mut uids: Vec<Value> = asked.keys().map(|uid| rows::uid_text(uid).into()).collect();
+    let mut uids: Vec<Value> = asked.keys().map(|uid| sql::uid_text(uid).into()).collect();
     let Some(first) = uids.first().cloned() else { return Ok(found) };
     // Numbers of parameters are powers of two, so that the database prepares few statements.
     uids.resize(uids.len().next_power_of_two(), first);
@@ -174,7 +174,7 @@ fn values(outcome: &ChangedOutcome, kind: &str, told: Option<&Explanation>) -> V
     let at = |ms: Option<u64>| -> Value { ms.map(time::rfc3339).unwrap_or_default().into() };
     let ended_ms = told.map(|told| told.ended_ms);
     vec![
-        rows::uid_text(&outcome.uid).into(),
+        sql::uid_text(&outcome.uid).into(),
         outcome.seq.into(),
         rows::word(&outcome.source),
         word(|told| &told.object.kind),

@@ -37,7 +37,7 @@ const OPENINGS: &[(&str, usize)] = &[
     ("plugins/audit", 2),
     ("plugins/examples/digest", 1),
     ("plugins/notification", 32),
-    ("plugins/persistence", 15),
+    ("plugins/persistence", 14),
     ("plugins/sdk", 1),
     ("tests/bench", 23),
     ("tests/causes", 5),

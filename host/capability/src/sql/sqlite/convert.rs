@@ -1,11 +1,13 @@
-//! Converts values and errors between plugins and SQLite.
+//! Converts values and errors between plugins and SQLite, in rows that are written and read.
 
 use kubewitness_core::ports::{GrantError, SqlValue};
 use rusqlite::types::{ToSqlOutput, ValueRef};
-use rusqlite::{Error, Row, Statement};
+use rusqlite::{Connection, Error, Row, Statement};
+
+use crate::sql::values::{QUERY_ROWS, VALUE_BYTES, ValueRows, size};
 
 /// By what each value is, whatever its column was declared to be.
-pub fn values(row: &Row<'_>) -> Result<Vec<SqlValue>, Error> {
+fn values(row: &Row<'_>) -> Result<Vec<SqlValue>, Error> {
     let value = |column: usize| {
         Ok(match row.get_ref(column)? {
             ValueRef::Null => SqlValue::Null,
@@ -35,6 +37,52 @@ pub fn bind<'v>(
         statement.raw_bind_parameter(at + 1, ToSqlOutput::Borrowed(value))?;
     }
     Ok(())
+}
+
+/// To the bit: 0 and -0 are equal.
+fn is_same(value: &SqlValue, other: &SqlValue) -> bool {
+    match (value, other) {
+        (SqlValue::Float(value), SqlValue::Float(other)) => value.to_bits() == other.to_bits(),
+        _ => value == other,
+    }
+}
+
+/// To its end: what it gives back is of no interest. What the row before had as well is bound already:
+/// most of what rows hold is alike.
+pub fn step<'r>(
+    statement: &mut Statement<'_>,
+    values: impl Iterator<Item = &'r SqlValue>,
+    before: Option<impl Iterator<Item = &'r SqlValue>>,
+) -> Result<(), Error> {
+    match before {
+        Some(before) => {
+            let changed =
+                values.zip(before).enumerate().filter(|(_, (value, before))| !is_same(value, before));
+            bind(statement, changed.map(|(at, (value, _))| (at, value)))?;
+        }
+        None => bind(statement, values.enumerate())?,
+    }
+    let mut rows = statement.raw_query();
+    while rows.next()?.is_some() {}
+    Ok(())
+}
+
+/// The rows of an answer; `None` where they are more than a plugin may be given.
+pub fn read(connection: &Connection, text: &str, params: &[SqlValue]) -> Result<Option<ValueRows>, Error> {
+    let mut statement = connection.prepare_cached(text)?;
+    bind(&mut statement, params.iter().enumerate())?;
+    let mut given = statement.raw_query();
+    let mut rows = Vec::new();
+    let mut bytes = 0;
+    while let Some(row) = given.next()? {
+        let row = values(row)?;
+        bytes += size(&row);
+        if rows.len() >= QUERY_ROWS || bytes > VALUE_BYTES {
+            return Ok(None);
+        }
+        rows.push(row);
+    }
+    Ok(Some(rows))
 }
 
 /// SQLite's primary result code, where it was SQLite that refused.

@@ -6,6 +6,13 @@ use kubewitness_core::ports::{GrantError, OnConflict, SqlDialect, SqlValue, Tabl
 
 use crate::sql::write::{check_newer, plan};
 
+/// Rows with the statements that each of them is for. Nothing but these rows decides what it changes, so that it can be
+/// written again.
+pub struct RowWrite {
+    pub each: Vec<Each>,
+    pub rows: Vec<Vec<SqlValue>>,
+}
+
 pub struct Each {
     pub text: String,
     /// Which of a row's values it takes, where it doesn't take all in order.

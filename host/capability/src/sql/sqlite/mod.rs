@@ -27,11 +27,11 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 use self::convert::unanswered;
 pub(super) use self::convert::{bind, safe_message};
 use self::deadline::{CallLimits, PATIENCE, SqlitePatience, StatementDeadline};
-use self::each::Each;
+use self::each::{Each, RowWrite};
 use self::writer::SqliteWriter;
 use super::guard::{self, StatementPurpose};
 use super::receipt::StoredReceipt;
-use super::values::{QUERY_ROWS, VALUE_BYTES, ValueRows, check_size, fits_arity};
+use super::values::{QUERY_ROWS, VALUE_BYTES, ValueRows, check_size, fits_arity, size};
 use super::{CommitError, DatabaseEngine, SqlFault, SqlTransaction, TransactionMode, only_reads, write};
 use crate::receipts::ReceiptMark;
 
@@ -148,7 +148,15 @@ impl DatabaseEngine for SqliteDatabase {
         let (writer, begun) = hop(self.patience, self.writer().await?, SqliteWriter::begin).await?;
         begun?;
         let limits = CallLimits { patience: self.patience, began: Instant::now() };
-        Ok(Box::new(SqliteTransaction { writer: Some(writer), mode, limits, wrote: false, broken: None }))
+        let written = Some(WrittenRows::default());
+        Ok(Box::new(SqliteTransaction {
+            writer: Some(writer),
+            mode,
+            limits,
+            wrote: false,
+            written,
+            broken: None,
+        }))
     }
 
     async fn receipts(&self, plugin: &str) -> Result<Vec<ReceiptMark>, GrantError> {
@@ -174,7 +182,25 @@ struct SqliteTransaction {
     mode: TransactionMode,
     limits: CallLimits,
     wrote: bool,
+    /// The rows that the call has written, while it has written nothing else.
+    written: Option<WrittenRows>,
     broken: Option<GrantError>,
+}
+
+/// Rows that can be written again. They stay in memory until the call ends.
+#[derive(Default)]
+struct WrittenRows {
+    writes: Vec<Arc<RowWrite>>,
+    bytes: usize,
+}
+
+impl WrittenRows {
+    /// None where they are too many to be held.
+    fn and(mut self, write: &Arc<RowWrite>) -> Option<Self> {
+        self.bytes += write.rows.iter().map(|row| size(row)).sum::<usize>();
+        self.writes.push(Arc::clone(write));
+        (self.bytes <= VALUE_BYTES).then_some(self)
+    }
 }
 
 impl SqliteTransaction {
@@ -193,17 +219,40 @@ impl SqliteTransaction {
         })
     }
 
-    async fn run(&mut self, each: Vec<Each>, rows: Vec<Vec<SqlValue>>) -> Result<u64, GrantError> {
-        if rows.is_empty() {
-            return Ok(0);
-        }
+    /// Whether the rows may be written. Begins the call's writing.
+    fn begins_to_write(&mut self) -> Result<(), GrantError> {
         if self.mode == TransactionMode::ReadOnly {
             return Err(only_reads());
         }
         self.intact()?;
         self.wrote = true;
+        Ok(())
+    }
+
+    /// Statements of the plugin's own may change what they like, so they are not repeated.
+    async fn run(&mut self, write: RowWrite) -> Result<u64, GrantError> {
+        if write.rows.is_empty() {
+            return Ok(0);
+        }
+        self.begins_to_write()?;
+        self.written = None;
         let limits = self.limits;
-        self.work(move |writer| writer.execute(&each, &rows, &limits)).await
+        self.work(move |writer| writer.execute(&write, &limits)).await
+    }
+
+    async fn run_rows(&mut self, write: RowWrite) -> Result<u64, GrantError> {
+        let Some(written) = self.written.take() else { return self.run(write).await };
+        if write.rows.is_empty() {
+            self.written = Some(written);
+            return Ok(0);
+        }
+        self.begins_to_write()?;
+        let (write, limits) = (Arc::new(write), self.limits);
+        let (again, before) = (Arc::clone(&write), written.writes.clone());
+        let done = self.work(move |writer| writer.write(&again, &before, &limits)).await;
+        // Where one row is wrong, more may be: from now on each write is undone alone.
+        self.written = done.as_ref().ok().and_then(|_| written.and(&write));
+        done
     }
 }
 
@@ -215,7 +264,7 @@ impl SqlTransaction for SqliteTransaction {
             fits_arity(checked.arity, row)?;
         }
         check_size(&rows)?;
-        self.run(vec![Each::of(checked.text.to_owned())], rows).await
+        self.run(RowWrite { each: vec![Each::of(checked.text.to_owned())], rows }).await
     }
 
     async fn write(&mut self, write: TableWrite, copy: Option<TableCopy>) -> Result<u64, GrantError> {
@@ -223,7 +272,7 @@ impl SqlTransaction for SqliteTransaction {
         let plan = write::plan(write, SqlDialect::Sqlite)?;
         check_size(&plan.rows)?;
         let each = [Some(Each::of(plan.for_one_row())), second].into_iter().flatten().collect();
-        self.run(each, plan.rows).await
+        self.run_rows(RowWrite { each, rows: plan.rows }).await
     }
 
     async fn query(&mut self, statement: &str, params: Vec<SqlValue>) -> Result<ValueRows, GrantError> {
@@ -232,7 +281,9 @@ impl SqlTransaction for SqliteTransaction {
         self.intact()?;
         // A WITH may also write.
         let mode = self.mode;
-        self.wrote |= mode == TransactionMode::ReadWrite && !checked.reads_only();
+        if mode == TransactionMode::ReadWrite && !checked.reads_only() {
+            (self.wrote, self.written) = (true, None);
+        }
         let (text, limits) = (checked.text.to_owned(), self.limits);
         let rows = self.work(move |writer| writer.query(mode, &text, &params, &limits)).await?;
         let most = || format!("a query gives at most {QUERY_ROWS} rows and {VALUE_BYTES} bytes");

@@ -99,6 +99,54 @@ async fn a_write_that_fails_is_undone_alone_also_over_several_statements() {
     assert_eq!(rows(&store.sqlite).await, [row("a", 1)]);
 }
 
+/// Whatever the call did before: rows are written again, and a plugin's own statements have a savepoint behind them.
+#[tokio::test]
+async fn after_a_write_that_fails_the_call_has_all_that_it_wrote_before() {
+    for has_own_statement in [false, true] {
+        let store = store().await;
+        let mut transaction = store.sqlite.begin("p").await.unwrap();
+        transaction.write(write(newer(), vec![row("a", 1), row("b", 1)]), None).await.unwrap();
+        if has_own_statement {
+            let update = "UPDATE t SET v = 'own' WHERE k = 'b'";
+            transaction.execute(update, vec![vec![]]).await.unwrap();
+        }
+        transaction.write(write(newer(), vec![row("a", 2)]), None).await.unwrap();
+        for _ in 0..2 {
+            let mut bad = vec![row("a", 3), row("c", 1), row("d", 1)];
+            bad[2][1] = SqlValue::Text("no number".into());
+            let refused = transaction.write(write(newer(), bad), None).await;
+            assert!(matches!(refused, Err(GrantError::Invalid(_))), "{refused:?}");
+            let mut bad = vec![row("a", 3), row("c", 1), row("d", 1)];
+            bad[2][1] = SqlValue::Null;
+            let refused = transaction.write(write(OnConflict::Ignore, bad), None).await;
+            assert!(
+                matches!(&refused, Err(GrantError::Invalid(why)) if why.contains("NOT NULL")),
+                "{refused:?}"
+            );
+        }
+        transaction.write(write(newer(), vec![row("e", 1)]), None).await.unwrap();
+        transaction.commit(&receipt("t", &[1])).await.unwrap();
+        let mut expected = vec![row("a", 2), row("b", 1), row("e", 1)];
+        if has_own_statement {
+            expected[1][2] = SqlValue::Text("own".into());
+        }
+        assert_eq!(rows(&store.sqlite).await, expected);
+        assert_eq!(store.sqlite.receipts("p").await.unwrap(), receipt("t", &[1]).marks);
+    }
+}
+
+#[test]
+fn rows_beyond_their_bound_are_not_held_to_be_written_again() {
+    let of = |bytes: usize| {
+        let rows = vec![vec![SqlValue::Text("x".repeat(bytes))]];
+        Arc::new(RowWrite { each: Vec::new(), rows })
+    };
+    let held = WrittenRows::default().and(&of(VALUE_BYTES / 2)).unwrap();
+    let held = held.and(&of(VALUE_BYTES / 2)).unwrap();
+    assert_eq!(held.writes.len(), 2);
+    assert!(held.and(&of(1)).is_none());
+}
+
 #[tokio::test]
 async fn one_statement_runs_for_many_rows_and_missing_values_are_not_null() {
     let store = store().await;
@@ -214,9 +262,8 @@ async fn work_that_breaks_off_leaves_nothing_and_blocks_nobody() {
     let broken = hop(PATIENCE, store.sqlite.writer().await.unwrap(), |writer| {
         writer.begin().unwrap();
         let limits = CallLimits { patience: PATIENCE, began: Instant::now() };
-        writer
-            .execute(&[Each::of("INSERT INTO t (k, n) VALUES ('a', 1)".into())], &[vec![]], &limits)
-            .unwrap();
+        let each = vec![Each::of("INSERT INTO t (k, n) VALUES ('a', 1)".into())];
+        writer.execute(&RowWrite { each, rows: vec![vec![]] }, &limits).unwrap();
         panic!("planted");
     });
     assert!(matches!(broken.await.map(|(_, ())| ()), Err(GrantError::Unavailable(_))));

@@ -11,14 +11,14 @@ use kubewitness_core::config::Bytes;
 use kubewitness_core::ports::{GrantError, SqlValue};
 use kubewitness_core::{Seq, files};
 use rusqlite::limits::Limit;
-use rusqlite::{Connection, Error, MAIN_DB, OpenFlags, Statement, params};
+use rusqlite::{Connection, Error, MAIN_DB, OpenFlags, params};
 
-use super::convert::{bind, is_statements_own, refusal, unanswered, values};
+use super::convert::{is_statements_own, read, refusal, step, unanswered};
 use super::deadline::{CallLimits, StatementDeadline};
-use super::each::Each;
+use super::each::{Each, RowWrite};
 use crate::receipts::{self, ReceiptMark};
 use crate::sql::receipt::{StoredReceipt, claims};
-use crate::sql::values::{QUERY_ROWS, VALUE_BYTES, ValueRows, size};
+use crate::sql::values::{VALUE_BYTES, ValueRows};
 use crate::sql::{CommitError, SqlFault, TransactionMode, only_reads};
 
 /// Another process may hold the file for as long as this.
@@ -204,15 +204,10 @@ impl SqliteWriter {
 
     /// Runs statements once for each row; all of that is kept or undone together, within the call's
     /// transaction.
-    pub fn execute(
-        &self,
-        each: &[Each],
-        rows: &[Vec<SqlValue>],
-        limits: &CallLimits,
-    ) -> Result<u64, SqlFault> {
+    pub fn execute(&self, write: &RowWrite, limits: &CallLimits) -> Result<u64, SqlFault> {
         self.in_time(limits, || {
             self.run("SAVEPOINT kw")?;
-            let done = each.iter().try_fold(0, |sum, each| Ok(sum + self.each(each, rows, limits)?));
+            let done = self.all(write, limits);
             if let Err(SqlFault::Lost(_)) = done {
                 return done;
             }
@@ -221,9 +216,48 @@ impl SqliteWriter {
                 Err(_) => self.run("ROLLBACK TO kw"),
             };
             // Without it the state of the transaction is unknown.
-            left.and_then(|()| self.run("RELEASE kw")).map_err(|fault| SqlFault::Lost(fault.into_error()))?;
+            left.and_then(|()| self.run("RELEASE kw")).map_err(lost)?;
             done
         })
+    }
+
+    /// Does the same in a call that has written nothing but the rows of `before`. A savepoint would copy each page that
+    /// changes. Here nothing is copied: if a row fails, which is rare, the call is undone and the rows of `before` are
+    /// written again.
+    pub fn write(
+        &self,
+        write: &RowWrite,
+        before: &[Arc<RowWrite>],
+        limits: &CallLimits,
+    ) -> Result<u64, SqlFault> {
+        self.in_time(limits, || {
+            let done = self.all(write, limits);
+            if let Err(SqlFault::Own(_)) = done {
+                self.write_again(before, limits).map_err(lost)?;
+            }
+            done
+        })
+    }
+
+    fn write_again(&self, before: &[Arc<RowWrite>], limits: &CallLimits) -> Result<(), SqlFault> {
+        // It changes where another connection commits.
+        let version = || {
+            self.with(|connection| {
+                connection.pragma_query_value(None, "data_version", |row| row.get::<_, i64>(0))
+            })
+        };
+        let begun = version()?;
+        self.run("ROLLBACK")?;
+        self.run("BEGIN IMMEDIATE")?;
+        if version()? != begun {
+            let other = "another process wrote to the database while the call was undone";
+            return Err(SqlFault::Lost(GrantError::Unavailable(other.into())));
+        }
+        before.iter().try_for_each(|write| self.all(write, limits).map(drop))
+    }
+
+    fn all(&self, write: &RowWrite, limits: &CallLimits) -> Result<u64, SqlFault> {
+        write.each.iter().try_fold(0, |sum, each| Ok(sum + self.each(each, &write.rows, limits)?))
     }
 
     fn each(&self, each: &Each, rows: &[Vec<SqlValue>], limits: &CallLimits) -> Result<u64, SqlFault> {
@@ -332,52 +366,12 @@ impl SqliteWriter {
     }
 }
 
+/// Nobody knows what is left of the transaction.
+fn lost(fault: SqlFault) -> SqlFault {
+    SqlFault::Lost(fault.into_error())
+}
+
 /// Positions are counted by the journal's own SQLite and fit.
 fn position(seq: u64) -> i64 {
     i64::try_from(seq).unwrap_or(i64::MAX)
-}
-
-/// To the bit: 0 and -0 are equal.
-fn is_same(value: &SqlValue, other: &SqlValue) -> bool {
-    match (value, other) {
-        (SqlValue::Float(value), SqlValue::Float(other)) => value.to_bits() == other.to_bits(),
-        _ => value == other,
-    }
-}
-
-/// To its end: what it gives back is of no interest. What the row before had as well is bound already:
-/// most of what rows hold is alike.
-fn step<'r>(
-    statement: &mut Statement<'_>,
-    values: impl Iterator<Item = &'r SqlValue>,
-    before: Option<impl Iterator<Item = &'r SqlValue>>,
-) -> Result<(), Error> {
-    match before {
-        Some(before) => {
-            let changed =
-                values.zip(before).enumerate().filter(|(_, (value, before))| !is_same(value, before));
-            bind(statement, changed.map(|(at, (value, _))| (at, value)))?;
-        }
-        None => bind(statement, values.enumerate())?,
-    }
-    let mut rows = statement.raw_query();
-    while rows.next()?.is_some() {}
-    Ok(())
-}
-
-fn read(connection: &Connection, text: &str, params: &[SqlValue]) -> Result<Option<ValueRows>, Error> {
-    let mut statement = connection.prepare_cached(text)?;
-    bind(&mut statement, params.iter().enumerate())?;
-    let mut given = statement.raw_query();
-    let mut rows = Vec::new();
-    let mut bytes = 0;
-    while let Some(row) = given.next()? {
-        let row = values(row)?;
-        bytes += size(&row);
-        if rows.len() >= QUERY_ROWS || bytes > VALUE_BYTES {
-            return Ok(None);
-        }
-        rows.push(row);
-    }
-    Ok(Some(rows))
 }

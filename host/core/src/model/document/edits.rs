@@ -14,6 +14,8 @@ const WORD: usize = 8;
 const REPLACED: usize = 48;
 /// The most bytes of the base that are skipped at one place.
 const LEFT_OUT: usize = 1024;
+/// As many are looked at first: most values are short, and few bytes are soon looked at.
+const NEAR: usize = 96;
 /// The base has a candidate for continuing the walk at every so many bytes.
 const STEP: usize = 4;
 const SLOTS: usize = 1024;
@@ -58,8 +60,10 @@ fn next_meeting(base: &[u8], document: &[u8], most: usize) -> Option<(usize, usi
     if let Some(at) = only_more {
         return Some((0, at));
     }
-    if let Some(met) = other_length(base, document, most) {
-        return Some(met);
+    let other =
+        other_length(base, document, most, NEAR).or_else(|| other_length(base, document, most, LEFT_OUT));
+    if other.is_some() {
+        return other;
     }
     let end = base.iter().rev().zip(document.iter().rev()).take_while(|(one, other)| one == other).count();
     (document.len() - end <= most).then_some((base.len() - end, document.len() - end))
@@ -73,11 +77,12 @@ fn is_met(base: &[u8], left_out: usize, document: &[u8], put_in: usize) -> bool 
     word(base, left_out).is_some_and(|here| word(document, put_in) == Some(here))
 }
 
-fn other_length(base: &[u8], document: &[u8], most: usize) -> Option<(usize, usize)> {
+/// The same for texts of different lengths, of which `left_out` bytes of the base at most are left out.
+fn other_length(base: &[u8], document: &[u8], most: usize, left_out: usize) -> Option<(usize, usize)> {
     let slot = |word: u64| (word.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - SLOTS.ilog2())) as usize;
     // The offset in the base of each word, plus one, so that 0 means none.
     let mut places = [0_u16; SLOTS];
-    for (at, word) in (0..LEFT_OUT).step_by(STEP).map_while(|at| Some((at, word(base, at)?))) {
+    for (at, word) in (0..left_out).step_by(STEP).map_while(|at| Some((at, word(base, at)?))) {
         let place = &mut places[slot(word)];
         // The first of several candidates wins: skipped bytes can't be kept later.
         *place = if *place == 0 { at as u16 + 1 } else { *place };
