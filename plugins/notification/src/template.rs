@@ -101,7 +101,7 @@ pub fn check(path: &str, template: &Value, more: &[&str]) -> Vec<FieldError> {
 pub fn says_why(template: &Value) -> bool {
     let mut says = false;
     visit("", template, &mut |_, name| {
-        says |= [outcomes::CAUSE, outcomes::WHY, outcomes::SUMMARY].contains(&name)
+        says |= [outcomes::CAUSE, outcomes::WHY, outcomes::SUMMARY].contains(&name);
     });
     says
 }
