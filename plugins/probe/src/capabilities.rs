@@ -52,7 +52,7 @@ pub fn obey(name: &str, words: &[&str], state: &State) -> Option<String> {
                 .map(|found| found.into_iter().map(|object| object.name).collect::<Vec<_>>()),
         ),
         ("outcomes.explain", [source, uid]) => tell(outcomes::explain(source, uid)),
-        ("outcomes.changes", [after @ ..]) => tell(outcomes::changes(&after.join(""), 10)),
+        ("outcomes.changes", after) => tell(outcomes::changes(&after.join(""), 10)),
         ("document", []) => tell(documents::json(state.seq)),
         ("document", [pointer]) => tell(documents::get(state.seq, pointer)),
         ("document.of", [seq]) => tell(documents::json(number(seq))),

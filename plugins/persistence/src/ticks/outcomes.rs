@@ -163,10 +163,14 @@ fn row(config: &Config, outcome: &ChangedOutcome) -> Result<Option<Vec<Value>>, 
     Ok(Some(values(outcome, kind, told.as_ref())))
 }
 
+fn word_of(text: &str) -> Value {
+    rows::text(text).into()
+}
+
 fn values(outcome: &ChangedOutcome, kind: &str, told: Option<&Explanation>) -> Vec<Value> {
-    let word = |of: fn(&Explanation) -> &str| rows::word(told.map(of).unwrap_or_default());
+    let word = |of: fn(&Explanation) -> &str| word_of(told.map(of).unwrap_or_default());
     let long = |of: fn(&Explanation) -> &str| -> Value {
-        rows::cut(told.map(of).unwrap_or_default(), MESSAGE_BYTES).into()
+        sql::column_text(told.map(of).unwrap_or_default(), MESSAGE_BYTES).into()
     };
     let maybe = |of: fn(&Explanation) -> &str| -> Value {
         told.map(of).filter(|text| !text.is_empty()).map(rows::text).into()
@@ -176,11 +180,11 @@ fn values(outcome: &ChangedOutcome, kind: &str, told: Option<&Explanation>) -> V
     vec![
         sql::uid_text(&outcome.uid).into(),
         outcome.seq.into(),
-        rows::word(&outcome.source),
+        word_of(&outcome.source),
         word(|told| &told.object.kind),
-        rows::word(&outcome.namespace),
-        rows::word(&outcome.name),
-        rows::word(kind),
+        word_of(&outcome.namespace),
+        word_of(&outcome.name),
+        word_of(kind),
         long(|told| &told.headline),
         long(|told| &told.sentence),
         long(|told| &told.doubt),

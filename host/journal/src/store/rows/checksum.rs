@@ -94,6 +94,7 @@ pub(crate) fn plugin(name: &str, progress: &str) -> i64 {
 }
 
 /// The columns of a dead letter, except what was done with it.
+#[derive(Clone, Copy)]
 pub(crate) struct LetterColumns<'a> {
     pub plugin: &'a str,
     pub seq: i64,
