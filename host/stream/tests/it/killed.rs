@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use async_trait::async_trait;
 use kubewitness_core::ports::{
-    Backlog, DeadLetter, JournalError, PluginPause, PluginProgress, PresentPage, ProgressSave,
+    Backlog, DeadLetter, JournalError, OwedPage, PluginPause, PluginProgress, PresentPage, ProgressSave,
 };
 use kubewitness_core::{Seq, State};
 use kubewitness_harness::until;
@@ -57,6 +57,10 @@ impl Backlog for HaltedBacklog {
 
     async fn dead_letters(&self, plugin: &str) -> Result<Vec<DeadLetter>, JournalError> {
         Backlog::dead_letters(&self.journal, plugin).await
+    }
+
+    async fn owed(&self, plugin: &str, from: Seq, limit: usize) -> Result<OwedPage, JournalError> {
+        self.journal.owed(plugin, from, limit).await
     }
 
     async fn mark_replaying(
