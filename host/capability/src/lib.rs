@@ -23,7 +23,9 @@ mod sql;
 
 use kubewitness_core::ports::GrantError;
 
-pub use crate::grants::{CapabilityError, OpenCapabilities, PluginServices, SharedServices, forget_receipts};
+pub use crate::grants::{
+    CapabilityError, OpenCapabilities, PluginServices, SharedServices, excess_rights, forget_receipts,
+};
 pub use crate::http::check as check_request;
 pub use crate::http::resolver::{AddressGuard, ForbiddenName, ResolveFailure};
 pub use crate::kv::{ReportRoom, SharedValue};
@@ -33,7 +35,7 @@ pub use crate::objects::subscribed::SubscribedKinds;
 pub use crate::secrets::redaction::{AnswerPatience, RedactionError, SecretRedaction, ThreadParty};
 pub use crate::session::uses::GrantUses;
 pub use crate::sql::proof::{DatabaseProof, ReceiptProof, prove_receipts};
-pub use crate::sql::servers::rights::{ExcessRights, excess_rights};
+pub use crate::sql::servers::rights::ExcessRights;
 
 /// A refusal that names the missing grant. The name comes from the guest, so it is cut and cleaned.
 fn denied(what: &str, name: &str, field: &str) -> GrantError {

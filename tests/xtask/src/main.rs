@@ -88,7 +88,10 @@ fn main() -> ExitCode {
 
 fn dispatch(command: &str, args: &[String]) -> Result<ExitCode> {
     match command {
-        "playground" => run::playground(args),
+        "playground" => match args.split_first() {
+            Some((first, rest)) if first == "--real" => real::playground(rest),
+            _ => run::playground(args),
+        },
         "test" => run::test(&run::selection(args)?, LintMode::Ignored),
         "build" => match args {
             [] => built(HostBuild::Tests),

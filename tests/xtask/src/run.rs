@@ -9,7 +9,6 @@ use anyhow::{Context, Result, bail};
 use crate::build::BuildTimes;
 use crate::build::plugins::PluginProfile;
 use crate::build::{self, HostBuild, LintMode, cargo, check, step};
-use crate::proof::real;
 use crate::services::SharedServers;
 use crate::suite::{TestSelection, packages};
 use crate::{services, suite};
@@ -18,11 +17,6 @@ const FIRST_BUILD: &str = "the first build compiles everything, dependencies inc
     long it took us. Later starts take seconds";
 
 pub fn playground(args: &[String]) -> Result<ExitCode> {
-    if let Some((first, rest)) = args.split_first()
-        && first == "--real"
-    {
-        return real::playground(rest);
-    }
     let binary = build::playground_program();
     if !binary.is_file() {
         step(FIRST_BUILD);

@@ -7,6 +7,7 @@
 
 mod open;
 mod places;
+mod rights;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -44,6 +45,7 @@ use crate::{kv, log, sql};
 pub use open::forget_receipts;
 use open::{GrantOpener, load_keys, open_database, open_destinations, open_ledgers, open_relays};
 use places::ClaimFailure;
+pub use rights::excess_rights;
 
 /// Everything that plugins can be granted, opened once and shared by them.
 #[derive(Clone)]

@@ -3,7 +3,8 @@
 use kubewitness_core::config::DatabaseSpec;
 
 use super::*;
-use crate::sql::servers::rights::{ExcessRights, LESSER, excess_rights};
+use crate::grants::excess_rights;
+use crate::sql::servers::rights::{ExcessRights, LESSER};
 
 impl ServerWorld {
     async fn excess(&self, url: &str) -> ExcessRights {

@@ -1,0 +1,36 @@
+//! Asks a granted database's server what its user may do that no plugin needs.
+
+use std::time::Duration;
+
+use kubewitness_core::address;
+use kubewitness_core::config::{DatabaseKind, DatabaseSpec, ServerSpec};
+
+use crate::secrets;
+use crate::sql::mysql::MysqlLink;
+use crate::sql::postgres::PostgresLink;
+use crate::sql::servers::rights::ExcessRights;
+use crate::sql::servers::{PATIENCE, ServerLink};
+
+/// Connecting, and a few small questions.
+const WITHIN: Duration = PATIENCE.answer;
+
+/// Looks at the user of a granted database on a server. `None` for a file, whose rights are those of the process.
+pub async fn excess_rights(spec: &DatabaseSpec) -> Result<Option<ExcessRights>, String> {
+    let looked = async {
+        match spec.kind() {
+            Some(DatabaseKind::Postgres(server)) => look::<PostgresLink>(server).await.map(Some),
+            Some(DatabaseKind::Mysql(server)) => look::<MysqlLink>(server).await.map(Some),
+            Some(DatabaseKind::Sqlite(_)) | None => Ok(None),
+        }
+    };
+    let silent = || format!("it has not answered for {} s", WITHIN.as_secs());
+    tokio::time::timeout(WITHIN, looked).await.map_err(|_| silent())?
+}
+
+async fn look<L: ServerLink>(spec: &ServerSpec) -> Result<ExcessRights, String> {
+    let url = secrets::resolve(&spec.url_from).await?;
+    let options = L::options(url.expose())?;
+    address::expect_files(url.expose()).await?;
+    let mut link = L::connect(&options).await.map_err(|error| L::reason(&error))?;
+    link.excess().await.map_err(|error| L::reason(&error))
+}
