@@ -2,10 +2,10 @@
 //
 // A job that waits is noted in `kv` when its state comes, and its note goes when it waits no more. A tick looks at the notes.
 
-import { nowMs } from "kubewitness:plugin/clock@1.1.0";
-import { get as config } from "kubewitness:plugin/config@1.1.0";
-import { send } from "kubewitness:plugin/http@1.1.0";
-import { delete as remove, get, keys, set } from "kubewitness:plugin/kv@1.1.0";
+import { nowMs } from "kubewitness:plugin/clock@1.2.0";
+import { get as config } from "kubewitness:plugin/config@1.2.0";
+import { send } from "kubewitness:plugin/http@1.2.0";
+import { delete as remove, get, keys, set } from "kubewitness:plugin/kv@1.2.0";
 
 const WAITING = new Set(["Queued", "Admitted", "Pending", "Starting"]);
 const NOTES = "waiting/";

@@ -1,7 +1,7 @@
 // Logs each job that comes to a phase of your choice.
 
-import { get as config } from "kubewitness:plugin/config@1.1.0";
-import { write as log } from "kubewitness:plugin/log@1.1.0";
+import { get as config } from "kubewitness:plugin/config@1.2.0";
+import { write as log } from "kubewitness:plugin/log@1.2.0";
 
 export const handler = {
   describe() {
