@@ -60,7 +60,7 @@ async fn is_migrated(format: i64, dump: &'static str) {
     let path = folder.path().join("journal.db");
     written(&path, dump).await;
     let error = verify(&path).await.unwrap_err();
-    assert!(matches!(error, OpenError::Older { found, known: 9, .. } if found == format), "{error}");
+    assert!(matches!(error, OpenError::Older { found, known: 10, .. } if found == format), "{error}");
 
     let journal = open(path.clone()).await;
     assert_eq!(*journal.newest().borrow(), STATES);
