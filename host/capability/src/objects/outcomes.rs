@@ -108,7 +108,11 @@ impl GrantedOutcomes {
         seq: Seq,
         kind: CauseKind,
     ) -> Result<Option<ExplainedOutcome>, JournalError> {
-        let OutcomeStory { states, related, events, is_cut } = self.finder.story(uid).await?;
+        let OutcomeStory { states, related, events, is_cut } = match self.finder.story(uid).await {
+            // What is damaged stays so. A question that failed for ever would hold up the outcomes of all other objects.
+            Err(JournalError::Fatal(_)) => return Ok(None),
+            story => story?,
+        };
         let (states, related) = (self.shown(states).await?, self.shown(related).await?);
         let events = self.events(events).await?;
         let story = ExplainedStates { states: &states, related: &related, events: &events, is_cut };
@@ -154,7 +158,13 @@ impl GrantedOutcomes {
             };
             let document = match &self.redaction {
                 Some(RedactedDocuments { redaction, party, .. }) => {
-                    redaction.event(&*self.documents, document, &mut objects, party, patience).await?
+                    let told =
+                        redaction.event(&*self.documents, document, &mut objects, party, patience).await;
+                    match told {
+                        // The object's own document is damaged: nobody knows which of its secrets the Event quotes.
+                        Err(JournalError::Fatal(_) | JournalError::Invalid(_)) => continue,
+                        told => told?,
+                    }
                 }
                 None => document,
             };

@@ -26,7 +26,10 @@ const LEFT_OUT: i64 = 1 << 32;
 const LOOKED: usize = 4_096;
 
 pub(super) fn leave_out(connection: &Connection) -> rusqlite::Result<()> {
-    connection.execute("UPDATE explanations SET number = number + ?1", [LEFT_OUT]).map(drop)
+    // On disk before a number after it is given out.
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    connection.execute("UPDATE explanations SET number = number + ?1", [LEFT_OUT])?;
+    connection.pragma_update(None, "synchronous", "NORMAL")
 }
 
 pub(super) fn next_number(rows: &Transaction<'_>) -> rusqlite::Result<i64> {
@@ -37,8 +40,12 @@ pub(super) fn next_number(rows: &Transaction<'_>) -> rusqlite::Result<i64> {
 
 /// The outcomes that changed after a place of the line, in order. A place of another line is before all of them.
 pub(super) fn since(connection: &Connection, question: &ChangeQuestion) -> rusqlite::Result<OutcomeChanges> {
-    let line: String = connection.query_row("SELECT line FROM explanations", [], |row| row.get(0))?;
-    let known = question.after.as_ref().filter(|place| place.line == line).map(|place| place.number);
+    let (line, newest) = connection.query_row("SELECT line, number FROM explanations", [], |row| {
+        Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)? as u64))
+    })?;
+    // A place beyond the newest number is that of a later history: this index was put back from a copy.
+    let is_of_line = |place: &&OutcomePlace| place.line == line && place.number <= newest;
+    let known = question.after.as_ref().filter(is_of_line).map(|place| place.number);
     let mut changes = OutcomeChanges { is_restarted: known.is_none(), ..OutcomeChanges::default() };
     let mut number = known.unwrap_or_default();
     let mut statement = connection.prepare_cached(

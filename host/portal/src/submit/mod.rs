@@ -180,7 +180,8 @@ impl SubmitDesk {
         // A request that is given up may have made it.
         let before = made.replace(place);
         let created = self.submitter.create(acting, &view.namespace, &job, false).await;
-        if matches!(created, Err(SubmitError::Refused { .. })) {
+        // 409: the Job is there, perhaps by another replica.
+        if matches!(created, Err(SubmitError::Refused { status, .. }) if status != 409) {
             *made = before;
         }
         match created {

@@ -11,6 +11,8 @@ use crate::bindings::sql::{self, ColumnFilling, FilledColumn, StateFact};
 use crate::bindings::types::Error;
 use crate::guest::batch::CallStates;
 
+/// As many as any write has. A row is made before its bytes are counted.
+const MAX_COLUMNS: usize = 256;
 const WORD_BYTES: usize = 1024;
 const MESSAGE_BYTES: usize = 4096;
 /// A text that was cut ends with it.
@@ -25,13 +27,20 @@ pub fn carried_bytes(rows: &sql::StateWrite) -> usize {
         ColumnFilling::Same(value) => convert::value_bytes(std::slice::from_ref(value)),
         ColumnFilling::Each(values) => convert::value_bytes(values),
     };
-    rows.columns.iter().map(of).sum::<usize>() + rows.states.len() * size_of::<u64>()
+    let names = rows.columns.iter().map(|column| column.name.len()).sum::<usize>();
+    names + rows.columns.iter().map(of).sum::<usize>() + rows.states.len() * size_of::<u64>()
 }
 
 /// The rows, of at most so many bytes.
 pub fn fill(rows: sql::StateWrite, batch: &CallStates, most: usize) -> Result<TableWrite, Error> {
     let sql::StateWrite { table, columns, key, on_conflict, states } = rows;
     let count = states.len();
+    if columns.len() > MAX_COLUMNS {
+        return Err(Error::TooLarge(format!(
+            "{} columns, and a table has at most {MAX_COLUMNS}",
+            columns.len()
+        )));
+    }
     if count > batch.len() {
         return Err(Error::Invalid(format!("{count} rows of states, and the call has {}", batch.len())));
     }

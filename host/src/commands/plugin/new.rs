@@ -25,6 +25,7 @@ const RUST: &[TemplateFile] = &[
     ("sdk/Cargo.toml", include_str!("templates/rust/sdk.toml")),
     ("sdk/src/lib.rs", include_str!("../../../../plugins/sdk/src/lib.rs")),
     ("sdk/src/capability.rs", include_str!("../../../../plugins/sdk/src/capability.rs")),
+    ("sdk/src/facts.rs", include_str!("../../../../plugins/sdk/src/facts.rs")),
     ("sdk/src/plugin.rs", include_str!("../../../../plugins/sdk/src/plugin.rs")),
     ("sdk/src/testing.rs", include_str!("../../../../plugins/sdk/src/testing.rs")),
     ("sdk/src/time.rs", include_str!("../../../../plugins/sdk/src/time.rs")),

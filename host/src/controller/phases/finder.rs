@@ -26,10 +26,14 @@ impl OutcomeFinder for JournalOutcomes {
     }
 
     async fn kept_outcome(&self, source: &str, uid: &str) -> Result<KeptOutcome, JournalError> {
+        let kept = self.index.kept_outcome(source, uid).await?;
+        if kept != KeptOutcome::Nothing {
+            return Ok(kept);
+        }
+        // What the index has not read may be the end of this object. Only then a question waits.
         let newest = *self.journal.newest().borrow();
         let is_whole = self.index.reaches(newest, PATIENCE).await;
         Ok(match self.index.kept_outcome(source, uid).await? {
-            // What it has not read may be the end of this object.
             KeptOutcome::Nothing if !is_whole => KeptOutcome::Pending,
             kept => kept,
         })

@@ -16,8 +16,9 @@ use crate::config::Config;
 use crate::schema::{CURSORS, DATABASE, OUTCOME, OUTCOMES, PrefixedNames};
 use crate::{rows, tables};
 
-/// Outcomes that are written together. Each may cost the host a look at hundreds of states.
-const PAGE: u32 = 64;
+/// Outcomes that are asked for together. Each may cost the host a look at hundreds of states, and a tick looks at its time
+/// between pages alone.
+const PAGE: u32 = 8;
 /// Pages of a tick, and how long it goes on: states wait meanwhile.
 const PAGES: usize = 200;
 const TICKING_MS: u64 = 2000;

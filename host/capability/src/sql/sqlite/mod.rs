@@ -187,6 +187,9 @@ struct SqliteTransaction {
     broken: Option<GrantError>,
 }
 
+/// Writes that are held at most: each further one copies the list.
+const WRITES_HELD: usize = 64;
+
 /// Rows that can be written again. They stay in memory until the call ends.
 #[derive(Default)]
 struct WrittenRows {
@@ -195,11 +198,12 @@ struct WrittenRows {
 }
 
 impl WrittenRows {
-    /// None where they are too many to be held.
+    /// None where they are too many to be held. An empty value takes memory, too.
     fn and(mut self, write: &Arc<RowWrite>) -> Option<Self> {
-        self.bytes += write.rows.iter().map(|row| size(row)).sum::<usize>();
+        let of = |row: &Vec<SqlValue>| size(row) + size_of::<Vec<SqlValue>>() + size_of_val(row.as_slice());
+        self.bytes += write.rows.iter().map(of).sum::<usize>();
         self.writes.push(Arc::clone(write));
-        (self.bytes <= VALUE_BYTES).then_some(self)
+        (self.bytes <= VALUE_BYTES && self.writes.len() <= WRITES_HELD).then_some(self)
     }
 }
 

@@ -102,7 +102,9 @@ async fn mysql_or_mariadb(service: SqlService, test: &str) {
     world.run(&format!("GRANT {role} TO '{name}'@'%'"));
     let found = world.excess(&url).await;
     let has = |text: &str| found.rights.iter().any(|right| right.contains(text));
-    assert!(has("FILE on the whole server") && has("CREATE USER on the whole server"), "{found:?}");
+    assert!(has("FILE on the whole server"), "{found:?}");
+    // MariaDB shows a user none of the grants of a role that the session has not taken.
+    assert!(has("CREATE USER on the whole server") || has("whose rights it can't show"), "{found:?}");
     assert!(has(&format!("may use \"{other}\".*")), "{found:?}");
     assert!(has(&format!("may use the journal of a controller in the database {other}")), "{found:?}");
     assert_eq!(found.rights.len(), 4, "{found:?}");
