@@ -20,7 +20,7 @@ const FORBIDDEN: HeaderName = HeaderName::from_static("kubewitness-forbidden");
 enum PagedBody<T> {
     Whole(T),
     /// Written as it is sent.
-    Streamed(Body),
+    Streamed(Body, StreamedAnswer),
 }
 
 pub(crate) struct PagedAnswer<T> {
@@ -41,7 +41,8 @@ impl<T> PagedAnswer<T> {
 
     /// The text of such a body, as it is written.
     pub(crate) fn streamed(body: Body, next: Option<String>) -> Self {
-        Self { body: PagedBody::Streamed(body), next, notices: Vec::new(), forbidden: None, turn: None }
+        let body = PagedBody::Streamed(body, StreamedAnswer::default());
+        Self { body, next, notices: Vec::new(), forbidden: None, turn: None }
     }
 
     pub(crate) fn forbidden(self, forbidden: Option<String>) -> Self {
@@ -60,7 +61,12 @@ impl<T: Serialize + Send + 'static> PagedAnswer<Vec<T>> {
             turn.correct(rows.len());
         }
         match rows.len() > LONG {
-            true => Self::streamed(streamed::list(rows, turn), next),
+            // Its rows have room among the answers, so a client that reads slowly holds nobody's turn.
+            true => {
+                let held = StreamedAnswer { rows: rows.len() };
+                let body = PagedBody::Streamed(streamed::list(rows), held);
+                Self { body, next, notices: Vec::new(), forbidden: None, turn: None }
+            }
             false => Self { turn, ..Self::new(rows, next) },
         }
     }
@@ -70,9 +76,9 @@ impl<T: Serialize> IntoResponse for PagedAnswer<T> {
     fn into_response(self) -> Response {
         let mut response = match self.body {
             PagedBody::Whole(body) => Json(body).into_response(),
-            PagedBody::Streamed(body) => {
+            PagedBody::Streamed(body, held) => {
                 let mut response = ([(header::CONTENT_TYPE, JSON)], body).into_response();
-                response.extensions_mut().insert(StreamedAnswer);
+                response.extensions_mut().insert(held);
                 response
             }
         };

@@ -7,16 +7,14 @@ use axum::body::{Body, Bytes};
 use futures::stream;
 use serde::Serialize;
 
-use crate::serve::ReadingTurn;
-
 /// Answers with more rows are written as they are sent. They have no tag: it would be made of the whole text.
 pub(crate) const LONG: usize = 1000;
 /// Rows that become text at a time.
 const BLOCK: usize = 64;
 
-/// The rows as a list. They keep their turn until they were sent.
-pub(crate) fn list<T: Serialize + Send + 'static>(rows: Vec<T>, turn: Option<ReadingTurn>) -> Body {
-    let rows = ListRows { rows: rows.into_iter(), is_first: true, _turn: turn };
+/// The rows as a list.
+pub(crate) fn list<T: Serialize + Send + 'static>(rows: Vec<T>) -> Body {
+    let rows = ListRows { rows: rows.into_iter(), is_first: true };
     Body::from_stream(stream::unfold(Some(rows), |rows| async {
         let mut rows = rows?;
         let block: Vec<T> = rows.rows.by_ref().take(BLOCK).collect();
@@ -33,7 +31,6 @@ pub(crate) fn list<T: Serialize + Send + 'static>(rows: Vec<T>, turn: Option<Rea
 struct ListRows<T> {
     rows: std::vec::IntoIter<T>,
     is_first: bool,
-    _turn: Option<ReadingTurn>,
 }
 
 /// Appends rows to the text of a list, behind a comma unless they are its first.
@@ -57,7 +54,7 @@ mod tests {
     async fn a_list_that_is_written_in_blocks_is_the_list_that_it_was() {
         for count in [0, 1, BLOCK, BLOCK + 1, 3 * BLOCK] {
             let rows: Vec<_> = (0..count).map(|row| format!("row {row}")).collect();
-            let text = list(rows.clone(), None).collect().await.unwrap().to_bytes();
+            let text = list(rows.clone()).collect().await.unwrap().to_bytes();
             assert_eq!(serde_json::from_slice::<Vec<String>>(&text).unwrap(), rows);
         }
     }
@@ -65,7 +62,7 @@ mod tests {
     #[tokio::test]
     async fn rows_are_given_up_as_they_are_written() {
         let row = std::sync::Arc::<str>::from("row");
-        let mut body = list(vec![row.clone(); 3 * BLOCK], None);
+        let mut body = list(vec![row.clone(); 3 * BLOCK]);
         body.frame().await.unwrap().unwrap();
         assert_eq!(std::sync::Arc::strong_count(&row), 1 + 2 * BLOCK);
         drop(body);

@@ -20,6 +20,8 @@ const ROOM_KIB: u32 = 256 * 1024;
 pub(crate) const OF_ONE_MIB: u32 = ROOM_KIB / SHARE / 1024;
 /// The memory of an answer that is written as it is read, in KiB: a block of states and their text.
 const STREAMED_KIB: u32 = 2 * 1024;
+/// The memory of a row that waits to become text, in KiB.
+const ROW_KIB: u32 = 4;
 /// How much a connection's buffer takes at a time.
 const PIECE: usize = 16 * 1024;
 /// An answer must be read within this time, plus a second for each so many bytes.
@@ -29,9 +31,12 @@ const BYTES_A_SECOND: u64 = 64 * 1024;
 #[derive(Clone)]
 pub(crate) struct LargeAnswers(BodyRoom);
 
-/// Marks an answer that is written as it is read: nobody knows its size, and little of it is in memory.
-#[derive(Clone, Copy)]
-pub(crate) struct StreamedAnswer;
+/// Marks an answer that is written as it is read: nobody knows the size of its text, and little of that is in memory.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct StreamedAnswer {
+    /// Rows that were read already, and wait to become text.
+    pub rows: usize,
+}
 
 impl LargeAnswers {
     pub(crate) fn new() -> Self {
@@ -40,11 +45,17 @@ impl LargeAnswers {
 
     /// The answer for a party, if people sign in. It uses room until it was sent. `None` if no room is left.
     pub(crate) fn hold(&self, party: Option<&str>, response: Response<Body>) -> Option<Response<Body>> {
-        let is_streamed = response.extensions().get::<StreamedAnswer>().is_some();
+        let streamed = response.extensions().get::<StreamedAnswer>().copied();
         let (kib, size) = match response.body().size_hint().exact() {
             Some(bytes) if bytes > LARGE => (u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX), bytes),
-            None if is_streamed => (STREAMED_KIB, 0),
-            _ => return Some(response),
+            exact => match streamed {
+                Some(StreamedAnswer { rows }) if exact.is_none() => (
+                    STREAMED_KIB
+                        .saturating_add(u32::try_from(rows).unwrap_or(u32::MAX).saturating_mul(ROW_KIB)),
+                    0,
+                ),
+                _ => return Some(response),
+            },
         };
         let (part, began) = (self.0.take(party, kib)?, Instant::now());
         let pieces = |body| BodyPieces { body, rest: Bytes::new(), began, size, sent: 0, _part: part };
@@ -143,7 +154,7 @@ mod tests {
         let piece = || Ok::<_, io::Error>(Bytes::from(vec![b'x'; 64 * 1024]));
         let body = Body::from_stream(futures::stream::repeat_with(piece).take(pieces));
         let mut response = Response::new(body);
-        response.extensions_mut().insert(StreamedAnswer);
+        response.extensions_mut().insert(StreamedAnswer::default());
         response
     }
 

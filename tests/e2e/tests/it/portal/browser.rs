@@ -356,6 +356,8 @@ impl Browser {
         let client = http();
         let arguments = [
             "--headless",
+            // Colours are judged, and a row that fades in has none of its own yet.
+            "--force-prefers-reduced-motion",
             "--no-sandbox",
             "--disable-gpu",
             "--disable-quic",
