@@ -58,7 +58,7 @@ fn options(plugin: &str) -> DispatchOptions {
     DispatchOptions {
         plugin: plugin.into(),
         subscriptions: vec![subscribe("jobs", Mode::Every, Start::Beginning)],
-        delivery: DeliverySpec::default(),
+        delivery: DeliverySpec { owes: true, ..DeliverySpec::default() },
         concurrency: 4,
         tick: None,
         pauses: LongestPauses::default(),

@@ -81,6 +81,7 @@ pub fn delivery(batch: u32, hold: bool) -> DeliverySpec {
         backoff: kubewitness_core::config::Duration(Duration::from_millis(50)),
         max_backoff: kubewitness_core::config::Duration(Duration::from_secs(1)),
         on_dead_letter: if hold { OnDeadLetter::Hold } else { OnDeadLetter::Continue },
+        owes: true,
         ..DeliverySpec::default()
     }
 }

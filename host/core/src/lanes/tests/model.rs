@@ -768,7 +768,7 @@ impl LaneModel {
 
 /// Some retries are so far off that their lanes are owed.
 fn model_options(policy: OnDeadLetter) -> LaneOptions {
-    LaneOptions { owe_after: Duration::from_millis(150), ..options(policy) }
+    LaneOptions { owe_after: Some(Duration::from_millis(150)), ..options(policy) }
 }
 
 fn namespace(lane: u8) -> &'static str {
