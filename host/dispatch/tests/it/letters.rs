@@ -17,6 +17,7 @@ use crate::{options, start};
 fn hold() -> DispatchOptions {
     let mut options = options("p");
     options.delivery.on_dead_letter = OnDeadLetter::Hold;
+    options.delivery.owes = true;
     options
 }
 

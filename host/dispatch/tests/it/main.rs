@@ -58,7 +58,7 @@ fn options(plugin: &str) -> DispatchOptions {
     DispatchOptions {
         plugin: plugin.into(),
         subscriptions: vec![subscribe("jobs", Mode::Every, Start::Beginning)],
-        delivery: DeliverySpec { owes: true, ..DeliverySpec::default() },
+        delivery: DeliverySpec::default(),
         concurrency: 4,
         tick: None,
         pauses: LongestPauses::default(),
