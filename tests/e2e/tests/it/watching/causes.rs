@@ -36,7 +36,8 @@ async fn what_a_list_says_of_a_cause_is_what_the_story_the_portal_and_the_metric
         at_a_playground(scratch, &["--rate", "30"], async |_, portal| {
             let ready = format!("{portal}/readyz");
             until(WITHIN, "the journal to be open", async || {
-                let answer = http().get(&ready).send().await?;
+                // Nobody listens before the playground has begun.
+                let Ok(answer) = http().get(&ready).send().await else { return Ok(None) };
                 Ok(answer.status().is_success().then_some(()))
             })
             .await?;
