@@ -372,7 +372,7 @@ impl OpenCapabilities {
         }
     }
 
-    /// Whether any ledger is signed or rotated.
+    /// True if a ledger is signed or rotated.
     pub fn seals(&self) -> bool {
         self.ledgers.values().any(|ledger| ledger.spec.schedule().is_any())
     }

@@ -308,7 +308,7 @@ impl CallOverlay {
         keys
     }
 
-    /// Whether the stored size stays within the limit with these writes.
+    /// True if the stored size stays within the limit with these writes.
     pub fn fits(&self) -> Result<(), GrantError> {
         let base = self.base.lock();
         let stored = base.entries.iter().filter(|(key, _)| !self.writes.contains_key(*key));

@@ -155,9 +155,9 @@ pub const DATABASES: DoctorCode = DoctorCode {
     code: "KW-D017",
     title: "rights of a granted database's user",
     meaning: "The command connects to each database on a server that the settings of --config name, or those in the data \
-              folder of --data. The line is a warning if the user of the address may do more than plugins need: a \
-              superuser, other schemas or databases, the tables of a journal, files of the server, other roles. The \
-              controller judges each statement of a plugin, and a lesser user is the second line of defence.",
+              folder of --data. The line is a warning if the user of the address may do more than plugins need. The line \
+              names a superuser, other roles, other schemas or databases, the tables of a journal, and files of the server. \
+              The controller judges each statement of a plugin, and a lesser user is the second line of defence.",
     remedy: "Run the statements that the line shows as a user who may make users, with a password of your own. Put the new \
              user into the secret of the address. The controller says the same in its log when it first connects.",
 };

@@ -53,7 +53,7 @@ use crate::receipts::ReceiptMark;
 /// One record: a line of an audit trail, not a document store.
 pub const RECORD_BYTES: usize = 256 * 1024;
 
-/// Whether missing files may be created.
+/// Says if missing files may be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BookOpening {
     /// At startup: an unknown ledger begins empty, and a file without receipts is adopted.
@@ -80,11 +80,11 @@ pub struct LedgerBook {
     pub doubt: Option<AppendIntent>,
     /// Set while the open file has no records.
     turn: Option<FileTurn>,
-    /// Of the open file; computed when a statement is first due.
+    /// The tally of the open file, computed when a statement is first due.
     tally: Option<LedgerTally>,
     /// The journal's progress of a signed ledger when it was opened.
     pub reached: Option<LedgerProgress>,
-    /// Whether it had no receipts.
+    /// True if the ledger had no receipts.
     is_adopted: bool,
     /// The time of the call that uses the ledger.
     pub now_ms: u64,

@@ -231,11 +231,16 @@ impl SqliteWriter {
         limits: &CallLimits,
     ) -> Result<u64, SqlFault> {
         self.in_time(limits, || {
-            let done = self.all(write, limits);
-            if let Err(SqlFault::Own(_)) = done {
-                self.write_again(before, limits).map_err(lost)?;
+            let error = match self.all(write, limits) {
+                Err(SqlFault::Own(error)) => error,
+                done => return done,
+            };
+            match self.write_again(before, limits).map_err(SqlFault::into_error) {
+                Ok(()) => Err(SqlFault::Own(error)),
+                // The row is at fault, and not the time that was left to undo it: the call is taken apart, as for any row.
+                Err(GrantError::Timeout(_)) => Err(SqlFault::Lost(error)),
+                Err(other) => Err(SqlFault::Lost(other)),
             }
-            done
         })
     }
 
