@@ -141,10 +141,19 @@ fn rows_beyond_their_bound_are_not_held_to_be_written_again() {
         let rows = vec![vec![SqlValue::Text("x".repeat(bytes))]];
         Arc::new(RowWrite { each: Vec::new(), rows })
     };
-    let held = WrittenRows::default().and(&of(VALUE_BYTES / 2)).unwrap();
-    let held = held.and(&of(VALUE_BYTES / 2)).unwrap();
-    assert_eq!(held.writes.len(), 2);
-    assert!(held.and(&of(1)).is_none());
+    // A row takes memory besides its texts.
+    let beside = size_of::<Vec<SqlValue>>() + size_of::<SqlValue>();
+    let held = WrittenRows::default().and(&of(VALUE_BYTES / 2 - beside)).unwrap();
+    let held = held.and(&of(VALUE_BYTES / 2 - beside)).unwrap();
+    assert_eq!((held.writes.len(), held.bytes), (2, VALUE_BYTES));
+    assert!(held.and(&of(0)).is_none());
+}
+
+#[test]
+fn only_so_many_writes_are_held_however_small_they_are() {
+    let small = Arc::new(RowWrite { each: Vec::new(), rows: vec![Vec::new()] });
+    let held = (0..WRITES_HELD).try_fold(WrittenRows::default(), |held, _| held.and(&small)).unwrap();
+    assert!(held.and(&small).is_none());
 }
 
 #[tokio::test]
