@@ -91,7 +91,7 @@ pub struct JournalReplica {
     pub dispatches: bool,
 }
 
-/// What was stored for one source, over all of its epochs.
+/// Counts of the states stored for one source, over all of its epochs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceCounters {
     pub source: String,
@@ -209,7 +209,7 @@ pub struct RetentionStats {
     pub more: bool,
 }
 
-/// What keeps a state that is beyond its source's limits.
+/// The holder of a state that is beyond its source's limits.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RetentionHolder {
     /// A plugin has not finished it yet. A stream to other hosts appears as `stream/NAME`.
@@ -269,7 +269,7 @@ pub struct VerifyReport {
     pub receipts_checked: u64,
     #[serde(default)]
     pub rows_checked: u64,
-    /// What could not be checked, and why.
+    /// The things that could not be checked, and why.
     #[serde(default)]
     pub not_checked: Vec<String>,
     /// At most [`VerifyReport::PROBLEMS`]; `problems_left_out` counts the rest.

@@ -113,7 +113,7 @@ pub struct LogArgs {
     pub log_json: bool,
 }
 
-/// What the process takes at most.
+/// The most that the process takes.
 #[derive(Debug, Args)]
 pub struct CompileArgs {
     /// Address space, in bytes

@@ -64,7 +64,7 @@ pub enum Journal {
 
 #[derive(Debug, Args)]
 pub struct ImportArgs {
-    /// What `journal export --documents` wrote; `-` for standard input
+    /// The output of `journal export --documents`; `-` for standard input
     #[arg(required_unless_present = "discard")]
     pub file: Option<PathBuf>,
     /// The data folder, or the journal's file; nothing may be in it

@@ -116,7 +116,7 @@ impl LastGood {
         Ok(self.folder.join(name))
     }
 
-    /// What each source that was ever configured witnesses: its history belongs to that.
+    /// Reads the resource that each source ever configured witnesses: its history belongs to that.
     pub fn sources(&self) -> io::Result<BTreeMap<String, SourceSpec>> {
         let text = optional(read(&self.folder.join("sources.json")))?;
         Ok(text.map(|text| serde_json::from_str(&text)).transpose()?.unwrap_or_default())

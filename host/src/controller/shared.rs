@@ -46,7 +46,7 @@ pub struct PluginState {
     pub module: Option<String>,
     pub message: Option<String>,
     pub handle: Option<DispatchHandle>,
-    /// Of the running version.
+    /// The manifest of the running version.
     pub manifest: Option<Arc<ManifestView>>,
     /// Its grants and their use.
     pub uses: Arc<GrantUses>,

@@ -19,7 +19,7 @@ const PAGE: usize = 4096;
 pub struct CompletenessCheck {
     /// Versions and deletions in the cluster, for the watched kinds.
     pub existed: usize,
-    /// Of those, the ones in the journal.
+    /// Those of them that are in the journal.
     pub witnessed: usize,
     pub plugins: Vec<PluginView>,
     pub notifications: u64,

@@ -62,7 +62,7 @@ fn say(message: &str) {
     }
 }
 
-/// What a person has to type to start this program again from their working directory.
+/// Returns the words that a person types to start this program again from their working directory.
 fn program() -> String {
     let named = std::env::args().next().unwrap_or_default();
     if !named.contains('/') {

@@ -107,7 +107,7 @@ impl ReadConnection for FileReader {
 
 struct ServerReader<L>(L);
 
-/// Of a server, whose answer is waited for so long and no longer.
+/// Waits for a server's answer, as long as the patience allows and no longer.
 async fn in_time<T>(answer: impl Future<Output = Result<T, String>>) -> Result<T, String> {
     let late = |_| format!("it has not answered for {} s", PATIENCE.answer.as_secs());
     tokio::time::timeout(PATIENCE.answer, answer).await.map_err(late)?
@@ -177,8 +177,7 @@ pub async fn prove_receipts(host: &HostSpec, data: &Path) -> Vec<DatabaseProof> 
     proofs
 }
 
-/// What one database that the host's settings name has of receipts. `data` is where relative paths
-/// lie.
+/// Reads the receipts of one database that the host's settings name. `data` is where relative paths lie.
 pub(super) async fn database(spec: &DatabaseSpec, data: &Path) -> DatabaseProof {
     let mut proof = DatabaseProof { database: spec.name.clone(), ..DatabaseProof::default() };
     let reader = match spec.kind() {

@@ -276,18 +276,18 @@ pub enum DocumentsGrant {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SqlGrant {
-    /// What the plugin calls the database.
+    /// The plugin's name for the database.
     #[cfg_attr(test, schemars(schema_with = "super::reference::name"))]
     pub name: String,
-    /// What the controller calls the database.
+    /// The controller's name for the database.
     pub database: String,
-    /// What the plugin may do with the database. Left out: `schema`.
+    /// The access that the plugin has to the database. Left out: `schema`.
     #[serde(default, skip_serializing_if = "SqlAccess::is_all")]
     pub access: SqlAccess,
 }
 
-/// What a plugin may do with a database. The controller reads each statement; the rights of the database's user are
-/// the first fence.
+/// The access that a plugin has to a database. The controller reads each statement; the rights of the
+/// database's user are the first fence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -320,10 +320,10 @@ impl SqlAccess {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HttpGrant {
-    /// What the plugin calls the destination.
+    /// The plugin's name for the destination.
     #[cfg_attr(test, schemars(schema_with = "super::reference::name"))]
     pub name: String,
-    /// What the controller calls the destination.
+    /// The controller's name for the destination.
     pub destination: String,
 }
 
@@ -332,10 +332,10 @@ pub struct HttpGrant {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct MailGrant {
-    /// What the plugin calls the mail server.
+    /// The plugin's name for the mail server.
     #[cfg_attr(test, schemars(schema_with = "super::reference::name"))]
     pub name: String,
-    /// What the controller calls the mail server.
+    /// The controller's name for the mail server.
     pub server: String,
 }
 
@@ -344,10 +344,10 @@ pub struct MailGrant {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LedgerGrant {
-    /// What the plugin calls the ledger.
+    /// The plugin's name for the ledger.
     #[cfg_attr(test, schemars(schema_with = "super::reference::name"))]
     pub name: String,
-    /// What the controller calls the ledger.
+    /// The controller's name for the ledger.
     pub ledger: String,
 }
 
@@ -356,10 +356,10 @@ pub struct LedgerGrant {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct KeyGrant {
-    /// What the plugin calls the key.
+    /// The plugin's name for the key.
     #[cfg_attr(test, schemars(schema_with = "super::reference::name"))]
     pub name: String,
-    /// What the controller calls the key.
+    /// The controller's name for the key.
     pub key: String,
 }
 
@@ -421,7 +421,7 @@ pub struct DeliverySpec {
     /// The rate of calls, however many states each carries. Left out: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub call_rate: Option<RateSpec>,
-    /// What happens to the later states of an object once one of its states is parked.
+    /// The fate of an object's later states once one of its states is parked.
     pub on_dead_letter: OnDeadLetter,
     /// Whether the cursor passes what waits behind a dead letter or a far retry (`lanes::owed`). No manifest may set it yet:
     /// rows that a save has not taken, and letters that are replayed before a state in flight, are not handled.
@@ -467,7 +467,7 @@ impl Default for DeliverySpec {
     }
 }
 
-/// What happens to the later states of an object once one of its states is parked.
+/// The fate of an object's later states once one of its states is parked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]

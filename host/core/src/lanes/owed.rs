@@ -25,8 +25,8 @@ use crate::state::{LaneKey, Seq, State};
 /// Lanes that are looked through for one whose namespace has room.
 const LOOKS: usize = 1024;
 
-/// What a lane is owed beyond the states that it holds. Rows from `next` on have not been read back; those before are
-/// in the lane, or finished.
+/// The states that a lane is owed beyond those that it holds. Rows from `next` on have not been read back;
+/// those before are in the lane, or finished.
 #[derive(Debug, Default)]
 pub(super) struct LaneDebt {
     pub next: Seq,

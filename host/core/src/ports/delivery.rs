@@ -48,8 +48,8 @@ pub struct CallOutcome {
     pub is_apart: bool,
 }
 
-/// What happens to the writes of a call. A call has one transaction, so its writes can't be assigned to
-/// single states. They are committed only if all of its states are done.
+/// The fate of a call's writes. A call has one transaction, so its writes can't be assigned to single states.
+/// They are committed only if all of its states are done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WritesFate {
     Commit,

@@ -108,7 +108,7 @@ pub struct SubmitRequest {
     pub dry_run: bool,
 }
 
-/// What became of a submission.
+/// The result of a submission.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "SubmitResult"))]
 pub struct SubmitView {

@@ -157,7 +157,7 @@ fn replaced(document: &[u8], found: Vec<FoundSecret>, digest: impl Fn(&[u8]) -> 
     Some(out)
 }
 
-/// What is known of a document before it is searched.
+/// The facts that are known of a document before it is searched.
 #[derive(Default)]
 struct DocumentTop {
     /// Rules for one kind apply to every document without a kind.

@@ -311,7 +311,7 @@ fn ledgers(page: &mut MetricsPage, ledgers: &[LedgerView]) {
     }
 }
 
-/// Of clients of this process.
+/// Adds the connections of this process's clients.
 fn connections(page: &mut MetricsPage, traffic: &ListenerTraffic) {
     let listeners = [("portal", &traffic.portal), ("health", &traffic.health)];
     page.family("http_connections", "Connections of clients that are open.", Gauge);

@@ -14,7 +14,7 @@ use super::long_held::{BodyRoom, RoomPart, SHARE};
 
 /// Smaller answers are limited by the number of connections.
 const LARGE: u64 = 64 * 1024;
-/// Of all large answers, in KiB. A page of documents has a few MiB.
+/// The room for all large answers, in KiB. A page of documents has a few MiB.
 const ROOM_KIB: u32 = 256 * 1024;
 /// The share of one person, in MiB.
 pub(crate) const OF_ONE_MIB: u32 = ROOM_KIB / SHARE / 1024;

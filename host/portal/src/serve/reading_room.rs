@@ -10,7 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Fewer rows than this are bounded by the connections, and by the requests that a party has under way.
 const UNIT: usize = 250;
-/// Of all answers together, and of those of one party: four of the longest ones, and one.
+/// The units of all answers together, and those of one party: four of the longest ones, and one.
 const UNITS: usize = 160;
 const UNITS_OF_A_PARTY: usize = 40;
 

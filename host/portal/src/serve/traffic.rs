@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Of both listeners. Clone freely: all clones share the counts.
+/// The traffic of both listeners. Clone freely: all clones share the counts.
 #[derive(Clone, Default)]
 pub struct ListenerTraffic {
     pub(crate) portal: Arc<TrafficCounts>,

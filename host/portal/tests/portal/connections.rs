@@ -127,7 +127,7 @@ impl RawClient {
         self.rest().await
     }
 
-    /// What comes until the server closes the connection.
+    /// Reads everything that comes until the server closes the connection.
     async fn rest(&mut self) -> String {
         let mut text = Vec::new();
         let read = tokio::time::timeout(LONGEST, self.stream.read_to_end(&mut text)).await;

@@ -5,7 +5,8 @@ use axum::body::Body;
 use crate::fake::FakeViews;
 use crate::{PortalAnswer, ask, get, portal, request};
 
-/// What every page has, so that it can be read by keyboard, by screen reader and without script.
+/// Checks the parts that every page has, so that it can be read by keyboard, by screen reader and without
+/// script.
 fn check_page(answer: &PortalAnswer, path: &str) {
     let text = &answer.text;
     assert_eq!(answer.header("content-type"), "text/html; charset=utf-8", "{path}");

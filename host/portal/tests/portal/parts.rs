@@ -150,7 +150,7 @@ async fn what_is_no_cursor_of_a_list_is_refused_with_where_to_find_one() {
     }
 }
 
-/// Of a page, the address that a link with this text leads to.
+/// Finds the address on a page that a link with this text leads to.
 fn link<'a>(page: &'a str, text: &str) -> Option<&'a str> {
     let before = &page[..page.find(&format!(">{text}</a>"))?];
     before.rsplit_once("href=\"")?.1.split_once('"').map(|(address, _)| address)

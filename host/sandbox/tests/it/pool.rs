@@ -9,7 +9,7 @@ use kubewitness_sandbox::{ComponentCompiler, EngineOptions, QUIET, SandboxEngine
 
 use crate::fixture::{FakeGrants, SandboxBench, delivery, probe_bytes};
 
-/// Of a query: calls that begin at once are all under way before the first one ends.
+/// The time that a query takes: calls that begin at once are all under way before the first one ends.
 const LONG: Duration = Duration::from_millis(300);
 
 #[tokio::test]

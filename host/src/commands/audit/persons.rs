@@ -89,7 +89,7 @@ fn lines(path: &Path) -> Result<(File, Vec<PersonLine>)> {
     Ok((file, found))
 }
 
-/// What is to be erased, or was.
+/// The names that are to be erased, or were.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ErasureReport {

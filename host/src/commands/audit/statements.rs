@@ -80,7 +80,7 @@ pub struct LedgerState {
     next_head: Option<String>,
     tree: MerkleCounter,
     pub lines: u64,
-    /// Of the whole ledger; unknown if the first given file is not the ledger's first.
+    /// The records of the whole ledger; unknown if the first given file is not the ledger's first.
     records: Option<u64>,
     pub is_sealed: bool,
     pub seals: u64,

@@ -198,7 +198,8 @@ fn read(path: &Path) -> Result<CheckedFiles> {
     Ok(CheckedFiles::Manifests(snapshot))
 }
 
-/// What is not used, and why. Documents that only a cluster uses may be in a folder: that is not a fault.
+/// Reports everything that is not used, and why. Documents that only a cluster uses may be in a folder: that
+/// is not a fault.
 fn untaken(snapshot: &ConfigSnapshot) -> Option<CheckFinding> {
     let (warnings, notes) = (texts(&snapshot.slips), snapshot.untaken());
     let is_any = !warnings.is_empty() || !notes.is_empty();

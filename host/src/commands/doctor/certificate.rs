@@ -11,7 +11,7 @@ const VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 
-/// Of the first certificate in a PEM text.
+/// Returns the end of the first certificate in a PEM text.
 pub fn end_of_pem(pem: &[u8]) -> Option<u64> {
     end(&CertificateDer::from_pem_slice(pem).ok()?)
 }

@@ -6,7 +6,7 @@
 pub struct DoctorCode {
     pub code: &'static str,
     pub title: &'static str,
-    /// What is checked, and what it means if it fails.
+    /// The subject of the check, and the meaning of its failure.
     pub meaning: &'static str,
     pub remedy: &'static str,
 }

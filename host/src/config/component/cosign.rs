@@ -62,7 +62,7 @@ pub enum SignatureError {
     Key { place: usize, problem: KeyProblem },
 }
 
-/// What a key in the host's settings lacks.
+/// The fault of a key in the host's settings.
 #[derive(Debug, Error)]
 pub enum KeyProblem {
     #[error("is no public key as PEM: `cosign public-key --key …` prints one")]

@@ -33,7 +33,7 @@ pub enum KeptError {
     Folder(io::Error),
 }
 
-/// What lies where a component should.
+/// The fault of a file where a component should be.
 #[derive(Debug, Error)]
 pub enum FileProblem {
     #[error("{} has other bytes than before", .0.display())]

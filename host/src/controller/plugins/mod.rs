@@ -399,7 +399,7 @@ fn cursor_before(progress: &PluginProgress, spec: &PluginSpec) -> Seq {
     if spec.subscribe.iter().any(goes_back) { 0 } else { progress.cursor }
 }
 
-/// What people see of a version from its first call on, beside what is kept across versions.
+/// The view that people have of a version from its first call on, beside what is kept across versions.
 fn active(candidate: &PluginCandidate, manifest: ManifestView, kept: PluginState) -> PluginState {
     PluginState {
         phase: PluginPhase::Active,

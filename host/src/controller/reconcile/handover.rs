@@ -41,8 +41,8 @@ impl ReconcileLoop {
         }
     }
 
-    /// What the replicas witness under each source's name, as the first replica recorded it in the journal: a
-    /// pod has no data folder that would remember it.
+    /// Reads what the replicas witness under each source's name, as the first replica recorded it in the
+    /// journal: a pod has no data folder that would remember it.
     pub(super) async fn agreed(&self, spec: &HostSpec) -> Result<BTreeMap<String, SourceSpec>, Vec<String>> {
         let mut agreed = BTreeMap::new();
         if !self.role.is_elected() {
@@ -77,7 +77,7 @@ impl ReconcileLoop {
         }
     }
 
-    /// What people see of plugins that another replica runs.
+    /// Shows people the plugins that another replica runs.
     pub(super) fn stand_by(&mut self, snapshot: &ConfigSnapshot) {
         let names: Vec<_> = snapshot
             .plugins

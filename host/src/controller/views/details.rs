@@ -77,7 +77,7 @@ impl HostViews {
         Ok((event, DocumentFacts::read(&shown)))
     }
 
-    /// What a page of objects shows from a document.
+    /// Reads the facts of a document that a page of objects shows.
     async fn about(&self, last: Option<&Arc<State>>) -> Result<DocumentFacts, ViewError> {
         let Some(last) = last else { return Ok(DocumentFacts::default()) };
         // The same as for a state without a document.

@@ -25,7 +25,7 @@ pub(super) fn itself(states: &[Arc<State>]) -> Option<Arc<State>> {
 pub(super) type AboutSecrets = HashMap<ObjectRef, Arc<SecretDigests>>;
 
 impl HostViews {
-    /// What people may read of these newest states of Events.
+    /// Returns the parts of these newest states of Events that people may read.
     pub(super) async fn events(
         &self,
         states: Vec<RawState>,

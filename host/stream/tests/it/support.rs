@@ -241,7 +241,8 @@ fn state(epoch: u32, number: u64, bytes: usize) -> WitnessedState {
     }
 }
 
-/// Of that very version, and beside it noise of 64 characters, which packs to so many bytes.
+/// Makes a document of that very version, with noise of 64 characters beside it, which packs to so many
+/// bytes.
 fn document(object: &ObjectRef, version: &Version, seed: u64, bytes: usize) -> Bytes {
     let mut dice = Dice::new(seed);
     let noise = (0..bytes * 4 / 3).map(|_| char::from(b'0' + (dice.throw() % 64) as u8));

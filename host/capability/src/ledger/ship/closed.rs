@@ -111,7 +111,7 @@ pub fn open(path: &Path) -> io::Result<File> {
     files::open(path, OpenOptions::new().read(true))
 }
 
-/// Of the first `most` bytes of a file.
+/// Measures and hashes the first `most` bytes of a file.
 pub fn content(path: &Path, most: u64) -> io::Result<FileContent> {
     let (mut file, mut context, mut bytes) = (open(path)?.take(most), Context::new(&SHA256), 0);
     let mut chunk = vec![0; CHUNK];

@@ -13,7 +13,7 @@ use super::*;
 /// Each takes milliseconds. A kill of a real process takes a second: `posts.rs` of the end-to-end tests has some.
 const KILLS: u64 = 300;
 const CALLS: usize = 4;
-/// Of each state to each of two destinations.
+/// The requests that each state makes to each of two destinations.
 const REQUESTS: usize = 2;
 /// States that one life takes at most.
 const STATES: usize = 12;

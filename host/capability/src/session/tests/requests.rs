@@ -61,7 +61,7 @@ pub fn post(path: &str, id: Option<&str>) -> HttpRequest {
     HttpRequest { method: "POST".into(), path: path.into(), headers, body: path.as_bytes().to_vec() }
 }
 
-/// What is answered, as text.
+/// Posts to a destination, and returns the answer as text.
 async fn send(session: &mut Box<dyn EffectSession>, to: &str, path: &str) -> Result<String, GrantError> {
     let answer = session.http_send(to, post(path, None)).await?;
     Ok(String::from_utf8(answer.body).unwrap())

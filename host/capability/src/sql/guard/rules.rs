@@ -14,7 +14,7 @@ pub struct GuardRules {
     pub queried: &'static [&'static str],
     /// A string may stand for a name.
     pub strings_name: bool,
-    /// What may be made, changed and removed. Empty: whatever the words above leave.
+    /// The things that may be made, changed and removed. Empty: whatever the words above leave.
     pub made: &'static [&'static str],
 }
 

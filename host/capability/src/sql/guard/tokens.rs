@@ -36,7 +36,7 @@ impl<'a> SqlToken<'a> {
         self.kind == TokenKind::Symbol(symbol)
     }
 
-    /// What it names, if it can name something.
+    /// Returns the name that this token holds; empty where it can't name anything.
     pub fn name(&self) -> &'a str {
         match self.kind {
             TokenKind::Quoted => &self.text[1..self.text.len() - 1],

@@ -1,4 +1,4 @@
-//! What a user of MySQL or MariaDB may do that no plugin needs.
+//! The rights of a MySQL or MariaDB user that no plugin needs.
 
 use sqlx::{AssertSqlSafe, MySqlConnection};
 
@@ -12,7 +12,7 @@ const JOURNALS: &str = "SELECT DISTINCT CAST(table_schema AS CHAR) FROM informat
 /// Rights on all databases that are named; of more, their number is told.
 const GLOBAL: usize = 8;
 
-/// What one line of `SHOW GRANTS` says.
+/// The content of one line of `SHOW GRANTS`.
 #[derive(Debug, PartialEq, Eq)]
 enum GrantLine<'a> {
     /// Rights on something: `*.*`, a database, a table or a routine of it.
@@ -77,7 +77,7 @@ fn database_of(object: &str) -> String {
     name.replace(&twice, &String::from(quote)).replace("\\_", "_").replace("\\%", "%")
 }
 
-/// What these lines allow beyond one database, for people.
+/// Lists the rights beyond one database that these lines give, for people.
 fn beyond(lines: &[String], database: &str) -> Vec<String> {
     let mut found = Vec::new();
     for line in lines {

@@ -9,7 +9,7 @@ use crate::sql::SqlFault;
 use crate::sql::servers::columns::{self, ColumnKind};
 use crate::sql::values::size;
 
-/// Of a column, by the type that `information_schema` gives, such as `int(10) unsigned`.
+/// Returns the kind of a column, from the type that `information_schema` gives, such as `int(10) unsigned`.
 pub fn kind(of: &str) -> ColumnKind {
     let of = of.to_ascii_lowercase();
     let word = of.split(['(', ' ']).next().unwrap_or_default();

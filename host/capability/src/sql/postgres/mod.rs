@@ -45,7 +45,7 @@ pub struct PostgresLink {
     /// The server's number of its session.
     session: i32,
     tables: HashMap<String, TableColumns>,
-    /// What was prepared or remembered may no longer be so.
+    /// Set once prepared statements or remembered facts may no longer hold.
     stale: bool,
 }
 

@@ -1,10 +1,10 @@
-//! What a user of PostgreSQL may do that no plugin needs.
+//! The rights of a PostgreSQL user that no plugin needs.
 
 use sqlx::{PgConnection, Row};
 
 use crate::sql::servers::rights::{ExcessRights, LESSER, NAMED};
 
-/// Of a superuser it says nothing else: everything is allowed.
+/// The query for a user's excess rights. It says nothing else of a superuser: everything is allowed.
 const EXCESS: &str = "WITH me AS (SELECT * FROM pg_roles WHERE rolname = current_user), \
     other AS (SELECT n.oid, quote_ident(n.nspname) AS name FROM pg_namespace n \
         WHERE n.nspname NOT LIKE 'pg\\_%' AND n.nspname <> 'information_schema' \

@@ -8,7 +8,7 @@ use sqlx::{Arguments, Column as _, Either, Row, Statement, TypeInfo, ValueRef};
 use crate::sql::SqlFault;
 use crate::sql::servers::columns::{self, ColumnKind, TableColumn};
 
-/// Of a column, by the name that `format_type` gives.
+/// Returns the kind of a column, from the name that `format_type` gives.
 pub fn kind(of: &str) -> ColumnKind {
     match of {
         "boolean" => ColumnKind::Boolean,

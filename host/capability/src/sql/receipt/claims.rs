@@ -46,7 +46,7 @@ impl KeyPart {
     }
 }
 
-/// Of one write.
+/// The table, the columns and the keys of one write.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WriteClaim {
     pub table: String,
@@ -61,7 +61,7 @@ impl WriteClaim {
         Self::new(&write.table, &write.key, write, write.rows.iter())
     }
 
-    /// Of the rows that go to a second table as well.
+    /// Makes the claim for the rows that go to a second table as well.
     pub fn of_copy(copy: &TableCopy, write: &TableWrite) -> Self {
         Self::new(&copy.table, &copy.key, write, copy.rows(write))
     }
@@ -105,7 +105,7 @@ pub struct TransactionClaims {
 
 #[derive(Serialize, Deserialize)]
 struct ClaimRow {
-    /// Of the receipt's states.
+    /// The checksum of the receipt's states.
     sum: u32,
     claims: Vec<WriteClaim>,
 }
@@ -118,7 +118,7 @@ impl TransactionClaims {
         }
     }
 
-    /// Of a statement of the plugin's own.
+    /// Notes that a statement of the plugin's own ran.
     pub fn ran(&mut self, statement: &GuardedStatement<'_>) {
         self.takes |= !statement.only_adds();
     }

@@ -129,7 +129,7 @@ pub trait ServerLink: Send + Sync + Sized + 'static {
 
     /// Begins a transaction that sees one moment and writes nothing.
     const SNAPSHOT: &str;
-    /// What its user may do that no plugin needs.
+    /// Lists the rights of its user that no plugin needs.
     fn excess(&mut self) -> impl Future<Output = Result<ExcessRights, sqlx::Error>> + Send;
     /// All that the controller keeps there, of whatever plugin; `None` where it never kept anything.
     fn receipt_rows(&mut self) -> impl Future<Output = Result<Option<Vec<ReceiptRow>>, sqlx::Error>> + Send;

@@ -192,8 +192,7 @@ impl<L: ServerLink> LinkPool<L> {
         }
     }
 
-    /// What was thought of the server may no longer be so: it failed in a way that a new look at it
-    /// can explain.
+    /// Forgets what was thought of the server: it failed in a way that a new look at it can explain.
     pub fn doubt(&self) {
         self.ready.store(false, Ordering::Release);
         self.direct.store(false, Ordering::Release);

@@ -1,12 +1,13 @@
-//! What the user of a granted database may do that no plugin needs. A guard judges each statement, and the server
-//! is the second line: a user who may not read another schema can't be made to. So what is more than needed is told,
-//! with the statements that make a lesser user. It is never refused: an operator may know why.
+//! The rights of a granted database's user that no plugin needs. A guard judges each statement, and the
+//! server is the second line: a user who may not read another schema can't be made to. So what is more than
+//! needed is told, with the statements that make a lesser user. It is never refused: an operator may know
+//! why.
 
 /// Tables and schemas that are named at most.
 pub const NAMED: usize = 64;
 /// The lesser user's name in the statements.
 pub const LESSER: &str = "kubewitness_plugins";
-/// What a database's user may do beyond what plugins need.
+/// The rights of a database's user beyond those that plugins need.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExcessRights {
     pub user: String,

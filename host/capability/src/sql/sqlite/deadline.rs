@@ -27,7 +27,7 @@ pub const PATIENCE: SqlitePatience = SqlitePatience {
     disk: Duration::from_secs(60),
 };
 
-/// Of one call.
+/// The bounds of one call: its patience, and when it began.
 #[derive(Clone, Copy, Debug)]
 pub struct CallLimits {
     pub patience: SqlitePatience,

@@ -29,10 +29,10 @@ const STEPS: i32 = 20_000;
 const VALUE_LIMIT: i32 = VALUE_BYTES as i32;
 /// Prepared statements that are kept.
 const STATEMENTS: usize = 128;
-/// What is to be undone alone stays off the disk (`temp_store`). The WAL is moved into the file after
-/// 16 MiB of it: rows of objects that change again and again are then moved once for many changes. The
-/// writer keeps 8 MiB of pages: a batch touches as many pages as it has objects, and what does not fit
-/// is written to the WAL and read again before the batch is committed.
+/// Data that is kept only to undo something stays off the disk (`temp_store`). The WAL is moved into the file
+/// after 16 MiB of it: rows of objects that change again and again are then moved once for many changes. The
+/// writer keeps 8 MiB of pages: a batch touches as many pages as it has objects, and what does not fit is
+/// written to the WAL and read again before the batch is committed.
 ///
 /// Values that one statement makes are in memory at the same time, and nothing else bounds their number. The heap's
 /// limits hold for all of SQLite in this process, and for the journal too: from the lower one on pages that caches keep are

@@ -50,8 +50,8 @@ pub struct DestinationSpec {
     /// The service behind it, by whose rules the controller signs requests and keeps a rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheme: Option<SchemeSpec>,
-    /// What the controller trusts and shows over `https://`. Left out: it trusts the authorities of the machine, and
-    /// shows no certificate.
+    /// The authorities that the controller trusts over `https://`, and the certificate that it shows. Left
+    /// out: it trusts the authorities of the machine, and shows no certificate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<TlsSpec>,
     /// Headers that the controller adds to every request. With `http://`, they need `allowPlain`.

@@ -6,8 +6,8 @@ use super::super::SecretRef;
 use super::super::values::check_secret;
 use crate::model::fault::{ManifestFault, fault};
 
-/// What the controller trusts, and what it shows. The controller reads the files again for each request, so that they
-/// may be rotated.
+/// The authorities that the controller trusts, and the certificate that it shows. The controller reads the
+/// files again for each request, so that they may be rotated.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

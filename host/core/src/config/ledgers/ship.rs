@@ -24,8 +24,8 @@ pub struct ShipSpec {
     pub endpoint: String,
     /// The bucket. The controller does not make it.
     pub bucket: String,
-    /// What the names of the files begin with in the bucket, such as `production/`. Each ledger of each installation
-    /// needs a prefix of its own.
+    /// The beginning of the files' names in the bucket, such as `production/`. Each ledger of each
+    /// installation needs a prefix of its own.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub prefix: String,
     /// The region that requests are signed for.

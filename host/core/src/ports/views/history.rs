@@ -120,7 +120,7 @@ pub struct TimelineView {
     /// one, with a count. If this object is an Event: what it says itself.
     #[serde(default)]
     pub events: Vec<EventView>,
-    /// What plugins report of these objects, such as who was told; oldest first.
+    /// Reports of plugins about these objects, such as who was told; oldest first.
     #[cfg_attr(feature = "schema", schemars(extend("maxItems" = crate::reports::SHOWN)))]
     #[serde(default)]
     pub reports: Vec<ReportView>,

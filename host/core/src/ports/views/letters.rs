@@ -21,7 +21,7 @@ pub enum LetterChoice {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LetterQuery {
-    /// Of this plugin alone.
+    /// Only letters of this plugin.
     pub plugin: Option<String>,
     /// Where the part begins, as the link to it in the header `Link` says.
     #[serde(default)]
@@ -176,7 +176,7 @@ pub struct DropView {
     pub dry_run: bool,
 }
 
-/// What somebody did with dead letters, or with the plugin itself.
+/// The act of a person on dead letters, or on the plugin itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "LetterRecord"))]
 pub struct LetterRecordView {

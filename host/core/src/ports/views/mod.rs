@@ -1,4 +1,4 @@
-//! What people and scripts are shown: the shapes of the API, the command line and the portal.
+//! The shapes in which people and scripts see things: those of the API, the command line and the portal.
 //!
 //! The same figure must not have two forms. So one type serves all three, and the API's description is
 //! generated from the doc comments here. The shapes know no store and no page. [`Views`] returns states that
@@ -57,7 +57,8 @@ pub struct LoginView {
 
 #[derive(Debug, Error)]
 pub enum ViewError {
-    /// What is missing determines where to look instead, so it has its own hint.
+    /// The thing that was asked for is missing. Its kind determines where to look instead, so it has its own
+    /// hint.
     #[error("{message}")]
     NotFound { message: String, hint: String },
     #[error("{0}")]
@@ -69,7 +70,7 @@ pub enum ViewError {
     Unavailable(String),
 }
 
-/// What the portal reads; the controller answers.
+/// The questions that the portal asks and the controller answers.
 #[async_trait]
 pub trait Views: Send + Sync {
     async fn status(&self) -> Result<StatusView, ViewError>;
@@ -137,7 +138,7 @@ pub trait Views: Send + Sync {
     /// Follows the newest position. It is an error before the journal is open, because no position is known
     /// yet.
     fn newest(&self) -> Result<watch::Receiver<Seq>, ViewError>;
-    /// What blocks retention, as in [`StatusView::held`]. Read for each page view.
+    /// Lists the holders that block retention, as in [`StatusView::held`]. Read for each page view.
     fn retention_holds(&self) -> Vec<HeldView>;
     /// Whether this process is ready (for `/readyz`), or why not. It is ready if the journal is open and
     /// answers, the host's settings are in force, and each source has made its first list and is not blocked.

@@ -27,7 +27,7 @@ pub struct ObjectView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     pub ended_at: Option<String>,
-    /// Of an object that was deleted: the reason that its status had before, such as `BackoffLimitExceeded`. The reason
+    /// The reason that the status of a deleted object had before, such as `BackoffLimitExceeded`. The reason
     /// of its status is the phase before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_reason: Option<String>,
@@ -81,7 +81,7 @@ pub struct ThenView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     pub until: Option<String>,
-    /// What is not known, for people; left out where the state is exact.
+    /// The part that is not known, for people; left out where the state is exact.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
@@ -100,7 +100,7 @@ pub struct WasView {
     pub until: Option<String>,
 }
 
-/// What the states of an object tell.
+/// The facts that the states of an object tell.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Details"))]
 pub struct DetailsView {
@@ -123,7 +123,7 @@ pub struct DetailsView {
     /// By plugin, for those that are subscribed to the source. `delivered`: all states were handed over, or not wanted
     /// by the plugin's filter; `waiting`: some are still to be handed over; `dead`: some are dead letters.
     pub plugins: BTreeMap<String, String>,
-    /// What an Event of Kubernetes tells. It has no phase, and neither waits nor runs.
+    /// The content of an Event of Kubernetes. It has no phase, and neither waits nor runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event: Option<EventView>,
 }
@@ -235,21 +235,23 @@ pub struct ObjectQuery {
     /// `true`: objects that are gone, too, by the time of their end; `only`: no others.
     #[serde(default)]
     pub gone: GoneFilter,
-    /// Of the objects that are gone, those that ended at this time or later; with `was`, the objects that were in the
-    /// phase at this time or later; with `cause`, those that ended badly at this time or later. RFC 3339.
+    /// Limits the objects that are gone to those that ended at this time or later; with `was`, the objects to
+    /// those that were in the phase at this time or later; with `cause`, to those that ended badly at this
+    /// time or later. RFC 3339.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     pub since: Option<String>,
-    /// Of the objects that are gone, those that ended before this time; with `was`, the objects that were in the phase
-    /// before this time; with `cause`, those that ended badly before this time. RFC 3339.
+    /// Limits the objects that are gone to those that ended before this time; with `was`, the objects to
+    /// those that were in the phase before this time; with `cause`, to those that ended badly before this
+    /// time. RFC 3339.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     pub until: Option<String>,
     /// A part of the name, the uid, the submitter or a label's value; the case of letters does not matter.
     #[serde(default)]
     pub search: Option<String>,
-    /// What was there at this time, each object with the state that it had then. RFC 3339. The objects that have ended
-    /// since come first, by their ends.
+    /// The objects that were there at this time, each with the state that it had then. RFC 3339. The objects
+    /// that have ended since come first, by their ends.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     pub at: Option<String>,
@@ -265,7 +267,7 @@ pub struct ObjectQuery {
     /// Where the page begins, as the link to it in the header `Link` says.
     #[serde(default)]
     pub cursor: Option<String>,
-    /// What may be found of it; left out: all. It is not asked for, but decided.
+    /// The set of objects that may be found; left out: all. It is not asked for, but decided.
     #[serde(skip)]
     #[cfg_attr(feature = "schema", schemars(skip))]
     pub within: Option<VisibleObjects>,

@@ -1,4 +1,4 @@
-//! What people see of a plugin: its progress, its grants and their use, and its pause.
+//! The view that people have of a plugin: its progress, its grants and their use, and its pause.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,14 +26,14 @@ pub struct PluginView {
     pub delivered: u64,
     pub filtered: u64,
     pub dead: u64,
-    /// Of the dead, those that an operator dropped.
+    /// Dead letters that an operator dropped; `dead` counts them as well.
     #[serde(default)]
     pub dropped: u64,
     pub waiting: u64,
     /// States that retention took before it had been handed them, as it was told to.
     #[serde(default)]
     pub taken: u64,
-    /// Of the waiting, those that failed at least once.
+    /// Waiting states that failed at least once.
     pub retrying: u64,
     /// Positions between the newest state and the cursor.
     pub lag_seq: u64,
@@ -48,8 +48,7 @@ pub struct PluginView {
     /// States of resyncs that failed.
     #[serde(default)]
     pub resync_failed: u64,
-    /// Of the filtered, those for which a newer state of their object was handed over, as
-    /// `mode: latest` wants.
+    /// Filtered states for which a newer state of their object was handed over, as `mode: latest` wants.
     #[serde(default)]
     pub superseded: u64,
     /// States that a filter could not judge since the start, and that were handed over therefore;
@@ -72,13 +71,13 @@ pub struct PluginView {
     /// Its schedule. Left out where its manifest has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tick: Option<TickView>,
-    /// What its manifest says; left out where no version of it runs in this process.
+    /// The content of its manifest; left out where no version of it runs in this process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub manifest: Option<Arc<ManifestView>>,
     /// Its next version, which is only compared. Left out where its manifest names none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shadow: Option<ShadowView>,
-    /// What its manifest grants it. Left out where it does not run in this process.
+    /// The grants of its manifest. Left out where it does not run in this process.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub grants: Vec<GrantUseView>,
 }
@@ -100,7 +99,7 @@ pub struct BackfillView {
 pub struct TickView {
     /// Ticks that have ended.
     pub ticks: u64,
-    /// Of these, those that failed.
+    /// Those of the ticks that failed.
     pub failed: u64,
     /// When the last one began. Left out before the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -113,8 +112,8 @@ pub struct TickView {
     pub error: Option<String>,
 }
 
-/// What a version in the shadow does with the states of a plugin, beside what the version at work does with them. Both
-/// are handed each state after the plugin's own call, and the effects of both are held back.
+/// A comparison of a version in the shadow with the version at work, on the states of a plugin. Both are
+/// handed each state after the plugin's own call, and the effects of both are held back.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Shadow"))]
 pub struct ShadowView {
@@ -141,7 +140,7 @@ pub struct ShadowView {
     pub message: Option<String>,
 }
 
-/// What one of the two versions did with all states, and what that took.
+/// The acts of one of the two versions on all states, and their cost.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "ShadowSide"))]
 pub struct ShadowSideView {
@@ -151,7 +150,7 @@ pub struct ShadowSideView {
     pub effects: u64,
     /// Time of its calls.
     pub seconds: f64,
-    /// Of that, the time that the plugin itself took.
+    /// The part of that time that the plugin itself took.
     pub guest_seconds: f64,
     /// The most bytes of memory that its instance has held.
     pub peak_memory: u64,
@@ -171,7 +170,7 @@ pub struct ShadowDifferenceView {
     pub shadow: ShadowActView,
 }
 
-/// What one version did with one state.
+/// The acts of one version on one state.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "ShadowAct"))]
 pub struct ShadowActView {
@@ -193,19 +192,20 @@ pub struct GrantUseView {
     pub declared: bool,
     /// The plugin's calls since it was started; refused ones count, too.
     pub calls: u64,
-    /// Of a database: what the grant allows, `read`, `write` or `schema`.
+    /// The access that the grant of a database allows: `read`, `write` or `schema`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub access: Option<String>,
-    /// Of a database: the least access that would have been enough since the plugin was started.
+    /// The least access to a database that would have been enough since the plugin was started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enough: Option<String>,
 }
 
-/// What the version of a plugin that runs asks for, and what its manifest gives it.
+/// The needs of the plugin version that runs, and the grants of its manifest.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "PluginManifest"))]
 pub struct ManifestView {
-    /// What the component says that it needs, such as `sql:main`, and interfaces that it uses without saying so, such as `kv`.
+    /// The needs that the component declares, such as `sql:main`, and interfaces that it uses without saying
+    /// so, such as `kv`.
     pub declared: Vec<String>,
     pub granted: Vec<GrantView>,
     /// The sources that it subscribes to.
@@ -214,7 +214,7 @@ pub struct ManifestView {
     /// secret's. It is left out for who may not `get` the plugin, and where the key of the digests is missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<serde_json::Map<String, serde_json::Value>>,
-    /// What its configuration may have, as the component says.
+    /// The fields that its configuration may have, as the component says.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fields: Vec<ConfigField>,
     /// Bytes of memory that one instance may have.
@@ -241,7 +241,8 @@ impl ManifestView {
 pub struct GrantView {
     /// As `declared` names it, such as `sql:main`.
     pub name: String,
-    /// What the controller calls it, such as `database platform`; empty where that is no thing of the controller.
+    /// The controller's name for it, such as `database platform`; empty where that is no thing of the
+    /// controller.
     pub of: String,
 }
 
@@ -283,7 +284,7 @@ pub struct HistogramView {
     pub sum_seconds: f64,
 }
 
-/// What the calls of a plugin came to and what they cost, since this process first started the plugin. A call is one
+/// The results and the cost of a plugin's calls, since this process first started the plugin. A call is one
 /// batch of states.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -349,7 +350,7 @@ impl CallEndsView {
     }
 }
 
-/// What a plugin said of the states that it was handed.
+/// The verdicts of a plugin on the states that it was handed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Verdicts"))]

@@ -1,4 +1,4 @@
-//! What people see of the whole controller: its sources, its journal, and what blocks it.
+//! The view that people have of the whole controller: its sources, its journal, and what blocks it.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,8 @@ pub struct StatusView {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ledgers: Vec<LedgerView>,
     pub journal: JournalView,
-    /// What keeps retention from taking states that are beyond their source's bounds; left out where nothing does.
+    /// The holders that keep retention from taking states beyond their source's bounds; left out where there
+    /// are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub held: Vec<HeldView>,
     /// Faults of the configuration as a whole; left out where there are none.
@@ -61,7 +62,7 @@ pub struct HeldView {
     pub states: u64,
     /// Since when it is known to keep some. RFC 3339, UTC.
     pub since: String,
-    /// What a person can do, for people.
+    /// The action that helps, for people.
     pub remedy: String,
 }
 
@@ -78,7 +79,7 @@ pub struct ReplicaView {
     pub lease: String,
     /// The names of all replicas that are there.
     pub replicas: Vec<String>,
-    /// What keeps the election from going on, for people; left out where nothing does.
+    /// The obstacle that keeps the election from going on, for people; left out where there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub condition: Option<String>,
 }
@@ -94,7 +95,7 @@ pub struct StreamView {
     pub carried: u64,
     /// States in the journal that the stream does not have yet.
     pub waiting: u64,
-    /// What keeps the carrier from going on, for people; left out where nothing does.
+    /// The obstacle that keeps the carrier from going on, for people; left out where there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub condition: Option<String>,
 }
@@ -114,7 +115,7 @@ pub struct LedgerView {
     pub removed: u64,
     /// Turns that failed since then.
     pub failed: u64,
-    /// What keeps files from being shipped or removed, for people; left out where nothing does.
+    /// The obstacle that keeps files from being shipped or removed, for people; left out where there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub condition: Option<String>,
 }
@@ -123,7 +124,7 @@ pub struct LedgerView {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Source"))]
 pub struct SourceView {
     pub name: String,
-    /// What it watches, as its settings say: `batch/v1`, `Job`.
+    /// The kind of resource that it watches, as its settings say: `batch/v1`, `Job`.
     #[serde(default)]
     pub api_version: String,
     #[serde(default)]
@@ -132,8 +133,8 @@ pub struct SourceView {
     /// The version from which a watch would be resumed; empty before the first list.
     pub checkpoint: String,
     pub epoch: u32,
-    /// What is shown is what is there, but for what is on its way: it was listed, and nothing
-    /// holds the source up.
+    /// Set where it shows everything that is there, but for what is on its way: it was listed, and nothing
+    /// holds it up.
     pub synced: bool,
     pub gaps: u64,
     pub poison: u64,
@@ -143,12 +144,12 @@ pub struct SourceView {
     /// before the first event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_event_age_seconds: Option<f64>,
-    /// What keeps it from taking in states, such as a refusal by the server or a journal that can't
-    /// be written; left out while all is well.
+    /// The obstacle that keeps it from taking in states, such as a refusal by the server or a journal that
+    /// can't be written; left out while all is well.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub condition: Option<String>,
-    /// What this server can't do, or won't, so that a hole may be larger than it need be, or is not
-    /// found; left out where it can do all.
+    /// The things that this server can't do, or won't, so that a hole may be larger than it need be, or is
+    /// not found; left out where it can do all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limitation: Option<String>,
     /// Why the watch alone would not be enough: an audit or an event showed that something was missed,
@@ -195,7 +196,7 @@ pub struct DiscrepancyView {
     pub found_ms: u64,
 }
 
-/// What was witnessed of one history of a source's server.
+/// The witnessed part of one history of a source's server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Epoch"))]
 pub struct EpochView {
@@ -208,7 +209,7 @@ pub struct EpochView {
     pub last_event_at: Option<String>,
 }
 
-/// What a source has done since the process started.
+/// Counts of a source's work since the process started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SourceCounts {
@@ -236,7 +237,7 @@ pub struct SourceCounts {
     pub lists_replaced: u64,
     /// Lists for the periodic comparison.
     pub lists_audit: u64,
-    /// Of all lists, those that came as a stream.
+    /// Those of all lists that came as a stream.
     pub lists_streamed: u64,
     /// Watches that were told that their version is gone.
     pub expired: u64,

@@ -123,7 +123,7 @@ pub fn about(document: &[u8]) -> Option<ObjectRef> {
     serde_json::from_slice::<EventDocument>(document).ok()?.about()
 }
 
-/// What an Event tells. Of one that does not say when it happened, `observed_ms` is the time.
+/// Reads the content of an Event. Of one that does not say when it happened, `observed_ms` is the time.
 pub fn read(document: &[u8], object: &ObjectRef, seq: Seq, observed_ms: u64) -> Option<EventView> {
     let mut told: EventDocument = serde_json::from_slice(document).ok()?;
     let about = told.about()?;

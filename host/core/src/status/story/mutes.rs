@@ -69,7 +69,7 @@ impl MuteView {
     }
 }
 
-/// What is muted, or is told again: one of `uid`, `namespace` and `all`.
+/// The objects that are muted, or told again: one of `uid`, `namespace` and `all`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
@@ -109,7 +109,7 @@ impl MuteRequest {
     }
 }
 
-/// What a request came to.
+/// The result of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "MuteResult"))]
 pub struct MutedView {

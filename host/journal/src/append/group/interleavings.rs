@@ -94,7 +94,7 @@ struct ModelStore {
     /// Where several processes share the disk, its number and its session's.
     replica: Option<usize>,
     session: u64,
-    /// Of which it knows what was written, and as the transaction under way found it.
+    /// The epoch that it knows: as it was written, and as the transaction under way found it.
     epoch: u64,
     found: u64,
 }

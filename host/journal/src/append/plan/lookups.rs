@@ -83,7 +83,7 @@ pub(crate) fn check(memory: &StoreMemory, append: &AppendBatch) -> Result<(), Jo
     Ok(())
 }
 
-/// What another witness has seen is not a gap.
+/// Refuses to tell of a gap where another witness has seen the states.
 fn overtaken(memory: &StoreMemory, append: &AppendBatch) -> Result<(), JournalError> {
     let Some(since) = &append.since else { return Ok(()) };
     let source = memory.sources.get(&append.source).filter(|source| source.epoch() == Some(append.epoch));

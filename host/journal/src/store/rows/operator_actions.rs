@@ -28,7 +28,8 @@ pub(crate) enum OperatorAct {
 /// The mark in a letter; 0 means parked.
 const REPLAYING: i64 = 1;
 pub(crate) const DROPPED: i64 = 2;
-/// Of a state that is owed: no letter, but what its lane has not handed over when the cursor passed it.
+/// The mark of a state that is owed: no letter, but a state that its lane has not handed over when the cursor
+/// passed it.
 pub(crate) const OWED_STATE: i64 = 3;
 
 impl OperatorAct {

@@ -63,7 +63,7 @@ pub(crate) struct LiveRow {
     pub object: i64,
     pub tail: Seq,
     pub newest: Seq,
-    /// Of the state that `newest` points to.
+    /// The key of the state that `newest` points to.
     pub version: Option<StateKey>,
     pub newest_object: Option<i64>,
 }
@@ -74,7 +74,7 @@ pub(crate) struct EndRow {
     pub object: i64,
     pub tail: Option<i64>,
     pub newest: Option<i64>,
-    /// Of the state that `newest` points to.
+    /// The object of the state that `newest` points to.
     pub newest_object: Option<i64>,
     pub version: Option<Version>,
 }

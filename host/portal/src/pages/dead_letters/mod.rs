@@ -139,7 +139,7 @@ fn on_their_way(count: u64, is_cut: bool) -> Markup {
     }
 }
 
-/// What somebody did with letters that may not exist any more.
+/// Lists the acts of people on letters that may not exist any more.
 fn done_before(records: &[LetterRecordView]) -> Markup {
     html! {
         section aria-labelledby="records" {

@@ -1,4 +1,4 @@
-//! What a plugin needs, compared with the grants in its manifest.
+//! The needs of a plugin, compared with the grants in its manifest.
 
 use std::collections::BTreeSet;
 

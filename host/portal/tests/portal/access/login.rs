@@ -14,7 +14,7 @@ pub async fn enter(portal: &GuardedPortal, token: &str, next: &str) -> PortalAns
     portal.ask("POST", "/login", &[FORM, OWN], &format!("token={token}&next={next}")).await
 }
 
-/// What a browser sends back of the cookies that it was given.
+/// Returns the cookies as a browser sends them back.
 pub fn cookies(answer: &PortalAnswer) -> String {
     let set = answer.headers.get_all("set-cookie").iter().map(|value| value.to_str().unwrap());
     let pairs: Vec<_> = set.map(|text| text.split(';').next().unwrap().to_owned()).collect();

@@ -24,9 +24,9 @@ struct OperationCase {
     body: &'static str,
     /// Who may do it.
     holder: &'static str,
-    /// What the answer has for the holder alone; empty where it is for whoever has signed in.
+    /// The words that the answer has for the holder alone; empty where it is for whoever has signed in.
     word: &'static str,
-    /// What it changes; whoever may not do it is refused.
+    /// Set where it changes something; whoever may not do it is refused.
     is_act: bool,
 }
 
@@ -99,7 +99,7 @@ struct SentRequest {
     status: StatusCode,
     text: String,
     ended: bool,
-    /// What is still to come.
+    /// The part that is still to come.
     body: Body,
 }
 

@@ -1,4 +1,4 @@
-//! What the parts of lists and stories tell of where they end.
+//! The parts of lists and stories, and how they tell where they end.
 
 use std::sync::atomic::Ordering;
 

@@ -23,7 +23,7 @@ async fn open_with(portal: &GuardedPortal, (name, value): (&str, &str), after: u
     response.into_body()
 }
 
-/// What comes within a while; whether the stream has ended then.
+/// Reads what comes within a while, and tells if the stream has ended then.
 pub async fn read(body: &mut Body, within: Duration) -> (String, bool) {
     let mut text = String::new();
     let reading = async {

@@ -67,7 +67,7 @@ fn events(state: &State) -> Vec<EventView> {
     [forged].into_iter().chain(TENANTS.map(event)).collect()
 }
 
-/// What an object tells of one of the other tenant, if it is an Event.
+/// Makes an object an Event about an object of the other tenant.
 fn of_the_other(object: &ObjectRef) -> EventView {
     let other = TENANTS.into_iter().find(|tenant| *tenant != object.namespace).unwrap_or_default();
     EventView {
@@ -153,7 +153,7 @@ impl TenantPortal {
         self.push_owned("Event", tenant, owner)
     }
 
-    /// Of an object of this kind that the job of a tenant owns.
+    /// Adds a state of an object of this kind that the job of a tenant owns.
     pub fn push_owned(&self, kind: &str, tenant: &str, owner: &str) -> Seq {
         let mut states = self.states.lock().unwrap();
         let seq = states.last().unwrap().seq + 1;
@@ -248,7 +248,7 @@ pub const STOPPED_AT: &str = "0/uid-red-and-uid-blue/red-secret blue-secret";
 /// As many as the controller shows.
 const REPORTS: usize = 500;
 
-/// What an operator sees names both tenants.
+/// The text that an operator sees: it names both tenants.
 const BOTH: &str = "red-secret and blue-secret";
 
 #[async_trait]
@@ -589,7 +589,7 @@ pub struct TenantServer {
     /// Namespaces that were made again, and when.
     pub remade: Mutex<BTreeMap<String, u64>>,
     pub authentications: AtomicUsize,
-    /// What it was asked, in order.
+    /// The attempts that it was asked about, in order.
     pub asked: Mutex<Vec<AccessAttempt>>,
     pub reviews: AtomicUsize,
     pub most_at_once: AtomicUsize,

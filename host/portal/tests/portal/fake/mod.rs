@@ -35,11 +35,11 @@ pub struct FakeViews {
     pub problems: Vec<String>,
     pub replays: Mutex<Vec<ReplayRequest>>,
     pub drops: Mutex<Vec<ReplayRequest>>,
-    /// Of the plugin `notification`.
+    /// The pause of the plugin `notification`.
     pub paused: Mutex<Option<PausedView>>,
     pub mutes: Mutex<Vec<MuteView>>,
     pub newest: watch::Sender<Seq>,
-    /// Of states, where others than those of every story are wanted.
+    /// Documents of states, where others than those of every story are wanted.
     pub documents: Mutex<BTreeMap<Seq, String>>,
     /// Objects that lists of the kind `Job` have beside the usual ones.
     pub more: Mutex<Vec<ObjectView>>,
@@ -49,7 +49,7 @@ pub struct FakeViews {
     pub taken: Seq,
     /// Dead letters of the plugin `audit`, and how many of all were read.
     pub many: Seq,
-    /// Of these, so many of the oldest were dropped.
+    /// The number of the oldest of these that were dropped.
     pub dropped: Seq,
     pub read: AtomicUsize,
 }

@@ -1,11 +1,12 @@
-//! What the status says: sources and plugins in every condition.
+//! The content of the status: sources and plugins in every condition.
 
 use std::sync::Arc;
 
 use kubewitness_core::ObjectRef;
 use kubewitness_core::views::*;
 
-/// Of a controller whose newest state has this position. `paused`: the plugin `notification`.
+/// Makes the status of a controller whose newest state has this position. `paused`: the plugin
+/// `notification`.
 pub fn all(newest_seq: u64, held: Vec<HeldView>, paused: Option<PausedView>) -> StatusView {
     let journal = JournalView {
         store: "postgres".into(),
@@ -227,7 +228,7 @@ fn shadow() -> ShadowView {
     }
 }
 
-/// Of every capability, so that the reference of metrics names all of them.
+/// Calls of every capability, so that the reference of metrics names all of them.
 const HOST_CALLS: [(&str, u64); 12] = [
     ("clock", 3),
     ("config", 1),

@@ -161,7 +161,7 @@ pub fn story() -> Vec<Arc<State>> {
         .collect()
 }
 
-/// Of a job with more pods than an answer is about, of which one has more of its own.
+/// Makes the story of a job with more pods than an answer is about, one of which has more of its own.
 pub fn wide(query: &TimelineQuery) -> RawStory {
     let made = |seq: Seq, kind: &str, name: &str| {
         let object = object(kind, "research", name, &format!("uid-{name}"));
@@ -180,7 +180,7 @@ pub fn wide(query: &TimelineQuery) -> RawStory {
     }
 }
 
-/// Of an Event that happened once, and then again.
+/// Makes the story of an Event that happened once, and then again.
 pub fn of_an_event(query: &TimelineQuery) -> RawStory {
     let event = object("Event", "research", "llm-train-7-0.1", "uid-event");
     let made =
@@ -188,7 +188,7 @@ pub fn of_an_event(query: &TimelineQuery) -> RawStory {
     part((vec![made(901), made(902)], Vec::new()), query, false)
 }
 
-/// What its version says that has this count.
+/// Makes the document of the version that has this count.
 pub fn event_document(count: u64) -> Vec<u8> {
     let about = json!({"apiVersion": "v1", "kind": "Pod", "namespace": "research", "name": "llm-train-7-0", "uid": "uid-pod"});
     let event = json!({

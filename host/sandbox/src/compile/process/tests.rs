@@ -5,7 +5,7 @@ use kubewitness_core::config;
 
 use super::*;
 
-/// What the stand-in does is said by the memory that it is given.
+/// Asks the stand-in for code; the memory that it is given says what it does.
 async fn answer(what: u64, limits: ComponentsSpec) -> Result<Vec<u8>, NoCode> {
     let program = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("testdata/compiler.sh");
     let limits = ComponentsSpec { compile_memory: Bytes(what), ..limits };
@@ -18,7 +18,7 @@ async fn answer(what: u64, limits: ComponentsSpec) -> Result<Vec<u8>, NoCode> {
     compile(&program, vec![7; 1 << 20].into(), &limits, || {}, keep).await.map(|()| code)
 }
 
-/// What has the stand-in be killed as by the kernel.
+/// The memory that has the stand-in be killed as by the kernel.
 const KILLED: u64 = 7;
 
 async fn refused(what: u64, limits: ComponentsSpec) -> String {

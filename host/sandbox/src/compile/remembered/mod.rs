@@ -30,7 +30,7 @@ const FILE_BYTES: u64 = 1 << 20;
 /// A file of entries, the newest last.
 struct EntryFile<T> {
     file: Option<PathBuf>,
-    /// What else determines the result for a component: this program and its engine.
+    /// This program and its engine, which determine the result for a component as well.
     program: String,
     /// The consequence if the file can't be read or written.
     otherwise: &'static str,

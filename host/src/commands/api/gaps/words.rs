@@ -130,7 +130,7 @@ fn bound(version: &str) -> String {
     if version.is_empty() { "open".into() } else { version.into() }
 }
 
-/// What else a source can't see, or did not see.
+/// Names the other things that a source can't see, or did not see.
 pub(super) fn beside(sources: &[&SourceView]) -> String {
     let mut told = Vec::new();
     for source in sources {

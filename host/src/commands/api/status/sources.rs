@@ -111,8 +111,8 @@ fn audited(source: &SourceView) -> Option<(&str, String)> {
     Some((source.name.as_str(), text))
 }
 
-/// What each source has done since the process started. Each source is a column, because the figures would be
-/// wider than a terminal.
+/// Shows the work of each source since the process started. Each source is a column, because the figures
+/// would be wider than a terminal.
 pub(super) fn doings_table(sources: &[SourceView]) -> String {
     let names = sources.iter().map(|source| clean(&source.name).into_owned());
     let header: Vec<String> = std::iter::once("SINCE THE START".to_owned()).chain(names).collect();

@@ -50,7 +50,7 @@ fn half(id: &str) -> HalfHash {
     sha256(&[id.as_bytes()]).first_chunk().copied().unwrap_or_default()
 }
 
-/// What a record says about its state, compared with the journal.
+/// A record's words about its state, compared with the journal.
 struct RecordComparison {
     id: HalfHash,
     /// The object and what happened to it.

@@ -124,7 +124,7 @@ fn missing_added_and_strange_states_are_named() {
     assert!(strange.contains("another installation") && strange.contains("positions 4"), "{strange}");
 }
 
-/// What the plugin writes of a state, with this digest of a document.
+/// Makes the record that the plugin writes of a state, with this digest of a document.
 fn record(state: &State, digest: &str) -> String {
     let State { id, seq, source, object, .. } = state;
     let ObjectRef { group, kind, namespace, name, uid, .. } = &**object;

@@ -78,9 +78,9 @@ impl LedgerWriter {
     }
 }
 
-/// What the configuration in force says about the plugin that writes these files, and what the journal has of
-/// it. Must be called before the files are read: a running plugin appends first, and then records that it
-/// did.
+/// Reads what the configuration in force says about the plugin that writes these files, and what the journal
+/// has of it. Must be called before the files are read: a running plugin appends first, and then records that
+/// it did.
 pub async fn writer(data: &Path, files: &[PathBuf], place: &JournalLocation) -> Result<LedgerWriter> {
     let Some(host) = host_of(data)? else { return Ok(LedgerWriter::default()) };
     let kept = LastGood::open(data).and_then(|last_good| last_good.plugins());

@@ -114,7 +114,7 @@ impl HandedCall {
 pub struct PluginTrial {
     pub stand_ins: StandIns,
     pub replies: Vec<TrialReply>,
-    /// What is hidden from the plugin. `None`: what a host hides by default.
+    /// The parts of a document that are hidden from the plugin. `None`: what a host hides by default.
     pub redaction: Option<RedactionSpec>,
     /// Only the cost matters: no effect is recorded.
     pub is_measured: bool,

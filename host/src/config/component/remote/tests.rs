@@ -311,7 +311,7 @@ async fn a_server_that_stays_silent_is_given_up() {
     assert!(told.starts_with(&name) && told.contains("can't be asked"), "{told}");
 }
 
-/// What is asked for at an address of this machine, and the error.
+/// Asks for a module at an address of this machine, and returns the error.
 async fn refused(module: Value, modules: Value) -> String {
     let host = HostSpec { modules: serde_json::from_value(modules).unwrap(), ..HostSpec::default() };
     remote(&module, &host).fetch().await.unwrap_err().to_string()

@@ -1,4 +1,4 @@
-//! What the user of an address may do, on real servers, and the lesser user that the statements make.
+//! The rights of an address's user on real servers, and the lesser user that the statements make.
 
 use kubewitness_core::config::DatabaseSpec;
 

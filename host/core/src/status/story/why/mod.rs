@@ -114,7 +114,7 @@ pub enum Outcome {
     Deleted,
 }
 
-/// What kind of container it is.
+/// The kind of a container.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -158,7 +158,7 @@ pub struct Cause {
     /// A sentence for people, as the cluster wrote it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// What it made room for, or the resource that its node lacked.
+    /// The object that it made room for, or the resource that its node lacked.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub by: String,
     /// Milliseconds since 1970.
@@ -179,7 +179,7 @@ pub struct WhyView {
     /// Other pods that failed by themselves, in the order in which they failed: at most one of each kind.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub also: Vec<Cause>,
-    /// What is not known, for people; left out where the cause is certain.
+    /// The part that is not known, for people; left out where the cause is certain.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub doubt: String,
 }
@@ -187,9 +187,9 @@ pub struct WhyView {
 /// The states that an explanation is made of.
 #[derive(Clone, Copy, Debug)]
 pub struct ExplainedStates<'a> {
-    /// Of the object, oldest first.
+    /// The states of the object, oldest first.
     pub states: &'a [Arc<State>],
-    /// Of what it owns, oldest first.
+    /// The states of the things that it owns, oldest first.
     pub related: &'a [Arc<State>],
     pub events: &'a [EventView],
     /// Older states exist that are not here.

@@ -426,7 +426,7 @@ fn a_job_that_was_admitted_at_once_did_not_wait_for_quota() {
     assert_eq!(waits.why().sentence, "Waited 5 s for quota and 3 s to start, has run for 1 min");
 }
 
-/// What Kueue says of a Workload that made room.
+/// Kueue's message about a Workload that made room.
 const PREEMPTED: &str = "Preempted to accommodate a workload (UID: u-9, JobUID: j-9) due to prioritization in the \
     ClusterQueue; preemptor path: /gpus; preemptee path: /gpus";
 

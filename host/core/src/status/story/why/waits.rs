@@ -145,7 +145,7 @@ pub(super) enum InterruptionKind {
 /// A time in which an object that had run was held back.
 pub(super) struct RunInterruption<'a> {
     pub kind: InterruptionKind,
-    /// What the cluster says of a preemption, or the reason of an eviction.
+    /// The cluster's message about a preemption, or the reason of an eviction.
     pub message: &'a str,
     /// How long it did not run.
     pub idle_ms: u64,
@@ -243,7 +243,7 @@ fn has_quota(workload: &State) -> bool {
     admitted.contains(&phase.as_str()) || reason == "QuotaReserved"
 }
 
-/// What it waits for at one moment.
+/// The things that it waits for at one moment.
 #[derive(Default)]
 struct WaitingMoment<'a> {
     own: Option<&'a State>,
