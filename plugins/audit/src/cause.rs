@@ -15,7 +15,7 @@ const NAME_BYTES: usize = 256;
 /// A longer patch is stored as its digest: a record of the ledger has at most 256 KiB.
 const PATCH_BYTES: usize = 64 * 1024;
 
-/// What is read of a change: the managers that it touches, and whether it begins a deletion.
+/// The part of a change that is read: the managers that it touches, and the beginning of a deletion.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct TouchedFields {

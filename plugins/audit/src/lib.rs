@@ -39,7 +39,8 @@ pub struct Config {
     /// they can be erased.
     #[cfg_attr(test, schemars(length(max = 16), inner(length(min = 1))))]
     people: Vec<String>,
-    /// What to keep of the change itself: nothing, the SHA-256 of its merge patch, or the merge patch without secrets.
+    /// The part of the change itself to keep: nothing, the SHA-256 of its merge patch, or the merge patch
+    /// without secrets.
     change: ChangeKept,
 }
 

@@ -13,7 +13,8 @@ const CHANNELS: usize = 32;
 const ROUTES: usize = 256;
 /// Each is read from the document of every state that is told.
 const POINTERS: usize = 16;
-/// Of a title or a text, and of a template as JSON. Each placeholder of them may become 512 bytes.
+/// The most bytes of a title or a text, and of a template as JSON. Each placeholder of them may become 512
+/// bytes.
 const TEXT_BYTES: usize = 4 << 10;
 const TEMPLATE_BYTES: usize = 32 << 10;
 /// A message is remembered no longer.

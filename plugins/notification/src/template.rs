@@ -11,7 +11,7 @@ use crate::facts::{self, Facts, outcomes};
 const OPEN: &str = "{{";
 const CLOSE: &str = "}}";
 
-/// What the standard template has of a state, beside the text.
+/// The facts of a state that the standard template has, beside the text.
 const STANDARD: [&str; 20] = [
     "id",
     "source",

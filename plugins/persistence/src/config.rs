@@ -13,7 +13,7 @@ const COLUMNS: usize = 32;
 /// With it, the longest name of an index stays below the 63 bytes that PostgreSQL keeps of a name.
 const PREFIX_BYTES: usize = 24;
 const NAME_BYTES: usize = 63;
-/// What Kubernetes allows for the name of a resource.
+/// The most bytes that Kubernetes allows for the name of a resource.
 const RESOURCE_BYTES: usize = 253;
 const POINTER_BYTES: usize = 512;
 /// Names that belong to the host or to a database. The host refuses them, too.
@@ -33,7 +33,7 @@ pub struct Config {
     /// the tables when it is first named here. One that is no longer named stays, and new rows have NULL in it.
     #[cfg_attr(test, schemars(length(max = 32)))]
     pub columns: Vec<Column>,
-    /// What object_history keeps of the document of each state, in the column `document`.
+    /// The part of each state's document that object_history keeps, in the column `document`.
     pub documents: Documents,
     /// Makes the views for dashboards: object_current, object_times, object_queue_times, object_failures,
     /// object_gpu_hours, and with `causes` object_causes.

@@ -90,7 +90,8 @@ impl Ticking for Persistence {
 kubewitness_sdk::export!(Persistence, tick);
 
 thread_local! {
-    /// What this instance found of the tables. It is only a shortcut: [`CallWriter::write`] notices if they are gone.
+    /// This instance's finding about the tables. It is only a shortcut: [`CallWriter::write`] notices if they
+    /// are gone.
     static SEEN: RefCell<Option<ReadyTables>> = const { RefCell::new(None) };
     /// Whether a write found a table missing.
     static MISSING: Cell<bool> = const { Cell::new(false) };

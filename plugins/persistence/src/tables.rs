@@ -21,7 +21,7 @@ const REFUSES: &str = "refuses it";
 /// A message with it has told already what an administrator does.
 const LET_A_USER: &str = "let a user who may";
 
-/// What was found or made.
+/// The tables that were found or made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadyTables {
     pub dialect: Dialect,
@@ -276,8 +276,8 @@ impl Tables<'_> {
     }
 }
 
-/// What an administrator does about it. A refusal undoes the transaction, and the host then tells that alone, so the log
-/// has both.
+/// Logs what an administrator does about it. A refusal undoes the transaction, and the host then tells that
+/// alone, so the log has both.
 fn warn_administrator(why: &str, what: &str) -> Error {
     log::warn(what, &[("why", why)]);
     Error::Unavailable(format!("{why}: {what}"))

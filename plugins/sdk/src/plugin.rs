@@ -16,7 +16,7 @@ pub trait Plugin {
     /// [`serde::de::IgnoredAny`].
     type Config: DeserializeOwned + 'static;
 
-    /// What the host should know before it runs this plugin.
+    /// Returns the facts that the host should know before it runs this plugin.
     fn about() -> About {
         About::default()
     }

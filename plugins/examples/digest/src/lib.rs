@@ -20,7 +20,7 @@ struct Config {
     to: Vec<String>,
 }
 
-/// What the message contains about a job.
+/// The facts about a job in the message.
 #[derive(Serialize, Deserialize)]
 struct Failure {
     job: String,

@@ -26,7 +26,7 @@ use crate::answer::{self, SendAnswer};
 use crate::config::{Channel, Kind};
 use crate::facts::Facts;
 
-/// What a message is of. Channels colour it, or call it firing and resolved.
+/// The kind of news that a message brings. Channels colour it, or call it firing and resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Tone {
@@ -35,7 +35,7 @@ pub enum Tone {
     Neutral,
 }
 
-/// What is told, in no channel's form.
+/// The content of a message, in no channel's form.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Message {
     /// The same for each repeat.

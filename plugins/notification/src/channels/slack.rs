@@ -43,7 +43,7 @@ pub fn answer(response: &Response) -> SendAnswer {
     }
 }
 
-/// What would be a link or a mention is shown as it is.
+/// Escapes whatever would be a link or a mention, so that it is shown as it is.
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

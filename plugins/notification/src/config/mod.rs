@@ -40,7 +40,7 @@ pub struct Config {
     pub channels: Vec<Channel>,
     /// Who is told what. Left out: every channel without addresses hears every outcome.
     pub routes: Option<Vec<Route>>,
-    /// What holds for each namespace, by its name.
+    /// Settings of each namespace, by its name.
     pub namespaces: BTreeMap<String, Namespace>,
     /// Whether nobody is told anything.
     pub mute: bool,
@@ -56,7 +56,7 @@ pub struct Config {
     pub repeat: Span,
     /// Whether the same outcome is told again all the same, once for each attempt of the object.
     pub each_attempt: bool,
-    /// What happened longer ago than this is counted and not told.
+    /// The greatest age of news: whatever happened longer ago is counted and not told.
     pub oldest: Span,
     /// When people are left alone. What happens meanwhile is told at the end.
     pub quiet: Option<Quiet>,
@@ -155,7 +155,7 @@ pub struct Route {
     pub hours: Option<Hours>,
 }
 
-/// What holds for the objects of a namespace.
+/// Settings for the objects of a namespace.
 #[derive(Debug, Default, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]

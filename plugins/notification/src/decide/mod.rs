@@ -29,7 +29,7 @@ const SERVICES: [&str; 2] = ["apps", ""];
 /// Whoever makes an object writes its annotations.
 const ANNOTATION_BYTES: usize = 512;
 const RECIPIENTS: usize = 8;
-/// What the API server allows a label.
+/// The most bytes that the API server allows a label.
 const LABEL_BYTES: usize = 63;
 
 pub const PHASES: [&str; 13] = [
@@ -48,15 +48,15 @@ pub const PHASES: [&str; 13] = [
     "Unknown",
 ];
 const FAILED: &str = "Failed";
-/// What is told of a Pod that stands in for its owner.
+/// The phases that are told of a Pod that stands in for its owner.
 const LOST: [&str; 2] = [FAILED, "Preempted"];
-/// What is told where nobody asks for more.
+/// The phases that are told where nobody asks for more.
 const OUTCOMES: [&str; 5] = ["Succeeded", "Failed", "Cancelled", "Preempted", "Deleted"];
 
 /// Phases in which an object goes on: an outcome that they follow within the settle time is none.
 const RESUMED: [&str; 3] = ["Admitted", "Starting", "Running"];
 
-/// What is known of a state when it is decided.
+/// The facts that are known of a state when it is decided.
 pub struct SeenState<'a> {
     pub state: &'a State,
     pub labels: BTreeMap<String, String>,

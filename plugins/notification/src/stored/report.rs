@@ -39,7 +39,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// Of a message about the state that has these facts. A later report of the same takes the place of this one.
+    /// Makes the report of a message about the state that has these facts. A later report of the same takes
+    /// the place of this one.
     pub fn of(
         config: &Config,
         facts: &Facts,
@@ -72,7 +73,7 @@ impl Report {
         of(&Self { title, why: String::new(), ..self.clone() })
     }
 
-    /// What an answer means for whoever waits for the message.
+    /// Returns the result that an answer means for whoever waits for the message.
     pub fn result(answer: &SendAnswer) -> (&'static str, &str) {
         match answer {
             SendAnswer::Taken => ("sent", ""),

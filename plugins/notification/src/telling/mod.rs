@@ -89,7 +89,7 @@ pub fn tick(config: &Config) -> Result<(), String> {
     Ok(())
 }
 
-/// What calls have kept, with the keys.
+/// Reads the values that calls have kept, with their keys.
 fn stored_below<T: DeserializeOwned>(prefix: &str, most: u32) -> Result<Vec<(String, T)>, String> {
     let mut found = Vec::new();
     for key in kv::keys(prefix, most)? {

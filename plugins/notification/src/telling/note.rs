@@ -43,7 +43,7 @@ pub struct PendingNote {
     pub withdraws: bool,
 }
 
-/// What a call has heard and does not tell one by one.
+/// Counts of everything that a call has heard and does not tell one by one.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NoteCounts {
     /// It happened long ago.
@@ -55,7 +55,7 @@ pub struct NoteCounts {
     pub held: Vec<(String, u64)>,
 }
 
-/// What one call has heard, beside its notes.
+/// Everything that one call has heard, beside its notes.
 struct CallNotes<'a> {
     config: &'a Config,
     pointers: BTreeSet<String>,

@@ -34,8 +34,8 @@ const LONGEST_PAUSE_MS: u64 = 3_600_000;
 pub(super) const DELETED: &str = "Deleted";
 /// A message that nobody took for so long is given up.
 const GIVE_UP_MS: u64 = 24 * 3_600_000;
-/// What the pause between two ticks counts for a message that nobody takes. Beyond it the controller was down, or the
-/// clock was set.
+/// The most that the pause between two ticks counts for a message that nobody takes. Beyond it the controller
+/// was down, or the clock was set.
 const TICKING_MS: u64 = 3_600_000;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -59,7 +59,7 @@ pub struct OutboxBook {
     /// The time of the last tick.
     #[serde(skip_serializing_if = "is_zero")]
     ticked_ms: u64,
-    /// What became of messages in this tick.
+    /// Results of messages in this tick.
     #[serde(skip)]
     pub reports: Vec<Report>,
     /// Messages that had to give up their place in this tick, by recipient.
@@ -211,7 +211,7 @@ impl OutboxBook {
         is_past.then(|| "the object has gone on since".to_string())
     }
 
-    /// Of an object that goes on, its outcomes before that are none.
+    /// Leaves out the earlier outcomes of an object that goes on: they are none.
     fn leave_out_withdrawn(
         &mut self,
         config: &Config,
@@ -260,7 +260,7 @@ impl OutboxBook {
         self.told.push(SentNote { key, phase, attempt, at_ms: now_ms, seq: lead.seq, version });
     }
 
-    /// Of an object's outcomes that wait for the end of quiet hours only the last one counts.
+    /// Keeps only the last of an object's outcomes that wait for the end of quiet hours.
     fn replace_held(&mut self, config: &Config, newer: &Message, to: &BTreeSet<String>, now_ms: u64) {
         let uid = text(&newer.facts, "uid");
         let why = format!("the message on `{}` tells it", newer.title);
@@ -304,8 +304,9 @@ impl OutboxBook {
         &mut self.paces[place]
     }
 
-    /// What is to be sent now: each message, or one about all where there are too many for a person. Recipients take turns.
-    /// Those of a channel that has failed come last, because waiting for its answer takes the time of the others.
+    /// Takes the messages that are to be sent now: each one, or one about all where there are too many for a
+    /// person. Recipients take turns. Those of a channel that has failed come last, because waiting for its
+    /// answer takes the time of the others.
     pub fn due(&mut self, config: &Config, now_ms: u64) -> Vec<MessageSending> {
         self.release(config, now_ms);
         if !config.is_quiet("", now_ms) {

@@ -72,7 +72,7 @@ impl OutboxBook {
     }
 }
 
-/// What the last tick said.
+/// Reads the list that the last tick wrote.
 pub fn full() -> Result<Vec<String>, Error> {
     let Some(bytes) = kv::get(FULL)? else { return Ok(Vec::new()) };
     facts::read(&bytes).map_err(|why| Error::Other(format!("the list of full programs can't be read: {why}")))

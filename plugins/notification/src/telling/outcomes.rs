@@ -1,4 +1,4 @@
-//! What the book reports about each message, by recipient: its result, or until when it waits.
+//! The book's reports about each message, by recipient: its result, or until when it waits.
 
 use kubewitness_sdk::time::rfc3339;
 

@@ -15,7 +15,7 @@ pub const PARTS: &str = "part/";
 pub const MOST: usize = 512;
 /// Owners in the book.
 const OWNERS: usize = 128;
-/// What became of the parts of one owner, and the length of it.
+/// The most kinds of ends that the parts of one owner may have, and the length of one.
 const KINDS: usize = 8;
 const KIND_BYTES: usize = 100;
 /// Parts wait for their owner so long beyond the settle time.
@@ -80,7 +80,7 @@ impl OutboxBook {
         heard.counts.into_iter().for_each(|(ended, count)| parts.add(ended, count));
     }
 
-    /// What is told of the parts with their owner.
+    /// Takes the counts of the parts that are told with their owner.
     pub fn take_parts(&mut self, group: &str) -> Vec<((String, String), u64)> {
         let taken = self.parts.extract_if(.., |parts| parts.group == group);
         taken.flat_map(|parts| parts.counts).collect()

@@ -15,7 +15,7 @@ use crate::schema::{PrefixedNames, STATUS};
 /// Objects of one question.
 const ASKED: usize = 256;
 
-/// What the row of an object says.
+/// The content of an object's row.
 struct StatusRow {
     seq: u64,
     source: String,

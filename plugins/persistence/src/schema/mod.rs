@@ -49,12 +49,12 @@ pub const COLUMNS: [(&str, ColumnContent); 21] = [
     ("owner_name", ColumnContent::MaybeWord),
     ("observed_at", ColumnContent::Word),
 ];
-/// Of object_history alone, since version 1.
+/// A column of object_history alone, since version 1.
 pub const PREVIOUS: (&str, ColumnContent) = ("previous_phase", ColumnContent::MaybeWord);
-/// Of both, since version 2. It links a pod to its job.
+/// A column of both tables, since version 2. It links a pod to its job.
 pub const OWNER_UID: (&str, ColumnContent) = ("owner_uid", ColumnContent::MaybeWord);
 
-/// Of object_history alone, since version 2.
+/// A column of object_history alone, since version 2.
 pub const DOCUMENT: (&str, ColumnContent) = ("document", ColumnContent::MaybeDocument);
 
 /// The columns of object_transitions.

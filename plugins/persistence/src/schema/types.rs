@@ -3,8 +3,9 @@
 use kubewitness_sdk::sql::Dialect;
 use serde::Deserialize;
 
-/// What a column holds. A value that is not of the type is NULL. Labels are texts, so numbers and truth values may also
-/// be written as text. A text over 4,096 bytes is cut and ends with `…`. A time is read in RFC 3339, and kept as `observed_at` is.
+/// The type of the values in a column. A value that is not of the type is NULL. Labels are texts, so numbers
+/// and truth values may also be written as text. A text over 4,096 bytes is cut and ends with `…`. A time is
+/// read in RFC 3339, and kept as `observed_at` is.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -45,7 +46,7 @@ pub enum ColumnContent {
     MaybeDocument,
 }
 
-/// What a column of the configuration holds. Each may be NULL.
+/// Returns the content of a column of the configuration. Each may be NULL.
 pub fn of_type(of: Type) -> ColumnContent {
     match of {
         Type::Text | Type::Time => ColumnContent::MaybeWord,

@@ -19,8 +19,8 @@ pub fn folder(dialect: Dialect) -> &'static str {
     }
 }
 
-/// What a version adds to the one before. Each statement may be repeated, but for those that add a column to a table of
-/// SQLite or MySQL: they have no `IF NOT EXISTS` for it.
+/// Returns the statements that a version adds to the one before. Each statement may be repeated, but for
+/// those that add a column to a table of SQLite or MySQL: they have no `IF NOT EXISTS` for it.
 pub fn version(number: i64, names: PrefixedNames<'_>, dialect: Dialect) -> Vec<String> {
     match number {
         1 => first(names, dialect),

@@ -38,7 +38,7 @@ struct Database {
     /// The document of every state.
     document: RefCell<Option<String>>,
     reads: RefCell<Vec<String>>,
-    /// What object_status says where it is asked who shows an object.
+    /// The answer of object_status to the question who shows an object.
     shown: RefCell<Vec<Vec<Value>>>,
     logged: RefCell<Vec<String>>,
     /// The states of the call.

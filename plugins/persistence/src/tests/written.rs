@@ -1,4 +1,4 @@
-//! What a batch writes to object_status and object_history.
+//! The rows that a batch writes to object_status and object_history.
 
 use super::*;
 

@@ -41,11 +41,11 @@ struct FakeHost {
     keeps_no_reports: Cell<bool>,
     /// The causes that the host knows, by uid; `None`: `outcomes` is not granted.
     findings: RefCell<Option<BTreeMap<String, Finding>>>,
-    /// What `kv` holds; any number of bytes where it is 0.
+    /// The most bytes that `kv` holds; any number where it is 0.
     kv_bytes: Cell<usize>,
 }
 
-/// What the host allows in one batch or tick.
+/// The calls that the host allows in one batch or tick.
 const HOST_CALLS: u32 = 4096;
 
 impl FakeHost {
@@ -425,7 +425,8 @@ fn a_person_is_written_to_whom_an_annotation_names() {
 }
 
 impl OutboxWorld {
-    /// Of one object, in the order of states and recipients: the recipient, the result and the reason.
+    /// Returns the reports of one object, in the order of states and recipients: the recipient, the result
+    /// and the reason.
     fn reports(&self, uid: &str) -> Vec<String> {
         let kv = self.host.kv.borrow();
         let of = |(_, value): (&String, &Vec<u8>)| {

@@ -1,4 +1,4 @@
-//! What is listed of each message, and mutes.
+//! The reports that are listed of each message, and mutes.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What is bounded: the size of a report, and ids of digests.
+//! The bounds of reports and digests: the size of a report, and ids of digests.
 
 use super::*;
 
