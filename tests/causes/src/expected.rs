@@ -52,7 +52,8 @@ pub struct Expected {
     pub exit_code: Option<i64>,
     pub signal: Option<i64>,
     pub node: Option<String>,
-    /// What acted, if the history shows it: a preempting pod, the key of a taint, a pressure, an API.
+    /// The thing that acted, if the history shows it: a preempting pod, the key of a taint, a pressure, an
+    /// API.
     pub by: Option<String>,
     /// Failed pods, as the object's own status counts them.
     pub attempts: u64,

@@ -1,4 +1,5 @@
-//! What a history must show if its label is true. It reads the label and looks for its facts; it never finds a cause.
+//! The facts that a history must show if its label is true. The check reads the label and looks for its
+//! facts; it never finds a cause.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;

@@ -20,7 +20,7 @@ pub struct HistoryHeader {
     pub kubernetes: String,
     pub object: LabelSubject,
     pub held_out: bool,
-    /// What the recorder did, in a sentence for readers.
+    /// The recorder's acts, in a sentence for readers.
     pub scenario: String,
     pub expected: Expected,
 }

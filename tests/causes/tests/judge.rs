@@ -190,7 +190,7 @@ struct CauseCounts {
     labelled: u32,
 }
 
-/// What became of the histories of one half.
+/// The judgement on the histories of one half.
 struct HalfJudgement {
     table: BTreeMap<String, CauseCounts>,
     /// The name of each history, what was done, the sentence, and what is wrong with the explanation.
@@ -227,7 +227,7 @@ impl HalfJudgement {
         assert!(wrong.is_empty(), "{wrong:#?}");
     }
 
-    /// What is said of each history.
+    /// Returns a line for each history with the sentence about it.
     fn sentences(&self) -> String {
         let cases = self.cases.iter().map(|[name, scenario, sentence, _]| {
             format!("| {name} | {} | {}. |", cell(scenario), cell(sentence))

@@ -24,7 +24,7 @@ impl Dice {
         self.throw() % limit
     }
 
-    /// Of an element, where `length` is not 0.
+    /// Throws the index of an element, where `length` is not 0.
     pub fn index(&mut self, length: usize) -> usize {
         self.below(length as u64) as usize
     }

@@ -10,7 +10,7 @@ use std::fmt;
 use kubewitness_core::ports::PluginProgress;
 use kubewitness_core::{Seq, StateId};
 
-/// What is broken.
+/// The rule that is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DeliveryBreach {
     /// A state neither took effect, nor is parked, nor waits behind one that is.
@@ -27,7 +27,7 @@ pub enum DeliveryBreach {
     Sum,
     /// Two calls had states of one object at the same time.
     Together,
-    /// What must settle had not within its time.
+    /// Something that must settle had not within its time.
     Late,
     /// A journal whose last write is in doubt was written to again.
     Doubted,
@@ -107,7 +107,7 @@ impl PluginAccount {
         is_passed && !self.owed.contains(&seq)
     }
 
-    /// What is durable of the progress, and its sums.
+    /// Checks the durable part of the progress, and its sums.
     fn finished(&self, took: &HashSet<&StateId>, found: &mut FoundBreaches<'_>) {
         let (mut wanted, mut filtered) = (0, 0);
         for due in self.due.iter().filter(|due| self.is_finished(due.seq)) {

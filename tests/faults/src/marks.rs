@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What happened at least once over the seeds of a row, so that a rare path that is never taken
+/// Events that happened at least once over the seeds of a row, so that a rare path that is never taken
 /// doesn't pass for one that works.
 #[derive(Clone, Debug, Default)]
 pub struct Marks(Arc<Mutex<BTreeSet<String>>>);
@@ -16,7 +16,7 @@ impl Marks {
         }
     }
 
-    /// Of these, what never happened.
+    /// Returns those of these that never happened.
     pub fn missing<'a>(&self, of: &[&'a str]) -> Vec<&'a str> {
         let marks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         of.iter().filter(|what| !marks.contains(**what)).copied().collect()

@@ -23,7 +23,7 @@ pub struct WrittenEntry {
     pub uid: Arc<str>,
     /// Whether the source's selector takes it.
     pub in_scope: bool,
-    /// What was written, where it is known.
+    /// The document that was written, where it is known.
     pub document: Option<Arc<Value>>,
 }
 
@@ -34,7 +34,7 @@ pub struct TruthFloor {
     pub version: u64,
 }
 
-/// What one resource went through on a server, up to where another history took its place.
+/// The course of one resource on a server, up to where another history took its place.
 #[derive(Clone, Debug, Default)]
 pub struct ResourceHistory {
     /// In order of version.
@@ -75,22 +75,22 @@ impl ResourceHistory {
     }
 }
 
-/// What the server had: one history an epoch, in their order.
+/// The content of the server: one history an epoch, in their order.
 #[derive(Clone, Debug, Default)]
 pub struct ServerTruth {
     pub histories: Vec<ResourceHistory>,
 }
 
-/// What the journal says.
+/// The content of the journal.
 #[derive(Clone, Debug, Default)]
 pub struct JournalRecord {
-    /// Of one source, by position.
+    /// The states of one source, by position.
     pub states: Vec<Arc<State>>,
-    /// Of the source and of its objects.
+    /// The gaps of the source and of its objects.
     pub gaps: Vec<Gap>,
     /// uid and version of what was made unreadable on its way, and found among the poison.
     pub poisoned: HashSet<(String, u64)>,
-    /// What is there now, by uid; `None` where that is not asked.
+    /// The objects that are there now, by uid; `None` where that is not asked.
     pub current: Option<BTreeMap<String, String>>,
     /// Documents of states, as far as they are to be compared; `None` is an empty one.
     pub documents: HashMap<Seq, Option<Value>>,

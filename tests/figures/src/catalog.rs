@@ -3,10 +3,10 @@
 /// Something that measures figures.
 #[derive(Debug, PartialEq)]
 pub struct Benchmark {
-    /// What `cargo xtask figures` takes.
+    /// The name that `cargo xtask figures` takes.
     pub name: &'static str,
     pub way: MeasureWay,
-    /// What a reader types to see the figures.
+    /// The command that a reader types to see the figures.
     pub command: &'static str,
     /// Paths as git takes them. A commit that touches one makes the figures stale. Without paths they never are: CI
     /// compares them with each commit.
@@ -65,9 +65,11 @@ const fn counted(name: &'static str, what: &'static str) -> Figure {
     Figure { name, what, unit: FigureUnit::Instructions, guard: FigureGuard::Within(TOLERANCE) }
 }
 
-/// Of the ratio with client-go: both programs run by turns on the same machine, and yet it moves by a tenth.
+/// The floor of the ratio with client-go: both programs run by turns on the same machine, and yet it moves by
+/// a tenth.
 const FLOOR: f64 = 0.75;
-/// Of instruction counts. The same build counts the same, but for threads that wait for each other.
+/// The tolerance of instruction counts. The same build counts the same, but for threads that wait for each
+/// other.
 const TOLERANCE: f64 = 0.05;
 
 /// The controller without its portal and its command line, and the plugin that writes states.

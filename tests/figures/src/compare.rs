@@ -1,4 +1,4 @@
-//! What moved between two runs, and whether that is more than the gate lets pass.
+//! The figures that moved between two runs, and the check that they moved no more than the gate lets pass.
 
 use std::fmt;
 
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
     use crate::machine::MeasuredRun;
 
-    /// What the gate says where the repository has the first value and the run the second.
+    /// Returns the gate's words where the repository has the first value and the run the second.
     fn said(name: &str, old: f64, new: f64) -> Vec<String> {
         let recorded = |value| RunRecords {
             run: MeasuredRun::default(),

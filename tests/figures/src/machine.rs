@@ -47,7 +47,7 @@ impl MeasuredRun {
     }
 }
 
-/// What git prints, without its last line break. The error says what to do.
+/// Returns what git prints, without its last line break. The error says what to do.
 pub fn git(args: &[&str]) -> Result<String> {
     output("git", args).context("figures are kept with their commit: run it in a clone, with git installed")
 }

@@ -11,7 +11,7 @@ use crate::store::FigureStore;
 const BEGINS: &str = "<!--figure ";
 const NAMED: &str = "-->";
 const ENDS: &str = "<!--/figure-->";
-/// What a figure shows that was not measured yet. No release has one.
+/// The sign for a figure that was not measured yet. No release has one.
 const UNMEASURED: &str = "–";
 /// Generated, so it has no marks.
 const REFERENCE: &str = "docs/reference";
@@ -19,7 +19,7 @@ const REFERENCE: &str = "docs/reference";
 /// A part of a page.
 #[derive(Debug, PartialEq)]
 pub enum PagePiece<'p> {
-    /// What a person wrote.
+    /// Text that a person wrote.
     Text(&'p str),
     Figure {
         name: &'p str,
@@ -105,7 +105,7 @@ pub fn write(store: &FigureStore) -> Result<Vec<PathBuf>> {
     Ok(changed)
 }
 
-/// What each page shows that was not measured.
+/// Lists the figures that each page shows and that were not measured.
 pub fn differences(store: &FigureStore) -> Result<Vec<String>> {
     let mut different = Vec::new();
     for path in paths()? {

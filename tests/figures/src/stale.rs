@@ -15,7 +15,7 @@ pub struct StaleBenchmark {
     pub why: String,
 }
 
-/// What git knows of a repository. A test has one of its own.
+/// The knowledge that git has of a repository. A test has one of its own.
 pub trait GitHistory {
     fn has(&self, commit: &str) -> bool;
     /// The newest commit after `commit` that touches one of the paths.

@@ -39,7 +39,7 @@ pub enum RecordLine {
     },
 }
 
-/// What one run recorded.
+/// The figures that one run recorded.
 #[derive(Debug, PartialEq)]
 pub struct RunRecords {
     pub run: MeasuredRun,

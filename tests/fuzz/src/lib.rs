@@ -1,4 +1,4 @@
-//! What must hold for any bytes that a server may send.
+//! The properties that must hold for any bytes that a server may send.
 //!
 //! `libfuzzer/` searches for bytes that break a property (`cargo xtask fuzz`). Such a search has no end, so a
 //! test run can't include it. Instead, the inputs found so far are in `corpus/`, and `tests/replay.rs` checks
@@ -12,7 +12,7 @@ pub mod projection;
 pub mod splitter;
 mod tree;
 
-/// What must hold for any bytes.
+/// A property that must hold for any bytes.
 pub type Property = fn(&[u8]);
 
 /// A target: the folder of its inputs in `corpus/`, and its property.

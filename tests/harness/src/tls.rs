@@ -16,7 +16,7 @@ pub use tokio_rustls::TlsAcceptor;
 
 const PROGRAM: &str = "openssl";
 
-/// What a server shows, and by what a client knows it.
+/// The certificate that a server shows, and the authority by which a client knows it.
 #[derive(Clone, Debug)]
 pub struct TestCertificates {
     pub authority: PathBuf,

@@ -115,7 +115,7 @@ fn about(name: &str) -> String {
     peer.map_or_else(|| "Kubewitness".to_owned(), |peer| peer.about.to_owned())
 }
 
-/// Of the libraries, as this repository pins them.
+/// Returns the versions of the libraries, as this repository pins them.
 fn versions() -> Result<String> {
     let read =
         |name: &str| fs::read_to_string(project_root().join(name)).with_context(|| format!("reading {name}"));

@@ -1,4 +1,4 @@
-//! What CI runs.
+//! The steps that CI runs.
 
 use std::process::{Command, ExitCode};
 

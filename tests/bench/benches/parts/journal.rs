@@ -151,7 +151,7 @@ async fn by(journals: &[Journal], batch: usize, states: usize) -> Result<f64> {
     Ok((next - JOBS) as f64 / spent.as_secs_f64())
 }
 
-/// What is simplest: a row a state, with the document as it is and a key.
+/// Times the simplest way: a row a state, with the document as it is and a key.
 async fn peer(mut bulk: Bulk, batch: usize, states: usize) -> Result<f64> {
     let rules = StatusRules::builtin();
     let (mut spent, mut next) = (Duration::ZERO, JOBS);

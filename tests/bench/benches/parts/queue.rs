@@ -29,7 +29,7 @@ use kubewitness_watch::{CacheListers, ConnectOptions, SourceTask, SourceTasks, c
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-/// What a plugin is handed at once.
+/// The number of states that a plugin is handed at once.
 const BATCH: usize = 64;
 
 #[allow(clippy::disallowed_methods)]

@@ -28,7 +28,7 @@ struct TypedEvent {
     object: k8s_openapi::api::batch::v1::Job,
 }
 
-/// What serde reads of a frame without copying: fewer fields than projection gives, in two passes.
+/// The part of a frame that serde reads without copying: fewer fields than projection gives, in two passes.
 #[derive(serde::Deserialize)]
 struct BorrowedEvent<'a> {
     #[serde(borrow)]
@@ -183,7 +183,7 @@ fn lanes(c: &mut Criterion) {
     group.finish();
 }
 
-/// What the guest does, done natively: the verdict of a state that asks for nothing.
+/// Does the guest's work natively: the verdict of a state that asks for nothing.
 fn native(batch: &[kubewitness_core::ports::StateDelivery]) -> Vec<Verdict> {
     batch
         .iter()

@@ -1,6 +1,6 @@
-//! What it costs to ask who somebody is and what they may see: a list with `--auth kubernetes`, where the decisions are
-//! kept for seconds, and the same list with `--auth none`. Both hosts are the real binary, and take turns. The person may
-//! see one namespace.
+//! The cost of asking who somebody is and what they may see: a list with `--auth kubernetes`, where the
+//! decisions are kept for seconds, and the same list with `--auth none`. Both hosts are the real binary, and
+//! take turns. The person may see one namespace.
 
 #[path = "../fixtures/host.rs"]
 mod host;

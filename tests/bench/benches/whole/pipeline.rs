@@ -143,7 +143,7 @@ struct TurnMedians {
     peak: u64,
     peer: f64,
     peers_peak: u64,
-    /// Of the ratio within each turn: what else the machine does slows both.
+    /// The median of the ratio within each turn: whatever else the machine does slows both.
     ratio: f64,
 }
 

@@ -21,8 +21,8 @@ const JOBS: usize = 1_000;
 /// While the sink is down, and again while it is there. Fewer for a first look:
 /// `KUBEWITNESS_BENCH_BACKLOG`.
 const BACKLOG: usize = 100_000;
-/// Of the backlog, what comes at once, and how long apart: some thousand states a second, which no
-/// plugin is overrun by.
+/// The slices of the backlog that come at once, and how far apart they come: some thousand states a second,
+/// which no plugin is overrun by.
 const SLICES: usize = 100;
 const APART: Duration = Duration::from_millis(200);
 /// Lines that are printed of it.
@@ -104,13 +104,13 @@ async fn run(mut server: DatabaseServer, backlog: usize) -> Result<()> {
     Ok(())
 }
 
-/// What the status says at one moment.
+/// The status at one moment.
 #[derive(Clone, Copy, Debug, Default)]
 struct StatusMoment {
     sink: usize,
     other: usize,
     dead: usize,
-    /// Of the other plugin, in positions and seconds.
+    /// The lag of the other plugin, in positions and seconds.
     lag: usize,
     lag_seconds: f64,
 }
@@ -144,7 +144,7 @@ async fn until(host: &BenchHost, what: &str, is_so: impl Fn(&StatusMoment) -> bo
     }
 }
 
-/// What memory did while the sink was down.
+/// The change of memory while the sink was down.
 struct DownMemory {
     /// KiB, from when a tenth of the backlog was there.
     grown: u64,

@@ -1,4 +1,4 @@
-//! What the end-to-end tests of `kubewitness` itself share.
+//! The code that the end-to-end tests of `kubewitness` itself share.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -82,7 +82,7 @@ pub fn platform_file(data: &Path) -> PlatformAddress {
     PlatformAddress::File(data.join("platform.db"))
 }
 
-/// What the API server had is what the tables hold, for every source.
+/// Checks that the tables hold what the API server had, for every source.
 pub async fn same_story(simulator: &Simulator, data: &Path) -> Result<()> {
     same_story_in(simulator, platform_file(data).open().await?).await
 }
@@ -158,7 +158,7 @@ pub async fn versions(simulator: &Simulator) -> Result<u64> {
     Ok(versions)
 }
 
-/// What `kubewitness journal verify` and `audit verify` say of a data folder.
+/// Runs `kubewitness journal verify` and `audit verify` on a data folder.
 pub async fn proofs(data: &Path) -> Result<()> {
     proofs_of(data, &[]).await
 }

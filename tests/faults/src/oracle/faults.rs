@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What is broken.
+/// The rule that is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OracleRule {
     /// A version is neither witnessed nor in a gap.

@@ -23,7 +23,7 @@ impl SourceHole<'_> {
         self.after < version && version < self.before
     }
 
-    /// What the old history still had to say.
+    /// True of versions that the old history still had to tell.
     pub fn ends(&self, version: u64) -> bool {
         self.ends && self.covers(version)
     }
@@ -34,7 +34,7 @@ impl SourceHole<'_> {
     }
 }
 
-/// What one object was while it was there, in scope, without a break.
+/// The stretch of time in which one object was there, in scope, without a break.
 pub(super) struct ScopeStretch<'a> {
     pub entries: &'a [&'a WrittenEntry],
     /// Where it was deleted, or left the scope.

@@ -96,7 +96,7 @@ fn ordered(life: &ObjectLife<'_>, faults: &mut OracleFaults) {
     }
 }
 
-/// What must be told of a version, given the last thing that was.
+/// Returns the change that must be told of a version, given the last one that was.
 fn expected(entry: &WrittenEntry, last: Option<Change>) -> Option<Change> {
     match (entry.event, entry.in_scope) {
         (TruthEvent::Written, true) => Some(Change::Present),
@@ -137,7 +137,7 @@ fn expected_change(life: &ObjectLife<'_>, entry: &WrittenEntry, gone: bool) -> O
     life.states.iter().find(of).map(|state| state.change)
 }
 
-/// What a new history has in common with the one before it need not be told again.
+/// A version that a new history has in common with the one before it need not be told again.
 fn carried(life: &ObjectLife<'_>, entry: &WrittenEntry) -> bool {
     let of = |state: &&State| state.change != Change::Gone && version(state) == Some(entry.version);
     let is_common = entry.version <= life.history.listed && entry.event == TruthEvent::Written;
@@ -155,8 +155,8 @@ fn poisoned(life: &ObjectLife<'_>, entry: &WrittenEntry) -> bool {
     life.told.poisoned.contains(&(life.uid.to_string(), entry.version))
 }
 
-/// Of a time in which it was there nothing was witnessed, and that lies in a hole of the source from
-/// its beginning, or that of this history, to its end.
+/// Nothing was witnessed of a time in which it was there, and that lies in a hole of the source from its
+/// beginning, or that of this history, to its end.
 fn brief(life: &ObjectLife<'_>, wide: &[SourceHole], place: usize) -> bool {
     let Some(stretch) = stretch(life, place) else { return false };
     let is_told =

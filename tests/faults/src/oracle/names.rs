@@ -10,7 +10,7 @@ use crate::truth::{JournalRecord, ResourceHistory, TruthEvent};
 /// One bearer of a name, as it was told.
 struct NameBearer<'a> {
     uid: &'a str,
-    /// Of its first version; `None` for one of another history.
+    /// The first version; `None` for a bearer of another history.
     born: Option<u64>,
     first: u64,
     last: u64,

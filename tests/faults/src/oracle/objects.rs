@@ -26,7 +26,7 @@ impl ObjectHole<'_> {
 pub struct ObjectLife<'a> {
     pub history: &'a ResourceHistory,
     pub told: &'a JournalRecord,
-    /// Of the last history, what must be there; of an earlier one, everything.
+    /// The version up to which everything must be there; without bound in a history before the last.
     pub up_to: u64,
     pub uid: &'a str,
     pub entries: Vec<&'a WrittenEntry>,

@@ -152,7 +152,7 @@ async fn a_typed_watch_tells_every_change_in_order_and_that_a_version_is_gone() 
     Ok(())
 }
 
-/// What kube's watcher makes of the server while its watches break and its versions expire.
+/// Follows the server with kube's watcher while its watches break and its versions expire.
 async fn followed(strategy: InitialListStrategy) -> Result<()> {
     let lab = lab().await?;
     for number in 0..4 {

@@ -18,7 +18,7 @@ pub struct RowOptions {
     /// Fixed seeds: rows that wait have fewer. One fresh seed follows.
     pub seeds: u64,
     pub options: WorldOptions,
-    /// What must have happened at least once.
+    /// The events that must have happened at least once.
     pub sometimes: &'static [&'static str],
 }
 

@@ -1,6 +1,6 @@
-//! What lies between the source and the servers: it passes everything on as it is, unless a test
-//! says otherwise. It is a proxy that speaks HTTP/1.1 on both sides, so that requests and the
-//! frames of a watch can be told apart; connections are real ones.
+//! The wire between the source and the servers: it passes everything on as it is, unless a test says
+//! otherwise. It is a proxy that speaks HTTP/1.1 on both sides, so that requests and the frames of a watch
+//! can be told apart; connections are real ones.
 
 pub mod opaque;
 
@@ -81,7 +81,7 @@ impl WireRequest {
     }
 }
 
-/// What becomes of a request.
+/// The fate of a request.
 pub enum RequestFate {
     /// Answered by the wire.
     Answer { status: u16, headers: Vec<(&'static str, String)>, body: String },
@@ -104,7 +104,7 @@ impl RequestFate {
 
 type WireRule = Box<dyn FnMut(&WireRequest) -> Option<RequestFate> + Send>;
 
-/// What becomes of a line of a watch, which comes without its end.
+/// The fate of a line of a watch, which comes without its end.
 pub enum PassedLine {
     As(Vec<Bytes>),
     /// Some bytes, then the connection breaks.
@@ -115,7 +115,7 @@ pub enum PassedLine {
 
 type WireTap = Box<dyn FnMut(Bytes) -> PassedLine + Send>;
 
-/// What happens to the streams that are open.
+/// A signal to the streams that are open.
 #[derive(Clone)]
 enum WireSignal {
     End,

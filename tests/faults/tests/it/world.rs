@@ -115,7 +115,7 @@ pub struct FaultWorld {
     pub unordered: bool,
     killed: bool,
     pub running: Option<RunningSource>,
-    /// Of each history.
+    /// The floors of each history.
     floors: Vec<Vec<TruthFloor>>,
     /// Names that were in use when a backup was made.
     backup: Option<BTreeMap<String, u64>>,
@@ -363,7 +363,7 @@ impl FaultWorld {
         self.wire.down(false);
     }
 
-    /// What was asked, for one who looks at a failure.
+    /// Tells what was asked, for one who looks at a failure.
     pub async fn tell(&mut self) -> String {
         let view = self.view();
         let ended = match self.running.take().filter(|running| running.task.is_finished()) {

@@ -11,7 +11,7 @@ pub fn core_module() -> Vec<u8> {
     Module::new().finish()
 }
 
-/// Of a component, or of a file in the cache.
+/// Returns the first half of a component, or of a file in the cache.
 pub fn half(bytes: &[u8]) -> Vec<u8> {
     bytes[..bytes.len() / 2].to_vec()
 }

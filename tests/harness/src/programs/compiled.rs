@@ -31,7 +31,8 @@ const KEY_BYTES: usize = 32;
 /// A file begins with five bytes for its format and the authentication code of all others. Files with the same
 /// beginning hold the same code.
 const BEGINNING: usize = 5 + 32;
-/// What the tests use has about 80 files. What a build replaced stays until there are more than this.
+/// The most files that are kept: those that the tests use are about 80. What a build replaced stays until
+/// there are more than this.
 const MOST_FILES: usize = 256;
 /// Half of what a controller keeps of code that it does not use, so that it removes no link.
 const MOST_BYTES: u64 = 512 << 20;

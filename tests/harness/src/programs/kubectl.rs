@@ -20,7 +20,7 @@ pub struct Kubectl {
     home: PathBuf,
 }
 
-/// What a run of it gave.
+/// The result of a run of it.
 #[derive(Clone, Debug)]
 pub struct KubectlRun {
     pub code: Option<i32>,

@@ -16,7 +16,8 @@ const START_WITHIN: Duration = Duration::from_secs(120);
 /// Longer than the drain deadline, so that a drain that uses all of it still counts as clean.
 const END_WITHIN: Duration = Duration::from_secs(45);
 
-/// What a controller is told whose Leases, looks and pauses are to be short: tests wait for what they assert.
+/// The variable for a controller whose Leases, looks and pauses are to be short: tests wait for what they
+/// assert.
 pub const SHORT_TIMERS: (&str, &str) = ("KUBEWITNESS_TEST_TIMERS", "short");
 
 #[derive(Clone, Debug, Default)]

@@ -38,8 +38,8 @@ pub struct ChildProcess {
 /// Among the signals that a process ignores, as the kernel tells them.
 const INTERRUPT: u64 = 1 << 1;
 
-/// What a process ignores its children ignore, and a script's background jobs ignore interrupts. What it
-/// listens to its children do not inherit. Where nothing is ignored, nothing is changed: a person who
+/// Lets children hear interrupts, which a script's background jobs ignore. Children ignore what their parent
+/// ignores, and do not inherit what it listens to. Where nothing is ignored, nothing is changed: a person who
 /// interrupts the suite means it.
 fn let_children_hear_interrupts() -> Result<()> {
     let status =

@@ -31,7 +31,7 @@ const DAY_MS: u64 = 24 * 3_600_000;
 /// too fast all the same has too many in the longer time.
 const JITTER: Duration = Duration::from_millis(400);
 
-/// What one service took and refused.
+/// The messages that one service took and refused.
 #[derive(Clone, Debug, Default)]
 pub struct ChatLog {
     pub taken: Vec<Value>,

@@ -91,7 +91,7 @@ fn is_root() -> bool {
     *IS_ROOT
 }
 
-/// What comes before the command of a server.
+/// Returns the words that come before the command of a server.
 fn unprivileged() -> Vec<String> {
     static WORDS: LazyLock<Vec<String>> = LazyLock::new(|| {
         let of = |flag: &str| {

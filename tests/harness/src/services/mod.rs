@@ -52,7 +52,7 @@ pub enum SqlService {
 impl SqlService {
     pub const ALL: [Self; 3] = [Self::Postgres, Self::MariaDb, Self::MySql];
 
-    /// What its addresses begin with, and what the configuration calls it.
+    /// Returns the beginning of its addresses, which is also its name in the configuration.
     pub fn scheme(self) -> &'static str {
         match self {
             Self::Postgres => "postgres",
@@ -246,7 +246,7 @@ impl DatabaseServer {
         Ok(())
     }
 
-    /// What it has lies here, and goes with it.
+    /// Returns the folder of its data, which goes with it.
     pub fn folder(&self) -> Result<&Path> {
         Ok(&self.own()?.folder)
     }

@@ -16,7 +16,7 @@ use crate::programs::services_folder;
 pub struct MysqlPrograms {
     server: PathBuf,
     client: PathBuf,
-    /// What makes a folder of data, where that is not the server itself.
+    /// The program that makes a folder of data, where that is not the server itself.
     install: Option<PathBuf>,
 }
 
@@ -82,15 +82,15 @@ fn initialization(service: SqlService) -> Vec<&'static str> {
     }
 }
 
-/// What the data depends on.
+/// Hashes everything that the data depends on.
 pub fn shape(service: SqlService, hasher: &mut impl Hasher) -> Result<()> {
     hash_version(&found(service)?.server, hasher)?;
     (first_statements(), initialization(service), settings(service)).hash(hasher);
     Ok(())
 }
 
-/// Of the server's process, whatever it is started for. Nothing is synced: what a process that is
-/// killed has written, the kernel keeps.
+/// Returns the settings of the server's process, whatever it is started for. Nothing is synced: what a
+/// process that is killed has written, the kernel keeps.
 fn settings(service: SqlService) -> Vec<&'static str> {
     let mut settings = vec!["--innodb-buffer-pool-size=64M", "--innodb-flush-method=nosync"];
     settings.extend_from_slice(match service {

@@ -115,7 +115,7 @@ impl MessageServer {
         guard.end(signal, WITHIN).with_context(|| format!("it said:\n{}", self.log()))
     }
 
-    /// What it has on disk as it is now, to be [put back](Self::go_back): it forgets what came after.
+    /// Copies what it has on disk now, to be [put back](Self::go_back): it forgets what came after.
     pub fn copy(&self) -> Result<PathBuf> {
         let to = self.folder.join("copy");
         copy(&self.folder.join("data"), &to)?;

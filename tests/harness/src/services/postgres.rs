@@ -41,7 +41,7 @@ pub fn install(folder: &Path) -> Result<()> {
     output(&mut initdb).map(drop)
 }
 
-/// What the data depends on.
+/// Hashes everything that the data depends on.
 pub fn shape(hasher: &mut impl Hasher) -> Result<()> {
     hash_version(&program("postgres")?, hasher)?;
     (INITIALIZATION, PASSWORD).hash(hasher);

@@ -12,7 +12,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 use super::{DatabaseServer, SqlService, guard};
 
-/// What names of tests' databases begin with.
+/// The beginning of the names of tests' databases.
 const PREFIX: &str = "test_";
 
 /// The variable that holds the port of a run's server.

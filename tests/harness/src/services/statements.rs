@@ -28,7 +28,7 @@ const TRACELESS: [&str; 16] = [
     "ALTER", "ANALYZE", "COPY", "CREATE", "DELETE", "DO", "DROP", "FLUSH", "GRANT", "INSERT", "KILL",
     "REVOKE", "SELECT", "SHOW", "TRUNCATE", "UPDATE",
 ];
-/// What leaves something all the same.
+/// Words of statements that leave something all the same.
 const TRACES: [&str; 4] = ["lock(", "set_config(", " TEMPORARY ", " TEMP "];
 
 pub struct StatementRunner {
@@ -52,7 +52,7 @@ impl StatementRunner {
         Self { service, idle: Mutex::default() }
     }
 
-    /// What the statements give: rows as lines, columns with tabs between.
+    /// Runs the statements, and returns their rows as lines, with tabs between columns.
     pub fn run(&self, port: u16, database: Option<&str>, text: &str) -> Result<String> {
         // The server changes or removes a database only where nobody is in it.
         if words(text).any(|[_, what]| what.eq_ignore_ascii_case("DATABASE")) {

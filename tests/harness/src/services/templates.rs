@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 use super::{DatabaseServer, SqlService, mysql, output, postgres};
 use crate::programs::templates_folder;
 
-/// What is in a folder with a server's data.
+/// The subfolder with the data itself, in a folder of a server's data.
 pub const DATA: &str = "data";
 const UNFINISHED: &str = "unfinished";
 

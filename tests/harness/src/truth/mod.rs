@@ -35,8 +35,7 @@ pub struct ResourceVersions {
     pub entries: Vec<TruthEntry>,
 }
 
-/// What one object went through, in the form in which both sides can be compared: versions, and
-/// an end.
+/// The course of one object, in the form in which both sides can be compared: versions, and an end.
 type ObjectVersions = Vec<String>;
 
 impl ResourceVersions {

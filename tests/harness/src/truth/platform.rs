@@ -111,7 +111,7 @@ impl Platform {
         Ok(Self { connection: PlatformConnection::Sqlite(connection) })
     }
 
-    /// Of a database on a server.
+    /// Connects to a database on a server.
     pub async fn connect(url: &str) -> Result<Self> {
         let connection = match url.split_once("://").map(|(scheme, _)| scheme) {
             Some("postgres") => PlatformConnection::Postgres(PgConnection::connect(url).await?),
@@ -237,7 +237,7 @@ impl Platform {
         Ok(())
     }
 
-    /// What the history says each state's phase was before.
+    /// Reads the phase before each state, as the history says.
     pub async fn previous_phases(&mut self, uid: &str) -> Result<Vec<(Option<String>, String)>> {
         let phases = async {
             let of = "SELECT previous_phase, phase FROM object_history WHERE uid =";

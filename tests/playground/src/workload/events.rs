@@ -20,7 +20,7 @@ pub struct EventSubject<'a> {
     pub uid: &'a str,
 }
 
-/// What happened.
+/// The content of an Event that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct EventContent {
     warns: bool,

@@ -10,7 +10,7 @@ use sqlx::{ConnectOptions, Connection};
 
 use crate::lab::{ProcessLab, WITHIN};
 
-/// Of SQLite, unless somebody chooses another.
+/// The page size of SQLite, unless somebody chooses another.
 const PAGE: usize = 4096;
 
 /// Waits until it says so of itself.
@@ -100,7 +100,7 @@ async fn row_32_a_failed_sync_ends_it_and_is_never_tried_again_on_that_handle() 
     .await;
 }
 
-/// What lies in the log beside the journal goes into the journal.
+/// Moves the log beside the journal into the journal.
 async fn into_one_file(path: &Path) -> Result<()> {
     let mut connection = SqliteConnectOptions::new().filename(path).connect().await?;
     sqlx::raw_sql("PRAGMA wal_checkpoint(TRUNCATE)").execute(&mut connection).await?;

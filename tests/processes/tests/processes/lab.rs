@@ -125,7 +125,7 @@ impl<'a> ProcessLab<'a> {
         Ok(())
     }
 
-    /// What `journal verify` ends with, and what it says.
+    /// Returns the code that `journal verify` ends with, and what it says.
     pub async fn verify(&self) -> Result<(Option<i32>, String)> {
         let folder = self.data().to_string_lossy().into_owned();
         let (code, stdout, stderr) = command(&["journal", "verify", "--data", &folder]).await?;

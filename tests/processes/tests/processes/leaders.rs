@@ -10,7 +10,7 @@ use crate::lab::{ProcessLab, WITHIN};
 
 /// Times that a second process wants what the first one has.
 const CHALLENGES: u32 = 4;
-/// What the one that lost says, and what one that never had it says.
+/// The words of the one that lost, and those of one that never had it.
 const OVERTAKEN: &str = "writes to this journal now";
 const REFUSED: &str = "is in use";
 

@@ -11,11 +11,11 @@ use crate::disk::preloaded;
 use crate::lab::{ProcessLab, WITHIN};
 
 const CUTS: u64 = 5;
-/// What a disk writes as a whole.
+/// The number of bytes that a disk writes as a whole.
 const SECTOR: usize = 512;
 
-/// What there is after a cut of a file that was `written`, with `synced` of it on disk: each sector is
-/// the one or the other, as the dice say, and so is the length.
+/// Returns a file after a cut, where it was `written`, with `synced` of it on disk: each sector is the one or
+/// the other, as the dice say, and so is the length.
 fn cut(written: &[u8], synced: &[u8], dice: &mut Dice) -> Vec<u8> {
     let luck = dice.below(3);
     let mut is_lucky = || match luck {

@@ -36,7 +36,7 @@ pub(super) struct AuditLog {
     log: PathBuf,
 }
 
-/// What an account asked for.
+/// The rights that an account asked for.
 #[derive(Default)]
 pub(super) struct UsedRights {
     pub requests: usize,
@@ -120,7 +120,7 @@ impl UsedRights {
     }
 }
 
-/// What the applied roles give, as the API server has them.
+/// Reads the rights that the applied roles give, as the API server has them.
 pub(super) async fn shipped_rights(kubectl: &Kubectl) -> Result<BTreeSet<ApiRight>> {
     let mut rights = BTreeSet::new();
     let role = kubectl.ok(&["-n", NAMESPACE, "get", "role", ROLE, "-o", "json"]).await?;

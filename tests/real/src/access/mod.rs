@@ -19,10 +19,10 @@ use crate::cluster::{RealCluster, ServerPrograms};
 use audit_log::AuditLog;
 use controller::ShippedController;
 
-/// What was missed is read back within seconds.
+/// The longest wait until each right is used: missed states are read back within seconds.
 const USED_WITHIN: Duration = Duration::from_secs(90);
 
-/// What was shown.
+/// The rights and answers that were shown.
 #[derive(Debug, Serialize)]
 pub struct AccessReport {
     pub minor: String,

@@ -62,7 +62,7 @@ const PEOPLE: [(&str, &str); 5] = [
     ("team-b", "operator"),
 ];
 
-/// What was compared.
+/// The answers that were compared.
 #[derive(Default)]
 pub(super) struct SeenAnswers {
     pub answers: usize,
@@ -224,7 +224,7 @@ async fn compare(cluster: &RealCluster, address: &str, person: &SignedIn, job: &
     Ok(showing.len() + silent.len() + 1)
 }
 
-/// What the API server itself says.
+/// Asks the API server itself.
 async fn may_get(cluster: &RealCluster, person: &SignedIn, job: &TeamJob) -> Result<bool> {
     let (namespace, account) = (person.namespace, person.name);
     let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": {
@@ -248,7 +248,7 @@ async fn get(address: &str, person: &SignedIn, path: &str) -> Result<(u16, Strin
     Ok((code, answer.text().await?))
 }
 
-/// What the stream of changes has from the beginning, within its time.
+/// Reads the stream of changes from the beginning, within its time.
 async fn stream(address: &str, person: &SignedIn) -> Result<String> {
     let url = format!("http://{address}/api/v1/events?after=0");
     let mut answer = http().get(url).bearer_auth(&person.token).send().await?;

@@ -45,7 +45,7 @@ pub(crate) struct EtcdChange {
     /// An object's resourceVersion is the revision that wrote it.
     pub revision: String,
     pub is_delete: bool,
-    /// What was put. Of a delete: what was there before.
+    /// The value that was put. For a delete: the value that was there before.
     value: String,
 }
 

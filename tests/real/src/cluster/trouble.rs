@@ -1,4 +1,5 @@
-//! What servers suffer: signals, compaction, a backup and its restore, another minor, a new certificate, a second server.
+//! Troubles of servers: signals, compaction, a backup and its restore, another minor, a new certificate, a
+//! second server.
 
 use std::fs;
 use std::net::SocketAddr;

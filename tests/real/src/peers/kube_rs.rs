@@ -53,7 +53,7 @@ impl PeerNotes {
         self.line(&format!("gone {name}"))
     }
 
-    /// What a list no longer has was deleted, as the documentation of `Event` says.
+    /// Takes objects that a list no longer has for deleted, as the documentation of `Event` says.
     fn listed(&mut self) -> Result<()> {
         let gone: Vec<_> = self.known.difference(&self.listed).cloned().collect();
         for name in gone {

@@ -1,5 +1,6 @@
-//! What others miss under the same faults. Each peer is a small program that watches Jobs as its library's documentation
-//! says, beside the controller, through the same address. It is killed and stopped whenever the controller is.
+//! The states that others miss under the same faults. Each peer is a small program that watches Jobs as its
+//! library's documentation says, beside the controller, through the same address. It is killed and stopped
+//! whenever the controller is.
 //!
 //! A peer appends what it is told to a file, a line a write: `listed`, `present NAME VERSION` or `gone NAME`. Names are
 //! never used again in a run, so a name stands for an object. A new peer is a row of [`PEERS`] and its program: [`kube_rs`],
@@ -24,7 +25,7 @@ const LISTED_WITHIN: Duration = Duration::from_secs(60);
 /// client-go's longest back-off is half a minute, which its jitter may double. kube-rs waits for less.
 const SEEN_WITHIN: Duration = Duration::from_secs(75);
 
-/// Of which language a peer's program is.
+/// The language of a peer's program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerProgram {
     /// This program itself, with `--peer`.
@@ -37,7 +38,7 @@ pub enum PeerProgram {
 pub struct PeerKind {
     pub name: &'static str,
     pub program: PeerProgram,
-    /// What it is, for the page.
+    /// The description of it, for the page.
     pub about: &'static str,
 }
 
@@ -166,7 +167,7 @@ impl PeerCrowd {
         }
     }
 
-    /// Of peers that were killed. Waits until each has made a list again.
+    /// Starts killed peers again. Waits until each has made a list again.
     pub(crate) async fn start_again(&mut self) -> Result<()> {
         let before: Vec<_> = self.peers.iter().map(RunningPeer::lists).collect();
         for peer in &mut self.peers {

@@ -19,7 +19,7 @@ const TOLD_WITHIN: Duration = Duration::from_secs(60);
 const AWAY_PAUSE: Duration = Duration::from_millis(100);
 const AWAY_TRIES: u32 = 1200;
 
-/// What is read of the present history, and where reading goes on after etcd was away.
+/// The part of the present history that was read, and where reading goes on after etcd was away.
 #[derive(Default)]
 struct HistoryCursor {
     entries: Vec<WrittenEntry>,
@@ -77,7 +77,7 @@ impl EtcdHistory {
         Ok(())
     }
 
-    /// What was compacted by now. A backup of this moment has lost as much.
+    /// Returns the floors that were compacted by now. A backup of this moment has lost as much.
     pub fn floors(&self) -> Vec<TruthFloor> {
         self.inherited.floors.clone()
     }

@@ -32,7 +32,7 @@ pub(crate) async fn gaps(run: &Kubewitness) -> Result<Vec<Gap>> {
     serde_json::from_str(&text).with_context(|| format!("the gaps {text}"))
 }
 
-/// Of a controller that has ended.
+/// Judges a controller that has ended.
 pub(crate) async fn verdict(truth: &ServerTruth, options: &RunOptions, gaps: Vec<Gap>) -> Result<JudgedRun> {
     let data = options.data.to_string_lossy();
     let verified = command_json(&["journal", "verify", "--data", &data, "-o", "json"]).await?;

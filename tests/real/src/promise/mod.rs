@@ -40,7 +40,7 @@ const DATA: &str = "data";
 /// Compiled plugins, journal and granted database of a run fit several times.
 const SMALL_DISK: &str = "512m";
 
-/// What is run.
+/// The choices for a trial.
 #[derive(Default)]
 pub struct TrialOptions {
     pub programs: ServerPrograms,
@@ -51,7 +51,7 @@ pub struct TrialOptions {
     pub faults: Option<u64>,
     /// In this order, instead of `faults` that are dealt.
     pub plans: Vec<&'static FaultPlan>,
-    /// What watches beside the controller.
+    /// The peers that watch beside the controller.
     pub peers: Vec<&'static PeerKind>,
     /// Whether it is a known failure, which a machine that can't repeat it skips.
     pub is_known: bool,
@@ -63,11 +63,11 @@ pub struct PromiseReport {
     pub minor: String,
     pub seed: u64,
     pub faults: BTreeMap<&'static str, u64>,
-    /// What etcd had: writes and deletions.
+    /// The entries that etcd had: writes and deletions.
     pub history: usize,
     pub objects: usize,
     pub states: usize,
-    /// Of objects, and of the whole source.
+    /// The gaps of objects, and of the whole source.
     pub object_gaps: usize,
     pub source_gaps: usize,
     pub in_gaps: usize,

@@ -59,7 +59,7 @@ pub(super) enum FaultStep {
     MakeRoom,
 }
 
-/// What a fault needs beside one minor.
+/// The needs of a fault beside one minor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FaultNeed {
     Nothing,

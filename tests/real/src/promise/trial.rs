@@ -42,7 +42,7 @@ pub(super) struct PromiseTrial<'a> {
     pub(super) peers: PeerCrowd,
     dice: Dice,
     workload: JobWorkload,
-    /// What was compacted when the backup was made.
+    /// The floors that were compacted when the backup was made.
     backup_floors: Vec<kubewitness_faults::TruthFloor>,
     rows_before: i64,
     /// The most memory that the controller had.

@@ -13,7 +13,7 @@ use super::kubelet::now_ms;
 use crate::cluster::EtcdStream;
 
 const PREFIX: &str = "/registry/";
-/// What a history may have, as etcd and as a history's keys name it.
+/// The resources that a history may have, as etcd and as a history's keys name them.
 const RESOURCES: [(&str, &str); 8] = [
     ("jobs", "jobs"),
     ("pods", "pods"),

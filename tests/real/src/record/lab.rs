@@ -15,7 +15,7 @@ use super::kubelet::{PodPlace, PodScript, SeenPod, now_ms, rfc3339};
 
 /// The longest wait of a case: a pod of a deleted node goes after a minute, a third retry begins after 70 seconds.
 const HAPPENS_WITHIN: Duration = Duration::from_secs(180);
-/// What follows from the last step of a case: events, counters, finalizers.
+/// The time for what follows from the last step of a case: events, counters, finalizers.
 const SETTLES: Duration = Duration::from_millis(2_500);
 pub(super) const JOB: &str = "train";
 /// The container of a Job that names no other.
@@ -23,7 +23,7 @@ pub(super) const MAIN: &str = "trainer";
 const MARK: &str = "recorded";
 pub(super) const QUOTA: &str = "team";
 
-/// What a case has left.
+/// The record that a case has left.
 pub(super) struct Recording {
     pub(super) object: LabelSubject,
     pub(super) expected: Expected,

@@ -35,7 +35,7 @@ const SETTLES_WITHIN: Duration = Duration::from_secs(180);
 /// The Job that is written last: once it is delivered, everything is.
 const LAST: &str = "playground-ends";
 const PLUGINS: usize = 3;
-/// What the shipped settings have in the place of the receiver.
+/// The address that the shipped settings have in the place of the receiver.
 const RECEIVER: &str = "http://notifications.kubewitness.svc:8080";
 
 pub struct PlayOptions {

@@ -16,7 +16,7 @@ use crate::bugs::PlantedBug;
 use crate::sink::{RefusedCommit, SimulatedSink};
 use crate::steps::StepClock;
 
-/// What one is like.
+/// The habits of one plugin.
 #[derive(Clone, Copy, Debug)]
 pub struct PluginNature {
     /// One state in so many is poison, in one of several ways.
@@ -206,7 +206,7 @@ impl SimulatedPlugin {
         Ok(CallOutcome { verdicts: all.collect(), kv: kv.into(), is_apart })
     }
 
-    /// What the component would answer.
+    /// Returns the answer that the component would give.
     fn guest(&self, fresh: &[&StateDelivery]) -> Result<Vec<Verdict>, CallError> {
         let mut verdicts = Vec::new();
         for delivery in fresh {

@@ -59,7 +59,7 @@ impl SimulatedSink {
         self.inner().effects.clone()
     }
 
-    /// Of these, those with a receipt.
+    /// Returns those of these that have a receipt.
     pub fn applied(&self, batch: &[StateDelivery]) -> BTreeSet<StateId> {
         let inner = self.inner();
         let ids = batch.iter().map(|delivery| &delivery.state.id);

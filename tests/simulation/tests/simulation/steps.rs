@@ -50,7 +50,7 @@ struct StepsInner {
     ticks: u64,
 }
 
-/// What everything simulated shares. All of it runs on one thread, so that the order in which the
+/// The state that everything simulated shares. All of it runs on one thread, so that the order in which the
 /// dice are thrown is always the same.
 pub struct StepClock {
     inner: Mutex<StepsInner>,

@@ -1,4 +1,4 @@
-//! What happens in the cluster, whether anybody watches or not.
+//! The events in the cluster, whether anybody watches or not.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -182,7 +182,7 @@ impl SimulatedWatcher {
         }
     }
 
-    /// What is to be told of an object; `None` where nothing of it was or can be.
+    /// Returns the states that are to be told of an object; `None` where nothing of it was or can be.
     fn rest(
         &self,
         life: &[WrittenEntry],

@@ -28,7 +28,7 @@ const POLL: Duration = Duration::from_millis(50);
 const LONGEST_POLL: Duration = Duration::from_secs(5);
 /// The longest pause of a breaker: each state that fails may have to wait for one.
 const BREAKER_PAUSE: Duration = Duration::from_secs(10);
-/// What recovery may take beside that.
+/// The time that recovery may take beside that.
 const RECOVERY: Duration = Duration::from_secs(120);
 const RETRIES: u32 = 2;
 /// An operator's.
@@ -168,7 +168,7 @@ impl SimulatedWorld {
         self.options.push(options);
     }
 
-    /// What is durable of a plugin's progress is true at every moment.
+    /// Checks at every moment that the durable progress of a plugin is true.
     pub fn look_at_saves(&self) {
         let (plugins, options) = (self.plugins.clone(), self.options.clone());
         let steps = Arc::clone(&self.steps);
@@ -340,7 +340,7 @@ impl SimulatedWorld {
         self.store.disk(|disk| each.map(|(plugin, options)| account(disk, plugin, options, quiet)).collect())
     }
 
-    /// What was witnessed is what happened.
+    /// Checks that what was witnessed is what happened.
     pub fn check_the_journal(&self, quiet: bool) {
         if !self.watches {
             return;

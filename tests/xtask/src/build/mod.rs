@@ -276,8 +276,8 @@ pub fn gated_programs() -> Result<()> {
     check(&mut command)
 }
 
-/// What benchmarks need. Built in one command, the host and the benchmarks share every dependency; so the host has the
-/// features that benchmarks need, such as tokio's `test-util`.
+/// The packages that benchmarks need. Built in one command, the host and the benchmarks share every
+/// dependency; so the host has the features that benchmarks need, such as tokio's `test-util`.
 pub const BENCHED: [&str; 8] = [
     "--package",
     "kubewitness",

@@ -60,7 +60,8 @@ impl MeasuredChild {
     }
 }
 
-/// What follows the program's name in `/proc/PID/stat`. The name itself may contain blanks and parentheses.
+/// Returns the fields that follow the program's name in `/proc/PID/stat`. The name itself may contain blanks
+/// and parentheses.
 fn fields(stat: &str) -> impl Iterator<Item = &str> {
     stat.rsplit_once(") ").map_or("", |(_, rest)| rest).split_whitespace()
 }

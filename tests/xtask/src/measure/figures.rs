@@ -55,8 +55,9 @@ fn measure_by(way: &str, name: &String, records: &Path) -> Result<()> {
     }
 }
 
-/// What CI measures: the pipeline beside client-go, and the instructions of the hottest paths. If something moved too far,
-/// a second run decides: what else a machine does may have slowed one of two programs that ran by turns.
+/// Measures what CI judges: the pipeline beside client-go, and the instructions of the hottest paths. If
+/// something moved too far, a second run decides: what else a machine does may have slowed one of two
+/// programs that ran by turns.
 pub fn gate() -> Result<ExitCode> {
     let mut ended = ExitCode::FAILURE;
     for _ in 0..2 {

@@ -17,8 +17,8 @@ const WITH_CLIENT_GO: [&str; 2] = ["pipeline", "queue"];
 const WITH_DATABASES: &str = "pipeline-servers";
 const UNDER_VALGRIND: &str = "instructions";
 
-/// What CI measures. A release would take CI a quarter of an hour, so only the crates that each state passes are compiled
-/// for it, over the dependencies of the tests.
+/// The benchmarks that CI measures. A release would take CI a quarter of an hour, so only the crates that
+/// each state passes are compiled for it, over the dependencies of the tests.
 const MEASURED_BY_GATE: [&str; 2] = ["pipeline-gate", UNDER_VALGRIND];
 
 /// Runs benchmarks. They append what they measure to `records`.

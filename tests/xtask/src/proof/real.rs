@@ -40,11 +40,11 @@ const REQUIRED: &str = "k8s.io/kubernetes v";
 
 struct GoModule {
     name: &'static str,
-    /// What each program is called here, and its package.
+    /// The name of each program here, and its package.
     programs: &'static [(&'static str, &'static str)],
 }
 
-/// What the recorder runs beside the servers, from the same module.
+/// The programs that the recorder runs beside the servers, from the same module.
 const CONTROLLERS: [(&str, &str); 2] = [
     ("kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager"),
     ("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"),

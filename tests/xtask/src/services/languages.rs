@@ -12,7 +12,7 @@ use super::apt::run;
 use super::{install, runs};
 use crate::build::{root, services_folder, step};
 
-/// What `kubewitness plugin new` puts into a plugin's folder.
+/// The files that `kubewitness plugin new` puts into a plugin's folder.
 const TEMPLATES: &str = "host/src/commands/plugin/templates";
 /// It looks for what keeps people from using the portal's pages. No page loads it. A newer one knows other rules, so that
 /// a new finding would come with it alone.
@@ -30,7 +30,7 @@ struct LanguageTool {
     registry: PackageRegistry,
     /// In the folder of services.
     folder: &'static str,
-    /// What its tests look for, in that folder.
+    /// The program that its tests look for, in that folder.
     program: &'static str,
 }
 
@@ -90,7 +90,7 @@ impl LanguageTool {
         fs::write(&mark, wanted).with_context(|| format!("writing {}", mark.display()))
     }
 
-    /// What the registry is asked for, with its version.
+    /// Returns the package that the registry is asked for, with its version.
     fn wanted(&self) -> Result<String> {
         let template = |file: &str| {
             let path = root().join(TEMPLATES).join(file);
@@ -148,7 +148,7 @@ fn remove(path: &Path) -> Result<()> {
     }
 }
 
-/// What a program says when it fails, it says on the terminal.
+/// Prepares a program that says on the terminal why it fails.
 fn in_folder(folder: &Path, program: impl Into<PathBuf>) -> Command {
     let mut command = Command::new(program.into());
     command.current_dir(folder).stdout(Stdio::null()).stdin(Stdio::null());

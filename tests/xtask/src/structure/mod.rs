@@ -114,7 +114,7 @@ fn is_first(file: &Path) -> bool {
     ["lib", "main", "mod"].iter().any(|name| stem == *name) || file.with_extension("").is_dir()
 }
 
-/// What is not below one of these is the root of a crate, with the crates in it.
+/// A folder that is not below one of these is the root of a crate, with the crates in it.
 fn is_judged(folder: &Path) -> bool {
     folder.components().any(|part| ["src", "tests", "benches"].iter().any(|name| part.as_os_str() == *name))
 }

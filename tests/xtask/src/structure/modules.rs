@@ -21,7 +21,7 @@ struct ModuleFile {
 
 type AskedNames = BTreeSet<(usize, String)>;
 
-/// What a name leads to: a module, or an item that a module defines.
+/// The thing that a name leads to: a module, or an item that a module defines.
 #[derive(Clone, Copy)]
 enum NamedThing {
     Module(usize),

@@ -14,17 +14,18 @@ use crate::build::{root, target};
 
 /// A test that takes longer is a job of its own.
 const LONG: f64 = 2.0;
-/// What takes less is not remembered.
+/// The shortest time that is remembered.
 const REMEMBERED: f64 = 0.5;
 /// How much of a processor a test keeps busy that nobody has measured.
 const USUAL_SHARE: f64 = 0.75;
-/// What the servers that tests share do for a test, in processors. No measurement of the test contains it.
+/// The work that the servers that tests share do for a test, in processors. No measurement of the test
+/// contains it.
 const SERVERS_SHARE: f64 = 0.1;
 /// A test whose processor time grew no more than so does what it did before.
 const SAME_WORK: f64 = 1.5;
 /// The name of the job that has all the short tests of a program.
 const SHORT_TESTS: &str = "(short tests)";
-/// What nobody has measured yet: a test with servers, and a test without.
+/// The estimates for tests that nobody has measured yet: one with servers, and one without.
 const UNKNOWN_LONG: TestEstimate = TestEstimate { wall: 8.0, processor: 8.0 * USUAL_SHARE };
 const UNKNOWN_SHORT: TestEstimate = TestEstimate { wall: 0.03, processor: 0.03 };
 

@@ -22,7 +22,7 @@ pub struct TestJob {
     /// Its place among the programs.
     pub program: usize,
     pub tests: Vec<String>,
-    /// What is printed of it.
+    /// The name that is printed of it.
     pub name: String,
     /// Seconds that it is expected to take.
     pub expected: f64,

@@ -31,7 +31,7 @@ use durations::TestDurations;
 use job::TestJob;
 use programs::TestProgram;
 
-/// What somebody asked to run.
+/// The tests that somebody asked to run.
 #[derive(Default)]
 pub struct TestSelection {
     /// Packages, by name; none stands for all of them.

@@ -13,7 +13,7 @@ const LONGEST_LINE: usize = 500;
 #[derive(Default)]
 pub struct JobOutcome {
     pub program: String,
-    /// What is printed of it.
+    /// The name that is printed of it.
     pub name: String,
     pub tests: Vec<TestOutcome>,
     pub counts: TestCounts,

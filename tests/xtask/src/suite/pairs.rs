@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 /// The words by which the names of two tests of a pair differ.
 const WORDS: [[&str; 2]; 2] = [["mysql", "mariadb"], ["python", "javascript"]];
 
-/// What is printed of the tests that are left out.
+/// The words that are printed of the tests that are left out.
 pub const WHICH: &str = "a pair tests the same of MySQL and MariaDB, or of Python and JavaScript";
 
 /// Takes one of each pair from the tests of each program, and returns how many it left out.

@@ -1,4 +1,4 @@
-//! What a test waited for: the harness of tests writes a line for each wait, with its seconds.
+//! The waits of a test: the harness of tests writes a line for each wait, with its seconds.
 
 use std::path::Path;
 

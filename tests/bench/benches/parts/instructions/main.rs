@@ -89,7 +89,7 @@ fn count(name: &str, rounds: usize, folder: &Path) -> Result<u64> {
     total.parse().with_context(|| format!("valgrind's total is `{total}`"))
 }
 
-/// What valgrind prints.
+/// Returns the text that valgrind prints.
 fn under_valgrind(tool: &[&str], name: &str, rounds: usize, folder: &Path) -> Result<String> {
     let output = Command::new(COUNTER)
         .args(tool)

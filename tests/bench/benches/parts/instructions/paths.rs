@@ -83,7 +83,7 @@ pub const PATHS: &[CountedPath] = &[
     path!("guest", GUEST_BATCH, 10, guest),
 ];
 
-/// What is made once for all runs.
+/// Things that are made once for all runs.
 pub struct PreparedPaths {
     folder: PathBuf,
 }

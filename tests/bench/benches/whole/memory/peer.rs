@@ -15,7 +15,7 @@ use crate::PATIENCE;
 /// Names the server to the process that is the peer.
 const SERVER: &str = "KUBEWITNESS_BENCH_PEER_OF";
 
-/// What the peer is to do, if this process is it.
+/// Returns the task of the peer, if this process is it.
 pub fn server() -> Option<String> {
     std::env::var(SERVER).ok()
 }

@@ -16,7 +16,7 @@ use crate::support::{NoGrants, component, deliveries};
 
 const ROUNDS: usize = 2_000;
 
-/// What WASI needs, and no more.
+/// The state that WASI needs, and no more.
 #[derive(Default)]
 pub struct BareWasi {
     wasi: WasiCtx,

@@ -1,4 +1,5 @@
-//! What an idle plugin holds by the language that it is written in: the plugin of `kubewitness plugin new`, the same in each.
+//! The memory that an idle plugin holds, by the language that it is written in: the plugin of
+//! `kubewitness plugin new`, the same in each.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

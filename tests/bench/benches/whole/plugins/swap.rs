@@ -25,7 +25,7 @@ const WINDOW: Duration = Duration::from_millis(1000);
 const TAKES: Duration = Duration::from_millis(4);
 const GOAL_MICROS: f64 = 50.0;
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
-/// Of a request's body, a few hundred bytes.
+/// The room for a request's body, which has a few hundred bytes.
 const BODY: usize = 64 * 1024;
 
 /// When requests came.
@@ -145,8 +145,8 @@ pub async fn run() -> Result<()> {
     Ok(())
 }
 
-/// What the controller says of each replacement. What else a first call needs is an instance, which another benchmark
-/// measures.
+/// Reads the controller's lines about each replacement. What else a first call needs is an instance, which
+/// another benchmark measures.
 fn waits(log: &Path) -> Result<()> {
     let log = std::fs::read_to_string(log)?;
     let replaced = log.lines().filter(|line| line.contains("replaced: calls from now on"));

@@ -67,7 +67,7 @@ impl Author {
         compiled::seed_author(&self.folder)
     }
 
-    /// What the README of its folder says.
+    /// Does what the README of its folder says.
     pub async fn builds_and_tests(&self) -> Result<()> {
         let built = self.ok(&["build"]).await?;
         ensure!(built.contains("✓") && built.contains(".wasm ("), "{built}");

@@ -16,14 +16,14 @@ use tokio_tungstenite::tungstenite::handshake::server::{Request, Response};
 
 use crate::portal::access::{AccessWorld, CommandOutput, refused};
 
-/// Of the container, as its pod says.
+/// The port of the container, as its pod says.
 const PORT: u16 = 8787;
 const PODS: &str = "GET /api/v1/namespaces/kubewitness/pods?";
 const WAY: &str = "GET /api/v1/namespaces/kubewitness/pods/kubewitness-0/portforward?";
 const PROTOCOL: &str = "Sec-WebSocket-Protocol";
 const NO_TOKEN: &str = "kubectl create token";
 
-/// What each request asked for, and who asked.
+/// The target of each request, and who asked.
 type SeenRequests = Arc<Mutex<Vec<(String, String)>>>;
 
 /// Lists one pod that is ready, and carries bytes between whoever asks for a way to it and the portal.

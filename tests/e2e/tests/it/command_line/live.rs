@@ -63,7 +63,8 @@ async fn tap_and_wait_go_on_where_they_were_when_the_controller_is_killed() {
     .await;
 }
 
-/// What `wait` prints and how it ends: for a job that still runs, that succeeded, that was deleted, and that is gone.
+/// Checks what `wait` prints and how it ends: for a job that still runs, that succeeded, that was deleted,
+/// and that is gone.
 async fn ends_as_it_ended(simulator: &Simulator, url: &str) -> Result<()> {
     let ask = async |job: &str, timeout: &str| {
         let line = ["wait", "job", job, "-n", "default", "--timeout", timeout, "--server", url];

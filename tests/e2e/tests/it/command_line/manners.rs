@@ -12,7 +12,7 @@ use crate::watching::gaps::{GapLab, a_hole};
 
 const LONG: &str = "llama-70b-finetune-with-a-name-that-is-long-r7k2x";
 
-/// What a command prints on a terminal; `None` where no program makes one.
+/// Returns what a command prints on a terminal; `None` where no program makes one.
 pub(super) async fn on_a_terminal(line: &str, env: &[(&str, &str)]) -> Result<Option<String>> {
     let line = format!("{} {line}", kubewitness_binary()?.display());
     let mut script = Command::new("script");

@@ -1,4 +1,5 @@
-//! What commands print on terminals of 40, 60 and 80 columns and into a pipe, of a controller whose answers never change.
+//! The output of commands on terminals of 40, 60 and 80 columns and into a pipe, of a controller whose
+//! answers never change.
 
 use std::path::Path;
 use std::sync::LazyLock;
@@ -58,7 +59,7 @@ async fn commands_fit_narrow_terminals_and_print_everything_into_a_pipe() {
     }
 }
 
-/// What each command prints; `None` where no program makes a terminal.
+/// Returns the output of each command; `None` where no program makes a terminal.
 async fn all(server: &str) -> Result<Option<String>> {
     let mut text = String::new();
     for command in COMMANDS {

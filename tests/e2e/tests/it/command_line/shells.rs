@@ -39,7 +39,7 @@ impl<'a> Shells<'a> {
         Ok(Self { scratch, path: format!("{}:{path}", bin.display()), server })
     }
 
-    /// What a program prints; `None` where it is not on the PATH.
+    /// Returns the output of a program; `None` where it is not on the PATH.
     async fn ask(&self, program: &str, args: &[&str]) -> Result<Option<String>> {
         let mut command = Command::new(program);
         command.args(args).env("PATH", &self.path).env("KUBEWITNESS_SERVER", &self.server);

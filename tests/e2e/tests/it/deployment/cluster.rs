@@ -250,7 +250,7 @@ async fn a_plugins_config_map_is_applied_changed_broken_and_deleted_while_it_run
     .await;
 }
 
-/// What the pods are told in their environment.
+/// Makes the environment of the pods.
 fn environment(server: &DatabaseServer) -> Result<Vec<(String, String)>> {
     let (journal, platform) = (server.create_database()?, server.create_database()?);
     let named = [

@@ -53,7 +53,7 @@ impl Image {
         serde_json::from_str(self.last(name)?).with_context(|| format!("{name} is no JSON list"))
     }
 
-    /// What is copied from the stage that builds, below its root, and to where.
+    /// Returns the paths that are copied from the stage that builds, below its root, and where each goes.
     fn taken(&self) -> Result<Vec<(String, String)>> {
         let mut taken = Vec::new();
         for copy in self.all("COPY").filter_map(|rest| rest.strip_prefix("--from=build ")) {

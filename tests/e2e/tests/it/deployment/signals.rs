@@ -20,7 +20,7 @@ const WITHIN: Duration = Duration::from_secs(60);
 const AT_ONCE: Duration = Duration::from_secs(15);
 const STARTS_WITHIN: Duration = Duration::from_secs(120);
 
-/// What the log says of the first signal.
+/// The log's words about the first signal.
 const HEARD: &str = "a second signal stops at once";
 
 /// Its first call takes longer than any drain.
@@ -32,7 +32,7 @@ limits: {call: 60s}";
 /// SIGTERM's bit in the masks of signals that the kernel tells.
 const TERM: u64 = 1 << 14;
 
-/// What has happened when SIGTERM comes: from the first steps of a process to its first states.
+/// The stage at which SIGTERM comes: from the first steps of a process to its first states.
 #[derive(Clone, Copy, Debug)]
 enum StartStage {
     ListensForSignals,

@@ -73,7 +73,7 @@ impl<'a> StreamWorld<'a> {
         Ok(witness)
     }
 
-    /// What the API server had is what the dispatchers' tables hold together, once and in order.
+    /// Checks that the dispatchers' tables together hold what the API server had, once and in order.
     async fn same_story(&self, dispatchers: &[&RunOptions]) -> Result<()> {
         for (source, group, resource) in SOURCES {
             let truth = self.simulator.truth(group, resource).await?;

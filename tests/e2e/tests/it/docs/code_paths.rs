@@ -9,7 +9,7 @@ use super::page::pages;
 
 /// A path that begins with one of these is not the project's.
 const OTHERS: [&str; 2] = ["std", "tokio"];
-/// What defines a name in upper case.
+/// The keywords that define a name in upper case.
 const KEYWORDS: [&str; 5] = ["struct", "enum", "trait", "type", "const"];
 
 fn is_code_path(text: &str) -> bool {

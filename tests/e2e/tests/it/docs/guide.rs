@@ -20,7 +20,7 @@ use crate::command_line::authors::{componentize_js, componentize_py, target_of_a
 use crate::support::{create_job, example_copy, simulator};
 
 const GUIDE: &str = "docs/how-to/write-a-plugin.md";
-/// What the reason of a block that is run here says, and then for which languages.
+/// The beginning of the reason of a block that is run here; the languages follow it.
 const HERE: &str = "tests/e2e/tests/it/docs/guide.rs runs it for ";
 /// A first build compiles the crates of the SDK on a machine that does other things, too.
 const WITHIN: Duration = Duration::from_secs(900);
@@ -44,7 +44,7 @@ fn blocks(language: &str) -> Result<Vec<Block>> {
 struct GuideLanguage {
     name: &'static str,
     lang: &'static str,
-    /// What the plugin's folder calls the tool that is installed once.
+    /// The name in the plugin's folder of the tool that is installed once.
     tool: &'static str,
     /// The command that installs the tool, as the README of the plugin's folder says it.
     install: &'static str,

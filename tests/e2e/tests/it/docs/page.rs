@@ -16,7 +16,7 @@ pub struct Page {
     pub lines: Vec<String>,
 }
 
-/// What stands between two fences.
+/// The lines between two fences.
 pub struct Block {
     pub language: String,
     /// The line of its first fence, counted from 1.
@@ -87,7 +87,7 @@ impl Block {
         self.language == "console"
     }
 
-    /// What a reader types: lines after `$ `. A backslash continues a line.
+    /// Returns the commands that a reader types: lines after `$ `. A backslash continues a line.
     pub fn commands(&self) -> Vec<String> {
         let mut commands: Vec<String> = Vec::new();
         let mut goes_on = false;

@@ -1,4 +1,4 @@
-//! What the controller lets a destination of `http` be, as an operator meets it.
+//! The forms that the controller allows a destination of `http`, as an operator meets them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::support::{create_job, example_copy, plugin_manifest, simulator, write};
 
 const WITHIN: Duration = Duration::from_secs(120);
-/// What the mail server's login asks for, and nobody else may see.
+/// The password that the mail server's login asks for, and that nobody else may see.
 const PASSWORD: &str = "correct-horse-battery";
 
 const MAILER: &str = r#"module: {file: mailer.wasm}
@@ -27,7 +27,7 @@ config:
     - {server: people, to: [ada@example.com], subject: "\r\nBcc: eve@example.com"}
     - {server: people, to: [ada@example.com], bytes: 300000}"#;
 
-/// What the guest is answered, message by message.
+/// The answers to the guest, message by message.
 const ANSWERS: [(&str, &str); 5] = [
     ("people", "refused: [nobody@example.com for good: "),
     ("strangers", "denied: the mail server `strangers` was not granted: add it to spec.grants.mail"),

@@ -1,4 +1,4 @@
-//! What plugins do outside of the host: requests, messages, ledgers, and their way into a bucket.
+//! The effects of plugins outside of the host: requests, messages, ledgers, and their way into a bucket.
 
 pub mod bucket;
 mod destinations;

@@ -76,7 +76,7 @@ fn proved_in_python(program: &Path, files: &[PathBuf], key: &Path) -> Result<(bo
     Ok((out.status.success(), said))
 }
 
-/// What somebody does to the lines of the first file, and whether it is to be found.
+/// The harm that somebody does to the lines of the first file.
 type SealHarm = fn(&mut Vec<String>);
 
 /// A host writes one ledger; then people prove it, and harm it in every way that a proof has to find.
@@ -192,8 +192,8 @@ fn rechained<'l>(records: impl Iterator<Item = &'l str>) -> Result<String> {
     Ok(text)
 }
 
-/// What somebody makes of a ledger without its key. Both programs give the same answer, and the one in Python gives it
-/// without a traceback.
+/// Has both programs judge what somebody makes of a ledger without its key. Both programs give the same
+/// answer, and the one in Python gives it without a traceback.
 async fn both_find_what_a_forger_makes(files: &[PathBuf], key: &Path, program: &Path) -> Result<()> {
     let texts: Vec<_> = files.iter().map(std::fs::read_to_string).collect::<Result<_, _>>()?;
     let all = || texts.iter().flat_map(|text| text.lines());

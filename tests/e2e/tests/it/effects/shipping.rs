@@ -95,7 +95,7 @@ async fn when(host: &mut Kubewitness, what: &str, holds: impl Fn(&LedgerView) ->
     host.status_when(WITHIN, what, |status| status.ledgers.first().is_some_and(&holds)).await
 }
 
-/// What `doctor` says of the ledger.
+/// Returns the finding of `doctor` about the ledger.
 async fn diagnosis(host: &Kubewitness) -> Result<String> {
     let (_, stdout, stderr) =
         command(&["doctor", "-o", "json", "--server", &format!("http://{}", host.address())]).await?;

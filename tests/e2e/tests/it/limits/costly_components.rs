@@ -13,9 +13,9 @@ use crate::support::{
 };
 
 pub const WITHIN: Duration = Duration::from_secs(120);
-/// What the controller may grow by while a component is compiled.
+/// The most that the controller may grow by while a component is compiled.
 pub const GROWTH: u64 = 64 << 20;
-/// What it needs for the jobs of the test, and what an allocator does by chance.
+/// The memory that it needs for the jobs of the test, and that an allocator takes by chance.
 const NOISE: u64 = 32 << 20;
 
 const SPEC: &str = "module: {file: bomb.wasm}\nsubscribe: [{source: jobs}]";
@@ -126,7 +126,7 @@ pub fn children(pid: u32) -> Result<Vec<u32>> {
     Ok(found)
 }
 
-/// What the process that compiles has, seen from outside. `None` where it has not begun or has ended.
+/// Looks from outside at the bounds of the process that compiles. `None` where it has not begun or has ended.
 fn is_confined(pid: u32) -> Option<Result<()>> {
     let (status, limits) = (of_proc(pid, "status").ok()?, of_proc(pid, "limits").ok()?);
     let environment = of_proc(pid, "environ").ok()?;

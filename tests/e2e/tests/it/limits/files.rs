@@ -1,5 +1,5 @@
-//! What lies in the place of a file, and what lies beside the manifests: neither stops anything, and neither
-//! is passed over in silence.
+//! A wrong thing in the place of a file, or one beside the manifests: neither stops anything, and neither is
+//! passed over in silence.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -41,7 +41,7 @@ const RESTS: &str = "its next call waits: it writes more to `kv` than 1Mi a seco
 const LONGER: &str = "the plugin ran longer than its limit of 300 ms";
 const MEMORY: &str = "more memory than its limit of 67108864 bytes";
 
-/// What the operator is told of a plugin.
+/// The message that the operator gets about a plugin.
 #[derive(Clone, Copy)]
 enum OperatorMessage {
     /// A part of its message.

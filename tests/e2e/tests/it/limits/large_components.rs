@@ -10,7 +10,7 @@ use crate::support::{AUDIT, create_job, example_copy, plugin, plugin_manifest, s
 
 /// More than a component in Python has. With as much in its code, three copies of it are past the bound.
 const DATA: usize = 24 << 20;
-/// What stays of it: the plugin that runs is a small one.
+/// The part of it that stays: the plugin that runs is a small one.
 const HELD: u64 = 24 << 20;
 
 /// The audit plugin, with a module beside it that nobody makes an instance of.

@@ -1,5 +1,5 @@
-//! What others do that would harm the controller: components, files, clients and configurations. Each costs what its
-//! bound allows, and nobody else notices.
+//! Acts of others that would harm the controller: components, files, clients and configurations. Each costs
+//! what its bound allows, and nobody else notices.
 
 mod ceiling;
 mod clients;

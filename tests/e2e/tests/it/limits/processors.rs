@@ -25,7 +25,8 @@ const GREEDY: usize = 4;
 const CALLS: u64 = 16;
 /// Objects that nothing changes, so that each plugin has one for each call.
 const JOBS: usize = 24;
-/// What the steady plugin computes for a state: milliseconds, so that it always has more to do than it has time.
+/// The rounds that the steady plugin computes for a state: milliseconds, so that it always has more to do
+/// than it has time.
 const STEADY: u64 = 60_000_000;
 /// The steady plugin gets at least this part of an equal share. If calls had shares, and not plugins, it would get a tenth.
 const STEADY_KEPT: f64 = 0.7;
@@ -36,7 +37,7 @@ const RATE: f64 = 40.0;
 /// States that come while the greedy plugins compute, and that the good plugins handle.
 const MEANWHILE: u64 = 40;
 
-/// What the probe asks for. With a ledger it has one call at a time.
+/// The grants that the probe asks for. With a ledger it has one call at a time.
 const PROBES: &str = "{kv: true, sql: [{name: main, database: second}], lister: [jobs],
   http: [{name: nobody, destination: nobody}], ledger: [{name: notes, ledger: notes}]}";
 
@@ -71,7 +72,7 @@ struct ProcessorLab {
     health: String,
 }
 
-/// Of the steady plugin's one call, beside the greedy ones.
+/// Returns the share of the steady plugin's one call, beside the greedy ones.
 fn equal_share() -> f64 {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let at_once = processors.saturating_sub(1).max(1);

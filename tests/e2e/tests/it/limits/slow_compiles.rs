@@ -11,7 +11,8 @@ use kubewitness_hostile::bomb;
 use crate::limits::costly_components::{WITHIN, children};
 use crate::support::{create_job, example_copy, plugin, plugin_manifest, simulator, write};
 
-/// What a stop may take while a component is compiled. Nothing that ends by itself would end in this time.
+/// The longest that a stop may take while a component is compiled. Nothing that ends by itself would end in
+/// this time.
 const STOP: Duration = Duration::from_secs(20);
 
 const GRANTED: &str = "subscribe: [{source: jobs}]\ngrants: {sql: [{name: main, database: platform}]}";

@@ -1,4 +1,5 @@
-//! What plugins do is seen: in the API, on the command line, as metrics, on the portal's page and in the log.
+//! The acts of plugins are seen: in the API, on the command line, as metrics, on the portal's page and in the
+//! log.
 
 use std::time::Duration;
 

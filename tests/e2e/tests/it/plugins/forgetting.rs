@@ -1,4 +1,4 @@
-//! What a plugin leaves when it is taken out, and how it is forgotten.
+//! The traces that a plugin leaves when it is taken out, and how it is forgotten.
 
 use std::path::Path;
 use std::time::Duration;

@@ -15,7 +15,7 @@ use crate::support::{
 use crate::watching::restart::first_sync;
 
 const WITHIN: Duration = Duration::from_secs(120);
-/// What one kept batch is a small part of.
+/// A number of states of which one kept batch is a small part.
 const MORE: u64 = 300;
 /// States of Jobs that retention leaves.
 const KEPT: u64 = 40;

@@ -19,7 +19,7 @@ grants:
   ledger: [{name: notes, ledger: notes}]
 delivery: {batch: 8, retries: 8, backoff: 10ms}";
 
-/// What it is granted, below the ledgers of the host's settings.
+/// The things that it is granted, below the ledgers of the host's settings.
 pub const FOR_PROBE: &str = "        - {name: notes, path: audit/notes.jsonl}
       destinations:
         - {name: nobody, url: 'http://127.0.0.1:9'}
@@ -49,7 +49,7 @@ impl ProbeLab {
         Ok(Self { simulator, config, options, more })
     }
 
-    /// What the probe does from now on.
+    /// Sets what the probe does from now on.
     pub fn version(&self, does: &str) -> Result<()> {
         write(&self.config, "probe.yaml", &manifest(does, self.more))
     }
@@ -73,7 +73,7 @@ pub fn probe(status: &StatusView) -> Option<&PluginView> {
     status.plugins.iter().find(|plugin| plugin.name == "probe")
 }
 
-/// What keeps it from working.
+/// Returns the message about the obstacle that keeps it from working.
 pub fn message(status: &StatusView) -> String {
     probe(status).and_then(|it| it.message.clone()).unwrap_or_default()
 }

@@ -36,7 +36,7 @@ fn trials(data: &Path) -> Result<Vec<PathBuf>> {
     entries.map(|entry| Ok(entry?.path())).collect()
 }
 
-/// What is different is told everywhere, without what looks like a secret.
+/// Checks that a difference is told everywhere, without what looks like a secret.
 async fn is_told(run: &Kubewitness) -> Result<()> {
     let server = format!("http://{}", run.address());
     let (code, stdout, stderr) = command(&["plugin", "shadow", "probe", "--server", &server]).await?;

@@ -50,7 +50,7 @@ impl<'a> AccessWorld<'a> {
         Ok(Some(Self { lab, kubewitness }))
     }
 
-    /// What a command prints for whoever has this token.
+    /// Returns what a command prints for whoever has this token.
     async fn ask(&self, token: &str, arguments: &[&str]) -> Result<CommandOutput> {
         let url = format!("http://{}", self.kubewitness.address());
         let line: Vec<_> = arguments.iter().copied().chain(["--server", &url]).collect();

@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use crate::portal::browser::{Browser, FEW, FEW_WITH_PERSONS, WITHIN, at_a_playground, has_driver, token_of};
 use crate::portal::troubles::Troubles;
 
-/// What axe-core finds, a line each: the rule, and the first elements that break it.
+/// The script that returns the findings of axe-core, a line each: the rule, and the first elements that break
+/// it.
 const LOOK: &str = "return axe.run(document, {resultTypes: ['violations']}).then(({violations}) => violations.map(\
     (found) => `${found.id} (${found.help}): ` + found.nodes.slice(0, 3).map((node) => node.html + ' ' + \
     (node.any.concat(node.all)[0] || {message: ''}).message).join(' | ')))";
@@ -20,7 +21,7 @@ const NARROW: u32 = 400;
 const SIDEWAYS: &str = "return [...document.querySelectorAll('.scroll')].filter((it) => it.querySelector('table') && \
     it.scrollWidth > it.clientWidth).map((it) => it.querySelector('caption')?.textContent ?? it.className)";
 
-/// What looks at the pages; `None` where it can't be had, and the test is skipped.
+/// Reads the script that looks at the pages; `None` where it can't be had, and the test is skipped.
 async fn axe(test: &str) -> Option<String> {
     if !has_driver(test).await {
         return None;

@@ -120,7 +120,7 @@ fn width_of(picture: &[u8]) -> Option<u32> {
     Some(u32::from_be_bytes(picture.get(16..20)?.try_into().ok()?))
 }
 
-/// What the sign of the live stream says, in words and in its state.
+/// Checks the words and the state of the sign of the live stream.
 async fn says(browser: &Browser, words: &str, state: &str) -> Result<()> {
     let script = "const live = document.getElementById('live'); \
         return live && !live.hidden ? [live.innerText.trim(), live.dataset.state] : []";
@@ -188,7 +188,8 @@ async fn create_long(simulator: &Simulator, name: &str, namespace: &str) -> Resu
     Ok(())
 }
 
-/// Of each job in the list: its name, its height, how it is laid out, and the lines that its name and namespace take.
+/// Describes each job in the list: its name, its height, how it is laid out, and the lines that its name and
+/// namespace take.
 async fn rows(browser: &Browser) -> Result<Vec<Value>> {
     let script = "const lines = (cell) => { const range = document.createRange(); range.selectNodeContents(cell); \
         return new Set([...range.getClientRects()].map((it) => Math.round(it.top / 8))).size; }; \

@@ -186,7 +186,7 @@ async fn document_elsewhere(browser: &Browser, page: &str) -> Result<()> {
     browser.zone("UTC").await
 }
 
-/// What is gone, what was there, and what a reader does by key and by choice.
+/// Checks the objects that are gone, those that were there, and what a reader does by key and by choice.
 async fn at_hand(browser: &Browser, portal: &str) -> Result<()> {
     let gone = async || {
         browser.open(&format!("{portal}/?gone=only")).await?;
@@ -391,7 +391,8 @@ impl Browser {
         Ok(())
     }
 
-    /// What a script in the page answers. Scripts of a driver are not bound by the page's policy.
+    /// Runs a script in the page, and returns its answer. Scripts of a driver are not bound by the page's
+    /// policy.
     pub async fn script(&self, script: &str) -> Result<Value> {
         self.ask("execute/sync", &json!({"script": script, "args": []})).await
     }
@@ -408,14 +409,14 @@ impl Browser {
         .await
     }
 
-    /// What the browser has told its console since it was asked last.
+    /// Returns the lines that the browser has told its console since it was asked last.
     pub async fn console(&self) -> Result<Vec<String>> {
         let lines = self.ask("se/log", &json!({"type": "browser"})).await?;
         let lines = lines.as_array().context("the console's lines")?.iter();
         Ok(lines.filter_map(|line| Some(line["message"].as_str()?.to_owned())).collect())
     }
 
-    /// What a device of this size shows: a window has a least width.
+    /// Shows the page as a device of this size does: a window has a least width.
     pub async fn resize(&self, width: u32, height: u32) -> Result<()> {
         self.emulate(
             "setDeviceMetricsOverride",
@@ -444,7 +445,7 @@ impl Browser {
         BASE64_STANDARD.decode(text).context("the picture is no base64")
     }
 
-    /// What the system's theme is.
+    /// Sets the theme of the system.
     pub async fn scheme(&self, name: &str) -> Result<()> {
         let features = json!([{"name": "prefers-color-scheme", "value": name}]);
         self.emulate("setEmulatedMedia", &json!({"features": features})).await
@@ -495,7 +496,8 @@ impl Browser {
         Ok(())
     }
 
-    /// What a person reads on the page. While the page leads to another one, a browser may refuse to tell.
+    /// Returns the text that a person reads on the page. While the page leads to another one, a browser may
+    /// refuse to tell.
     pub async fn text(&self) -> Result<String> {
         until_ok(WITHIN, "the text of a page", async || {
             let text = self.script("return document.body.innerText").await?;

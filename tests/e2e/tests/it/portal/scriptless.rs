@@ -74,7 +74,7 @@ impl<'p> ScriptlessReader<'p> {
         self.browser.follow(&format!("document.querySelector({}).click()", json!(what))).await
     }
 
-    /// What the rows of a list have in a column.
+    /// Returns the cells that the rows of a list have in a column.
     async fn column(&self, name: &str) -> Result<Vec<String>> {
         let cells = format!(
             "return [...document.querySelectorAll('tbody [data-f={name}]')].map((it) => it.innerText)"

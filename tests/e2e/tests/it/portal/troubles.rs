@@ -20,7 +20,7 @@ const EVENTS: &str = "        - {name: events, apiVersion: v1, kind: Event}\n";
 
 pub struct Troubles<'a> {
     pub lab: GapLab<'a>,
-    /// Of the job.
+    /// The uid of the job.
     pub uid: String,
 }
 

@@ -1,4 +1,4 @@
-//! What the simulated API server keeps when its process is killed.
+//! The data that the simulated API server keeps when its process is killed.
 
 use kubewitness_harness::{Scratch, Simulator, SimulatorOptions};
 use serde_json::json;

@@ -16,7 +16,7 @@ use crate::support::{
     same_story_in, write,
 };
 
-/// What CI has the time for; the other tests of kills have theirs.
+/// The number of kills that CI has the time for; the other tests of kills have theirs.
 const KILLS: u64 = 5;
 /// The journal is proven in between, so that what breaks it is found near its cause.
 const PROVEN_EVERY: u64 = 25;

@@ -28,7 +28,7 @@ enum SinkStore {
     Server(DatabaseServer, String),
 }
 
-/// What keeps the store from going on, as long as it is there.
+/// The obstacle that keeps the store from going on, as long as it is there.
 enum StoreHold {
     Sqlite(SqliteConnection),
     Postgres(PgConnection),

@@ -19,7 +19,7 @@ use crate::watching::restart::first_sync;
 
 /// Each way in which something can end comes once.
 const ROUNDS: u64 = 6;
-/// Of a refusal: a lock is asked for a while, since its holder may just be dying.
+/// The longest wait for a refusal: a lock is asked for a while, since its holder may just be dying.
 const REFUSED_WITHIN: Duration = Duration::from_secs(60);
 const WITHIN: Duration = Duration::from_secs(120);
 
@@ -35,7 +35,7 @@ fn options(scratch: &Scratch, simulator: &Simulator, address: &str) -> Result<Ru
     })
 }
 
-/// Of `options`, for commands that read the journal.
+/// Returns the arguments of `options`, for commands that read the journal.
 fn place(options: &RunOptions) -> Vec<&str> {
     options.args.iter().map(String::as_str).collect()
 }

@@ -23,7 +23,7 @@ const MORE: u64 = 48;
 /// Jobs of a round: together more than a table's file keeps ready.
 const ROUND: u64 = 10;
 
-/// What makes a database unwritable.
+/// The fault that makes a database unwritable.
 enum WriteFault {
     /// The file system with its files is full.
     Disk(SmallDisk),

@@ -1,4 +1,4 @@
-//! What people see of holes: `gaps`, `get`, `status` and the pages, against an API server that
+//! The view that people have of holes: `gaps`, `get`, `status` and the pages, against an API server that
 //! compacts and is restored from a backup.
 
 use std::path::{Path, PathBuf};
@@ -56,7 +56,7 @@ impl<'a> GapLab<'a> {
         format!("http://{}", self.kubewitness.address())
     }
 
-    /// What a command prints, which must end with 0.
+    /// Returns the output of a command, which must end with 0.
     pub async fn ask(&self, arguments: &[&str]) -> Result<String> {
         let url = self.url();
         let line: Vec<_> = arguments.iter().copied().chain(["--server", &url]).collect();
@@ -71,12 +71,12 @@ impl<'a> GapLab<'a> {
         command_json(&line).await
     }
 
-    /// What a command says that must end with 1.
+    /// Returns the message of a command that must end with 1.
     async fn refused(&self, arguments: &[&str]) -> Result<String> {
         self.ended_with(1, arguments).await
     }
 
-    /// What one says that makes no sense as it is written, which must end with 2.
+    /// Returns the message of one that makes no sense as it is written, which must end with 2.
     async fn misused(&self, arguments: &[&str]) -> Result<String> {
         self.ended_with(2, arguments).await
     }

@@ -1,4 +1,5 @@
-//! What is witnessed while either side fails: outages, restarts, several sources, gaps, and what was there before.
+//! Tests of witnessing while either side fails: outages, restarts, several sources, gaps, and what was there
+//! before.
 
 mod causes;
 mod encrypted;

@@ -1,4 +1,5 @@
-//! What is gone, and what was there at a moment: over the API, against an API server that deletes and compacts.
+//! The objects that are gone, and those that were there at a moment: over the API, against an API server that
+//! deletes and compacts.
 
 use std::time::{Duration, SystemTime};
 
@@ -119,7 +120,7 @@ async fn every_page(lab: &GapLab<'_>, query: &str) -> Result<Vec<Value>> {
     }
 }
 
-/// Of three jobs, of which the second changed last.
+/// Checks the orders of three jobs, of which the second changed last.
 async fn orders_hold_over_all_pages(lab: &GapLab<'_>) -> Result<()> {
     for (sort, wanted) in [
         ("changed", ["past-2", "past-3", "past-1"]),

@@ -22,8 +22,8 @@ fn swallow(world: &FaultWorld) {
     });
 }
 
-/// Of each something is lost. A whole life of which nothing ever came can't be known of, so that
-/// none is.
+/// Loses something of each object. A whole life of which nothing ever came can't be known of, so that none
+/// is.
 async fn lose(world: &mut FaultWorld) -> Result<()> {
     for name in NAMES {
         if !known(name) {

@@ -1,4 +1,4 @@
-//! What happens to a watch that is open.
+//! Faults of a watch that is open.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! What a world had, what its journal says, and whether the second is true of the first.
+//! The truth of a world, the record of its journal, and the check that the second is true of the first.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -138,7 +138,7 @@ impl FaultWorld {
         }
     }
 
-    /// What the journal on disk says, while no source runs.
+    /// Reads the journal on disk, while no source runs.
     pub async fn journal_record(&self, up_to: Option<u64>) -> Result<JournalRecord> {
         ensure!(self.running.is_none(), "it runs");
         let journal = self.open().await?;

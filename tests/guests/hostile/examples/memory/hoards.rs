@@ -17,7 +17,7 @@ impl Plugin for Hoards {
     const NAME: &'static str = "hoards";
     type Config = Config;
 
-    /// What is freed stays the instance's: the memory of WebAssembly only grows.
+    /// Freed memory stays the instance's: the memory of WebAssembly only grows.
     fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {
         black_box(vec![1u8; config.mebibytes << 20]);
         vec![Verdict::Done; states.len()]

@@ -18,7 +18,7 @@ const GROUP: &str = "rbac.authorization.k8s.io";
 /// Members of this group may do everything.
 pub const MASTERS: &str = "system:masters";
 
-/// What the user wants to do.
+/// The action that the user wants to take.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AccessAction {
     pub verb: String,

@@ -1,4 +1,4 @@
-//! What every server of the cluster sees: the store, the served kinds, tokens and rights.
+//! The parts that every server of the cluster sees: the store, the served kinds, tokens and rights.
 
 use std::collections::VecDeque;
 use std::io;

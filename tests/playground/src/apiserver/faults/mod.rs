@@ -75,7 +75,7 @@ pub enum FaultPoint {
     Within(u64),
 }
 
-/// What happens. The table of the module describes each.
+/// The fault that happens. The table of the module describes each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FaultKind {
     Refuse { code: u16, retry_after: Option<u32> },

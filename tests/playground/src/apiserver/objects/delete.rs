@@ -32,7 +32,7 @@ const NAMESPACE_LINGERS: Duration = Duration::from_millis(750);
 /// How often a deletion is retried after conflicting changes.
 const MAX_RACES: usize = 64;
 
-/// What happens to the objects that the object owns.
+/// The fate of the objects that the object owns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DeletePropagation {
     #[default]

@@ -41,7 +41,7 @@ pub struct ObjectPage {
     pub remaining: u64,
 }
 
-/// What a page should hold.
+/// The objects that a page should hold.
 pub struct PageRequest<'a> {
     /// `namespace/`, or empty for all.
     pub prefix: &'a str,

@@ -1,4 +1,4 @@
-//! What happens to nodes, and what takes pods from them.
+//! Disruptions of nodes, and those that take pods from them.
 
 use anyhow::Result;
 use kubewitness_causes::{Cause, Expected, Outcome};

@@ -19,7 +19,7 @@ type CaseRun<'a> = Pin<Box<dyn Future<Output = Result<Expected>> + 'a>>;
 
 pub(super) struct Case {
     pub(super) name: &'static str,
-    /// What happens, in a sentence.
+    /// The events, in a sentence.
     pub(super) scenario: &'static str,
     pub(super) run: for<'a> fn(&'a RecordLab<'a>) -> CaseRun<'a>,
 }

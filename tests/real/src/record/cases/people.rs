@@ -1,4 +1,4 @@
-//! What people do to Jobs and pods: suspend, resume, delete.
+//! Acts of people on Jobs and pods: suspend, resume, delete.
 
 use anyhow::Result;
 use kubewitness_causes::{Cause, Expected, Outcome};

@@ -1,4 +1,5 @@
-//! What a Job's own spec says about failure, success and time; and what makes or removes Jobs by the clock.
+//! The policies of a Job's own spec about failure, success and time; and what makes or removes Jobs by the
+//! clock.
 
 use anyhow::Result;
 use kubewitness_causes::{Cause, Expected, Outcome};

@@ -57,7 +57,7 @@ struct RunningPod {
     uid: String,
     node: String,
     machine: PodMachine,
-    /// What could not be reported yet.
+    /// Effects that could not be reported yet.
     unwritten: Vec<KubeletEffect>,
 }
 

@@ -16,7 +16,7 @@ pub(super) use script::{ContainerExit, Obstacle, PodScript};
 
 use serde_json::Value;
 
-/// What a kubelet writes.
+/// A write of a kubelet.
 enum KubeletEffect {
     /// A patch of the pod's status, merged by the keys of its lists.
     Status(Value),

@@ -108,7 +108,7 @@ impl PodMachine {
         self.eviction = Some(eviction);
     }
 
-    /// What the kubelet writes at this moment. A status comes after the events that explain it.
+    /// Returns the kubelet's writes at this moment. A status comes after the events that explain it.
     pub(super) fn tick(&mut self, now: u64) -> Vec<KubeletEffect> {
         let mut effects = Vec::new();
         let is_changed = match self.stage {

@@ -1,5 +1,5 @@
-//! What the containers of a pod do. A scenario writes it; nothing of it is in the pod, so that no history gives its cause
-//! away.
+//! The script of the containers of a pod. A scenario writes it; nothing of it is in the pod, so that no
+//! history gives its cause away.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What is durable, and what one transaction makes of it.
+//! The durable state, and what one transaction makes of it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub enum DiskWrite {
     Replaying(String, Vec<Seq>),
 }
 
-/// What is kept of one plugin.
+/// Everything that is kept of one plugin.
 #[derive(Clone, Default)]
 pub struct KeptProgress {
     pub progress: Option<PluginProgress>,

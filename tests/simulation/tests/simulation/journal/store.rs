@@ -39,7 +39,7 @@ struct StoreInner {
     /// Who was told so how often, and may not come again. Of one name there are as many as witness.
     told: HashMap<String, usize>,
     witnesses: usize,
-    /// What it holds is looked at after each change of a plugin's progress.
+    /// The look at its content after each change of a plugin's progress.
     watched: Option<Arc<DurableLook>>,
 }
 
@@ -263,7 +263,7 @@ impl SimulatedStore {
         self.check()
     }
 
-    /// What a bug makes of it.
+    /// Hands states out, as a bug has them.
     fn handed_out(&self, mut states: Vec<Arc<State>>) -> Vec<Arc<State>> {
         match self.steps.bug {
             PlantedBug::SkipsStates if states.len() > 2 && self.steps.dice(|dice| dice.one_in(5)) => {

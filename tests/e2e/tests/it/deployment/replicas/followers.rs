@@ -1,4 +1,4 @@
-//! What followers say, and what people do at one replica that holds at all of them.
+//! The words of followers, and acts of people at one replica that hold at all of them.
 
 use super::*;
 

@@ -290,7 +290,7 @@ async fn a_lease_that_is_taken_away_doubles_nothing_in_mariadb() {
     a_lease_that_is_taken_away_doubles_nothing(SqlService::MariaDb, "replicas::taken_mariadb").await;
 }
 
-/// What one of them no longer gets from the API server, the other has witnessed.
+/// The other replica has witnessed the states that one of them no longer gets from the API server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_that_was_stopped_past_compaction_goes_on_where_the_other_is_and_leaves_no_gap() {
     let test = "replicas::past_compaction";
@@ -362,7 +362,7 @@ async fn quiet_past_compaction(
     Ok(leads)
 }
 
-/// What is behind this version may be a gap: as long as the replica does not know, its checkpoint stays before it.
+/// A gap may be behind this version: as long as the replica does not know, its checkpoint stays before it.
 fn checkpoint(source: &SourceView) -> u64 {
     source.checkpoint.parse().unwrap_or(0)
 }

@@ -15,7 +15,7 @@ pub struct AnswerDifference {
     pub here: String,
 }
 
-/// What the recording's values stand for in this replay.
+/// The values of this replay for which the recording's values stand.
 #[derive(Default)]
 pub struct ValueRelations {
     uids: HashMap<String, String>,
@@ -192,7 +192,8 @@ impl ValueRelations {
         fresh
     }
 
-    /// What was earlier there is not later here. Equal seconds may have become different ones.
+    /// Checks that a time that was earlier there is not later here. Equal seconds may have become different
+    /// ones.
     fn same_time(&mut self, one: &str, other: &str) -> bool {
         let earlier = self.times.range::<str, _>((Bound::Unbounded, Bound::Excluded(one))).next_back();
         let in_order = earlier.is_none_or(|(_, before)| before.as_str() <= other);

@@ -1,5 +1,5 @@
-//! What other clients did while the recordings were taken. A recording shows only what came of
-//! it; each write here names the recorded version that its own stands for.
+//! The activity of other clients while the recordings were taken. A recording shows only what came of it;
+//! each write here names the recorded version that its own stands for.
 
 use serde_json::{Value, json};
 
@@ -65,7 +65,7 @@ fn walk(number: u64) -> Write {
     Write::Merge(format!("{CONFIGMAPS}/wb"), json!({"data": {"n": number.to_string()}}), Some(1055 + number))
 }
 
-/// What happens once the watch of this step is open.
+/// Returns the writes that happen once the watch of this step is open.
 pub fn during(transcript: &str, step: usize) -> Vec<Write> {
     if (transcript, step) != ("watch", 1) {
         return Vec::new();
@@ -137,7 +137,7 @@ fn controllers(transcript: &Transcript) -> Vec<Write> {
     writes
 }
 
-/// What the Job controller sent; the rest of the recorded Pod was filled in by the server.
+/// Returns the Pod that the Job controller sent; the rest of the recorded Pod was filled in by the server.
 fn pod_as_created(pod: &Value) -> Value {
     let metadata = &pod["metadata"];
     json!({

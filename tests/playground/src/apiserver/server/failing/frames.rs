@@ -5,7 +5,7 @@ use crate::apiserver::faults::FaultKind;
 use crate::apiserver::objects::watch::error_frame;
 use crate::apiserver::wire::error::ApiError;
 
-/// What happens after a line.
+/// The fate of a stream after a line.
 #[derive(Debug, PartialEq, Eq)]
 pub enum NextLine {
     Goes,
@@ -30,7 +30,7 @@ impl FrameFaults {
         (!plan.is_empty()).then(|| FrameFaults { plan, events: 0, held: None, rest: Vec::new() })
     }
 
-    /// What is sent before everything else.
+    /// Writes what is sent before everything else.
     pub fn begin(&mut self, out: &mut Vec<u8>) -> NextLine {
         self.before(0, out)
     }
@@ -47,7 +47,7 @@ impl FrameFaults {
         NextLine::Goes
     }
 
-    /// What remains when the stream has ended.
+    /// Writes what remains when the stream has ended.
     pub fn finish(&mut self, out: &mut Vec<u8>) {
         out.extend(self.held.take().into_iter().flatten());
         out.append(&mut self.rest);
@@ -98,7 +98,7 @@ impl FrameFaults {
         }
     }
 
-    /// What is sent before an event.
+    /// Writes what is sent before an event.
     fn before(&self, event: u64, out: &mut Vec<u8>) -> NextLine {
         for what in &self.plan {
             match what {
