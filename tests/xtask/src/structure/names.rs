@@ -18,43 +18,10 @@ const BARE: &[&str] = &[
 ];
 
 /// Words that begin a riddle: the sentence has no subject yet.
-const RIDDLES: &[&str] = &["What", "Of"];
+const RIDDLES: [&str; 2] = ["What", "Of"];
 
 /// Types that still share a name within a crate. No other may be added, and a line goes with its pair.
 const TWICE: &[(&str, &str)] = &[];
-
-/// Doc comments of each crate that still begin with one of [`RIDDLES`]. A number may only fall, and a line goes
-/// at 0.
-const OPENINGS: &[(&str, usize)] = &[
-    // begin: openings
-    ("host", 22),
-    ("host/capability", 18),
-    ("host/core", 78),
-    ("host/journal", 7),
-    ("host/portal", 27),
-    ("host/sandbox", 4),
-    ("host/stream", 1),
-    ("plugins/audit", 2),
-    ("plugins/examples/digest", 1),
-    ("plugins/notification", 32),
-    ("plugins/persistence", 14),
-    ("plugins/sdk", 1),
-    ("tests/bench", 23),
-    ("tests/causes", 5),
-    ("tests/chance", 1),
-    ("tests/e2e", 80),
-    ("tests/faults", 32),
-    ("tests/figures", 12),
-    ("tests/fuzz", 2),
-    ("tests/guests/hostile", 2),
-    ("tests/harness", 21),
-    ("tests/playground", 10),
-    ("tests/processes", 6),
-    ("tests/real", 28),
-    ("tests/simulation", 13),
-    ("tests/xtask", 21),
-    // end: openings
-];
 
 /// The names and comments of all files, by crate.
 #[derive(Default)]
@@ -63,8 +30,8 @@ pub struct DefinedNames {
     types: BTreeMap<(PathBuf, String), BTreeSet<PathBuf>>,
     /// Types and public functions with a bare word as their name: file, kind and name.
     bare: BTreeSet<(PathBuf, &'static str, String)>,
-    /// The number of doc comments that open with a riddle.
-    openings: BTreeMap<PathBuf, usize>,
+    /// The file and the line of each doc comment that opens with a riddle.
+    riddles: BTreeSet<(PathBuf, usize)>,
 }
 
 impl DefinedNames {
@@ -84,18 +51,15 @@ impl DefinedNames {
                 self.bare.insert((file.to_path_buf(), kind, name));
             }
         }
-        let openings = openings(text);
-        if openings > 0 {
-            *self.openings.entry(package.to_path_buf()).or_default() += openings;
-        }
+        self.riddles.extend(riddles(text).map(|line| (file.to_path_buf(), line)));
         Ok(())
     }
 
     pub fn faults(&self) -> Vec<String> {
-        self.faults_beside(TWICE, OPENINGS)
+        self.faults_beside(TWICE)
     }
 
-    fn faults_beside(&self, twice: &[(&str, &str)], openings: &[(&str, usize)]) -> Vec<String> {
+    fn faults_beside(&self, twice: &[(&str, &str)]) -> Vec<String> {
         let mut faults = self.faults_of_types(twice);
         for (file, kind, name) in &self.bare {
             faults.push(format!(
@@ -104,27 +68,12 @@ impl DefinedNames {
                 file.display()
             ));
         }
-        let known: BTreeMap<&Path, usize> =
-            openings.iter().map(|(package, most)| (Path::new(*package), *most)).collect();
-        for package in
-            self.openings.keys().map(PathBuf::as_path).chain(known.keys().copied()).collect::<BTreeSet<_>>()
-        {
-            let now = self.openings.get(package).copied().unwrap_or(0);
-            let most = known.get(package).copied().unwrap_or(0);
-            if now > most {
-                faults.push(format!(
-                    "{}: {now} doc comments open with {}, and {most} is the most: begin with the subject",
-                    package.display(),
-                    riddles()
-                ));
-            } else if now < most {
-                faults.push(format!(
-                    "{}: {now} doc comments open with {} now: lower the {most} that OPENINGS in \
-                     tests/xtask/src/structure/names.rs has for it",
-                    package.display(),
-                    riddles()
-                ));
-            }
+        for (file, line) in &self.riddles {
+            faults.push(format!(
+                "{}:{line}: the doc comment opens with {}: begin with the subject",
+                file.display(),
+                RIDDLES.map(|word| format!("\"{word}\"")).join(" or ")
+            ));
         }
         faults
     }
@@ -156,28 +105,21 @@ impl DefinedNames {
     }
 }
 
-fn riddles() -> String {
-    RIDDLES.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(" or ")
-}
-
 /// `Told` and `told` alike.
 fn is_bare(name: &str) -> bool {
     BARE.iter().any(|word| name.eq_ignore_ascii_case(word))
 }
 
-/// Doc comments whose first word opens a riddle. Later lines of a comment are not looked at.
-fn openings(text: &str) -> usize {
+/// The lines of doc comments whose first word opens a riddle. Later lines of a comment are not looked at.
+fn riddles(text: &str) -> impl Iterator<Item = usize> {
     let mut before = "";
-    let mut count = 0;
-    for line in text.lines().map(str::trim_start) {
+    text.lines().map(str::trim_start).zip(1..).filter_map(move |(line, number)| {
         let mark = ["///", "//!"].into_iter().find(|mark| line.starts_with(mark)).unwrap_or_default();
-        if !mark.is_empty() && mark != before {
-            let first = line[mark.len()..].split_whitespace().next().unwrap_or_default();
-            count += usize::from(RIDDLES.contains(&first));
-        }
+        let begins = !mark.is_empty() && mark != before;
         before = mark;
-    }
-    count
+        let first = line[mark.len()..].split_whitespace().next().unwrap_or_default();
+        (begins && RIDDLES.contains(&first)).then_some(number)
+    })
 }
 
 struct NameDefinition {
@@ -256,7 +198,7 @@ mod tests {
     }
 
     fn faults(files: &[(&str, &str)]) -> Vec<String> {
-        names(files).faults_beside(&[], &[])
+        names(files).faults_beside(&[])
     }
 
     #[test]
@@ -266,12 +208,12 @@ mod tests {
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].contains("more than one type `PendingBatch`"), "{found:?}");
         assert!(found[0].contains("c/src/a.rs, c/src/b.rs"), "{found:?}");
-        assert_eq!(names(&files).faults_beside(&[("c", "PendingBatch")], &[]), Vec::<String>::new());
+        assert_eq!(names(&files).faults_beside(&[("c", "PendingBatch")]), Vec::<String>::new());
     }
 
     #[test]
     fn a_listed_pair_that_is_no_more_may_not_stay_listed() {
-        let found = names(&[("c/src/a.rs", "struct A;")]).faults_beside(&[("c", "A")], &[]);
+        let found = names(&[("c/src/a.rs", "struct A;")]).faults_beside(&[("c", "A")]);
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].contains("take it out of TWICE"), "{found:?}");
     }
@@ -307,15 +249,20 @@ mod tests {
     }
 
     #[test]
-    fn a_doc_comment_that_opens_with_a_riddle_is_counted_and_the_count_may_only_fall() {
-        let text = "//! What this is.\n\n/// Of each plugin, its states.\nstruct A;\n/// The rows.\n/// What of them.\n\
-            struct B;\n// What for?\nstruct C;\n";
-        let names = names(&[("c/src/a.rs", text)]);
-        assert_eq!(names.faults_beside(&[], &[("c", 2)]), Vec::<String>::new());
-        assert!(
-            names.faults_beside(&[], &[("c", 1)])[0].contains("2 doc comments open with \"What\" or \"Of\"")
-        );
-        assert!(names.faults_beside(&[], &[("c", 3)])[0].contains("lower the 3"));
-        assert!(names.faults_beside(&[], &[("c", 2), ("gone", 1)])[0].contains("lower the 1"));
+    fn a_doc_comment_that_opens_with_a_riddle_is_a_fault_with_its_file_and_line() {
+        let text = "//! What this is.\n\n/// Of each plugin, its states.\nstruct A;\nmod b {\n    /// What a row has.\n    \
+            struct Row;\n}\n";
+        let found = faults(&[("c/src/a.rs", text)]);
+        let places: Vec<_> = found.iter().filter_map(|fault| fault.split_once(": the doc comment")).collect();
+        let wanted = " opens with \"What\" or \"Of\": begin with the subject";
+        assert_eq!(places, [("c/src/a.rs:1", wanted), ("c/src/a.rs:3", wanted), ("c/src/a.rs:6", wanted)]);
+        assert_eq!(found.len(), places.len(), "{found:?}");
+    }
+
+    #[test]
+    fn only_the_first_word_of_a_doc_comment_is_judged() {
+        let text = "/// The rows.\n/// What of them.\n///\n/// Of two kinds.\nstruct A;\n// What for?\nstruct B;\n\
+            /// Whatever is left.\nstruct C;\n/// Often.\nstruct D;\n";
+        assert_eq!(faults(&[("c/src/a.rs", text)]), Vec::<String>::new());
     }
 }
