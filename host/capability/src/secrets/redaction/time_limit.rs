@@ -36,7 +36,7 @@ impl AnswerPatience {
         Self { left: Some(Duration::ZERO) }
     }
 
-    /// What is left after these waited at the same time, each with a copy of this one.
+    /// Takes off the time of those who waited at the same time, each with a copy of this one.
     pub(super) fn is_spent_by(&mut self, copies: &[Self]) {
         self.left = copies.iter().map(|copy| copy.left).min().unwrap_or(self.left);
     }
