@@ -248,17 +248,18 @@ mod tests {
         let failed = State { status: Arc::new(status), ..testing::state(7, Change::Present) };
         shown.changed(&failed).await.unwrap();
         shown.explained().await.unwrap();
+        // With the header.
         assert_eq!(
             (shown.table.len(), shown.unexplained.len()),
-            (1, 1),
+            (2, 1),
             "the cause of another one was found"
         );
         is_found.store(true, Ordering::Relaxed);
         shown.explained().await.unwrap();
-        assert_eq!((shown.table.len(), shown.unexplained.len()), (2, 0));
+        assert_eq!((shown.table.len(), shown.unexplained.len()), (3, 0));
         assert!(shown.table.render().contains("out-of-memory"), "{}", shown.table.render());
         shown.explained().await.unwrap();
-        assert_eq!(shown.table.len(), 2, "once");
+        assert_eq!(shown.table.len(), 3, "once");
     }
 
     #[tokio::test]
