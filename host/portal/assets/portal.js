@@ -102,7 +102,7 @@
   // Between two looks; and a look takes at most a quarter of the time, so that a slow server is asked less often.
   const PAUSE = 1000;
   const SHARE = 4;
-  // What plugins make of a state comes after it, and so does the cause of a bad end.
+  // What plugins make of a state comes after it.
   const AFTERMATH = [2500, 6000];
 
   const touched = new WeakSet();
@@ -332,7 +332,7 @@
   // One connection a browser, and none while nobody looks. Of the pages that somebody looks at, one holds the stream and
   // a lock, and tells the others. The browser gives the lock to another page once this one is hidden, closed or gone.
   // Where a browser has no locks, each page has a stream of its own.
-  function follow(onState) {
+  function follow(onState, onCauses) {
     const reader = document.querySelector(".person b");
     // What somebody else may see is for the pages that they have opened.
     // Pages of an older controller tell one another something else.
@@ -357,7 +357,8 @@
     const renew = renewal({
       done: (late, pause) => {
         [trouble, waits] = ["", late];
-        pace = pause < 3 * PAUSE ? "Live" : `Live, every ${Math.round(pause / 1000)} s`;
+        const [every, takes] = [pause, pause / SHARE].map((ms) => Math.round(ms / 1000));
+        pace = pause < 3 * PAUSE ? "Live" : `Live, every ${every} s: the server takes ${takes} s for this page`;
         show();
       },
       failed: (why) => {
@@ -372,6 +373,8 @@
       if (type === "state" && seq > last.seq) {
         last = { id, seq };
         onState(JSON.parse(data), renew);
+      } else if (type === "causes") {
+        onCauses(renew);
       } else if (type === "position" && seq > last.seq) {
         last = { id, seq };
       } else if (type === "open" || type === "waiting" || type === "refused") {
@@ -418,6 +421,7 @@
             from = { id: lastEventId, seq: Number(data) };
             tell({ type: "position", ...from });
           });
+          source.addEventListener("causes", () => tell({ type: "causes" }));
           source.addEventListener("reset", () => tell({ type: "reset" }));
         };
         const close = () => {
@@ -502,6 +506,9 @@
       renew.soon();
       aftermath.forEach(clearTimeout);
       aftermath = AFTERMATH.map((ms) => setTimeout(renew.soon, ms));
+    }, (renew) => {
+      // A cause comes without a state, some seconds after the one that ended its object.
+      if (uid || document.querySelector("[data-label='Cause']")) renew.soon();
     });
 
     // Said aloud now and then, not for each change.

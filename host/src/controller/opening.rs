@@ -216,6 +216,10 @@ impl Views for OpeningViews {
         self.views()?.newest()
     }
 
+    fn outcome_news(&self) -> Result<watch::Receiver<u64>, ViewError> {
+        self.views()?.outcome_news()
+    }
+
     fn retention_holds(&self) -> Vec<HeldView> {
         self.views.get().map(|views| views.retention_holds()).unwrap_or_default()
     }

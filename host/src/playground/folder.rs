@@ -124,7 +124,9 @@ pub fn configure(data: &Path, receiver: &str, signs_in: bool) -> Result<()> {
     let credentials = if signs_in { "token" } else { "controller" };
     write(&config.join("host.yaml"), &format!("{host}      submit: {{credentials: {credentials}}}\n"))?;
     write(&config.join("templates.yaml"), TEMPLATES)?;
-    write(&config.join("plugins.yaml"), &PLUGINS.replace("start: now", "start: beginning"))
+    // Its jobs end within seconds, and so do people's visits.
+    let plugins = PLUGINS.replace("start: now", "start: beginning").replace("settle: 10s", "settle: 2s");
+    write(&config.join("plugins.yaml"), &plugins.replace("tick: {every: 10s}", "tick: {every: 3s}"))
 }
 
 /// Creates a key, and sets in the settings that it signs the trail.

@@ -92,6 +92,8 @@ struct PhasesInner {
     /// Why it can't be used.
     trouble: Mutex<Option<String>>,
     outcomes: Mutex<CountedOutcomes>,
+    /// Grows whenever words were stored.
+    stored_words: watch::Sender<u64>,
 }
 
 /// Outcomes that were explained, by source and cause.
@@ -108,8 +110,10 @@ impl PhaseIndex {
     /// Opens nothing: the follower does that.
     pub fn new(path: PathBuf) -> Self {
         let (table, trouble, outcomes) = (Mutex::new(None), Mutex::new(None), Mutex::default());
-        let (through, wanted) = (watch::Sender::new(0), Notify::new());
-        Self { inner: Arc::new(PhasesInner { path, table, through, wanted, trouble, outcomes }) }
+        let (through, wanted, stored_words) = (watch::Sender::new(0), Notify::new(), watch::Sender::new(0));
+        Self {
+            inner: Arc::new(PhasesInner { path, table, through, wanted, trouble, outcomes, stored_words }),
+        }
     }
 
     /// Why it can't be used; `None` while it can.
@@ -210,6 +214,7 @@ impl PhaseIndex {
     pub async fn keep_causes(&self, explained: Vec<(OpenOutcome, Option<CauseKind>)>) -> StoreResult<()> {
         let kept = explained.clone();
         self.with(move |table| table.keep_causes(&explained)).await?;
+        self.inner.stored_words.send_modify(|count| *count += 1);
         let mut outcomes = self.inner.outcomes.lock().unwrap_or_else(PoisonError::into_inner);
         let after = outcomes.counted_after.unwrap_or(Seq::MAX);
         for (outcome, kind) in kept.into_iter().filter(|(it, _)| it.is_new && it.seq > after) {
@@ -218,6 +223,11 @@ impl PhaseIndex {
             }
         }
         Ok(())
+    }
+
+    /// Changes whenever words were stored, for those who show them: no state comes with a word.
+    pub fn outcome_news(&self) -> watch::Receiver<u64> {
+        self.inner.stored_words.subscribe()
     }
 
     /// Outcomes since this process opened the index.

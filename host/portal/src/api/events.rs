@@ -5,6 +5,9 @@
 //! because the next state may take long. States that a client may not see are skipped: once a second, and
 //! after the last of them, it gets the stream's position, so that it does not resume before them.
 //!
+//! A cause is found after the state with which its object ended, so clients are told when causes were found,
+//! and look again.
+//!
 //! A client's position may belong to another journal, because this one was replaced by an older copy, which
 //! may have grown since. Then the client gets a `reset`, and the stream continues from the journal's newest
 //! position. A position that is newer than the journal may also come from a replica that is ahead: the stream
@@ -48,6 +51,8 @@ const CHECK: Duration = Duration::from_secs(30);
 const AWAITED_FOR: Duration = Duration::from_secs(10);
 /// How often a client that sees none of the new states gets the stream's position.
 const POSITION_EVERY: Duration = Duration::from_secs(1);
+/// How often a client hears at most that causes were found: a burst of failures is explained in parts.
+const CAUSES_EVERY: Duration = Duration::from_millis(500);
 /// A stream that lags by this many states reads them from disk.
 const FAR_BEHIND: u64 = 1024;
 /// After such a long pause, rights are checked before anything is shown.
@@ -60,6 +65,10 @@ struct LiveEvents {
     checked: Instant,
     views: Arc<dyn Views>,
     newest: watch::Receiver<Seq>,
+    outcome_news: watch::Receiver<u64>,
+    /// Whether causes were found that the client has not heard of, and when it last heard of some.
+    has_new_causes: bool,
+    causes_told: Instant,
     stop: CancellationToken,
     after: Seq,
     states: VecDeque<RawState>,
@@ -101,7 +110,7 @@ pub(crate) async fn events(
         )
     })?;
     let visible = ViewerVisibility::new(&app, &viewer);
-    let newest = app.views.newest()?;
+    let (newest, outcome_news) = (app.views.newest()?, app.views.outcome_news()?);
     let now = *newest.borrow();
     let known = seen.or(asked);
     let first = first_event(&*app.views, known, now).await;
@@ -121,6 +130,9 @@ pub(crate) async fn events(
         checked: Instant::now(),
         views: app.views,
         newest,
+        outcome_news,
+        has_new_causes: false,
+        causes_told: Instant::now(),
         stop: app.stop,
         after: from,
         states: VecDeque::new(),
@@ -197,7 +209,7 @@ impl LiveEvents {
             }
         }
         loop {
-            if let Some(event) = self.position() {
+            if let Some(event) = self.position().or_else(|| self.found_causes()) {
                 return Some(event);
             }
             if let Some(state) = self.states.pop_front() {
@@ -252,6 +264,21 @@ impl LiveEvents {
         Some(Event::default().event("position").id(position.to_string()).data(position.seq.to_string()))
     }
 
+    /// That causes were found, and not whose. It has no id: a client resumes after the state before.
+    fn found_causes(&mut self) -> Option<Event> {
+        if self.causes_told.elapsed() < CAUSES_EVERY {
+            return None;
+        }
+        let has_more = self.outcome_news.has_changed().unwrap_or_default();
+        if !std::mem::take(&mut self.has_new_causes) && !has_more {
+            return None;
+        }
+        self.outcome_news.mark_unchanged();
+        self.causes_told = Instant::now();
+        // A browser drops an event without data.
+        Some(Event::default().event("causes").data("found"))
+    }
+
     /// `None` ends the stream: what was shown before may no longer be shown, or the check failed.
     async fn shows(&mut self, state: &RawState) -> Option<bool> {
         self.check(CHECK).await?;
@@ -299,6 +326,12 @@ impl LiveEvents {
         tokio::select! {
             () = self.stop.cancelled() => None,
             () = tokio::time::sleep_until(self.told + POSITION_EVERY), if self.hidden.is_some() => Some(()),
+            () = tokio::time::sleep_until(self.causes_told + CAUSES_EVERY), if self.has_new_causes => Some(()),
+            changed = self.outcome_news.changed(), if !self.has_new_causes => {
+                changed.ok()?;
+                self.has_new_causes = true;
+                Some(())
+            }
             changed = self.newest.changed() => {
                 changed.ok()?;
                 self.check(PAUSE).await

@@ -99,6 +99,26 @@ async fn without_a_position_the_stream_tells_its_own_and_gives_only_what_comes()
 }
 
 #[tokio::test]
+async fn a_stream_tells_that_causes_were_found_at_most_now_and_then_and_goes_on_where_it_was() {
+    let fake = Arc::new(FakeViews::default());
+    let mut stream = EventStream::open(&with(fake.clone()), "/api/v1/events?after=17", None).await;
+    assert_eq!(stream.next().await.1, "18");
+    let began = tokio::time::Instant::now();
+    // A burst of failures is explained in parts.
+    for _ in 0..100 {
+        fake.outcome_news.send_modify(|count| *count += 1);
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(stream.next().await, ("causes".into(), String::new(), "found".into()), "it has no position");
+    fake.outcome_news.send_modify(|count| *count += 1);
+    assert_eq!(stream.next().await.0, "causes", "news is not lost while clients are spared");
+    assert!(began.elapsed() >= Duration::from_millis(500), "the second waits: {:?}", began.elapsed());
+    let object = fake::object("Job", "research", "next", "uid-next");
+    fake.push(fake::state(19, &object, Change::Present, 1000, fake::status("Queued", "", "")));
+    assert_eq!(stream.next().await.1, "19");
+}
+
+#[tokio::test]
 async fn a_position_that_the_journal_has_not_reached_is_reset() {
     let mut stream =
         EventStream::open(&with(Arc::new(FakeViews::default())), "/api/v1/events", Some("5000")).await;

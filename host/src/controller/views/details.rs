@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt, stream};
 use kubewitness_capability::{AnswerPatience, RedactionError};
 use kubewitness_core::clock::Clock;
 use kubewitness_core::events;
@@ -19,6 +21,9 @@ use super::{HostViews, unavailable};
 
 /// How many states of one object a list reads.
 const STATES: usize = 256;
+/// How many documents are read at the same time for one page, as many as there are readers of the journal's file. One
+/// after another, a page of some hundred rows waits for as many answers of the store.
+pub(super) const READ_AHEAD: usize = 4;
 
 impl HostViews {
     /// Times run until the moment of the objects, or until now.
@@ -32,12 +37,17 @@ impl HostViews {
         let states: Vec<Arc<State>> = stories.values().flatten().cloned().collect();
         let deliveries = self.told_of(&states).await?;
         let now_ms = at_ms.unwrap_or_else(|| self.clock.now_ms());
+        let mut documents = self.cut_documents(&stories).await?;
         let (mut patience, mut objects) = (AnswerPatience::of_a_list(), AboutSecrets::new());
+        let events = stories.iter().filter(|(_, states)| newest_event(states).is_some());
+        let events = events.filter_map(|(row, _)| documents.get(row));
+        self.find_objects(events, &mut objects, &mut patience).await?;
         for view in views {
             let Some(states) = stories.get(&view.seq) else { continue };
+            let document = documents.remove(&view.seq);
             let (event, about) = match newest_event(states) {
-                Some(last) => self.event(last, &mut objects, &mut patience).await?,
-                None => (None, self.about(states.last()).await?),
+                Some(last) => self.event(last, document, &mut objects, &mut patience).await?,
+                None => (None, self.about(document).await?),
             };
             let times = if event.is_some() { PhaseTimes::default() } else { PhaseTimes::of(states, now_ms) };
             let is_cut =
@@ -56,35 +66,60 @@ impl HostViews {
         Ok(())
     }
 
-    /// Reads an Event once, for what it tells and for what a page shows of it besides.
+    /// The parts of the rows' newest documents that a page shows, by row. A few are read at the same time.
+    async fn cut_documents(
+        &self,
+        stories: &HashMap<Seq, Vec<Arc<State>>>,
+    ) -> Result<HashMap<Seq, Bytes>, ViewError> {
+        // Without the key no Event is shown.
+        let is_ready = self.redaction()?.ready().is_ok();
+        let newest = stories.iter().filter_map(|(row, states)| {
+            let event = newest_event(states);
+            let last = event.or_else(|| states.last())?;
+            (is_ready || event.is_none()).then(|| (*row, last.clone(), event.is_some()))
+        });
+        let newest: Vec<_> = newest.collect();
+        let read = newest.into_iter().map(|(row, last, is_event)| self.cut_document(row, last, is_event));
+        let cut: Vec<_> = stream::iter(read).buffer_unordered(READ_AHEAD).try_collect().await?;
+        Ok(cut.into_iter().filter_map(|(row, document)| Some((row, document?))).collect())
+    }
+
+    async fn cut_document(
+        &self,
+        row: Seq,
+        last: Arc<State>,
+        is_event: bool,
+    ) -> Result<(Seq, Option<Bytes>), ViewError> {
+        let document = self.last_document(&last).await?;
+        let cut = match is_event {
+            // Retention may have taken it meanwhile.
+            true if document.is_empty() => None,
+            true => Some(events::cut(&document).unwrap_or(document)),
+            // The same as for a state without a document.
+            false => DocumentFacts::cut(&document),
+        };
+        Ok((row, cut.map(Bytes::from)))
+    }
+
+    /// Reads an Event once, for what it tells and for what a page shows of it besides. Without its message it
+    /// tells nothing.
     async fn event(
         &self,
         last: &State,
+        document: Option<Bytes>,
         objects: &mut AboutSecrets,
         patience: &mut AnswerPatience,
     ) -> Result<(Option<EventView>, DocumentFacts), ViewError> {
-        // Without its message it tells nothing.
-        if self.redaction()?.ready().is_err() {
-            return Ok((None, DocumentFacts::default()));
-        }
-        let document = self.last_document(last).await?;
-        // Retention may have taken it meanwhile.
-        if document.is_empty() {
-            return Ok((None, DocumentFacts::default()));
-        }
-        let shown = self.shown_event(document.into(), objects, patience).await?;
+        let Some(document) = document else { return Ok((None, DocumentFacts::default())) };
+        let shown = self.shown_event(document, objects, patience).await?;
         let event = events::read(&shown, &last.object, last.seq, last.observed_ms);
         Ok((event, DocumentFacts::read(&shown)))
     }
 
     /// Reads the facts of a document that a page of objects shows.
-    async fn about(&self, last: Option<&Arc<State>>) -> Result<DocumentFacts, ViewError> {
-        let Some(last) = last else { return Ok(DocumentFacts::default()) };
-        // The same as for a state without a document.
-        let Some(cut) = DocumentFacts::cut(&self.last_document(last).await?) else {
-            return Ok(DocumentFacts::default());
-        };
-        match self.redaction()?.redact(cut.into(), &party()).await {
+    async fn about(&self, document: Option<Bytes>) -> Result<DocumentFacts, ViewError> {
+        let Some(document) = document else { return Ok(DocumentFacts::default()) };
+        match self.redaction()?.redact(document, &party()).await {
             Ok(shown) => Ok(DocumentFacts::read(&shown)),
             Err(RedactionError::Withheld(_)) => Ok(DocumentFacts::default()),
             Err(error @ RedactionError::Key(_)) => Err(unavailable(error)),

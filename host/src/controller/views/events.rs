@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt, stream};
 use kubewitness_capability::AnswerPatience;
 use kubewitness_core::events;
 use kubewitness_core::ports::{DocumentReader, RawState};
@@ -11,6 +12,7 @@ use kubewitness_core::redact::SecretDigests;
 use kubewitness_core::views::{EventView, ViewError};
 use kubewitness_core::{Change, ObjectRef, State};
 
+use super::details::READ_AHEAD;
 use super::redacted::party;
 use super::{HostViews, unavailable};
 
@@ -37,25 +39,42 @@ impl HostViews {
             return Ok(Vec::new());
         }
         let (mut told, mut objects) = (Vec::new(), AboutSecrets::new());
-        for state in states.into_iter().rev().map(RawState::unredacted) {
-            // Retention may have removed it meanwhile.
-            let Some(document) = self.journal.document(state.seq).await.map_err(unavailable)? else {
-                continue;
-            };
+        let read = states.into_iter().rev().map(|state| self.cut_event(state.unredacted()));
+        let cut: Vec<_> = stream::iter(read).buffered(READ_AHEAD).try_collect().await?;
+        // Retention may have removed some meanwhile.
+        let cut: Vec<_> = cut.into_iter().flatten().collect();
+        self.find_objects(cut.iter().map(|(_, document)| document), &mut objects, patience).await?;
+        for (state, document) in cut {
             let document = self.shown_event(document, &mut objects, patience).await?;
             told.extend(events::read(&document, &state.object, state.seq, state.observed_ms));
         }
         Ok(events::fold(told))
     }
 
-    /// The document of an Event as people may read it.
+    async fn cut_event(&self, state: Arc<State>) -> Result<Option<(Arc<State>, Bytes)>, ViewError> {
+        let document = self.journal.document(state.seq).await.map_err(unavailable)?;
+        Ok(document.map(|document| (state, events::cut(&document).map_or(document, Bytes::from))))
+    }
+
+    /// Finds the secrets of the objects that these Events are about.
+    pub(super) async fn find_objects(
+        &self,
+        events: impl Iterator<Item = &Bytes>,
+        objects: &mut AboutSecrets,
+        patience: &mut AnswerPatience,
+    ) -> Result<(), ViewError> {
+        let redaction = self.redaction()?;
+        let found = redaction.find_objects(&self.journal, events, objects, &party(), patience).await;
+        found.map_err(unavailable)
+    }
+
+    /// The parts of an Event as people may read them.
     pub(super) async fn shown_event(
         &self,
         document: Bytes,
         objects: &mut AboutSecrets,
         patience: &mut AnswerPatience,
     ) -> Result<Bytes, ViewError> {
-        let document = events::cut(&document).map_or(document, Bytes::from);
         let shown = self.redaction()?.event(&self.journal, document, objects, &party(), patience).await;
         shown.map_err(unavailable)
     }

@@ -420,6 +420,10 @@ impl Views for HostViews {
         Ok(self.journal.newest())
     }
 
+    fn outcome_news(&self) -> Result<watch::Receiver<u64>, ViewError> {
+        Ok(self.phases.outcome_news())
+    }
+
     fn retention_holds(&self) -> Vec<HeldView> {
         retention_holds::hold_views(&self.shared, self.clock.now_ms())
     }

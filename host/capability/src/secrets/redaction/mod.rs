@@ -11,12 +11,13 @@ mod quoting;
 mod threads;
 mod time_limit;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures::future::try_join_all;
 use kubewitness_core::config::{HostSpec, ManifestFault, RedactionSpec, SecretRef, SourceSpec};
 use kubewitness_core::files::{self, KEY_BYTES, KeyOrigin};
 use kubewitness_core::ports::{DocumentReader, JournalError, PartyShares};
@@ -209,6 +210,32 @@ impl SecretRedaction {
             None => redact(unknown()).await,
         };
         Ok(shown.map_err(RedactionError::from)??)
+    }
+
+    /// Finds the secrets of the objects that these Events are about, a few at the same time: one after another, the
+    /// store's answers for a page of Events add up to seconds on a busy machine.
+    pub async fn find_objects(
+        &self,
+        documents: &dyn DocumentReader,
+        events: impl Iterator<Item = &Bytes>,
+        objects: &mut HashMap<ObjectRef, Arc<SecretDigests>>,
+        party: &ThreadParty,
+        patience: &mut AnswerPatience,
+    ) -> Result<(), JournalError> {
+        let about: HashSet<_> = events.filter_map(|event| redact::about(event)).collect();
+        let about: Vec<_> = about.into_iter().filter(|object| !objects.contains_key(object)).collect();
+        for part in about.chunks(TURNS) {
+            let mut copies = vec![patience.clone(); part.len()];
+            let searches = part.iter().zip(&mut copies);
+            let searches =
+                searches.map(|(object, patience)| self.of_object(documents, object, party, patience));
+            let found = try_join_all(searches).await?;
+            patience.is_spent_by(&copies);
+            let secrets =
+                found.into_iter().map(|found| found.unwrap_or_else(|| Arc::new(SecretDigests::unknown())));
+            objects.extend(part.iter().cloned().zip(secrets));
+        }
+        Ok(())
     }
 
     /// The document with each of its own secrets replaced by a digest. To show the text of an Event, use

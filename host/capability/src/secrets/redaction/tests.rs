@@ -1,5 +1,6 @@
 //! Tests of what redaction makes of documents, statuses and Events.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use kubewitness_core::document;
@@ -354,4 +355,70 @@ async fn events_of_a_list_wait_no_longer_than_the_list_and_the_next_list_has_the
     assert!(text.contains("no login with redacted:") && !text.contains("4711"), "{text}");
     let _held = all_turns();
     assert!(told(&mut AnswerPatience::none(), &mut HashMap::new()).await.contains("no login"), "it is kept");
+}
+
+/// Documents that notes how many questions it is asked at the same time.
+#[derive(Default)]
+struct CountingDocuments {
+    open: AtomicUsize,
+    most: AtomicUsize,
+}
+
+#[async_trait]
+impl DocumentReader for CountingDocuments {
+    async fn document(&self, _: Seq) -> Result<Option<Bytes>, JournalError> {
+        Ok(Some(Bytes::from_static(br#"{"kind":"Job"}"#)))
+    }
+
+    async fn document_before(&self, _: Seq) -> Result<Option<Bytes>, JournalError> {
+        Ok(None)
+    }
+
+    async fn newest_of(&self, object: &ObjectRef) -> Result<Vec<Seq>, JournalError> {
+        let open = self.open.fetch_add(1, Ordering::Relaxed) + 1;
+        self.most.fetch_max(open, Ordering::Relaxed);
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+        self.open.fetch_sub(1, Ordering::Relaxed);
+        Ok(vec![object.uid.parse().unwrap()])
+    }
+}
+
+#[tokio::test]
+async fn objects_of_a_page_of_events_are_looked_up_a_few_at_the_same_time_and_each_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let redaction = SecretRedaction::open(&HostSpec::default(), folder.path()).await.unwrap();
+    let event = |uid: usize| {
+        let about = json!({"apiVersion": "batch/v1", "kind": "Job", "name": "a", "namespace": "team",
+            "uid": uid.to_string()});
+        Bytes::from(json!({"apiVersion": "v1", "kind": "Event", "involvedObject": about}).to_string())
+    };
+    let events: Vec<_> = (0..30).map(|number| event(number % 10)).collect();
+    let (documents, mut objects) = (CountingDocuments::default(), HashMap::new());
+    let mut patience = AnswerPatience::of_a_request();
+    let find =
+        redaction.find_objects(&documents, events.iter(), &mut objects, &ThreadParty::Anybody, &mut patience);
+    find.await.unwrap();
+    assert_eq!(objects.len(), 10);
+    assert_eq!(documents.most.load(Ordering::Relaxed), TURNS, "not one after another, and not all at once");
+}
+
+#[tokio::test]
+async fn short_documents_give_the_runtime_a_turn_now_and_then_and_not_each_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let redaction = SecretRedaction::open(&HostSpec::default(), folder.path()).await.unwrap();
+    let document = Bytes::from(json!({"kind": "Job", "metadata": {"name": "a".repeat(1_000)}}).to_string());
+    let mut turns = 0;
+    for _ in 0..200 {
+        // The runtime's own bound of what a task may do in one turn is no matter here.
+        tokio::task::yield_now().await;
+        let redact = redaction.redact(document.clone(), &ThreadParty::Anybody);
+        let mut redact = std::pin::pin!(redact);
+        turns += usize::from(futures::poll!(redact.as_mut()).is_pending());
+        if turns > 20 {
+            break;
+        }
+    }
+    assert!((1..=20).contains(&turns), "{turns} of 200");
 }

@@ -5,6 +5,7 @@
 //! with the most requests does not delay the others.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::available_parallelism;
 
@@ -13,6 +14,8 @@ use tokio::sync::oneshot;
 
 /// A usual Job of 5 KiB takes less time than a switch between threads.
 const SHORT_BYTES: usize = 8 << 10;
+/// After so much in short ones the runtime's other tasks have a turn.
+const YIELD_BYTES: usize = 64 << 10;
 /// At least two, so that no party has all of them.
 const LEAST: usize = 2;
 /// Longer documents leave one thread free for shorter ones, which take some milliseconds.
@@ -43,7 +46,11 @@ impl ThreadParty {
 }
 
 #[derive(Clone)]
-pub(super) struct RedactionThreads(Arc<Mutex<WorkQueue>>);
+pub(super) struct RedactionThreads {
+    queue: Arc<Mutex<WorkQueue>>,
+    /// The bytes of all short documents so far.
+    short_bytes: Arc<AtomicUsize>,
+}
 
 type ThreadWork = Box<dyn FnOnce() + Send>;
 
@@ -80,7 +87,7 @@ impl Default for RedactionThreads {
 impl RedactionThreads {
     pub(super) fn of(places: usize) -> Self {
         let queue = WorkQueue { long: places, medium: 1, share: places / 2, lines: VecDeque::new() };
-        Self(Arc::new(Mutex::new(queue)))
+        Self { queue: Arc::new(Mutex::new(queue)), short_bytes: Arc::default() }
     }
 
     /// Runs `work`, whose cost is so many bytes. It is skipped if nobody waits for it when its turn comes.
@@ -119,8 +126,12 @@ impl RedactionThreads {
         };
         if bytes <= SHORT_BYTES {
             work();
-            // Many short ones are a long one.
-            tokio::task::yield_now().await;
+            // Many short ones are a long one. To yield after each would make a page wait for everything else that
+            // the process does, as often as it has rows.
+            let before = self.short_bytes.fetch_add(bytes, Ordering::Relaxed);
+            if before / YIELD_BYTES != before.wrapping_add(bytes) / YIELD_BYTES {
+                tokio::task::yield_now().await;
+            }
         } else {
             let size = if bytes <= MEDIUM_BYTES { DocumentSize::Medium } else { DocumentSize::Long };
             self.lock().line(party).waiting.push_back((size, Box::new(work)));
@@ -148,7 +159,7 @@ impl RedactionThreads {
     }
 
     fn lock(&self) -> MutexGuard<'_, WorkQueue> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -17,6 +17,7 @@ const PAUSE: Duration = Duration::from_secs(2);
 const NAMESPACES: usize = 1024;
 
 /// The remaining time for which an answer waits for long documents.
+#[derive(Clone)]
 pub struct AnswerPatience {
     /// `None`: as long as a request may take.
     left: Option<Duration>,
@@ -33,6 +34,11 @@ impl AnswerPatience {
 
     pub(super) fn none() -> Self {
         Self { left: Some(Duration::ZERO) }
+    }
+
+    /// Takes off the time of those who waited at the same time, each with a copy of this one.
+    pub(super) fn is_spent_by(&mut self, copies: &[Self]) {
+        self.left = copies.iter().map(|copy| copy.left).min().unwrap_or(self.left);
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -78,6 +84,22 @@ impl SlowNamespaces {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn those_who_wait_at_the_same_time_spend_the_time_of_the_longest() {
+        let mut patience = AnswerPatience::of_a_list();
+        let mut copies = vec![patience.clone(); 3];
+        for (copy, waited) in copies.iter_mut().zip([0, 100, 50]) {
+            copy.wait(tokio::time::sleep(Duration::from_millis(waited))).await;
+        }
+        patience.is_spent_by(&copies);
+        assert_eq!(patience.left, Some(A_LIST - Duration::from_millis(100)));
+        let mut endless = AnswerPatience::of_a_request();
+        endless.is_spent_by(&[AnswerPatience::of_a_request()]);
+        assert_eq!(endless.left, None);
+        patience.is_spent_by(&[]);
+        assert_eq!(patience.left, Some(A_LIST - Duration::from_millis(100)));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn all_that_a_list_waits_for_has_one_time_and_what_is_there_needs_none() {

@@ -138,6 +138,9 @@ pub trait Views: Send + Sync {
     /// Follows the newest position. It is an error before the journal is open, because no position is known
     /// yet.
     fn newest(&self) -> Result<watch::Receiver<Seq>, ViewError>;
+    /// Changes whenever causes of outcomes were found. They are found some seconds after the states, so who
+    /// shows them has to look again.
+    fn outcome_news(&self) -> Result<watch::Receiver<u64>, ViewError>;
     /// Lists the holders that block retention, as in [`StatusView::held`]. Read for each page view.
     fn retention_holds(&self) -> Vec<HeldView>;
     /// Whether this process is ready (for `/readyz`), or why not. It is ready if the journal is open and

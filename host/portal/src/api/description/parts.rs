@@ -79,6 +79,7 @@ pub(super) fn describe() -> Value {
             "Server-sent events. `state`: the id is the position and a mark of what stands there, the data a state as JSON. \
              `position`: comes first where no position is given; the data is the position after which the stream begins. \
              `reset`: the journal has not what stood at the position asked for; the data is its newest position. \
+             `causes`: causes of outcomes were found; lists that show them are to be asked again. It has no id. \
              `Kubewitness-Notice` tells where retention has removed states after the position.",
         );
     api.operation(

@@ -82,6 +82,7 @@ fn of_the_other(object: &ObjectRef) -> EventView {
 pub struct TenantPortal {
     pub states: Mutex<Vec<Arc<State>>>,
     pub newest: watch::Sender<Seq>,
+    pub outcome_news: watch::Sender<u64>,
     pub replays: Mutex<Vec<ReplayRequest>>,
     pub pauses: Mutex<Vec<(String, bool, PauseRequest)>>,
     pub muted: Mutex<Vec<(MuteView, bool)>>,
@@ -116,6 +117,7 @@ impl Default for TenantPortal {
         let states: Vec<_> = TENANTS.into_iter().flat_map(story).map(Arc::new).collect();
         Self {
             newest: watch::Sender::new(14),
+            outcome_news: watch::Sender::new(0),
             states: Mutex::new(states),
             replays: Mutex::default(),
             pauses: Mutex::default(),
@@ -561,6 +563,10 @@ impl Views for TenantPortal {
 
     fn newest(&self) -> Result<watch::Receiver<Seq>, ViewError> {
         Ok(self.newest.subscribe())
+    }
+
+    fn outcome_news(&self) -> Result<watch::Receiver<u64>, ViewError> {
+        Ok(self.outcome_news.subscribe())
     }
 
     fn retention_holds(&self) -> Vec<HeldView> {

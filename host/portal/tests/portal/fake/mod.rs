@@ -39,6 +39,7 @@ pub struct FakeViews {
     pub paused: Mutex<Option<PausedView>>,
     pub mutes: Mutex<Vec<MuteView>>,
     pub newest: watch::Sender<Seq>,
+    pub outcome_news: watch::Sender<u64>,
     /// Documents of states, where others than those of every story are wanted.
     pub documents: Mutex<BTreeMap<Seq, String>>,
     /// Objects that lists of the kind `Job` have beside the usual ones.
@@ -59,6 +60,7 @@ impl Default for FakeViews {
         let states = story();
         Self {
             newest: watch::Sender::new(states.len() as u64),
+            outcome_news: watch::Sender::new(0),
             states: Mutex::new(states),
             more: Mutex::default(),
             empty: false,
@@ -461,6 +463,10 @@ impl Views for FakeViews {
             true => Err(ViewError::Unavailable("the journal is being opened".into())),
             false => Ok(self.newest.subscribe()),
         }
+    }
+
+    fn outcome_news(&self) -> Result<watch::Receiver<u64>, ViewError> {
+        Ok(self.outcome_news.subscribe())
     }
 
     fn retention_holds(&self) -> Vec<HeldView> {

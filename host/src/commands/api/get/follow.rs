@@ -4,9 +4,10 @@
 //! already shown is recognized by its position. The stream neither evaluates selectors and indexes nor has
 //! details: if one of these is requested, each changed object is looked up again.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use anyhow::Result;
+use kubewitness_core::story::outcomes;
 use kubewitness_core::views::{GoneFilter, ObjectQuery, ObjectView};
 use kubewitness_core::{Change, Seq, State};
 use serde::Serialize;
@@ -25,6 +26,9 @@ const LAID_OUT_BY: usize = 200;
 
 /// The most objects with one name that are searched for the one of a state.
 const OF_A_NAME: usize = 100;
+
+/// How many ended objects are looked up again for their causes: the newest.
+const UNEXPLAINED: usize = 32;
 
 /// One change for programs: the object as a list shows it, and the change.
 #[derive(Serialize)]
@@ -46,11 +50,13 @@ async fn go_on(client: &ApiClient, asked: &GetQuery) -> CommandResult {
     loop {
         match live.next().await? {
             StreamEvent::State(state, _) => shown.changed(&state).await?,
+            StreamEvent::Causes => shown.explained().await?,
             // The rows belong to another history, and the stream says nothing about what came before its
             // position.
             StreamEvent::Replaced(_) => {
                 note!("kubewitness: the journal was replaced: what it has now is shown");
                 shown.rows.clear();
+                shown.unexplained.clear();
                 once_open(async || shown.first().await).await?;
             }
         }
@@ -65,11 +71,13 @@ struct ShownObject<'a> {
     table: TextTable,
     /// By uid, the position of the state that is shown.
     rows: HashMap<String, Seq>,
+    /// Shown ends whose causes are not known yet, oldest first.
+    unexplained: VecDeque<State>,
 }
 
 impl<'a> ShownObject<'a> {
     fn new(client: &'a ApiClient, asked: &'a GetQuery) -> Self {
-        Self { client, asked, table: asked.table(), rows: HashMap::new() }
+        Self { client, asked, table: asked.table(), rows: HashMap::new(), unexplained: VecDeque::new() }
     }
 
     async fn first(&mut self) -> Result<()> {
@@ -117,10 +125,38 @@ impl<'a> ShownObject<'a> {
         if !matches && known.is_none() {
             return Ok(());
         }
-        let details = found.and_then(|view| view.details);
-        self.show(&ObjectView { details, ..ObjectView::from(state) }, state.change).await?;
+        let (details, cause) = found.map_or((None, None), |view| (view.details, view.cause));
+        self.show(&ObjectView { details, cause, ..ObjectView::from(state) }, state.change).await?;
+        let known = self.unexplained.len();
+        self.unexplained.retain(|other| other.object.uid != uid);
+        let was_open = self.unexplained.len() < known;
+        let is_open = outcomes::is_bad_end(state) || (over && was_open);
+        if cause.is_none() && is_open && self.asked.has_causes() {
+            self.unexplained.push_back(state.clone());
+            if self.unexplained.len() > UNEXPLAINED {
+                self.unexplained.pop_front();
+            }
+        }
         if over || !matches {
             self.rows.remove(uid);
+        }
+        Ok(())
+    }
+
+    /// Shows ended objects once more whose causes are known by now.
+    async fn explained(&mut self) -> Result<()> {
+        for state in std::mem::take(&mut self.unexplained) {
+            let over = state.change == Change::Gone;
+            let found = self.looked_up(&state, over).await?;
+            match found.filter(|view| view.cause.is_some() && view.seq == state.seq) {
+                Some(view) => {
+                    self.show(&view, state.change).await?;
+                    if over {
+                        self.rows.remove(&view.object.uid);
+                    }
+                }
+                None => self.unexplained.push_back(state),
+            }
         }
         Ok(())
     }
@@ -181,13 +217,50 @@ fn is_looked_up(query: &ObjectQuery) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use clap::Parser;
-    use kubewitness_core::ObjectRef;
-    use kubewitness_core::views::DetailsView;
+    use kubewitness_core::views::{CauseKind, DetailsView};
+    use kubewitness_core::{ObjectRef, Status};
 
     use super::*;
     use crate::cli::{Cli, Command};
     use crate::commands::api::testing;
+
+    #[tokio::test]
+    async fn the_row_of_a_failed_job_is_shown_once_more_when_its_cause_is_found() {
+        let is_found = Arc::new(AtomicBool::new(false));
+        let answer = is_found.clone();
+        let client = testing::client(move |_| {
+            let cause = answer.load(Ordering::Relaxed).then_some(CauseKind::OutOfMemory);
+            let object = ObjectRef { uid: "u".into(), ..ObjectRef::default() };
+            let details = Some(DetailsView::default());
+            serde_json::to_value([ObjectView { object, seq: 7, cause, details, ..ObjectView::default() }])
+                .unwrap()
+        })
+        .await;
+        let line = ["kubewitness", "get", "jobs", "-w", "-o", "wide"];
+        let Command::Get(args) = Cli::parse_from(line).command else { unreachable!("the command is `get`") };
+        let asked = GetQuery::all(&args.kind, &[], &args.list).unwrap().remove(0);
+        let mut shown = ShownObject::new(&client, &asked);
+        let status = Status { phase: "Failed".into(), terminal: true, ..Status::default() };
+        let failed = State { status: Arc::new(status), ..testing::state(7, Change::Present) };
+        shown.changed(&failed).await.unwrap();
+        shown.explained().await.unwrap();
+        // With the header.
+        assert_eq!(
+            (shown.table.len(), shown.unexplained.len()),
+            (2, 1),
+            "the cause of another one was found"
+        );
+        is_found.store(true, Ordering::Relaxed);
+        shown.explained().await.unwrap();
+        assert_eq!((shown.table.len(), shown.unexplained.len()), (3, 0));
+        assert!(shown.table.render().contains("out-of-memory"), "{}", shown.table.render());
+        shown.explained().await.unwrap();
+        assert_eq!(shown.table.len(), 3, "once");
+    }
 
     #[tokio::test]
     async fn a_wide_row_of_a_change_has_its_details() {

@@ -187,6 +187,11 @@ impl GetQuery {
         outcomes::may_have_causes(&self.kind) && !matches!(self.when, QueryTime::Outcome | QueryTime::At(_))
     }
 
+    /// Whether rows have causes: a column of the wide table, or a field of details.
+    pub fn has_causes(&self) -> bool {
+        self.query.details && self.shows_causes()
+    }
+
     fn is_wide(&self) -> bool {
         self.output == GetOutput::Wide
     }

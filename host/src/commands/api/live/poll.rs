@@ -11,9 +11,13 @@ use crate::commands::{CommandEnd, CommandResult};
 /// The pause between two looks. A person waits no longer than this for a change.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// Prints the result of `look`; with `watch`, repeats until Ctrl-C. A controller that becomes unreachable is
-/// reported once and retried.
+/// Prints the result of `look`; with `watch`, repeats until Ctrl-C or until its reader leaves. A controller
+/// that becomes unreachable is reported once and retried.
 pub async fn poll(watch: bool, look: impl AsyncFn() -> Result<String>) -> CommandResult {
+    print::until_reader_leaves(go_on(watch, look)).await
+}
+
+async fn go_on(watch: bool, look: impl AsyncFn() -> Result<String>) -> CommandResult {
     let mut shown = None;
     let mut is_away = false;
     loop {

@@ -24,6 +24,8 @@ const LONGEST_EVENT: usize = 4 << 20;
 pub(in crate::commands::api) enum StreamEvent {
     /// A state, and its JSON.
     State(Box<State>, String),
+    /// Causes of outcomes were found since the states with which objects ended.
+    Causes,
     /// The journal was replaced by one without the state at the requested position. The stream continues from
     /// this newest position.
     Replaced(Seq),
@@ -78,6 +80,8 @@ impl<'a> LiveStates<'a> {
                 let newest = event.data.trim().parse().context("reading a position of the stream")?;
                 Some(StreamEvent::Replaced(newest))
             }
+            // It is no position of the stream.
+            "causes" => return Ok(Some(StreamEvent::Causes)),
             _ => return Ok(None),
         };
         self.last = Some(event.id);

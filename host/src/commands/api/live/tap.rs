@@ -33,6 +33,7 @@ async fn go_on(client: &ApiClient, chosen: &TapFilter, after: Option<u64>) -> Co
                     print::line_of_many(&format!("{}\n", escaped_json(&json)))?;
                 }
             }
+            StreamEvent::Causes => {}
             StreamEvent::Replaced(newest) => bail!(
                 "the journal, whose newest position is {newest}, has not the position after which this command is to go on: \
                  the journal was replaced, or the position is wrong. Begin anew with --after 0"

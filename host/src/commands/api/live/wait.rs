@@ -116,7 +116,7 @@ impl WaitProgress {
                 StreamEvent::State(state, _) if self.named.is(&state.object, &self.namespace) => {
                     self.takes(&state)
                 }
-                StreamEvent::State(..) => None,
+                StreamEvent::State(..) | StreamEvent::Causes => None,
                 StreamEvent::Replaced(_) => {
                     // Positions of another journal can't be compared.
                     self.seen = 0;

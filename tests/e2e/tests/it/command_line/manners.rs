@@ -95,6 +95,12 @@ async fn output_fits_its_reader() {
         let pipe = format!("set -o pipefail; {} {line} -o json | head -c 1", kubewitness_binary()?.display());
         let output = Command::new("bash").args(["-c", &pipe]).kill_on_drop(true).output().await?;
         ensure!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        // One that looks again and again ends, too.
+        let watch = format!("status -w --server {}", lab.url());
+        let pipe =
+            format!("set -o pipefail; timeout 60 {} {watch} | head -c 1", kubewitness_binary()?.display());
+        let output = Command::new("bash").args(["-c", &pipe]).kill_on_drop(true).output().await?;
+        ensure!(output.status.success() && output.stderr.is_empty(), "{output:?}");
         lab.kubewitness.stop().await
     })
     .await;

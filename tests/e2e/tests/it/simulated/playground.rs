@@ -83,5 +83,13 @@ async fn agree(data: &std::path::Path) -> Result<()> {
     let notifications = lines("notifications.jsonl")?;
     let keys: HashSet<_> = notifications.iter().filter_map(|line| line["key"].as_str()).collect();
     ensure!(!keys.is_empty() && keys.len() == notifications.len(), "every notification has a key of its own");
+    // By default people hear of outcomes, and of each once.
+    let mut outcomes = HashSet::new();
+    for body in notifications.iter().map(|line| &line["body"]) {
+        let phase = body["phase"].as_str().unwrap_or_default();
+        let is_outcome = ["Succeeded", "Failed", "Cancelled", "Preempted", "Deleted"].contains(&phase);
+        ensure!(is_outcome, "somebody was told that a job is {phase}: {body}");
+        ensure!(outcomes.insert((body["uid"].to_string(), phase)), "somebody was told twice: {body}");
+    }
     Ok(())
 }
