@@ -21,8 +21,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use kubewitness_harness::{Scratch, seed};
 use kubewitness_real::{
-    NO_FAULT, PEERS, PeerRuns, PlayOptions, PromiseReport, ServerPrograms, TrialOptions, access_holds,
-    known_failures, named, play, record_histories, run_peer, survives_faults, write_page,
+    DATA, LeftoverGuard, NO_FAULT, PEERS, PeerRuns, PlayOptions, PromiseReport, ServerPrograms, TrialOptions,
+    access_holds, known_failures, named, play, record_histories, run_peer, survives_faults, write_page,
 };
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -146,6 +146,7 @@ async fn play_in(
         seed: seed(),
     };
     let scratch = Scratch::new("real-playground")?;
+    let _guard = LeftoverGuard::of(&scratch, DATA)?;
     let playing = play(&options, &scratch, &ending);
     tokio::pin!(playing);
     tokio::select! {
@@ -249,6 +250,7 @@ async fn in_folder<T>(
     run: impl AsyncFnOnce(&Scratch) -> Result<T>,
 ) -> Result<T> {
     let scratch = Scratch::new(&format!("real-{minor}"))?;
+    let _guard = LeftoverGuard::of(&scratch, DATA)?;
     tokio::select! {
         result = run(&scratch) => return result,
         () = stop.next() => {}

@@ -36,7 +36,7 @@ use trial::PromiseTrial;
 pub(crate) const SOURCE: &str = "jobs";
 
 /// The folder of the controller's data in that of the run.
-const DATA: &str = "data";
+pub const DATA: &str = "data";
 /// Compiled plugins, journal and granted database of a run fit several times.
 const SMALL_DISK: &str = "512m";
 

@@ -69,6 +69,7 @@ impl<'a> PromiseTrial<'a> {
             data: scratch.folder(DATA)?,
             // Peers have the pauses of their defaults, too.
             has_real_timers: !options.peers.is_empty(),
+            is_bound: true,
             ..RunOptions::default()
         };
         let mut run = Kubewitness::start("run-00", &run_options, scratch.path())?;
