@@ -37,10 +37,11 @@ cargo xtask COMMAND
   test CRATE|NAME...   the tests of a crate (`core`, `host/core` or its whole name), or all that have NAME in their names
   build [--release]    the plugins and the host, ready to run
   build --image        the same for production: optimised, without the simulated cluster
-  real [MINOR...] [--all] [--faults NUMBER] [--fault NAME,NAME] [--seeds NUMBER]
+  real [MINOR...] [--all] [--faults NUMBER] [--fault NAME,NAME] [--seeds NUMBER] [--postgres]
                        builds real API servers (1.36; or the minors that you name, or all) and proves against them that
                        each version arrives once and in order, or lies in a gap, while faults happen: each possible
-                       fault once, a number of faults, or those that you name; needs Go
+                       fault once, a number of faults, or those that you name; needs Go. With --postgres the journal is
+                       in PostgreSQL, whose server fails over
   real --peers [MINOR] [--seeds NUMBER]
                        runs client-go, controller-runtime and kube-rs beside the controller, and writes what each of them
                        misses under the same faults into docs/reference/peers.md; needs Go

@@ -175,6 +175,10 @@ impl RealArguments {
                     let value = args.next().with_context(|| format!("{arg} needs a value"))?;
                     read.more.extend([arg.clone(), value.clone()]);
                 }
+                "--postgres" => {
+                    services::ensure_postgres();
+                    read.more.push(arg.clone());
+                }
                 minor => read.minors.push(of_minor(minor)?),
             }
         }
@@ -300,7 +304,7 @@ fn of_minor(minor: &str) -> Result<&'static GoModule> {
         let known: Vec<_> = KUBERNETES.iter().map(GoModule::minor).collect();
         format!(
             "`real` takes minors of Kubernetes ({}), --all, --faults NUMBER, --fault NAME,NAME, --seeds NUMBER, \
-             --peers and --access; or --record first",
+             --postgres, --peers and --access; or --record first",
             known.join(", ")
         )
     })
