@@ -97,11 +97,7 @@ impl DatabaseServer {
     /// A standby takes over. It waits for no other standby.
     pub fn promote(&self) -> Result<()> {
         let promoted = self.run(None, "SELECT pg_promote()")?;
-        ensure!(
-            promoted.trim() == "t",
-            "pg_promote answered {promoted}; the server said:\n{}",
-            self.log()
-        );
+        ensure!(promoted.trim() == "t", "pg_promote answered {promoted}; the server said:\n{}", self.log());
         Ok(())
     }
 }
