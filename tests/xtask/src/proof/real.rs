@@ -32,6 +32,8 @@ const KUBERNETES: [GoModule; 3] =
 const USUAL: &str = "1.36";
 /// Says what `cargo xtask ci` does if the servers can't be built: with `1` it fails. With `0` it does not try.
 const IN_CI: &str = "KUBEWITNESS_REAL";
+const OFF: &str = "0";
+const REQUIRED_IN_CI: &str = "1";
 /// As many faults as CI has time for. They are always the same, so that what fails comes from the change.
 const FAULTS_IN_CI: &str = "6";
 const SEED_IN_CI: &str = "1";
@@ -96,22 +98,32 @@ pub fn build_for_ci() -> Result<()> {
 }
 
 fn is_off() -> bool {
-    std::env::var(IN_CI).is_ok_and(|value| value == "0")
+    wanted_in_ci() == OFF
+}
+
+fn wanted_in_ci() -> String {
+    std::env::var(IN_CI).unwrap_or_default()
 }
 
 /// One minor and some faults, if its servers could be built: another place may lack Go, or the proxy of its modules.
 pub fn in_ci(built: Result<()>) -> Result<ExitCode> {
     let args = ["--faults", FAULTS_IN_CI].map(str::to_owned);
     let asked = RealArguments { seed: Some(SEED_IN_CI), ..RealArguments::read(&args)? };
-    match built {
-        _ if is_off() => asked.skipped(&format!("{IN_CI} is 0")),
-        Ok(()) => return prove(&peer::go()?, &asked),
-        Err(why) if std::env::var(IN_CI).is_ok_and(|value| value == "1") => {
-            return Err(why.context("nothing may be skipped in CI"));
-        }
-        Err(why) => asked.skipped(&format!("{why:#}")),
+    match reason_to_skip(built, &wanted_in_ci())? {
+        Some(why) => asked.skipped(&why),
+        None => return prove(&peer::go()?, &asked),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// `None`: it runs.
+fn reason_to_skip(built: Result<()>, wanted: &str) -> Result<Option<String>> {
+    match built {
+        _ if wanted == OFF => Ok(Some(format!("{IN_CI} is {OFF}"))),
+        Ok(()) => Ok(None),
+        Err(why) if wanted == REQUIRED_IN_CI => Err(why.context("nothing may be skipped in CI")),
+        Err(why) => Ok(Some(format!("{why:#}"))),
+    }
 }
 
 /// How Go is started.
@@ -364,6 +376,18 @@ mod tests {
         let said = linker_flags("require (\n\tk8s.io/kubernetes v1.36.3\n)").expect("a version");
         assert!(said.contains("gitVersion=v1.36.3 ") && said.ends_with("gitMinor=36"), "{said}");
         assert_eq!(linker_flags("require go.etcd.io/etcd/server/v3 v3.6.16").expect("none"), "-s -w");
+    }
+
+    #[test]
+    fn in_ci_servers_that_were_not_built_are_skipped_unless_they_are_required() {
+        let failed = || Err(anyhow::anyhow!("there is no Go"));
+        assert_eq!(reason_to_skip(failed(), "").expect("a reason").as_deref(), Some("there is no Go"));
+        reason_to_skip(failed(), REQUIRED_IN_CI).expect_err("nothing may be skipped");
+        assert_eq!(reason_to_skip(Ok(()), "").expect("no reason"), None);
+        assert_eq!(reason_to_skip(Ok(()), REQUIRED_IN_CI).expect("no reason"), None);
+        for built in [Ok(()), failed()] {
+            assert!(reason_to_skip(built, OFF).expect("a reason").is_some());
+        }
     }
 
     #[test]
