@@ -21,6 +21,10 @@ use crate::services::{self, apt};
 
 const MODULES: &str = "tests/real/modules";
 const ETCD: GoModule = GoModule { name: "etcd", programs: &[("etcd", "go.etcd.io/etcd/server/v3")] };
+/// The controller of JobSets, for the recorder.
+const JOB_SETS: GoModule = GoModule { name: "jobset", programs: &[("jobset", "sigs.k8s.io/jobset")] };
+/// What the recorder gives the API server of it, from the module's own folder.
+const JOB_SETS_DEFINITION: &str = "config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml";
 /// Other ways of watching, in Go.
 const PEERS: GoModule = GoModule { name: "peers", programs: &[("peers", ".")] };
 /// Where the page is that says what they miss.
@@ -289,6 +293,8 @@ fn record(cases: &[String]) -> Result<ExitCode> {
         ensure_built(&go, needed, needed.programs, BUILT_OF)?;
     }
     ensure_built(&go, module, &CONTROLLERS, CONTROLLERS_BUILT_OF)?;
+    ensure_built(&go, &JOB_SETS, JOB_SETS.programs, BUILT_OF)?;
+    copy_of_module(&go, &JOB_SETS, "sigs.k8s.io/jobset", JOB_SETS_DEFINITION)?;
     step("building the recorder");
     let mut suite = suite()?;
     suite.args(["--minor", USUAL, "--record"]).arg(root().join(HISTORIES));
@@ -336,7 +342,7 @@ fn ensure_built(go: &GoBuild<'_>, module: &GoModule, programs: &[(&str, &str)], 
     let (pinned, sums) = (read("go.mod")?, read("go.sum")?);
     // A module may have a program of its own beside those that it pins.
     let own = read("main.go").unwrap_or_default();
-    let (target, stamp) = (folder().join(module.name), pinned.clone() + &sums + &own);
+    let (target, stamp) = (folder_of(module), pinned.clone() + &sums + &own);
     let note = target.join(note);
     if std::fs::read_to_string(&note).is_ok_and(|of| of == stamp) {
         return Ok(());
@@ -352,6 +358,25 @@ fn ensure_built(go: &GoBuild<'_>, module: &GoModule, programs: &[(&str, &str)], 
         step(&format!("{program}: {} s, {} MB", begun.elapsed().as_secs(), size / 1_000_000));
     }
     std::fs::write(&note, stamp).with_context(|| format!("writing {}", note.display()))
+}
+
+/// Copies a file of a pinned module beside the programs that were built of it.
+fn copy_of_module(go: &GoBuild<'_>, module: &GoModule, package: &str, file: &str) -> Result<()> {
+    let source = root().join(MODULES).join(module.name);
+    let mut list = Command::new(go.go);
+    list.args(["list", "-mod=readonly", "-m", "-f", "{{.Dir}}", package]).current_dir(source);
+    let output = list.output().context("starting go")?;
+    let folder = String::from_utf8(output.stdout).context("the folder of a module")?;
+    let from = Path::new(folder.trim()).join(file);
+    let name = from.file_name().with_context(|| format!("{file} names no file"))?;
+    // Those of the module's cache may not be written, so their rights are not copied.
+    let text = std::fs::read(&from).with_context(|| format!("reading {}", from.display()))?;
+    let to = folder_of(module).join(name);
+    std::fs::write(&to, text).with_context(|| format!("writing {}", to.display()))
+}
+
+fn folder_of(module: &GoModule) -> PathBuf {
+    folder().join(module.name)
 }
 
 /// Flags with the version that a server of Kubernetes tells its clients. Without them it tells one that clients refuse.
@@ -392,10 +417,10 @@ mod tests {
 
     #[test]
     fn each_module_pins_what_is_built_of_it() {
-        for module in KUBERNETES.iter().chain([&ETCD]) {
+        for module in KUBERNETES.iter().chain([&ETCD, &JOB_SETS]) {
             let file = root().join(MODULES).join(module.name).join("go.mod");
             let pinned = std::fs::read_to_string(&file).expect("a module");
-            let is_kubernetes = module.name != ETCD.name;
+            let is_kubernetes = module.name.starts_with("kubernetes-");
             let controllers = CONTROLLERS.iter().filter(|_| is_kubernetes);
             for (_, package) in module.programs.iter().chain(controllers) {
                 assert!(pinned.contains(package), "{} does not name {package}", file.display());
