@@ -6,7 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use serde_json::{Value, json};
 
-/// Of a cluster that lives for minutes on loopback.
+/// The key of a cluster that lives for minutes on loopback.
 const KEY: [u8; 32] = [7; 32];
 const KEY_NAME: &str = "real";
 /// Each encrypted value begins with it.

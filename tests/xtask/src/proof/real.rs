@@ -23,7 +23,7 @@ const MODULES: &str = "tests/real/modules";
 const ETCD: GoModule = GoModule { name: "etcd", programs: &[("etcd", "go.etcd.io/etcd/server/v3")] };
 /// The controller of JobSets, for the recorder.
 const JOB_SETS: GoModule = GoModule { name: "jobset", programs: &[("jobset", "sigs.k8s.io/jobset")] };
-/// What the recorder gives the API server of it, from the module's own folder.
+/// The file of the module that the recorder gives the API server.
 const JOB_SETS_DEFINITION: &str = "config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml";
 /// Other ways of watching, in Go.
 const PEERS: GoModule = GoModule { name: "peers", programs: &[("peers", ".")] };
