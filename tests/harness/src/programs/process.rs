@@ -231,6 +231,7 @@ mod tests {
 
     /// The thread takes the place of a process that is killed: neither ends its children.
     #[tokio::test]
+    #[allow(clippy::disallowed_methods, reason = "the thread of a test ends within it")]
     async fn a_bound_program_has_its_own_group_and_ends_with_its_parent() {
         let scratch = Scratch::new("process").expect("a folder");
         let logs = scratch.path().to_owned();
