@@ -24,10 +24,10 @@ kind of failure, and writes each history with its label into `tests/causes/histo
 \"the first of four workers runs out of memory\", and never what Kubewitness said. A name decides by its hash whether a history is\n\
 held out. Those were not looked at while the rules were written. An explanation is right if its cause and outcome\n\
 are those of the label, and so are the pod, container, exit code and node where the label names them. Durations and signals are\n\
-not judged. All recorded histories are of Jobs, some made by a CronJob. The nodes have kubelets written for this: they run no\n\
-container, and write what a kubelet writes.\n\n\
-No server is recorded here for Kueue, JobSet, Kubeflow, Ray and Volcano. Their histories are written and labelled by hand, from\n\
-the fields that these projects document. The rules were written by looking at them. They are counted in neither of the first\n\
+not judged. Recorded histories are of Jobs, some made by a CronJob, and of JobSets, whose Jobs their own controller makes. The\n\
+nodes have kubelets written for this: they run no container, and write what a kubelet writes.\n\n\
+No controller of Kueue, Kubeflow, Ray and Volcano is recorded here. Their histories, and one of a JobSet, are written and\n\
+labelled by hand, from the fields that these projects document. The rules were written by looking at them. They are counted in neither of the first\n\
 two tables.";
 
 /// A history as the journal would have it.

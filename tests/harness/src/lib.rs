@@ -26,8 +26,9 @@ pub use mail::{Encryption, MailServer, ReceivedMail};
 pub use poll::{until, until_ok};
 pub use programs::{
     ChildProcess, Kubectl, KubectlRun, Kubewitness, PlatformAddress, ProcessEnd, RequestCounts, RunOptions,
-    SHORT_TIMERS, Simulator, SimulatorOptions, command, command_in, command_json, command_json_in, compiled,
-    kubewitness_binary, plugins_folder, project_root, services_folder, simulator_binary,
+    SHORT_TIMERS, Simulator, SimulatorOptions, bound_command, command, command_in, command_json,
+    command_json_in, compiled, kubewitness_binary, plugins_folder, project_root, services_folder,
+    simulator_binary,
 };
 pub use reference::{GENERATED, cell, generated, reference};
 pub use scratch::{Scratch, in_scratch};

@@ -11,6 +11,7 @@
 
 mod access;
 mod cluster;
+mod leftovers;
 mod page;
 mod peers;
 mod promise;
@@ -18,8 +19,9 @@ mod record;
 
 pub use access::{AccessReport, access_holds};
 pub use cluster::ServerPrograms;
+pub use leftovers::LeftoverGuard;
 pub use page::{PeerRuns, write_page};
 pub use peers::{PEERS, run_peer};
 pub use promise::plans::{NO_FAULT, named};
-pub use promise::{PromiseReport, TrialOptions, known_failures, survives_faults};
+pub use promise::{DATA, PromiseReport, TrialOptions, known_failures, survives_faults};
 pub use record::{PlayOptions, play, record_histories};

@@ -8,6 +8,7 @@
 //! | `--seeds 3` | so many runs, from the seed on |
 //! | `--page FILE` | runs the peers beside the controller, and writes what they missed into the file |
 //! | `--command TEXT` | how the caller was called, for the page |
+//! | `--postgres` | the journal is in PostgreSQL, whose server can fail over |
 //! | `--access` | proves what the shipped account needs, and what people see |
 //! | `--play FOLDER` | is a playground with its data in the folder, until it is stopped |
 //! | `--listen ADDRESS`, `--for SECONDS` | where its portal is, and how long it plays |
@@ -21,8 +22,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use kubewitness_harness::{Scratch, seed};
 use kubewitness_real::{
-    NO_FAULT, PEERS, PeerRuns, PlayOptions, PromiseReport, ServerPrograms, TrialOptions, access_holds,
-    known_failures, named, play, record_histories, run_peer, survives_faults, write_page,
+    DATA, LeftoverGuard, NO_FAULT, PEERS, PeerRuns, PlayOptions, PromiseReport, ServerPrograms, TrialOptions,
+    access_holds, known_failures, named, play, record_histories, run_peer, survives_faults, write_page,
 };
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -54,6 +55,7 @@ struct SuiteFlags {
     record: Option<PathBuf>,
     play: Option<PathBuf>,
     has_access: bool,
+    has_journal_server: bool,
     listen: Option<String>,
     seconds: Option<u64>,
     cases: Vec<String>,
@@ -67,8 +69,13 @@ fn flags() -> Result<SuiteFlags> {
     let mut flags = SuiteFlags::default();
     let mut args = std::env::args().skip(1);
     while let Some(flag) = args.next() {
-        if flag == "--access" {
-            flags.has_access = true;
+        let switch = match flag.as_str() {
+            "--access" => Some(&mut flags.has_access),
+            "--postgres" => Some(&mut flags.has_journal_server),
+            _ => None,
+        };
+        if let Some(switch) = switch {
+            *switch = true;
             continue;
         }
         let value = args.next().with_context(|| format!("{flag} needs a value"))?;
@@ -146,6 +153,7 @@ async fn play_in(
         seed: seed(),
     };
     let scratch = Scratch::new("real-playground")?;
+    let _guard = LeftoverGuard::of(&scratch, DATA)?;
     let playing = play(&options, &scratch, &ending);
     tokio::pin!(playing);
     tokio::select! {
@@ -166,6 +174,7 @@ fn options(flags: &SuiteFlags, programs: &ServerPrograms, seed: u64) -> Result<T
         seed,
         faults: flags.faults,
         plans: named(&flags.fault)?,
+        has_journal_server: flags.has_journal_server,
         ..TrialOptions::default()
     })
 }
@@ -181,7 +190,8 @@ fn trials(flags: &SuiteFlags, programs: &ServerPrograms) -> Result<Vec<TrialOpti
     if flags.fault.is_empty() {
         for known in known_failures()?.into_iter().filter(|known| known.minor == programs.minor) {
             let options = options(flags, programs, known.seed)?;
-            trials.push(TrialOptions { plans: known.plans, is_known: true, ..options });
+            let (plans, has_journal_server) = (known.plans, known.has_journal_server);
+            trials.push(TrialOptions { plans, has_journal_server, is_known: true, ..options });
         }
     }
     for seed in seeds(flags) {
@@ -249,6 +259,7 @@ async fn in_folder<T>(
     run: impl AsyncFnOnce(&Scratch) -> Result<T>,
 ) -> Result<T> {
     let scratch = Scratch::new(&format!("real-{minor}"))?;
+    let _guard = LeftoverGuard::of(&scratch, DATA)?;
     tokio::select! {
         result = run(&scratch) => return result,
         () = stop.next() => {}

@@ -37,10 +37,11 @@ cargo xtask COMMAND
   test CRATE|NAME...   the tests of a crate (`core`, `host/core` or its whole name), or all that have NAME in their names
   build [--release]    the plugins and the host, ready to run
   build --image        the same for production: optimised, without the simulated cluster
-  real [MINOR...] [--all] [--faults NUMBER] [--fault NAME,NAME] [--seeds NUMBER]
+  real [MINOR...] [--all] [--faults NUMBER] [--fault NAME,NAME] [--seeds NUMBER] [--postgres]
                        builds real API servers (1.36; or the minors that you name, or all) and proves against them that
                        each version arrives once and in order, or lies in a gap, while faults happen: each possible
-                       fault once, a number of faults, or those that you name; needs Go
+                       fault once, a number of faults, or those that you name; needs Go. With --postgres the journal is
+                       in PostgreSQL, whose server fails over
   real --peers [MINOR] [--seeds NUMBER]
                        runs client-go, controller-runtime and kube-rs beside the controller, and writes what each of them
                        misses under the same faults into docs/reference/peers.md; needs Go
@@ -48,8 +49,8 @@ cargo xtask COMMAND
                        applies deploy/kustomize to a real API server and runs the controller as its account: its roles
                        are exactly enough, and people see on each route what the API server lets them see; needs Go
   real --record [CASE...]
-                       records labelled histories of Jobs against real controllers into tests/causes/histories: all
-                       cases in two minutes, or those whose names contain a word; needs Go
+                       records labelled histories of Jobs and JobSets against real controllers into
+                       tests/causes/histories: all cases in minutes, or those whose names contain a word; needs Go
   prove [NAME...|--all]
                        runs what proves these claims of the README; without names it lists the claims
   plugins              only the plugins, into target/plugins

@@ -9,6 +9,7 @@ use serde_json::Value;
 use tokio::process::Command;
 
 use super::compiled;
+use super::process::bound_command;
 use crate::{ChildProcess, ProcessEnd, free_port, http, kubewitness_binary, plugins_folder, until, until_ok};
 
 /// A debug build may have to compile its plugins when it starts; on a busy machine that takes a while.
@@ -36,14 +37,18 @@ pub struct RunOptions {
     pub compiles_anew: bool,
     /// Whether it waits as long as in production. Otherwise its timers are [`SHORT_TIMERS`].
     pub has_real_timers: bool,
+    /// Whether it is a [`bound_command`].
+    pub is_bound: bool,
 }
 
 impl RunOptions {
     /// The program, and what it is told before anything else.
     fn program(&self) -> Result<Command> {
         let binary = kubewitness_binary()?;
-        let Some(files) = self.files else { return Ok(Command::new(binary)) };
-        let mut command = Command::new("sh");
+        let start =
+            |program: &Path| if self.is_bound { bound_command(program) } else { Command::new(program) };
+        let Some(files) = self.files else { return Ok(start(&binary)) };
+        let mut command = start(Path::new("sh"));
         command.args(["-c", &format!("ulimit -n {files} && exec \"$@\""), "sh"]).arg(binary);
         Ok(command)
     }

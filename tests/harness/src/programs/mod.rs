@@ -15,6 +15,6 @@ pub use kubectl::{Kubectl, KubectlRun};
 pub use kubewitness::{
     Kubewitness, RunOptions, SHORT_TIMERS, command, command_in, command_json, command_json_in,
 };
-pub use process::{ChildProcess, ProcessEnd};
+pub use process::{ChildProcess, ProcessEnd, bound_command};
 pub use simulator::{RequestCounts, Simulator, SimulatorOptions};
 pub use tables::PlatformAddress;

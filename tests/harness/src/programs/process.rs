@@ -1,5 +1,6 @@
 //! A program as its own process. It is ended by its process id, and its output goes into files.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
@@ -51,6 +52,14 @@ fn let_children_hear_interrupts() -> Result<()> {
         drop(signal(SignalKind::interrupt()).context("listening to interrupts")?);
     }
     Ok(())
+}
+
+/// A program that a Ctrl-C in the terminal does not reach, and that the kernel kills when the thread that starts it ends.
+/// So its parent decides when it ends, and a parent that is killed leaves nothing behind.
+pub fn bound_command(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "--"]).arg(program).process_group(0);
+    command
 }
 
 impl ChildProcess {
@@ -218,6 +227,35 @@ mod tests {
         let output = Command::new("sh").args(["-c", again]).arg(suite).output().await.expect("starts");
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    }
+
+    /// The thread takes the place of a process that is killed: neither ends its children.
+    #[tokio::test]
+    #[allow(clippy::disallowed_methods, reason = "the thread of a test ends within it")]
+    async fn a_bound_program_has_its_own_group_and_ends_with_its_parent() {
+        let scratch = Scratch::new("process").expect("a folder");
+        let logs = scratch.path().to_owned();
+        let parent = std::thread::spawn(move || {
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            runtime.block_on(async {
+                let mut script = bound_command("sh");
+                script.args(["-c", "ps -o pgid= -p $$; exec sleep 60"]);
+                let mut child = ChildProcess::start("child", &mut script, &logs).expect("starts");
+                let group = child.line(0, Duration::from_secs(10), |line| Some(line.trim().to_owned())).await;
+                let pid = child.pid().expect("runs").to_string();
+                std::mem::forget(child);
+                (group.expect("a group"), pid)
+            })
+        });
+        let (group, pid) = parent.join().expect("no panic");
+        assert_eq!(group, pid);
+        until(Duration::from_secs(10), "the end of the child", async || {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            Ok((stat.is_empty() || stat.contains(") Z ")).then_some(()))
+        })
+        .await
+        .expect("ended with its parent");
     }
 
     #[tokio::test]

@@ -2,11 +2,14 @@
 
 use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use super::templates::{DATA, hash_version};
-use super::{PASSWORD, USER, folder_with, guard, output, search_path};
+use super::{
+    DatabaseServer, PASSWORD, PAUSE, SqlService, USER, WITHIN, folder_with, guard, output, search_path,
+};
 
 /// Debian keeps the programs of each version in a folder that is in nobody's path.
 const DEBIAN: &str = "/usr/lib/postgresql";
@@ -65,4 +68,36 @@ pub fn server(folder: &Path, port: u16) -> Result<Vec<String>> {
     ];
     command.extend(settings.iter().flat_map(|setting| ["-c".to_owned(), (*setting).to_owned()]));
     Ok(command)
+}
+
+const FOLLOWERS: &str = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'";
+
+/// A PostgreSQL alone has these.
+impl DatabaseServer {
+    /// A standby of this server. From now on each commit waits until the standby has it, so a standby that takes over has
+    /// every commit that was answered.
+    pub fn start_standby(&self) -> Result<Self> {
+        let mut standby = Self::without_data(SqlService::Postgres)?;
+        let folder = standby.folder()?;
+        let mut copy = guard::command(folder, &program("pg_basebackup")?);
+        copy.env("PGPASSWORD", PASSWORD).args(["--host=127.0.0.1", "--username", USER, "--port"]);
+        copy.arg(self.port.to_string()).args(["--checkpoint=fast", "--no-sync", "--wal-method=stream"]);
+        output(copy.arg("--write-recovery-conf").arg("--pgdata").arg(folder.join(DATA)))?;
+        standby.start_at_free_port()?;
+        self.run(None, "ALTER SYSTEM SET synchronous_standby_names = '*'")?;
+        self.run(None, "SELECT pg_reload_conf()")?;
+        let deadline = Instant::now() + WITHIN;
+        while self.run(None, FOLLOWERS)?.trim() != "1" {
+            ensure!(Instant::now() < deadline, "the standby does not follow; it said:\n{}", standby.log());
+            std::thread::sleep(PAUSE);
+        }
+        Ok(standby)
+    }
+
+    /// A standby takes over. It waits for no other standby.
+    pub fn promote(&self) -> Result<()> {
+        let promoted = self.run(None, "SELECT pg_promote()")?;
+        ensure!(promoted.trim() == "t", "pg_promote answered {promoted}; the server said:\n{}", self.log());
+        Ok(())
+    }
 }

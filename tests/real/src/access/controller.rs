@@ -36,6 +36,7 @@ impl ShippedController {
             kubeconfig,
             data: scratch.folder("data")?,
             args: shipped_arguments(kubectl).await?,
+            is_bound: true,
             ..RunOptions::default()
         };
         let run = Kubewitness::start("shipped-0", &options, scratch.path())?;

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use kubewitness_harness::ChildProcess;
+use kubewitness_harness::{ChildProcess, bound_command};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
@@ -24,7 +24,7 @@ pub struct ServerPrograms {
 impl ServerPrograms {
     pub fn command(&self, name: &str) -> Command {
         let folder = if name == "etcd" { "etcd".to_owned() } else { format!("kubernetes-{}", self.minor) };
-        Command::new(self.folder.join(folder).join(name))
+        bound_command(self.folder.join(folder).join(name))
     }
 }
 

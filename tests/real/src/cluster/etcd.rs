@@ -6,6 +6,8 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::at_rest;
+
 #[derive(Deserialize)]
 struct WatchAnswer {
     result: Option<WatchResult>,
@@ -50,9 +52,9 @@ pub(crate) struct EtcdChange {
 }
 
 impl EtcdChange {
-    /// The object, of which nothing but the value's form is known.
+    /// The object, of which nothing but the value's form is known. It may be encrypted.
     pub(crate) fn object(&self) -> Result<Value> {
-        let bytes = STANDARD.decode(&self.value)?;
+        let bytes = at_rest::decrypted(&self.key, STANDARD.decode(&self.value)?)?;
         serde_json::from_slice(&bytes).with_context(|| format!("the value of {}", self.key))
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! [`trouble`] does to them what a cluster suffers. It knows nothing of who watches.
 
+mod at_rest;
 mod balancer;
 mod client;
 mod commands;

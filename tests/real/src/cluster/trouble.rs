@@ -12,6 +12,7 @@ use kubewitness_harness::{ChildProcess, free_port, http, until, until_ok};
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use super::at_rest::encryption_configuration;
 use super::commands::{start_api_server, start_etcd};
 use super::{ApiClient, READY_WITHIN, RealCluster, SecondServer};
 
@@ -98,12 +99,28 @@ impl RealCluster {
 
     /// Ends the API server, and starts that of another minor in its place.
     pub async fn switch_to(&mut self, minor: &str) -> Result<()> {
+        minor.clone_into(&mut self.programs.minor);
+        self.replace_api_server().await
+    }
+
+    async fn replace_api_server(&mut self) -> Result<()> {
         // A server that somebody watches may take longer than an upgrade waits for it.
         if self.api.terminate(UPGRADE_WAITS).await.is_err() {
             self.api.kill().await?;
         }
-        minor.clone_into(&mut self.programs.minor);
         self.start_again(ServerPart::ApiServer).await
+    }
+
+    /// Jobs that are written from now on are encrypted in etcd, or no longer. Those that are there stay as they are.
+    pub async fn encrypt(&mut self, is_encrypted: bool) -> Result<()> {
+        let file = self.folder.join("encryption.json");
+        fs::write(&file, encryption_configuration(is_encrypted).to_string())
+            .with_context(|| format!("writing {}", file.display()))?;
+        let flag = format!("--encryption-provider-config={}", file.display());
+        if !self.api_flags.contains(&flag) {
+            self.api_flags.push(flag);
+        }
+        self.replace_api_server().await
     }
 
     /// A new certificate of the same authority. A running API server takes it up by itself, within a minute.

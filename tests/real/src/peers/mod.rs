@@ -15,9 +15,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use kubewitness_faults::{TruthEvent, WrittenEntry};
-use kubewitness_harness::{ChildProcess, until};
+use kubewitness_harness::{ChildProcess, bound_command, until};
 use serde::Serialize;
-use tokio::process::Command;
 
 pub use kube_rs::run_peer;
 
@@ -221,10 +220,10 @@ impl PeerCrowd {
 
 fn start(kind: &PeerKind, kubeconfig: &Path, notes: &Path, logs: &Path) -> Result<ChildProcess> {
     let mut command = match kind.program {
-        PeerProgram::KubeRs => Command::new(std::env::current_exe().context("the path of this program")?),
+        PeerProgram::KubeRs => bound_command(std::env::current_exe().context("the path of this program")?),
         PeerProgram::Go => {
             let program = std::env::var_os(GO_PEERS).with_context(|| format!("{GO_PEERS} is not set"))?;
-            Command::new(program)
+            bound_command(program)
         }
     };
     command.args(["--peer", kind.name]).arg("--kubeconfig").arg(kubeconfig).arg("--file").arg(notes);
@@ -280,6 +279,7 @@ pub(crate) fn compare(notes: &str, history: &[&WrittenEntry]) -> Result<PeerFigu
 #[cfg(test)]
 mod tests {
     use kubewitness_harness::Scratch;
+    use tokio::process::Command;
 
     use super::*;
 

@@ -18,6 +18,7 @@ pub(super) struct RunAbilities {
     pub has_other_minor: bool,
     pub has_small_disk: bool,
     pub has_peers: bool,
+    pub has_journal_server: bool,
 }
 
 /// The faults and changes of a run.
@@ -35,8 +36,14 @@ impl FaultPlan {
             FaultNeed::Nothing => None,
             FaultNeed::OtherMinor => (!means.has_other_minor)
                 .then_some("a second minor, as `cargo xtask real 1.36 1.37` has, and no --peers"),
-            FaultNeed::NoPeers | FaultNeed::SmallDisk if means.has_peers => Some("a run without --peers"),
+            FaultNeed::NoPeers | FaultNeed::SmallDisk | FaultNeed::JournalServer if means.has_peers => {
+                Some("a run without --peers")
+            }
             FaultNeed::NoPeers => None,
+            FaultNeed::JournalServer => {
+                (!means.has_journal_server).then_some("a journal in PostgreSQL: --postgres")
+            }
+            FaultNeed::SmallDisk if means.has_journal_server => Some("a run without --postgres"),
             FaultNeed::SmallDisk => (!means.has_small_disk).then_some("the right to mount: run it as root"),
         }
     }
@@ -83,9 +90,14 @@ mod tests {
     use super::*;
     use crate::promise::plans::named;
 
-    const ALL: RunAbilities = RunAbilities { has_other_minor: true, has_small_disk: true, has_peers: false };
-    const NONE: RunAbilities =
-        RunAbilities { has_other_minor: false, has_small_disk: false, has_peers: false };
+    const ALL: RunAbilities = RunAbilities {
+        has_other_minor: true,
+        has_small_disk: true,
+        has_peers: false,
+        has_journal_server: false,
+    };
+    const ON_A_SERVER: RunAbilities = RunAbilities { has_journal_server: true, ..ALL };
+    const NONE: RunAbilities = RunAbilities { has_other_minor: false, has_small_disk: false, ..ALL };
 
     fn options(faults: Option<u64>, plans: &[&'static FaultPlan]) -> TrialOptions {
         TrialOptions { seed: 7, faults, plans: plans.to_vec(), ..TrialOptions::default() }
@@ -97,15 +109,16 @@ mod tests {
 
     #[test]
     fn each_possible_fault_comes_once_before_any_comes_again() {
-        for means in [ALL, NONE, RunAbilities { has_peers: true, ..ALL }] {
+        for means in [ALL, NONE, ON_A_SERVER, RunAbilities { has_peers: true, ..ALL }] {
             let dealt = choose(&options(None, &[]), means).expect("faults").plans;
             let names: BTreeSet<_> = dealt.iter().map(|plan| plan.name).collect();
             assert_eq!(names.len(), dealt.len(), "none comes twice");
             assert_eq!(dealt.len() + left_out(means).count(), PLANS.len());
         }
         let more = choose(&options(Some(PLANS.len() as u64 + 1), &[]), ALL).expect("faults").plans;
-        let names: BTreeSet<_> = more[..PLANS.len()].iter().map(|plan| plan.name).collect();
-        assert_eq!(names.len(), PLANS.len());
+        let once = PLANS.len() - left_out(ALL).count();
+        let names: BTreeSet<_> = more[..once].iter().map(|plan| plan.name).collect();
+        assert_eq!(names.len(), once);
     }
 
     #[test]
@@ -128,6 +141,9 @@ mod tests {
             ("minor-switch", NONE, "a second minor"),
             ("disk-full", NONE, "the right to mount"),
             ("disk-full", with_peers, "without --peers"),
+            ("disk-full", ON_A_SERVER, "without --postgres"),
+            ("journal-fail-over", ALL, "--postgres"),
+            ("journal-fail-over", with_peers, "without --peers"),
             ("restore", with_peers, "without --peers"),
         ] {
             let error = choose(&options(None, &[fault("etcd-kill"), fault(name)]), means).expect_err(name);

@@ -1,7 +1,7 @@
 //! Runs that once failed. They run each time, before any other.
 //!
 //! A line of the file is a minor, a seed, and the faults in their order: a seed alone would mean other faults as soon as a
-//! fault is added.
+//! fault is added. Behind them stands `postgres` if the journal was there.
 
 use std::fs;
 use std::io::Write;
@@ -14,12 +14,15 @@ use super::TrialOptions;
 use super::plans::{self, FaultPlan, NO_FAULT};
 
 const FILE: &str = "tests/real/known_failures.txt";
+/// The end of the line of a run whose journal was in PostgreSQL.
+const ON_A_SERVER: &str = " postgres";
 
 #[derive(Debug, PartialEq, Eq)]
 pub struct KnownFailure {
     pub minor: String,
     pub seed: u64,
     pub plans: Vec<&'static FaultPlan>,
+    pub has_journal_server: bool,
 }
 
 fn file() -> PathBuf {
@@ -33,14 +36,18 @@ pub fn known_failures() -> Result<Vec<KnownFailure>> {
 }
 
 fn parse(line: &str) -> Result<KnownFailure> {
-    let parts: Vec<_> = line.split(' ').collect();
+    let (run, has_journal_server) = match line.strip_suffix(ON_A_SERVER) {
+        Some(run) => (run, true),
+        None => (line, false),
+    };
+    let parts: Vec<_> = run.split(' ').collect();
     let [minor, seed, names] = parts[..] else {
         anyhow::bail!("`{line}` of {FILE} is not a minor, a seed and faults");
     };
     let names: Vec<_> = names.split(',').map(str::to_owned).collect();
     let seed = seed.parse().with_context(|| format!("the seed of `{line}` in {FILE}"))?;
     let plans = plans::named(&names).with_context(|| format!("`{line}` of {FILE}"))?;
-    Ok(KnownFailure { minor: minor.to_owned(), seed, plans })
+    Ok(KnownFailure { minor: minor.to_owned(), seed, plans, has_journal_server })
 }
 
 /// Adds a run that failed. In CI nobody commits the file, so it is only printed there.
@@ -61,19 +68,22 @@ pub(super) fn repeat_command(options: &TrialOptions, plans: &[&'static FaultPlan
     let minors: Vec<_> =
         [&options.programs.minor].into_iter().chain(&options.other_minors).cloned().collect();
     let peers = if options.peers.is_empty() { "" } else { " --peers" };
+    let journal = if options.has_journal_server { " --postgres" } else { "" };
     let faults = match plans {
         [] => " --faults 0".to_owned(),
         // It comes before each run with peers.
         [plan] if *plan == &NO_FAULT => String::new(),
         plans => format!(" --fault {}", plans::names(plans)),
     };
-    format!("KUBEWITNESS_SEED={} cargo xtask real {}{peers}{faults}", options.seed, minors.join(" "))
+    format!("KUBEWITNESS_SEED={} cargo xtask real {}{peers}{journal}{faults}", options.seed, minors.join(" "))
 }
 
 /// `None` for a run that a line can't repeat: one without faults, or one with peers.
 fn line(options: &TrialOptions, plans: &[&FaultPlan]) -> Option<String> {
     let can_be_repeated = options.peers.is_empty() && !plans.is_empty();
-    can_be_repeated.then(|| format!("{} {} {}", options.programs.minor, options.seed, plans::names(plans)))
+    let journal = if options.has_journal_server { ON_A_SERVER } else { "" };
+    can_be_repeated
+        .then(|| format!("{} {} {}{journal}", options.programs.minor, options.seed, plans::names(plans)))
 }
 
 #[cfg(test)]
@@ -94,6 +104,8 @@ mod tests {
             (failure.minor.as_str(), failure.seed, &names[..]),
             ("1.36", 7, &["restore", "etcd-kill"][..])
         );
+        assert!(!failure.has_journal_server);
+        assert!(parse("1.36 7 journal-fail-over postgres").expect("a line").has_journal_server);
         parse("1.36 7").expect_err("no faults");
         parse("1.36 seven restore").expect_err("no seed");
         parse("1.36 7 moon").expect_err("no such fault");
@@ -108,6 +120,9 @@ mod tests {
         let failure = parse(&kept).expect("a line that can be read");
         assert_eq!((failure.minor.as_str(), failure.seed, failure.plans), ("1.36", 7, plans.clone()));
         assert_eq!(line(&options, &[]), None);
+        options.has_journal_server = true;
+        let kept = line(&options, &plans).expect("a line");
+        assert!(parse(&kept).expect("a line that can be read").has_journal_server);
         options.peers = PEERS.iter().collect();
         assert_eq!(line(&options, &plans), None);
     }
@@ -122,6 +137,9 @@ mod tests {
         let faults = "--fault minor-switch,etcd-kill";
         assert_eq!(repeat_command(&options, &plans), format!("{command} {faults}"));
         assert_eq!(repeat_command(&options, &[]), format!("{command} --faults 0"));
+        options.has_journal_server = true;
+        assert_eq!(repeat_command(&options, &plans), format!("{command} --postgres {faults}"));
+        options.has_journal_server = false;
         options.peers = PEERS.iter().collect();
         assert_eq!(repeat_command(&options, &plans), format!("{command} --peers {faults}"));
         assert_eq!(repeat_command(&options, &[&NO_FAULT]), format!("{command} --peers"));

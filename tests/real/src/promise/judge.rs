@@ -35,9 +35,12 @@ pub(crate) async fn gaps(run: &Kubewitness) -> Result<Vec<Gap>> {
 /// Judges a controller that has ended.
 pub(crate) async fn verdict(truth: &ServerTruth, options: &RunOptions, gaps: Vec<Gap>) -> Result<JudgedRun> {
     let data = options.data.to_string_lossy();
-    let verified = command_json(&["journal", "verify", "--data", &data, "-o", "json"]).await?;
+    // Where the journal is, if it is not in the data folder.
+    let journal: Vec<_> = options.args.iter().map(String::as_str).collect();
+    let verify = ["journal", "verify", "--data", &data, "-o", "json"];
+    let verified = command_json(&[&verify[..], &journal].concat()).await?;
     ensure!(verified["ok"] == true, "journal verify said {verified}");
-    let JournalExport { states, documents } = exported(&data).await?;
+    let JournalExport { states, documents } = exported(&data, &journal).await?;
     let told = JournalRecord {
         states: states.clone(),
         documents,
@@ -87,9 +90,9 @@ struct JournalExport {
 }
 
 /// All that the journal has of the source.
-async fn exported(data: &str) -> Result<JournalExport> {
+async fn exported(data: &str, journal: &[&str]) -> Result<JournalExport> {
     let export = ["journal", "export", "--documents", "--data", data, "--source", SOURCE];
-    let (code, lines, said) = command_in(&export, &[]).await?;
+    let (code, lines, said) = command_in(&[&export[..], journal].concat(), &[]).await?;
     ensure!(code == Some(0), "journal export ended with {code:?}: {said}");
     let mut export = JournalExport { states: Vec::new(), documents: HashMap::new() };
     for line in lines.lines() {

@@ -6,6 +6,7 @@
 mod choices;
 mod failures;
 mod history;
+mod journal;
 mod judge;
 pub mod plans;
 mod trial;
@@ -36,7 +37,7 @@ use trial::PromiseTrial;
 pub(crate) const SOURCE: &str = "jobs";
 
 /// The folder of the controller's data in that of the run.
-const DATA: &str = "data";
+pub const DATA: &str = "data";
 /// Compiled plugins, journal and granted database of a run fit several times.
 const SMALL_DISK: &str = "512m";
 
@@ -53,6 +54,8 @@ pub struct TrialOptions {
     pub plans: Vec<&'static FaultPlan>,
     /// The peers that watch beside the controller.
     pub peers: Vec<&'static PeerKind>,
+    /// Whether the journal is in PostgreSQL. Otherwise it is a file.
+    pub has_journal_server: bool,
     /// Whether it is a known failure, which a machine that can't repeat it skips.
     pub is_known: bool,
 }
@@ -62,6 +65,9 @@ pub struct TrialOptions {
 pub struct PromiseReport {
     pub minor: String,
     pub seed: u64,
+    /// Whether the journal was in PostgreSQL.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub has_journal_server: bool,
     pub faults: BTreeMap<&'static str, u64>,
     /// The entries that etcd had: writes and deletions.
     pub history: usize,
@@ -88,6 +94,7 @@ pub async fn survives_faults(options: &TrialOptions, scratch: &Scratch) -> Resul
         has_other_minor: !options.other_minors.is_empty(),
         has_small_disk: disk.is_some(),
         has_peers: !options.peers.is_empty(),
+        has_journal_server: options.has_journal_server,
     };
     let choices = match choices::choose(options, means) {
         Err(why) if options.is_known => {
@@ -187,6 +194,7 @@ async fn suffer_all(
     Ok(PromiseReport {
         minor: options.programs.minor.clone(),
         seed: options.seed,
+        has_journal_server: options.has_journal_server,
         faults: trial.done.clone(),
         history: entries.len(),
         objects: entries.iter().map(|entry| &*entry.uid).collect::<BTreeSet<_>>().len(),

@@ -57,6 +57,14 @@ pub(super) enum FaultStep {
     LinkShut(bool),
     FillDisk,
     MakeRoom,
+    /// Whether the API server encrypts Jobs that are written from now on.
+    Encrypt(bool),
+    /// Each Job is written again as it is.
+    Rewrite,
+    /// The journal's server gets a standby, for which each commit waits.
+    StartStandby,
+    /// The journal's server is killed, and its standby takes over.
+    FailOver,
 }
 
 /// The needs of a fault beside one minor.
@@ -67,8 +75,10 @@ pub(super) enum FaultNeed {
     OtherMinor,
     /// No peers: Kubernetes' guide to restoring etcd tells to start its clients anew.
     NoPeers,
-    /// The right to mount, and no peers: they have no journal whose disk could be full.
+    /// The right to mount, and a journal on that disk. Peers have none.
     SmallDisk,
+    /// A journal in PostgreSQL, and no peers: they have none.
+    JournalServer,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -87,9 +97,9 @@ const fn plan(name: &'static str, steps: &'static [FaultStep]) -> FaultPlan {
 }
 
 use FaultStep::{
-    BackUp, Change, Compact, Continue, Cut, Delay, FillDisk, Kill, LinkDelay, LinkShut, MakeRoom,
-    RenewCertificate, Reorder, Restore, Settle, Shut, Start, StartSecond, Stop, StopSecond, SwitchMinor,
-    Wait,
+    BackUp, Change, Compact, Continue, Cut, Delay, Encrypt, FailOver, FillDisk, Kill, LinkDelay, LinkShut,
+    MakeRoom, RenewCertificate, Reorder, Restore, Rewrite, Settle, Shut, Start, StartSecond, StartStandby,
+    Stop, StopSecond, SwitchMinor, Wait,
 };
 
 pub const PLANS: &[FaultPlan] = &[
@@ -196,6 +206,16 @@ pub const PLANS: &[FaultPlan] = &[
         need: FaultNeed::SmallDisk,
         steps: &[Change, FillDisk, Change, Wait(2), MakeRoom, Change],
     },
+    // Each Job gets a version whose content is that of the one before.
+    plan(
+        "storage-migration",
+        &[Change, Encrypt(true), Change, Rewrite, Change, Encrypt(false), Rewrite, Change],
+    ),
+    FaultPlan {
+        name: "journal-fail-over",
+        need: FaultNeed::JournalServer,
+        steps: &[Change, StartStandby, Change, FailOver, Change],
+    },
 ];
 
 /// The plan that is measured beside the faults: changes, and nothing that disturbs the watchers.
@@ -244,6 +264,9 @@ mod tests {
             assert!(last(|step| matches!(step, Reorder(_))).is_none_or(|step| step == Reorder(false)));
             let route = last(|step| matches!(step, FaultStep::Route(_)));
             assert!(route.is_none_or(|step| step == FaultStep::Route(WatcherRoute::First)));
+            assert!(last(|step| matches!(step, Encrypt(_))).is_none_or(|step| step == Encrypt(false)));
+            let journal = last(|step| matches!(step, StartStandby | FailOver));
+            assert!(journal.is_none_or(|step| step == FailOver));
             let disk = last(|step| matches!(step, FillDisk | MakeRoom));
             assert!(disk.is_none_or(|step| step == MakeRoom));
         }

@@ -11,6 +11,7 @@ use kubewitness_harness::{
 };
 
 use super::history::EtcdHistory;
+use super::journal::JournalServers;
 use super::plans::{FaultPlan, FaultStep, FaultTarget, WatcherRoute};
 use super::workload::JobWorkload;
 use super::{DATA, SOURCE, TrialOptions};
@@ -22,6 +23,7 @@ const EXAMPLE: &str = "deploy/examples/jobs-to-sqlite";
 const SOURCES: usize = 2;
 /// A read-back after a long outage takes its time on a busy machine.
 const ARRIVES_WITHIN: Duration = Duration::from_secs(180);
+const NO_SERVER: &str = "a journal in PostgreSQL";
 /// Changes of one step.
 const CHANGES: (u64, u64) = (8, 40);
 
@@ -39,6 +41,8 @@ pub(super) struct PromiseTrial<'a> {
     run: Kubewitness,
     starts: u32,
     disk: Option<&'a SmallDisk>,
+    /// `None`: the journal is a file in the data folder.
+    journal: Option<JournalServers>,
     pub(super) peers: PeerCrowd,
     dice: Dice,
     workload: JobWorkload,
@@ -63,12 +67,22 @@ impl<'a> PromiseTrial<'a> {
         let balancer = LoadBalancer::to(cluster.api_address()).await?;
         let link = LoadBalancer::to(cluster.etcd_address()).await?;
         let kubeconfig = cluster.kubeconfig_by(balancer.address())?;
+        let (journal, args) = match options.has_journal_server {
+            true => {
+                let file = scratch.path().join("journal-address");
+                let servers = JournalServers::start(&file).await?;
+                (Some(servers), vec!["--journal-file".to_owned(), file.display().to_string()])
+            }
+            false => (None, Vec::new()),
+        };
         let run_options = RunOptions {
+            args,
             kubeconfig: kubeconfig.clone(),
             config: Some(project_root().join(EXAMPLE)),
             data: scratch.folder(DATA)?,
             // Peers have the pauses of their defaults, too.
             has_real_timers: !options.peers.is_empty(),
+            is_bound: true,
             ..RunOptions::default()
         };
         let mut run = Kubewitness::start("run-00", &run_options, scratch.path())?;
@@ -88,6 +102,7 @@ impl<'a> PromiseTrial<'a> {
             run,
             starts: 1,
             disk,
+            journal,
             peers,
             dice,
             workload,
@@ -143,6 +158,14 @@ impl<'a> PromiseTrial<'a> {
             FaultStep::Route(route) => self.route(route),
             FaultStep::FillDisk => self.disk.context("a small disk")?.fill(),
             FaultStep::MakeRoom => self.disk.context("a small disk")?.make_room(),
+            FaultStep::Encrypt(is_encrypted) => self.cluster.encrypt(is_encrypted).await,
+            FaultStep::Rewrite => self.workload.rewrite(&self.cluster).await,
+            FaultStep::StartStandby => {
+                tokio::task::block_in_place(|| self.journal.as_mut().context(NO_SERVER)?.start_standby())
+            }
+            FaultStep::FailOver => {
+                tokio::task::block_in_place(|| self.journal.as_mut().context(NO_SERVER)?.fail_over())
+            }
             FaultStep::Cut
             | FaultStep::Shut(_)
             | FaultStep::Delay(_)

@@ -55,16 +55,29 @@ impl JobWorkload {
 
     /// Goes on with what there is, after a restore took Jobs away or gave them back.
     pub async fn look_again(&mut self, cluster: &RealCluster) -> Result<()> {
-        let path = format!("/apis/batch/v1/namespaces/{NAMESPACE}/jobs");
-        let (code, list) = cluster.request(Method::GET, &path, None).await?;
-        ensure!(code == 200, "a list of Jobs was answered with {code}: {list}");
-        let items = list["items"].as_array().into_iter().flatten();
-        let live = items.map(|job| LiveJob {
+        let live = list(cluster).await?.into_iter().map(|job| LiveJob {
             name: job["metadata"]["name"].as_str().unwrap_or_default().to_owned(),
             active: job["status"]["active"].as_u64().unwrap_or_default(),
             is_started: job["status"]["startTime"].is_string(),
         });
         self.alive = live.filter(|job| job.name.starts_with("train-")).collect();
+        Ok(())
+    }
+
+    /// Writes each Job again as it is, which a storage migrator does. The API server stores those that etcd has in another
+    /// form.
+    pub async fn rewrite(&mut self, cluster: &RealCluster) -> Result<()> {
+        let mut stored = 0;
+        for mut job in list(cluster).await? {
+            job["apiVersion"] = "batch/v1".into();
+            job["kind"] = "Job".into();
+            let name = job["metadata"]["name"].as_str().unwrap_or_default();
+            let (code, answer) = cluster.request(Method::PUT, &path_of(name), Some(&job)).await?;
+            ensure!(code == 200, "a rewrite of {name} was answered with {code}: {answer}");
+            let versions = [&job, &answer].map(|it| &it["metadata"]["resourceVersion"]);
+            stored += usize::from(versions[0] != versions[1]);
+        }
+        ensure!(stored > 0, "no Job was in another form");
         Ok(())
     }
 
@@ -99,6 +112,13 @@ impl JobWorkload {
         let path = format!("{}?propagationPolicy=Background", path_of(&job.name));
         write(cluster, Method::DELETE, &path, None, &[200, 404]).await
     }
+}
+
+async fn list(cluster: &RealCluster) -> Result<Vec<Value>> {
+    let path = format!("/apis/batch/v1/namespaces/{NAMESPACE}/jobs");
+    let (code, mut list) = cluster.request(Method::GET, &path, None).await?;
+    ensure!(code == 200, "a list of Jobs was answered with {code}: {list}");
+    Ok(list["items"].as_array_mut().map(std::mem::take).unwrap_or_default())
 }
 
 async fn create(cluster: &RealCluster, name: &str) -> Result<()> {

@@ -5,21 +5,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use kubewitness_causes::{Expected, HistoryChange, LabelSubject, apply_merge_patch};
+use kubewitness_causes::{Expected, HistoryChange, LabelSubject};
 use kubewitness_harness::until;
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::controllers::ControlledCluster;
+use super::job_sets;
 use super::kubelet::{PodPlace, PodScript, SeenPod, now_ms, rfc3339};
+pub(super) use super::manifests::{MAIN, container, job};
 
 /// The longest wait of a case: a pod of a deleted node goes after a minute, a third retry begins after 70 seconds.
 const HAPPENS_WITHIN: Duration = Duration::from_secs(180);
 /// The time for what follows from the last step of a case: events, counters, finalizers.
 const SETTLES: Duration = Duration::from_millis(2_500);
 pub(super) const JOB: &str = "train";
-/// The container of a Job that names no other.
-pub(super) const MAIN: &str = "trainer";
 const MARK: &str = "recorded";
 pub(super) const QUOTA: &str = "team";
 
@@ -35,19 +35,26 @@ pub(super) struct RecordLab<'a> {
     pub(super) namespace: String,
     nodes: RefCell<Vec<String>>,
     number: u32,
-    subject: RefCell<String>,
+    /// The object that the label is about.
+    subject: RefCell<LabelSubject>,
 }
 
 impl<'a> RecordLab<'a> {
     pub(super) async fn open(case: &str, cluster: &'a ControlledCluster) -> Result<Self> {
         let number = cluster.next_number();
         let namespace = format!("team-{number}");
+        let subject = LabelSubject {
+            kind: "Job".into(),
+            group: "batch".into(),
+            namespace: namespace.clone(),
+            name: JOB.into(),
+        };
         let lab = Self {
             cluster,
             namespace: namespace.clone(),
             nodes: RefCell::default(),
             number,
-            subject: RefCell::new(JOB.into()),
+            subject: RefCell::new(subject),
         };
         let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
         lab.write(Method::POST, "/api/v1/namespaces", Some(&object))
@@ -68,6 +75,15 @@ impl<'a> RecordLab<'a> {
 
     pub(super) async fn other_job(&self, name: &str, spec: Value, pod: Value) -> Result<()> {
         self.create("batch", "jobs", job(name, &spec, &pod)).await
+    }
+
+    /// Creates the JobSet that the label is about.
+    pub(super) async fn job_set(&self, job_set: Value) -> Result<()> {
+        {
+            let mut subject = self.subject.borrow_mut();
+            (subject.kind, subject.group) = ("JobSet".into(), job_sets::GROUP.into());
+        }
+        self.write(Method::POST, &job_sets::path(&self.namespace), Some(&job_set)).await.map(drop)
     }
 
     pub(super) async fn create(&self, group: &str, resource: &str, object: Value) -> Result<()> {
@@ -212,7 +228,8 @@ impl<'a> RecordLab<'a> {
     }
 
     pub(super) fn job_key(&self) -> String {
-        format!("jobs/{}/{}", self.namespace, self.subject.borrow())
+        let subject = self.subject.borrow();
+        format!("{}s/{}/{}", subject.kind.to_lowercase(), self.namespace, subject.name)
     }
 
     pub(super) async fn job_until(&self, what: &str, is_so: impl Fn(&Value) -> bool) -> Result<Value> {
@@ -220,8 +237,9 @@ impl<'a> RecordLab<'a> {
     }
 
     pub(super) async fn finished(&self) -> Result<Value> {
-        self.job_until("to finish", |job| has_condition(job, "Complete") || has_condition(job, "Failed"))
-            .await
+        // A JobSet's condition has a name of its own.
+        const ENDS: [&str; 3] = ["Complete", "Completed", "Failed"];
+        self.job_until("to finish", |job| ENDS.iter().any(|end| has_condition(job, end))).await
     }
 
     /// The pod of the Job that came to a kubelet as the `ordinal`th.
@@ -235,7 +253,7 @@ impl<'a> RecordLab<'a> {
     }
 
     async fn pod_where(&self, is_it: impl Fn(&PodPlace) -> bool) -> Result<SeenPod> {
-        let job = self.subject.borrow().clone();
+        let job = self.subject.borrow().name.clone();
         self.seen_pod(|place| place.job == job && is_it(place)).await
     }
 
@@ -305,7 +323,8 @@ impl<'a> RecordLab<'a> {
         let job = until(HAPPENS_WITHIN, "a Job of a CronJob", async || {
             Ok(self.cluster.capture.all(&prefix).into_iter().next())
         });
-        *self.subject.borrow_mut() = job.await?["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        self.subject.borrow_mut().name =
+            job.await?["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         Ok(())
     }
 
@@ -339,12 +358,7 @@ impl<'a> RecordLab<'a> {
         });
         let job = changes.iter().rfind(|change| change.key == self.job_key()).context("a Job")?;
         expected.attempts = job.document["status"]["failed"].as_u64().unwrap_or_default();
-        let object = LabelSubject {
-            kind: "Job".into(),
-            group: "batch".into(),
-            namespace: self.namespace.clone(),
-            name: self.subject.borrow().clone(),
-        };
+        let object = self.subject.borrow().clone();
         Ok(Recording { object, expected, changes })
     }
 }
@@ -366,24 +380,4 @@ pub(super) fn waits_for(pod: &Value, reason: &str) -> bool {
     let lists = ["initContainerStatuses", "containerStatuses"];
     let mut statuses = lists.iter().flat_map(|list| pod["status"][*list].as_array().into_iter().flatten());
     statuses.any(|it| it["state"]["waiting"]["reason"] == reason)
-}
-
-pub(super) fn container(name: &str, cpu: &str) -> Value {
-    json!({
-        "name": name, "image": format!("registry.example/ml/{name}:2.4"),
-        "resources": {"requests": {"cpu": cpu, "memory": "256Mi"}, "limits": {"memory": "1Gi"}},
-    })
-}
-
-/// A Job with these fields of its spec and of its pods' over the usual ones.
-pub(super) fn job(name: &str, spec: &Value, pod: &Value) -> Value {
-    let mut job = json!({
-        "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name},
-        "spec": {"template": {"spec": {
-            "restartPolicy": "Never", "containers": [container(MAIN, "100m")], "terminationGracePeriodSeconds": 5,
-        }}},
-    });
-    apply_merge_patch(&mut job["spec"], spec);
-    apply_merge_patch(&mut job["spec"]["template"]["spec"], pod);
-    job
 }

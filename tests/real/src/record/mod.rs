@@ -8,8 +8,10 @@
 mod capture;
 mod cases;
 mod controllers;
+mod job_sets;
 mod kubelet;
 mod lab;
+mod manifests;
 mod play;
 
 use std::fs;
@@ -25,6 +27,7 @@ use kubewitness_harness::Scratch;
 use crate::cluster::ServerPrograms;
 use cases::Case;
 use controllers::ControlledCluster;
+use job_sets::JobSetController;
 use lab::{RecordLab, Recording};
 pub use play::{PlayOptions, play};
 
@@ -42,9 +45,15 @@ pub async fn record_histories(
     let begun = Instant::now();
     let is_wanted =
         |case: &Case| only.is_empty() || only.iter().any(|part| case.name.contains(part.as_str()));
-    let chosen: Vec<Case> = cases::all().into_iter().filter(is_wanted).collect();
-    ensure!(!chosen.is_empty(), "no case has a name with {}", only.join(" or "));
+    let mut chosen: Vec<Case> = cases::all().into_iter().filter(is_wanted).collect();
+    let job_sets: Vec<Case> = cases::of_job_sets().into_iter().filter(is_wanted).collect();
+    ensure!(!chosen.is_empty() || !job_sets.is_empty(), "no case has a name with {}", only.join(" or "));
     let cluster = ControlledCluster::start(programs, scratch).await?;
+    let controller = match job_sets.is_empty() {
+        true => None,
+        false => Some(JobSetController::start(&cluster.api, programs).await?),
+    };
+    chosen.extend(job_sets);
     let mut runs: FuturesUnordered<_> =
         chosen.iter().map(|case| async { (case.name, record(case, &cluster, folder).await) }).collect();
     let (mut recorded, mut failed) = (0, Vec::new());
@@ -62,6 +71,9 @@ pub async fn record_histories(
     }
     drop(runs);
     let refused = cluster.fleet.refused();
+    if let Some(controller) = controller {
+        controller.stop().await?;
+    }
     cluster.stop().await?;
     eprintln!("real: {recorded} histories in {} s", begun.elapsed().as_secs());
     ensure!(refused.is_empty(), "writes of kubelets were refused: {}", refused.join("; "));

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use kubewitness_harness::{Dice, Kubewitness, RunOptions, Scratch, project_root};
+use kubewitness_harness::{Dice, Kubewitness, RunOptions, Scratch, kubewitness_binary, project_root};
 use kubewitness_playground::receiver::{self, ReceiverProgress};
 use reqwest::Method;
 use serde_json::json;
@@ -61,6 +61,7 @@ pub async fn play(options: &PlayOptions, scratch: &Scratch, stop: &CancellationT
         config: Some(configure(&options.data, &address)?),
         data: options.data.clone(),
         has_real_timers: true,
+        is_bound: true,
         ..RunOptions::default()
     };
     let mut run = Kubewitness::start_at("kubewitness", &run_options, &options.listen, &options.data)?;
@@ -145,13 +146,14 @@ fn configure(data: &Path, receiver: &str) -> Result<PathBuf> {
 
 fn greet(options: &PlayOptions, cluster: &ControlledCluster) {
     let (data, listen) = (options.data.display(), &options.listen);
+    let program = program();
     println!(
         "\
 Kubewitness playground on Kubernetes {}: its own API server, controllers and scheduler. The kubelets are simulated.
 
   open   http://{listen}
-  try    kubewitness jobs --server http://{listen}
-         kubewitness why job/train -n team-1 --server http://{listen}
+  try    {program} jobs --server http://{listen}
+         {program} why job/train -n team-1 --server http://{listen}
          kubectl --kubeconfig {} get jobs -A -w
          sqlite3 {data}/platform.db 'select phase, count(*) from object_status group by phase'
          tail -f {data}/notifications.jsonl
@@ -162,6 +164,13 @@ Each line below says what happens to the Job of a namespace. Ctrl-C ends it and 
         cluster.kubernetes,
         cluster.api.kubeconfig().display()
     );
+}
+
+/// The controller, as a person in this folder types it.
+fn program() -> String {
+    let binary = kubewitness_binary().unwrap_or_else(|_| "kubewitness".into());
+    let here = std::env::current_dir().unwrap_or_default();
+    binary.strip_prefix(&here).unwrap_or(&binary).display().to_string()
 }
 
 /// Runs each case once, in an order of the seed. Returns how many have begun when it ends.
@@ -187,7 +196,11 @@ async fn run_cases(options: &PlayOptions, cluster: &ControlledCluster, stop: &Ca
                     running.push(run_case(case, cluster));
                 }
             }
-            Some(()) = running.next(), if !running.is_empty() => {}
+            Some(()) = running.next(), if !running.is_empty() => {
+                if running.is_empty() && waiting.is_empty() {
+                    println!("All {begun} cases have run. What they left can be looked at until Ctrl-C.");
+                }
+            }
         }
     }
     begun

@@ -21,6 +21,10 @@ use crate::services::{self, apt};
 
 const MODULES: &str = "tests/real/modules";
 const ETCD: GoModule = GoModule { name: "etcd", programs: &[("etcd", "go.etcd.io/etcd/server/v3")] };
+/// The controller of JobSets, for the recorder.
+const JOB_SETS: GoModule = GoModule { name: "jobset", programs: &[("jobset", "sigs.k8s.io/jobset")] };
+/// The file of the module that the recorder gives the API server.
+const JOB_SETS_DEFINITION: &str = "config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml";
 /// Other ways of watching, in Go.
 const PEERS: GoModule = GoModule { name: "peers", programs: &[("peers", ".")] };
 /// Where the page is that says what they miss.
@@ -32,6 +36,8 @@ const KUBERNETES: [GoModule; 3] =
 const USUAL: &str = "1.36";
 /// Says what `cargo xtask ci` does if the servers can't be built: with `1` it fails. With `0` it does not try.
 const IN_CI: &str = "KUBEWITNESS_REAL";
+const OFF: &str = "0";
+const REQUIRED_IN_CI: &str = "1";
 /// As many faults as CI has time for. They are always the same, so that what fails comes from the change.
 const FAULTS_IN_CI: &str = "6";
 const SEED_IN_CI: &str = "1";
@@ -96,22 +102,32 @@ pub fn build_for_ci() -> Result<()> {
 }
 
 fn is_off() -> bool {
-    std::env::var(IN_CI).is_ok_and(|value| value == "0")
+    wanted_in_ci() == OFF
+}
+
+fn wanted_in_ci() -> String {
+    std::env::var(IN_CI).unwrap_or_default()
 }
 
 /// One minor and some faults, if its servers could be built: another place may lack Go, or the proxy of its modules.
 pub fn in_ci(built: Result<()>) -> Result<ExitCode> {
     let args = ["--faults", FAULTS_IN_CI].map(str::to_owned);
     let asked = RealArguments { seed: Some(SEED_IN_CI), ..RealArguments::read(&args)? };
-    match built {
-        _ if is_off() => asked.skipped(&format!("{IN_CI} is 0")),
-        Ok(()) => return prove(&peer::go()?, &asked),
-        Err(why) if std::env::var(IN_CI).is_ok_and(|value| value == "1") => {
-            return Err(why.context("nothing may be skipped in CI"));
-        }
-        Err(why) => asked.skipped(&format!("{why:#}")),
+    match reason_to_skip(built, &wanted_in_ci())? {
+        Some(why) => asked.skipped(&why),
+        None => return prove(&peer::go()?, &asked),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// `None`: it runs.
+fn reason_to_skip(built: Result<()>, wanted: &str) -> Result<Option<String>> {
+    match built {
+        _ if wanted == OFF => Ok(Some(format!("{IN_CI} is {OFF}"))),
+        Ok(()) => Ok(None),
+        Err(why) if wanted == REQUIRED_IN_CI => Err(why.context("nothing may be skipped in CI")),
+        Err(why) => Ok(Some(format!("{why:#}"))),
+    }
 }
 
 /// How Go is started.
@@ -174,6 +190,10 @@ impl RealArguments {
                 "--faults" | "--fault" | "--seeds" => {
                     let value = args.next().with_context(|| format!("{arg} needs a value"))?;
                     read.more.extend([arg.clone(), value.clone()]);
+                }
+                "--postgres" => {
+                    services::ensure_postgres();
+                    read.more.push(arg.clone());
                 }
                 minor => read.minors.push(of_minor(minor)?),
             }
@@ -273,6 +293,8 @@ fn record(cases: &[String]) -> Result<ExitCode> {
         ensure_built(&go, needed, needed.programs, BUILT_OF)?;
     }
     ensure_built(&go, module, &CONTROLLERS, CONTROLLERS_BUILT_OF)?;
+    ensure_built(&go, &JOB_SETS, JOB_SETS.programs, BUILT_OF)?;
+    copy_of_module(&go, &JOB_SETS, "sigs.k8s.io/jobset", JOB_SETS_DEFINITION)?;
     step("building the recorder");
     let mut suite = suite()?;
     suite.args(["--minor", USUAL, "--record"]).arg(root().join(HISTORIES));
@@ -300,7 +322,7 @@ fn of_minor(minor: &str) -> Result<&'static GoModule> {
         let known: Vec<_> = KUBERNETES.iter().map(GoModule::minor).collect();
         format!(
             "`real` takes minors of Kubernetes ({}), --all, --faults NUMBER, --fault NAME,NAME, --seeds NUMBER, \
-             --peers and --access; or --record first",
+             --postgres, --peers and --access; or --record first",
             known.join(", ")
         )
     })
@@ -320,7 +342,7 @@ fn ensure_built(go: &GoBuild<'_>, module: &GoModule, programs: &[(&str, &str)], 
     let (pinned, sums) = (read("go.mod")?, read("go.sum")?);
     // A module may have a program of its own beside those that it pins.
     let own = read("main.go").unwrap_or_default();
-    let (target, stamp) = (folder().join(module.name), pinned.clone() + &sums + &own);
+    let (target, stamp) = (folder_of(module), pinned.clone() + &sums + &own);
     let note = target.join(note);
     if std::fs::read_to_string(&note).is_ok_and(|of| of == stamp) {
         return Ok(());
@@ -336,6 +358,25 @@ fn ensure_built(go: &GoBuild<'_>, module: &GoModule, programs: &[(&str, &str)], 
         step(&format!("{program}: {} s, {} MB", begun.elapsed().as_secs(), size / 1_000_000));
     }
     std::fs::write(&note, stamp).with_context(|| format!("writing {}", note.display()))
+}
+
+/// Copies a file of a pinned module beside the programs that were built of it.
+fn copy_of_module(go: &GoBuild<'_>, module: &GoModule, package: &str, file: &str) -> Result<()> {
+    let source = root().join(MODULES).join(module.name);
+    let mut list = Command::new(go.go);
+    list.args(["list", "-mod=readonly", "-m", "-f", "{{.Dir}}", package]).current_dir(source);
+    let output = list.output().context("starting go")?;
+    let folder = String::from_utf8(output.stdout).context("the folder of a module")?;
+    let from = Path::new(folder.trim()).join(file);
+    let name = from.file_name().with_context(|| format!("{file} names no file"))?;
+    // Those of the module's cache may not be written, so their rights are not copied.
+    let text = std::fs::read(&from).with_context(|| format!("reading {}", from.display()))?;
+    let to = folder_of(module).join(name);
+    std::fs::write(&to, text).with_context(|| format!("writing {}", to.display()))
+}
+
+fn folder_of(module: &GoModule) -> PathBuf {
+    folder().join(module.name)
 }
 
 /// Flags with the version that a server of Kubernetes tells its clients. Without them it tells one that clients refuse.
@@ -363,11 +404,23 @@ mod tests {
     }
 
     #[test]
+    fn in_ci_servers_that_were_not_built_are_skipped_unless_they_are_required() {
+        let failed = || Err(anyhow::anyhow!("there is no Go"));
+        assert_eq!(reason_to_skip(failed(), "").expect("a reason").as_deref(), Some("there is no Go"));
+        reason_to_skip(failed(), REQUIRED_IN_CI).expect_err("nothing may be skipped");
+        assert_eq!(reason_to_skip(Ok(()), "").expect("no reason"), None);
+        assert_eq!(reason_to_skip(Ok(()), REQUIRED_IN_CI).expect("no reason"), None);
+        for built in [Ok(()), failed()] {
+            assert!(reason_to_skip(built, OFF).expect("a reason").is_some());
+        }
+    }
+
+    #[test]
     fn each_module_pins_what_is_built_of_it() {
-        for module in KUBERNETES.iter().chain([&ETCD]) {
+        for module in KUBERNETES.iter().chain([&ETCD, &JOB_SETS]) {
             let file = root().join(MODULES).join(module.name).join("go.mod");
             let pinned = std::fs::read_to_string(&file).expect("a module");
-            let is_kubernetes = module.name != ETCD.name;
+            let is_kubernetes = module.name.starts_with("kubernetes-");
             let controllers = CONTROLLERS.iter().filter(|_| is_kubernetes);
             for (_, package) in module.programs.iter().chain(controllers) {
                 assert!(pinned.contains(package), "{} does not name {package}", file.display());

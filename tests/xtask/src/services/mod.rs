@@ -52,6 +52,13 @@ pub fn ensure_valgrind() -> bool {
     runs(COUNTER.program)
 }
 
+/// The package's programs; its server is never started.
+pub fn ensure_postgres() {
+    if !runs("initdb") {
+        install(&["postgresql"]);
+    }
+}
+
 /// Debian's own build of the allocator that production has. Compiling its C code takes a minute and a half of processor
 /// time, which a build that is only linked and asked for its help does not need.
 pub fn installed_jemalloc() -> Option<PathBuf> {

@@ -3,6 +3,7 @@
 mod containers;
 mod disruptions;
 mod exits;
+mod job_sets;
 mod people;
 mod policies;
 mod waiting;
@@ -42,4 +43,9 @@ pub(super) fn all() -> Vec<Case> {
         people::cases(),
     ];
     groups.into_iter().flatten().collect()
+}
+
+/// They need the controller of JobSets.
+pub(super) fn of_job_sets() -> Vec<Case> {
+    job_sets::cases()
 }

@@ -20,6 +20,9 @@ pub(super) struct PodFailures<'a>(Vec<FailureStates<'a>>);
 struct FailureStates<'a> {
     first: &'a State,
     last: &'a State,
+    /// When a state of the pod first said that it is being deleted. The kubelet's own deletion of a pod that has ended
+    /// takes the place of the request in the last document.
+    deleting_ms: Option<u64>,
 }
 
 /// How a pod ended.
@@ -35,13 +38,19 @@ impl<'a> PodFailures<'a> {
         let mut failures: Vec<FailureStates<'a>> = Vec::new();
         let mut places: HashMap<&str, usize> = HashMap::new();
         for state in story.pods().filter(|state| state.seq > after && says_failure(state)) {
+            let deleting_ms =
+                (last_work_status(state).phase == phase::CANCELLED).then_some(state.observed_ms);
             match places.get(state.object.uid.as_str()) {
                 // The document of a deletion that a comparison found is empty.
                 Some(_) if state.change != Change::Present => {}
-                Some(place) => failures[*place].last = state,
+                Some(place) => {
+                    let failure = &mut failures[*place];
+                    failure.last = state;
+                    failure.deleting_ms = failure.deleting_ms.or(deleting_ms);
+                }
                 None => {
                     places.insert(&state.object.uid, failures.len());
-                    failures.push(FailureStates { first: state, last: state });
+                    failures.push(FailureStates { first: state, last: state, deleting_ms });
                 }
             }
         }
@@ -73,7 +82,8 @@ impl FailureStates<'_> {
     fn end(self, documents: &DocumentsBySeq, events: &[EventView]) -> PodFailure {
         let pods = [self.first, self.last]
             .map(|state| documents.get(&state.seq).and_then(|document| PodDocument::read(document)));
-        let requested_ms = pods.iter().flatten().filter_map(pod_end::deletion_requested_ms).min();
+        let requested = pods.iter().flatten().filter_map(pod_end::deletion_requested_ms);
+        let requested_ms = requested.chain(self.deleting_ms).min();
         let read = |state: &State, pod: Option<&PodDocument>| PodFailure {
             cause: pod_end::of(state, pod, requested_ms, events),
             completion_index: pod.and_then(PodDocument::completion_index),

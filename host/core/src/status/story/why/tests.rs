@@ -236,6 +236,21 @@ fn the_kubelets_last_deletion_of_a_pod_hides_no_earlier_one() {
 }
 
 #[test]
+fn a_container_that_is_ended_with_its_job_after_restarts_failed_for_the_first_end() {
+    let mut restarting = running("a");
+    restarting["status"]["containerStatuses"][0] = json!({"name": "main", "ready": false, "restartCount": 1,
+        "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+        "lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled", "finishedAt": "2026-01-01T00:00:10Z"}}});
+    // The Job's controller asks for its deletion at 15; the kubelet removes what has ended at 20.
+    let mut removed = ended("a", 137, "Error", 19);
+    removed["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:20Z".into();
+    removed["metadata"]["deletionGracePeriodSeconds"] = 0.into();
+    let story = two_run().at(11, &restarting).at(13, &running("a")).at(15, &deleting(running("a"), 15));
+    let why = story.at(20, &removed).gone(20, &removed).at(21, &failed_job("BackoffLimitExceeded", "")).why();
+    assert_eq!(why.cause.expect("a cause").kind, CauseKind::OutOfMemory);
+}
+
+#[test]
 fn the_pod_that_a_failure_policy_names_is_the_cause() {
     let message = "Container main for pod team/a-1 failed with exit code 42 matching FailJob rule at index 0";
     let why = two_run()
