@@ -30,6 +30,7 @@ CREATE TABLE IF NOT EXISTS object_outcomes (
 CREATE TABLE IF NOT EXISTS object_cursors (
     `name` VARCHAR(160) COLLATE utf8mb4_bin NOT NULL,
     `place` TEXT COLLATE utf8mb4_bin NOT NULL,
+    `moves` BIGINT NOT NULL,
     PRIMARY KEY (name)
 );
 

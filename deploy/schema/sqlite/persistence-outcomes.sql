@@ -30,6 +30,7 @@ CREATE TABLE IF NOT EXISTS object_outcomes (
 CREATE TABLE IF NOT EXISTS object_cursors (
     "name" TEXT NOT NULL,
     "place" TEXT NOT NULL,
+    "moves" BIGINT NOT NULL,
     PRIMARY KEY (name)
 );
 

@@ -52,7 +52,11 @@ fn second(names: PrefixedNames<'_>, dialect: Dialect) -> Vec<String> {
 
 /// For `causes`. Each statement may be repeated.
 pub fn outcome_tables(names: PrefixedNames<'_>, dialect: Dialect) -> [String; 2] {
-    let cursor = [("name", ColumnContent::Version), ("place", ColumnContent::Word)];
+    let cursor = [
+        ("name", ColumnContent::Version),
+        ("place", ColumnContent::Word),
+        ("moves", ColumnContent::Position),
+    ];
     [
         create(&names.of(OUTCOMES), &OUTCOME, &["uid"], dialect),
         create(&names.of(CURSORS), &cursor, &["name"], dialect),

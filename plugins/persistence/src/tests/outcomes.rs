@@ -14,6 +14,7 @@ struct OutcomeHost {
     has_tables: Cell<bool>,
     rows: RefCell<BTreeMap<String, Vec<Value>>>,
     place: RefCell<Option<String>>,
+    moves: Cell<i64>,
     pages: RefCell<Vec<ChangePage>>,
     asked_after: RefCell<Vec<String>>,
     explained: RefCell<Vec<String>>,
@@ -63,7 +64,8 @@ impl testing::Host for OutcomeHost {
             return Err(Error::Invalid(format!("no such table: {CURSORS}")));
         }
         if statement.starts_with("SELECT place") {
-            return Ok(self.place.borrow().iter().map(|place| vec![place.into()]).collect());
+            let moves = || Value::Integer(self.moves.get());
+            return Ok(self.place.borrow().iter().map(|place| vec![place.into(), moves()]).collect());
         }
         if statement.starts_with("SELECT uid, seq, cause") {
             let (rows, place) = (self.rows.borrow(), |name: &str| position(name));
@@ -77,7 +79,11 @@ impl testing::Host for OutcomeHost {
         for row in &write.rows {
             match write.table.as_str() {
                 OUTCOMES => drop(self.rows.borrow_mut().insert(told(&row[0]), row.clone())),
-                CURSORS => *self.place.borrow_mut() = Some(told(&row[1])),
+                CURSORS => {
+                    let Value::Integer(moves) = row[2] else { panic!("{row:?}") };
+                    assert!(moves > self.moves.replace(moves), "a row is replaced by one with more");
+                    *self.place.borrow_mut() = Some(told(&row[1]));
+                }
                 other => panic!("{other}"),
             }
         }
@@ -151,6 +157,7 @@ fn a_tick_writes_why_objects_ended_badly_and_goes_on_where_it_was() {
         made.iter().any(|made| made.starts_with("CREATE TABLE IF NOT EXISTS object_outcomes")),
         "{made:?}"
     );
+    assert!(!made.iter().any(|made| made.starts_with("DELETE")), "nothing was there: {made:?}");
     drop(made);
     // One that is explained again, and one that goes on.
     let pages = vec![page(&[("a", oom), ("b", None)], "3", false, false)];

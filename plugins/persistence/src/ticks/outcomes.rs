@@ -4,6 +4,9 @@
 //! The place up to which outcomes are written is a row of the same database, in the same transaction. So a tick that is undone
 //! is made again from the same place, and the last answer about an object is the one that stays. Where the host begins its
 //! order anew, as another replica does, everything comes once more. Then only rows that differ are asked for.
+//!
+//! Rows are removed only where an outcome changes. The host can prove the rows of earlier receipts as long as nothing is
+//! removed: after a DELETE it would not know which of them should still be there.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -38,6 +41,8 @@ thread_local! {
 struct OutcomeCursor {
     place: String,
     is_catching_up: bool,
+    /// How often the place has moved: its row is replaced by one with more.
+    moves: u64,
 }
 
 pub fn tick(config: &Config) -> Result<(), Error> {
@@ -58,7 +63,7 @@ fn write_changes(config: &Config) -> Result<(), Error> {
         let page = outcomes::changes(&at.place, PAGE)?;
         let is_catching_up = page.restarted || at.is_catching_up;
         write_page(config, &page, is_catching_up)?;
-        at = OutcomeCursor { is_catching_up: is_catching_up && page.more, place: page.next };
+        at = OutcomeCursor { is_catching_up: is_catching_up && page.more, place: page.next, ..at };
         if !page.more || clock::now_ms().saturating_sub(begun_ms) > TICKING_MS {
             break;
         }
@@ -67,30 +72,28 @@ fn write_changes(config: &Config) -> Result<(), Error> {
 }
 
 fn cursor(names: PrefixedNames<'_>) -> Result<OutcomeCursor, Error> {
-    let asked = format!("SELECT place FROM {} WHERE name = ?", names.of(CURSORS));
+    let asked = format!("SELECT place, moves FROM {} WHERE name = ?", names.of(CURSORS));
     let found = sql::query(DATABASE, &asked, &[CURSOR.into()])?;
-    let Some([Value::Text(text)]) = found.first().map(Vec::as_slice) else {
+    let Some([Value::Text(text), Value::Integer(moves)]) = found.first().map(Vec::as_slice) else {
         return Ok(OutcomeCursor::default());
     };
-    Ok(match text.strip_prefix(CATCHING_UP) {
-        Some(place) => OutcomeCursor { place: place.to_string(), is_catching_up: true },
-        None => OutcomeCursor { place: text.clone(), is_catching_up: false },
+    let place = text.strip_prefix(CATCHING_UP);
+    Ok(OutcomeCursor {
+        is_catching_up: place.is_some(),
+        place: place.unwrap_or(text).to_string(),
+        moves: u64::try_from(*moves).unwrap_or_default(),
     })
 }
 
 fn keep(names: PrefixedNames<'_>, at: &OutcomeCursor) -> Result<(), Error> {
     let mark = if at.is_catching_up { String::from(CATCHING_UP) } else { String::new() };
-    sql::execute(
-        DATABASE,
-        &format!("DELETE FROM {} WHERE name = ?", names.of(CURSORS)),
-        &[vec![CURSOR.into()]],
-    )?;
+    let moves = i64::try_from(at.moves).unwrap_or_default().saturating_add(1);
     let row = TableWrite {
         table: names.of(CURSORS),
-        columns: vec!["name".to_string(), "place".to_string()],
+        columns: ["name", "place", "moves"].map(str::to_string).to_vec(),
         key: vec!["name".to_string()],
-        on_conflict: OnConflict::Ignore,
-        rows: vec![vec![CURSOR.into(), (mark + &at.place).into()]],
+        on_conflict: OnConflict::ReplaceOlder("moves".to_string()),
+        rows: vec![vec![CURSOR.into(), (mark + &at.place).into(), moves.into()]],
     };
     sql::write(DATABASE, &row).map(drop)
 }
@@ -100,8 +103,11 @@ fn write_page(config: &Config, page: &ChangePage, is_catching_up: bool) -> Resul
     let names = PrefixedNames(&config.prefix);
     let mut last: BTreeMap<&str, &ChangedOutcome> = BTreeMap::new();
     last.extend(page.outcomes.iter().map(|outcome| (outcome.uid.as_str(), outcome)));
+    if last.is_empty() {
+        return Ok(());
+    }
+    let written = written(names, &last)?;
     if is_catching_up {
-        let written = written(names, &last)?;
         last.retain(|uid, outcome| {
             let row = (outcome.seq, outcome.kind.clone().unwrap_or_default());
             written.get(*uid).map_or(outcome.kind.is_some(), |known| *known != row)
@@ -114,8 +120,11 @@ fn write_page(config: &Config, page: &ChangePage, is_catching_up: bool) -> Resul
     for outcome in last.values() {
         made.extend(row(config, outcome)?);
     }
-    let uids: Vec<_> = last.keys().map(|uid| vec![Value::from(sql::uid_text(uid))]).collect();
-    sql::execute(DATABASE, &format!("DELETE FROM {} WHERE uid = ?", names.of(OUTCOMES)), &uids)?;
+    let changed = last.keys().map(|uid| sql::uid_text(uid)).filter(|uid| written.contains_key(uid.as_str()));
+    let changed: Vec<_> = changed.map(|uid| vec![Value::from(uid)]).collect();
+    if !changed.is_empty() {
+        sql::execute(DATABASE, &format!("DELETE FROM {} WHERE uid = ?", names.of(OUTCOMES)), &changed)?;
+    }
     if made.is_empty() {
         return Ok(());
     }
