@@ -82,7 +82,6 @@ impl ClusterFaults {
 }
 
 #[tokio::test]
-#[ignore = "some runs wait for states that never come: run it with --ignored to look for the cause"]
 async fn each_state_comes_through_a_cluster_whose_servers_are_killed_one_at_a_time() -> Result<()> {
     let Some(world) = StreamWorld::of_cluster("stream::cluster")? else { return Ok(()) };
     let (journal, other) = (world.journal("carrier").await?, world.journal("reader").await?);
