@@ -137,8 +137,10 @@ impl Lanes {
             return SettledAs::Resynced;
         }
         self.delivered += 1;
-        if matches!(slot.origin, SlotOrigin::Letter(_) | SlotOrigin::Owed) {
-            self.letters.revived.push(seq);
+        match slot.origin {
+            SlotOrigin::Letter(_) => self.letters.revived.push(seq),
+            SlotOrigin::Owed => self.note_finished_row(seq),
+            SlotOrigin::Journal | SlotOrigin::Resync => {}
         }
         SettledAs::Delivered
     }
@@ -206,6 +208,10 @@ impl Lanes {
             }
         };
         let is_new = prior.is_none();
+        if origin == SlotOrigin::Owed {
+            // The letter takes the place of the row.
+            self.debts.finished.insert(seq);
+        }
         self.parked.insert(seq);
         self.letters.parked.push(DeadLetter {
             plugin: self.options.plugin.clone(),
@@ -273,7 +279,7 @@ impl Lanes {
             self.filtered += 1;
             self.superseded += 1;
             if slot.origin == SlotOrigin::Owed {
-                self.letters.revived.push(seq);
+                self.note_finished_row(seq);
             }
         }
     }

@@ -86,7 +86,8 @@ fn take(lanes: &mut Lanes, ms: u64, max: usize) -> Vec<Seq> {
 fn saved(lanes: &mut Lanes) -> LetterChanges {
     let changes = lanes.take_letters();
     lanes.letters_saved(changes.parked.iter().map(|letter| letter.seq));
-    lanes.owed_saved(changes.owed.clone());
+    let finished = changes.parked.iter().map(|letter| letter.seq).chain(changes.revived.iter().copied());
+    lanes.owed_saved(changes.owed.clone(), finished);
     changes
 }
 
