@@ -62,9 +62,6 @@ impl Lane {
 impl Lanes {
     /// Whether the next state of this lane becomes a row.
     pub(super) fn owes(&self, key: LaneKey, seq: Seq) -> bool {
-        if self.options.owe_after.is_none() {
-            return false;
-        }
         let holds = self.options.on_dead_letter == OnDeadLetter::Hold;
         self.lanes.get(&key).is_some_and(|lane| {
             lane.debt.rows > 0 || lane.is_put_aside() || (holds && lane.is_held_before(seq))
