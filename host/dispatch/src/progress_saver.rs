@@ -59,6 +59,16 @@ struct SentSave {
     cursor: Seq,
 }
 
+/// The rows of a durable save.
+#[derive(Default)]
+pub(crate) struct SavedRows {
+    pub letters: Vec<Seq>,
+    /// States that are owed now.
+    pub owed: Vec<Seq>,
+    /// Letters and owed states that are no more.
+    pub revived: Vec<Seq>,
+}
+
 impl ProgressSaver {
     /// `through` is the reading position in the saved progress.
     pub fn new(through: Seq) -> Self {
@@ -125,9 +135,10 @@ impl ProgressSaver {
         self.revived.extend(letters.revived);
         self.owed.extend(letters.owed);
         // What was owed in a save that failed may be finished since.
-        if !self.owed.is_empty() && !self.revived.is_empty() {
-            let revived: HashSet<Seq> = self.revived.iter().copied().collect();
-            self.owed.retain(|seq| !revived.contains(seq));
+        if !self.owed.is_empty() {
+            let parked = self.parked.iter().map(|letter| letter.seq);
+            let finished: HashSet<Seq> = self.revived.iter().copied().chain(parked).collect();
+            self.owed.retain(|seq| !finished.contains(seq));
         }
         let mut progress = lanes.progress();
         interest.add_to(&mut progress);
@@ -155,16 +166,14 @@ impl ProgressSaver {
         save
     }
 
-    /// Notes that the save in flight is durable. Returns the letters in it, and what is owed by it.
-    pub fn saved(&mut self) -> (impl Iterator<Item = Seq> + use<>, Vec<Seq>) {
+    /// Notes that the save in flight is durable, and returns what it had.
+    pub fn saved(&mut self) -> SavedRows {
         self.pause.end();
-        let mut sent = self.sent.take();
-        let owed = sent.as_mut().map(|sent| std::mem::take(&mut sent.owed)).unwrap_or_default();
-        if let Some(sent) = &sent {
-            self.saved_through = sent.through;
-            self.saved_cursor = sent.cursor;
-        }
-        (sent.into_iter().flat_map(|sent| sent.parked).map(|letter| letter.seq), owed)
+        let Some(sent) = self.sent.take() else { return SavedRows::default() };
+        self.saved_through = sent.through;
+        self.saved_cursor = sent.cursor;
+        let letters = sent.parked.iter().map(|letter| letter.seq).collect();
+        SavedRows { letters, owed: sent.owed, revived: sent.revived }
     }
 
     /// The first state that is finished although its letter or its row may still be there.

@@ -161,6 +161,7 @@ impl BacklogReader {
                 from,
                 saves: lanes.owed_saves(),
             }),
+            ReaderTurn::Behind if lanes.owes_too_much() => None,
             ReaderTurn::Behind => lanes.next_behind(now).map(|CatchUpRange { from, limit }| {
                 BacklogQuery::Behind { from, limit: limit.min(CHUNK), through: lanes.through() }
             }),
@@ -172,7 +173,7 @@ impl BacklogReader {
     fn read(lanes: &Lanes, newest: Seq, now: Duration, ahead: bool) -> Option<BacklogQuery> {
         let after = lanes.through();
         let unread = usize::try_from(newest.saturating_sub(after)).unwrap_or(usize::MAX);
-        if unread == 0 || lanes.is_scattered() {
+        if unread == 0 || lanes.is_scattered() || lanes.owes_too_much() {
             return None;
         }
         if lanes.is_in_past() {

@@ -23,7 +23,7 @@ use crate::load::LoadedProgress;
 use crate::pacing::breaker::{CallPermission, CircuitBreaker};
 use crate::pacing::ticks::{TickNews, TickSchedule};
 use crate::paused::{self, PauseOutcome};
-use crate::progress_saver::ProgressSaver;
+use crate::progress_saver::{ProgressSaver, SavedRows};
 use crate::reader::{BacklogAnswer, BacklogQuery, BacklogReader};
 use crate::resync::ResyncQueue;
 use crate::subscriptions::SourceInterest;
@@ -280,9 +280,9 @@ impl DispatchLoop {
     fn on_saved(&mut self, saved: Result<(), JournalError>) -> Result<(), DispatchError> {
         match saved {
             Ok(()) => {
-                let (letters, owed) = self.saver.saved();
-                self.lanes.letters_saved(letters);
-                self.lanes.owed_saved(owed);
+                let SavedRows { letters, owed, revived } = self.saver.saved();
+                self.lanes.letters_saved(letters.iter().copied());
+                self.lanes.owed_saved(owed, letters.into_iter().chain(revived));
             }
             Err(JournalError::Unavailable(reason)) => {
                 tracing::warn!(

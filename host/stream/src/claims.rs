@@ -145,9 +145,31 @@ impl ServerClaims {
         Ok(sent.await.map_err(|error| failed(error.to_string()))?.sequence)
     }
 
-    /// Claims a partition for a reader. Each partition has one reader, because messages are removed from the
-    /// stream once they are read.
-    pub async fn read(&self, claim: &mut PartitionClaim, take_over: Option<&str>) -> Result<(), ServerAway> {
+    /// Claims partitions for a reader. Each partition has one reader, because messages are removed from the
+    /// stream once they are read. All are looked at, also if one is refused: else the claims of a process that was killed
+    /// would be seen to lapse one after the other.
+    pub async fn read_all(
+        &self,
+        held: &mut [PartitionClaim],
+        take_over: Option<&str>,
+    ) -> Result<(), ServerAway> {
+        let mut refused = None;
+        for claim in held {
+            let why = self.read(claim, take_over).await?;
+            refused = refused.or(why);
+        }
+        match refused {
+            Some(why) => Err(self.server.away("another controller reads it", why)),
+            None => Ok(()),
+        }
+    }
+
+    /// Claims a partition. Returns why it is refused, if it is.
+    async fn read(
+        &self,
+        claim: &mut PartitionClaim,
+        take_over: Option<&str>,
+    ) -> Result<Option<String>, ServerAway> {
         let PartitionClaim { source, partition, reader, sequence: number, lapse } = claim;
         let (source, reader) = (&*source, &*reader);
         let (subject, instance) = (self.partition_subject(source, *partition), &*self.server.instance);
@@ -155,22 +177,21 @@ impl ServerClaims {
         let sequence = found.as_ref().map_or(0, |found| found.sequence);
         let found = found.map(|FoundClaim { text, instance, .. }| ReaderClaim { reader: text, instance });
         let candidate = ReaderCandidate { reader, instance, take_over };
-        let why = match candidate.start(found.as_ref(), lapse.has_lapsed(sequence)) {
+        Ok(match candidate.start(found.as_ref(), lapse.has_lapsed(sequence)) {
             ReaderStart::Read => {
                 *number = self.put(subject, reader.clone(), Some(instance), sequence).await?;
-                return Ok(());
+                None
             }
-            ReaderStart::HeldByInstance => format!(
+            ReaderStart::HeldByInstance => Some(format!(
                 "another process reads partition {partition} of `{source}` with this journal, or a copy of it: \
                  {ONE_COPY}"
-            ),
-            ReaderStart::HeldByReader => format!(
+            )),
+            ReaderStart::HeldByReader => Some(format!(
                 "partition {partition} of `{source}` is read by `{0}`: give each partition to one controller; if \
                  that one no longer reads it, write `takeOver: {0}` here",
                 found.map(|found| found.reader).unwrap_or_default()
-            ),
-        };
-        Err(self.server.away("another controller reads it", why))
+            )),
+        })
     }
 
     /// Fails if another reader has taken over the partition.

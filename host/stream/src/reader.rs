@@ -112,7 +112,7 @@ impl StreamReader {
                 if !builder.is_empty() {
                     break;
                 }
-                if is_behind {
+                if is_behind || builder.session.must_compare() {
                     builder.session.look(builder.intake).await?;
                 }
                 if builder.session.is_level() != was_level || self.purged_at.elapsed() > PURGE {

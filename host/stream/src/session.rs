@@ -22,6 +22,10 @@ const AHEAD: usize = 128;
 const AHEAD_BYTES: usize = 8 << 20;
 /// How soon a silent server is noticed.
 const HEARTBEAT: Duration = Duration::from_secs(2);
+/// How often a reader that has reached the end compares what the server has sent with what has come.
+const COMPARE: Duration = Duration::from_secs(5);
+/// How long a message that the server has sent may be on its way, while nothing else comes.
+const ON_ITS_WAY: Duration = Duration::from_secs(2);
 /// How long the server keeps the consumers of a reader that has gone.
 const LEFT: Duration = Duration::from_secs(30);
 
@@ -41,6 +45,26 @@ pub(crate) struct PartitionLane {
     pub stash: Option<(StateArrival, bytes::Bytes)>,
     /// Whether the server had nothing more when the last message came.
     pub level: bool,
+    /// Since when messages that the server has sent do not come, and how many had come then.
+    late: Option<(Instant, u64)>,
+}
+
+impl PartitionLane {
+    /// Whether messages are lost: the server has sent all it has, and for some time nothing came although something
+    /// should. Between the servers of a cluster, and to a reader, each message is sent once.
+    fn has_lost(&mut self, pending: u64, delivered: u64) -> bool {
+        if pending > 0 || delivered <= self.messages_seen {
+            self.late = None;
+            return false;
+        }
+        match self.late {
+            Some((since, seen)) if seen == self.messages_seen => since.elapsed() > ON_ITS_WAY,
+            _ => {
+                self.late = Some((Instant::now(), self.messages_seen));
+                false
+            }
+        }
+    }
 }
 
 pub(crate) struct ReaderSession {
@@ -50,6 +74,7 @@ pub(crate) struct ReaderSession {
     keys: Option<MessageKeys>,
     claims: ServerClaims,
     renewed: Instant,
+    looked: Instant,
     pub lanes: Vec<PartitionLane>,
     /// The partition whose turn it is.
     turn: usize,
@@ -74,12 +99,13 @@ impl ReaderSession {
             keys,
             claims,
             renewed: Instant::now(),
+            looked: Instant::now(),
             lanes: Vec::new(),
             turn: 0,
         };
         session.is_carried().await?;
+        session.claims.read_all(held, take_over).await?;
         for claim in held {
-            session.claims.read(claim, take_over).await?;
             let lane = session.lane(claim.partition).await?;
             session.lanes.push(lane);
         }
@@ -142,7 +168,7 @@ impl ReaderSession {
             .expires(HEARTBEAT * 5)
             .messages();
         let messages = messages.await.map_err(|error| failed(error.to_string()))?;
-        let (parts, stash, level) = (PartJoiner::default(), None, false);
+        let (parts, stash, level, late) = (PartJoiner::default(), None, false, None);
         Ok(PartitionLane {
             partition,
             consumer,
@@ -154,6 +180,7 @@ impl ReaderSession {
             purged: 0,
             stash,
             level,
+            late,
         })
     }
 
@@ -220,18 +247,30 @@ impl ReaderSession {
     /// Determines how far each partition was read. If the server has nothing more of it, it was read to the
     /// stream's end.
     pub async fn look(&mut self, intake: &mut StreamIntake) -> Result<(), ServerAway> {
+        self.looked = Instant::now();
         let failed = |error: String| self.server.away("its state can't be read", error);
         // The end is read before the messages, so that messages in between are after the end.
         let info = self.link.stream.get_info().await.map_err(|error| failed(error.to_string()))?;
         for lane in self.lanes.iter_mut().filter(|lane| lane.stash.is_none()) {
             let seen = lane.consumer.get_info().await.map_err(|error| failed(error.to_string()))?;
             // The stream's number of the last delivery moves past messages of other partitions.
-            lane.level = seen.num_pending == 0 && seen.delivered.consumer_sequence == lane.messages_seen;
+            let delivered = seen.delivered.consumer_sequence;
+            lane.level = seen.num_pending == 0 && delivered == lane.messages_seen;
+            if lane.has_lost(seen.num_pending, delivered) {
+                let lost = delivered.saturating_sub(lane.messages_seen);
+                let what = format!("{lost} messages of partition {} did not come", lane.partition);
+                return Err(self.server.away(&what, "it is read again from its first message"));
+            }
             if lane.level {
                 intake.is_read_through(lane.partition, info.state.last_sequence);
             }
         }
         Ok(())
+    }
+
+    /// Whether [`look`](Self::look) is due although every partition was read to its end.
+    pub fn must_compare(&self) -> bool {
+        self.looked.elapsed() > COMPARE
     }
 
     pub fn away(&self, what: &str, why: impl std::fmt::Display) -> ServerAway {

@@ -137,8 +137,10 @@ impl Lanes {
             return SettledAs::Resynced;
         }
         self.delivered += 1;
-        if matches!(slot.origin, SlotOrigin::Letter(_) | SlotOrigin::Owed) {
-            self.letters.revived.push(seq);
+        match slot.origin {
+            SlotOrigin::Letter(_) => self.letters.revived.push(seq),
+            SlotOrigin::Owed => self.note_finished_row(seq),
+            SlotOrigin::Journal | SlotOrigin::Resync => {}
         }
         SettledAs::Delivered
     }
@@ -173,7 +175,7 @@ impl Lanes {
         }
         // The plugin answered, so nothing of this call was applied.
         self.debts.recalled.remove(&seq);
-        if self.options.owe_after.is_some_and(|after| pause >= after) {
+        if pause >= self.options.owe_after {
             self.owe_all(key);
         }
         self.meter.retries += 1;
@@ -206,6 +208,10 @@ impl Lanes {
             }
         };
         let is_new = prior.is_none();
+        if origin == SlotOrigin::Owed {
+            // The letter takes the place of the row.
+            self.debts.finished.insert(seq);
+        }
         self.parked.insert(seq);
         self.letters.parked.push(DeadLetter {
             plugin: self.options.plugin.clone(),
@@ -222,9 +228,7 @@ impl Lanes {
         match self.options.on_dead_letter {
             OnDeadLetter::Hold => {
                 self.hold(seq, key);
-                if self.options.owe_after.is_some() {
-                    self.owe_lane(key, seq);
-                }
+                self.owe_lane(key, seq);
             }
             // After a kill this state would be owed again, and would come after states that had passed it.
             OnDeadLetter::Continue if is_new => {
@@ -273,7 +277,7 @@ impl Lanes {
             self.filtered += 1;
             self.superseded += 1;
             if slot.origin == SlotOrigin::Owed {
-                self.letters.revived.push(seq);
+                self.note_finished_row(seq);
             }
         }
     }

@@ -11,19 +11,15 @@
 //! A range of positions for each lane was rejected: who finds out whether a position is finished (retention, receipts,
 //! `verify`) would have to know its lane, and the journal has no index from a name to positions.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use hashbrown::HashSet;
 
-use super::lane::{Lane, LanePlace, LaneSlot, LatestKey, SlotOrigin};
+use super::lane::{Lane, LaneSlot, LatestKey, SlotOrigin};
 use super::{Lanes, SubscriptionFit};
 use crate::config::OnDeadLetter;
 use crate::state::{LaneKey, Seq, State};
-
-/// Lanes that are looked through for one whose namespace has room.
-const LOOKS: usize = 1024;
 
 /// The states that a lane is owed beyond those that it holds. Rows from `next` on have not been read back;
 /// those before are in the lane, or finished.
@@ -38,14 +34,6 @@ pub(super) struct LaneDebt {
     /// As it stands among the lanes that go on, and among the oldest.
     listed: Option<Seq>,
     oldest_ms: Option<u64>,
-}
-
-/// Moves a lane to another place in an index.
-fn relist(index: &mut BTreeSet<(u64, LaneKey)>, before: Option<u64>, now: Option<u64>, key: LaneKey) {
-    if let Some(before) = before {
-        index.remove(&(before, key));
-    }
-    index.extend(now.map(|now| (now, key)));
 }
 
 impl LaneDebt {
@@ -74,9 +62,6 @@ impl Lane {
 impl Lanes {
     /// Whether the next state of this lane becomes a row.
     pub(super) fn owes(&self, key: LaneKey, seq: Seq) -> bool {
-        if self.options.owe_after.is_none() {
-            return false;
-        }
         let holds = self.options.on_dead_letter == OnDeadLetter::Hold;
         self.lanes.get(&key).is_some_and(|lane| {
             lane.debt.rows > 0 || lane.is_put_aside() || (holds && lane.is_held_before(seq))
@@ -100,11 +85,21 @@ impl Lanes {
         self.debts.states += 1;
     }
 
-    /// Makes rows of what waits in a lane behind this position. The lane does not move for long.
+    /// Notes that a row is finished. The journal has it until the next save.
+    pub(super) fn note_finished_row(&mut self, seq: Seq) {
+        self.debts.finished.insert(seq);
+        self.letters.revived.push(seq);
+    }
+
+    /// Makes rows of what waits in a lane behind this position. The lane does not move for long. A state in flight stays:
+    /// a letter that is replayed may lie before it.
     pub(super) fn owe_lane(&mut self, key: LaneKey, behind: Seq) {
         let Some(lane) = self.lanes.get_mut(&key) else { return };
+        let flying = &self.flying;
         let waits = |slot: &LaneSlot| {
-            slot.seq > behind && matches!(slot.origin, SlotOrigin::Journal | SlotOrigin::Owed)
+            slot.seq > behind
+                && matches!(slot.origin, SlotOrigin::Journal | SlotOrigin::Owed)
+                && !flying.contains(slot.seq)
         };
         let (rows, stay): (Vec<_>, Vec<_>) = std::mem::take(&mut lane.queue).into_iter().partition(waits);
         lane.queue = stay.into();
@@ -146,21 +141,26 @@ impl Lanes {
         self.retrying -= u64::from(slot.failed.is_some());
     }
 
-    /// Makes rows of all that a lane has. Its head stays there, with its tries.
+    /// Makes rows of all that a lane has. Its head stays there, with its tries, and so does a state in flight.
     pub(super) fn owe_all(&mut self, key: LaneKey) {
-        let Some(lane) = self.lanes.get_mut(&key) else { return };
-        let is_flying = lane.place == LanePlace::Flying;
-        let Some(head) = lane.queue.front_mut() else { return };
-        let (seq, is_loaded) = (head.seq, head.state.is_some());
-        if head.origin == SlotOrigin::Journal && is_loaded {
-            head.origin = SlotOrigin::Owed;
+        let Some(head) = self.lanes.get(&key).and_then(|lane| lane.queue.front()) else { return };
+        let behind = if head.state.is_some() { head.seq } else { 0 };
+        self.owe_lane(key, behind);
+        let stay = self.lanes.get_mut(&key).into_iter().flat_map(|lane| &mut lane.queue);
+        let journal = stay.filter(|slot| slot.origin == SlotOrigin::Journal);
+        let rows: Vec<Seq> = journal
+            .map(|slot| {
+                slot.origin = SlotOrigin::Owed;
+                slot.seq
+            })
+            .collect();
+        for seq in rows {
             self.positions.finish(seq);
             self.note_owed(key, seq);
-            if is_flying {
+            if self.flying.contains(seq) {
                 self.debts.recalled.insert(seq);
             }
         }
-        self.owe_lane(key, if is_loaded { seq } else { 0 });
     }
 
     /// Adds a row from before the start, after the letters that hold lanes. Rows come in order.
@@ -171,9 +171,16 @@ impl Lanes {
         self.place(key, false);
     }
 
-    /// Notes that these rows are durable.
-    pub fn owed_saved(&mut self, rows: impl IntoIterator<Item = Seq>) {
+    /// Notes that these rows are durable, and that the journal has those no more.
+    pub fn owed_saved(
+        &mut self,
+        rows: impl IntoIterator<Item = Seq>,
+        finished: impl IntoIterator<Item = Seq>,
+    ) {
         self.debts.saves += 1;
+        for seq in finished {
+            self.debts.finished.remove(&seq);
+        }
         for seq in rows {
             let Some(key) = self.debts.unsaved.remove(&seq) else { continue };
             if let Some(debt) = self.lanes.get_mut(&key).map(|lane| &mut lane.debt)
@@ -191,15 +198,20 @@ impl Lanes {
         !self.letters.owed.is_empty()
     }
 
-    /// The number of saves so far: an answer that was asked for before the last one may lack rows.
+    /// Whether so many rows wait for a save that nothing more is read before it.
+    pub fn owes_too_much(&self) -> bool {
+        self.debts.unsaved.len() >= self.options.window
+    }
+
+    /// The number of saves so far. An answer that was asked for before the last one may lack rows, and have others that
+    /// are finished.
     pub fn owed_saves(&self) -> u64 {
         self.debts.saves
     }
 
     /// The position from which rows are read again, if a lane that moves has room for them.
     pub fn next_owed(&self) -> Option<Seq> {
-        let mut lanes = self.debts.returning.iter().take(LOOKS);
-        lanes.find(|(_, key)| self.shares.fits(key.namespace)).map(|(seq, _)| *seq)
+        self.debts.returning.first_where(|namespace| self.shares.fits(namespace))
     }
 
     /// Lists the lane where its rows are looked for. Called after every change to the lane.
@@ -215,10 +227,10 @@ impl Lanes {
         let before = (debt.listed, debt.oldest_ms);
         (lane.debt.listed, lane.debt.oldest_ms) = (listed, oldest_ms);
         if before.0 != listed {
-            relist(&mut self.debts.returning, before.0, listed, key);
+            self.debts.returning.relist(before.0, listed, key);
         }
         if before.1 != oldest_ms {
-            relist(&mut self.debts.oldest, before.1, oldest_ms, key);
+            self.debts.relist_oldest(before.1, oldest_ms, key);
         }
     }
 
@@ -233,12 +245,17 @@ impl Lanes {
         saves: u64,
         now: Duration,
     ) -> usize {
+        // A save since then removed rows that are in the answer, and added some that are not.
+        if saves != self.debts.saves {
+            return 0;
+        }
         let mut stopped = HashSet::new();
         for (state, fit) in states {
-            let key = state.lane();
+            let (seq, key) = (state.seq, state.lane());
             let Some(lane) = self.lanes.get(&key) else { continue };
-            let is_row = lane.debt.rows > 0 && state.seq >= lane.debt.next;
-            if !is_row || stopped.contains(&key) {
+            // Rows of this lane that lie before the answer come first.
+            let is_next = lane.debt.rows > 0 && (from..=seq).contains(&lane.debt.next);
+            if !is_next || self.debts.finished.contains(&seq) || stopped.contains(&key) {
                 continue;
             }
             let is_still = lane.is_put_aside() || lane.is_held_before(state.seq);
@@ -248,17 +265,20 @@ impl Lanes {
                 false => self.return_one(key, state, fit, now),
             }
         }
-        // What was not there although it was durable will not come.
-        if saves != self.debts.saves {
-            return 0;
-        }
-        let looked: Vec<LaneKey> =
-            self.debts.returning.range((from, LaneKey::default())..).map(|(_, key)| *key).collect();
+        self.note_missing(from, end, &stopped)
+    }
+
+    /// Lanes that were looked for from this position on, and of which nothing came up to the end, go on behind it. At the
+    /// end of all rows, what is durable and did not come will not come: it is counted.
+    fn note_missing(&mut self, from: Seq, end: Option<Seq>, stopped: &HashSet<LaneKey>) -> usize {
+        let through = end.unwrap_or(Seq::MAX);
+        let unsaved: HashSet<LaneKey> = self.debts.unsaved.range(..=through).map(|(_, key)| *key).collect();
         let mut missing = 0;
-        for key in looked.into_iter().filter(|key| !stopped.contains(key)) {
+        for key in self.debts.returning.listed_from(from) {
             let Some(debt) = self.lanes.get_mut(&key).map(|lane| &mut lane.debt) else { continue };
             match end {
-                Some(end) if debt.unsaved == 0 && debt.next <= end => debt.next = end + 1,
+                _ if stopped.contains(&key) => continue,
+                Some(end) if !unsaved.contains(&key) && debt.next <= end => debt.next = end + 1,
                 Some(_) => continue,
                 None => {
                     missing += debt.rows - debt.unsaved;
@@ -283,7 +303,7 @@ impl Lanes {
             self.filtered += 1;
             self.debts.states -= 1;
             self.debts.unsaved.remove(&seq);
-            self.letters.revived.push(seq);
+            self.note_finished_row(seq);
             return self.place(key, false);
         }
         self.supersede(key);
@@ -302,7 +322,7 @@ impl Lanes {
     /// A position from which on receipts are needed, however far the cursor is: there may lie a state that was applied
     /// and that the journal does not yet know to be finished.
     pub fn first_recalled(&self) -> Option<Seq> {
-        let returning = self.debts.returning.first().map(|(seq, _)| *seq);
+        let returning = self.debts.returning.first_where(|_| true);
         let replays = self.replays.keys().next().copied();
         let recalled = self.debts.recalled.first().copied();
         let revived = self.letters.revived.iter().min().copied();

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use async_nats::jetstream::consumer::PullConsumer;
 use async_nats::jetstream::{self, stream::Stream};
-use futures::TryStreamExt;
+use futures::{StreamExt, TryStreamExt};
 use kubewitness_core::stream::StateFeed;
 use kubewitness_harness::{TestWire, until};
 
-use crate::support::{StreamWorld, WITHIN, connect, from, sent, sent_at_once};
+use crate::support::{StreamWorld, WITHIN, all, connect, from, sent, sent_at_once, stories};
 
 const LARGE: usize = 512 * 1024;
 const MEBIBYTES_8: u64 = 8 << 20;
@@ -41,8 +42,9 @@ async fn a_server_that_acknowledges_nothing_is_sent_no_more_than_256_messages_an
             until(WITHIN, "the carrier to give up", given_up).await?;
             let after = stream(&world).await?.get_info().await?.state;
             made += states;
-            // It may have waited for the answer to another question, and given up before it sent anything.
-            if after.messages > before.messages || made > MOST {
+            // It may have waited for the answer to another question, and given up before it sent anything; and after that it
+            // sends one at a time, until it knows how far it is.
+            if after.messages > before.messages + 1 || made > MOST {
                 break (before, after);
             }
             wire.cut();
@@ -84,4 +86,36 @@ async fn a_reader_that_takes_nothing_is_sent_two_requests_of_128_messages_and_8_
         carrier.stop().await?;
     }
     Ok(())
+}
+
+/// A server sends each message once. Here somebody else takes one, as a connection does that breaks between servers.
+#[tokio::test]
+async fn a_message_that_was_sent_and_did_not_come_is_read_again_though_nothing_follows_it() -> Result<()> {
+    let Some(world) = StreamWorld::new("stream::not_come")? else { return Ok(()) };
+    let (journal, other) = (world.journal("carrier").await?, world.journal("reader").await?);
+    let (carrier, reader) = (world.carry(&journal, &["jobs"]), world.read(&other, &from(&[])));
+    sent(&journal, 0, 0..16, 100).await?;
+    all(&other, 16).await?;
+    let server = stream(&world).await?;
+    let names: Vec<String> = server.consumer_names().try_collect().await?;
+    let mut others = futures::stream::FuturesUnordered::new();
+    for name in &names {
+        let consumer: PullConsumer =
+            server.get_consumer(name).await.map_err(|error| anyhow::anyhow!(error))?;
+        let taken = consumer.fetch().max_messages(1).expires(WITHIN).messages().await?;
+        others.push(taken.into_future());
+    }
+    let mut states = 16;
+    // All of one object, and one at a time, so that the last is taken.
+    while tokio::time::timeout(Duration::from_millis(500), others.next()).await.is_err() {
+        sent(&journal, 0, states..states + 1, 100).await?;
+        states += 16;
+        assert!(states < MOST, "nobody else is sent one");
+    }
+    all(&other, (states - 16) / 16 + 16).await?;
+    assert_eq!(stories(&journal).await?, stories(&other).await?, "in order, and each once");
+    let gaps = other.gaps_of(&Default::default()).await?;
+    assert!(gaps.is_empty(), "nothing is missing: {gaps:?}");
+    carrier.stop().await?;
+    reader.stop().await
 }

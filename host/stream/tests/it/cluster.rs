@@ -3,9 +3,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow, bail};
+use async_nats::ConnectOptions;
+use async_nats::jetstream::{self, consumer::PullConsumer};
+use futures::TryStreamExt;
 use kubewitness_core::ports::Backlog;
-use kubewitness_harness::{Dice, MessageCluster, seed, until};
+use kubewitness_harness::{Dice, MessageCluster, PASSWORD, seed, until};
 use kubewitness_journal::Journal;
 
 use crate::support::{RunningCarrier, StreamTask, StreamWorld, from, sent, stories};
@@ -72,6 +75,23 @@ impl ClusterFaults {
         Ok(())
     }
 
+    /// What carrier, stream and consumers know, for somebody who looks for what is missing.
+    async fn describe(&self) -> Result<String> {
+        let carrier = self.carrier.as_ref().map(|carrier| carrier.handle.view());
+        let mut text = format!("missing {:?}; the carrier: {carrier:?}", self.missing().await?);
+        let options = ConnectOptions::new().user_and_password("kubewitness".into(), PASSWORD.into());
+        let addresses: Vec<_> = self.world.address.split(',').map(str::to_owned).collect();
+        let stream =
+            jetstream::new(options.connect(addresses).await?).get_stream("kubewitness-platform").await?;
+        text += &format!("; the stream: {:?}", stream.get_info().await?);
+        let names: Vec<String> = stream.consumer_names().try_collect().await?;
+        for name in names {
+            let consumer: PullConsumer = stream.get_consumer(&name).await.map_err(|error| anyhow!(error))?;
+            text += &format!("; a consumer: {:?}", consumer.cached_info());
+        }
+        Ok(text)
+    }
+
     /// The states that have not come to the reader.
     async fn missing(&self) -> Result<BTreeSet<String>> {
         let ids = async |journal: &Journal| -> Result<BTreeSet<String>> {
@@ -82,7 +102,6 @@ impl ClusterFaults {
 }
 
 #[tokio::test]
-#[ignore = "some runs wait for states that never come: run it with --ignored to look for the cause"]
 async fn each_state_comes_through_a_cluster_whose_servers_are_killed_one_at_a_time() -> Result<()> {
     let Some(world) = StreamWorld::of_cluster("stream::cluster")? else { return Ok(()) };
     let (journal, other) = (world.journal("carrier").await?, world.journal("reader").await?);
@@ -108,8 +127,10 @@ async fn each_state_comes_through_a_cluster_whose_servers_are_killed_one_at_a_ti
     // Of each partition the last state is taken, or nobody would know that one before it is missing.
     faults.send(16).await?;
     let sent = faults.sent;
-    until(WITHIN, &format!("{sent} states"), async || Ok(faults.missing().await?.is_empty().then_some(())))
-        .await?;
+    let come = async || Ok(faults.missing().await?.is_empty().then_some(()));
+    if let Err(error) = until(WITHIN, &format!("{sent} states"), come).await {
+        bail!("{error}: {}", faults.describe().await?);
+    }
     assert_eq!(stories(&faults.journal).await?, stories(&faults.other).await?, "in order, and each once");
     let gaps = faults.other.gaps_of(&Default::default()).await?;
     assert!(gaps.is_empty(), "nothing is missing, and a gap is told: {gaps:?}");

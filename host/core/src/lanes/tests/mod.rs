@@ -58,7 +58,7 @@ pub(super) fn options(on_dead_letter: OnDeadLetter) -> LaneOptions {
         rate: None,
         call_rate: None,
         on_dead_letter,
-        owe_after: Some(Duration::from_secs(1)),
+        owe_after: Duration::from_secs(1),
     }
 }
 
@@ -86,7 +86,8 @@ fn take(lanes: &mut Lanes, ms: u64, max: usize) -> Vec<Seq> {
 fn saved(lanes: &mut Lanes) -> LetterChanges {
     let changes = lanes.take_letters();
     lanes.letters_saved(changes.parked.iter().map(|letter| letter.seq));
-    lanes.owed_saved(changes.owed.clone());
+    let finished = changes.parked.iter().map(|letter| letter.seq).chain(changes.revived.iter().copied());
+    lanes.owed_saved(changes.owed.clone(), finished);
     changes
 }
 

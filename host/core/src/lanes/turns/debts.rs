@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use hashbrown::HashSet;
+
 use crate::state::{LaneKey, Seq};
 
 #[derive(Debug, Default)]
@@ -10,11 +12,59 @@ pub(in crate::lanes) struct OwedStates {
     pub states: usize,
     /// Rows that may not be durable.
     pub unsaved: BTreeMap<Seq, LaneKey>,
-    /// Lanes that move and have room, by their first row.
-    pub returning: BTreeSet<(Seq, LaneKey)>,
+    /// Rows that are finished, and that the journal may still have.
+    pub finished: HashSet<Seq>,
+    pub returning: ReturningLanes,
     /// Lanes by when their first owed state was observed.
     pub oldest: BTreeSet<(u64, LaneKey)>,
     /// States below the cursor that were taken back into lanes. They may have been applied before.
     pub recalled: BTreeSet<Seq>,
     pub saves: u64,
+}
+
+impl OwedStates {
+    /// Moves a lane to another place among the oldest.
+    pub fn relist_oldest(&mut self, before: Option<u64>, now: Option<u64>, key: LaneKey) {
+        relist(&mut self.oldest, before, now, key);
+    }
+}
+
+/// Lanes that move and have room, by their first row. They are kept apart by namespace, so that the lanes of one without
+/// room are not looked through for those of another.
+#[derive(Debug, Default)]
+pub(in crate::lanes) struct ReturningLanes(BTreeMap<u64, BTreeSet<(Seq, LaneKey)>>);
+
+impl ReturningLanes {
+    pub fn relist(&mut self, before: Option<Seq>, now: Option<Seq>, key: LaneKey) {
+        let lanes = self.0.entry(key.namespace).or_default();
+        relist(lanes, before, now, key);
+        if lanes.is_empty() {
+            self.0.remove(&key.namespace);
+        }
+    }
+
+    /// The first row of all lanes in namespaces that fit.
+    pub fn first_where(&self, fits: impl Fn(u64) -> bool) -> Option<Seq> {
+        let fitting = self.0.iter().filter(|(namespace, _)| fits(**namespace));
+        fitting.filter_map(|(_, lanes)| lanes.first().map(|(seq, _)| *seq)).min()
+    }
+
+    /// The lanes whose first row lies at this position or behind it.
+    pub fn listed_from(&self, from: Seq) -> Vec<LaneKey> {
+        let lanes = self.0.values().flat_map(|lanes| lanes.range((from, LaneKey::default())..));
+        lanes.map(|(_, key)| *key).collect()
+    }
+
+    #[cfg(test)]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// Moves a lane to another place in an index.
+fn relist(index: &mut BTreeSet<(u64, LaneKey)>, before: Option<u64>, now: Option<u64>, key: LaneKey) {
+    if let Some(before) = before {
+        index.remove(&(before, key));
+    }
+    index.extend(now.map(|now| (now, key)));
 }
