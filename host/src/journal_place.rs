@@ -19,7 +19,7 @@ pub const PLAYGROUND_MARKER: &str = ".kubewitness-playground";
 /// For a controller whose data is meant to last.
 pub fn refuse_a_playgrounds(data: &Path) -> Result<()> {
     let marker = data.join(PLAYGROUND_MARKER);
-    if asked(data, move || marker.try_exists())? {
+    if read_in_time(data, move || marker.try_exists())? {
         bail!(
             "{0} is a playground's folder, and the next playground clears it; name another folder with \
              --data, or remove {0} if it is not needed any more",
@@ -30,7 +30,10 @@ pub fn refuse_a_playgrounds(data: &Path) -> Result<()> {
 }
 
 /// Reads the data folder before anything else, with a time limit, because its disk may not answer.
-fn asked<T: Send + 'static>(data: &Path, work: impl FnOnce() -> io::Result<T> + Send + 'static) -> Result<T> {
+fn read_in_time<T: Send + 'static>(
+    data: &Path,
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> Result<T> {
     files::within_blocking(files::ANSWER, work).with_context(|| format!("looking at {}", data.display()))
 }
 
@@ -50,7 +53,7 @@ fn read_address(file: &Path) -> io::Result<String> {
 }
 
 /// `data` may also be the embedded journal's file.
-pub fn place(args: &JournalArgs, data: &Path) -> Result<JournalLocation> {
+pub fn journal_place(args: &JournalArgs, data: &Path) -> Result<JournalLocation> {
     let address = match &args.journal_file {
         Some(file) => {
             if args.place.0 != EMBEDDED {
@@ -66,7 +69,7 @@ pub fn place(args: &JournalArgs, data: &Path) -> Result<JournalLocation> {
     let address = address.trim();
     if address == EMBEDDED {
         let named = data.to_path_buf();
-        let is_file = asked(data, move || Ok(named.is_file()))?;
+        let is_file = read_in_time(data, move || Ok(named.is_file()))?;
         let file = if is_file { data.to_path_buf() } else { data.join("journal.db") };
         return Ok(JournalLocation::file(&file));
     }
@@ -97,7 +100,7 @@ mod tests {
 
     fn of(place: &str, file: Option<&Path>) -> Result<JournalLocation> {
         let args = JournalArgs { place: SecretArg(place.into()), journal_file: file.map(Path::to_path_buf) };
-        super::place(&args, Path::new("data"))
+        super::journal_place(&args, Path::new("data"))
     }
 
     #[test]

@@ -47,7 +47,7 @@ fn main() -> ExitCode {
     }
     let program = std::env::args_os().next();
     let matches = cli::command_of(program.as_deref()).try_get_matches();
-    let matches = matches.unwrap_or_else(|error| cli::advised(error).exit());
+    let matches = matches.unwrap_or_else(|error| cli::replace_advice(error).exit());
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     // Comes first: this process must not open or start anything before its limits are set, because it could
     // not release it afterwards.
@@ -83,28 +83,28 @@ async fn dispatch(command: Command) -> CommandResult {
         #[cfg(not(feature = "playground"))]
         Command::Playground(_) => Err(UsageError::error(NO_PLAYGROUND)),
         Command::Run(args) => run::run(args).await,
-        Command::Dashboard(args) => commands::dashboard(args).await,
-        Command::Status(args) => commands::status(args).await,
-        Command::Jobs(args) => commands::jobs(args).await,
+        Command::Dashboard(args) => commands::run_dashboard(args).await,
+        Command::Status(args) => commands::run_status(args).await,
+        Command::Jobs(args) => commands::run_jobs(args).await,
         Command::Get(args) => commands::get(args).await,
-        Command::Gaps(args) => commands::gaps(args).await,
-        Command::Poison(args) => commands::poison(args).await,
-        Command::Timeline(args) => commands::timeline(args).await,
-        Command::Why(args) => commands::why(args).await,
-        Command::Diff(args) => commands::diff(args).await,
-        Command::Wait(args) => commands::wait(args).await,
-        Command::Submit(args) => commands::submit(args).await,
-        Command::Tap(args) => commands::tap(args).await,
-        Command::Plugins(args) => commands::plugins(args).await,
+        Command::Gaps(args) => commands::run_gaps(args).await,
+        Command::Poison(args) => commands::run_poison(args).await,
+        Command::Timeline(args) => commands::run_timeline(args).await,
+        Command::Why(args) => commands::run_why(args).await,
+        Command::Diff(args) => commands::run_diff(args).await,
+        Command::Wait(args) => commands::run_wait(args).await,
+        Command::Submit(args) => commands::run_submit(args).await,
+        Command::Tap(args) => commands::run_tap(args).await,
+        Command::Plugins(args) => commands::run_plugins(args).await,
         Command::Pause(args) => commands::pause(args).await,
         Command::Resume(args) => commands::resume(args).await,
         Command::Mute(args) => commands::mute(args).await,
         Command::Unmute(args) => commands::unmute(args).await,
         Command::DeadLetters(args) => commands::dead_letters(args).await,
         Command::Journal(args) => commands::journal(args).await,
-        Command::Audit(args) => commands::audit(args).await,
+        Command::Audit(args) => commands::run_audit(args).await,
         Command::Check(args) => commands::check(args).await,
-        Command::Doctor(args) => commands::doctor(args).await,
+        Command::Doctor(args) => commands::run_doctor(args).await,
         Command::Completion(args) => commands::completion(&args),
         Command::Man(args) => commands::man(&args),
         Command::Plugin(args) => commands::plugin(args).await,

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 use kubewitness_core::config::is_name;
-use kubewitness_watch::{ConnectOptions, connect};
+use kubewitness_watch::{ConnectOptions, connect_to_server};
 use tracing::info;
 
 use crate::access;
@@ -28,11 +28,11 @@ pub async fn run(args: RunArgs) -> CommandResult {
     };
     let Some(controller) = controller else { return Ok(CommandEnd::Fine) };
     info!("portal and API on {}://{}", controller.scheme, controller.address);
-    controller.finish().await.map(|()| CommandEnd::Fine)
+    controller.finish_draining().await.map(|()| CommandEnd::Fine)
 }
 
 async fn start(args: RunArgs, ends: &EndRequests) -> Result<Option<RunningController>> {
-    let journal = journal_place::place(&args.journal, &args.data)?;
+    let journal = journal_place::journal_place(&args.journal, &args.data)?;
     if args.lease.is_some() && journal.kind() == journal_place::EMBEDDED {
         bail!(
             "replicas can't share an embedded journal: name a database of a server with --journal or --journal-file, \
@@ -40,7 +40,7 @@ async fn start(args: RunArgs, ends: &EndRequests) -> Result<Option<RunningContro
         );
     }
     let options = ConnectOptions { kubeconfig: args.kubeconfig, context: args.context };
-    let connection = connect(&options).await?;
+    let connection = connect_to_server(&options).await?;
     let own = || args.namespace.clone().unwrap_or_else(|| connection.namespace.clone());
     let lease = args.lease.as_deref().map(|lease| lease_name(lease, own)).transpose()?;
     let config = match args.config {
@@ -48,15 +48,22 @@ async fn start(args: RunArgs, ends: &EndRequests) -> Result<Option<RunningContro
         None => ConfigFrom::Namespace(own()),
     };
     let (is_replica, timers) = (lease.is_some(), ControllerTimers::of_process()?);
-    let doors =
-        access::doors(args.access, args.listen, &connection, &args.data, is_replica, timers.answers).await?;
+    let doors = access::open_portal_doors(
+        args.access,
+        args.listen,
+        &connection,
+        &args.data,
+        is_replica,
+        timers.answers,
+    )
+    .await?;
     info!(server = origin(&connection.server), "connected to the API server");
     let options = ControllerOptions {
         connection,
         journal,
         config,
         data: args.data,
-        listener: controller::listen(args.listen)?,
+        listener: controller::listen_on(args.listen)?,
         doors,
         health_listen: args.health_listen,
         plugin_folders: component::default_folders(args.plugins.plugins),

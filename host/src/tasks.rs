@@ -60,16 +60,16 @@ impl TaskSupervisor {
         self.stop.is_cancelled()
     }
 
-    fn state(&self) -> MutexGuard<'_, TaskState> {
+    fn lock_state(&self) -> MutexGuard<'_, TaskState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn spawn<F>(&self, name: impl Into<String>, fate: TaskFate, future: F) -> JoinHandle<()>
+    pub fn spawn_task<F>(&self, name: impl Into<String>, fate: TaskFate, future: F) -> JoinHandle<()>
     where
         F: Future<Output = Result<()>> + Send + 'static,
     {
         #[allow(clippy::disallowed_methods)]
-        tokio::spawn(self.supervised(name.into(), fate, future))
+        tokio::spawn(self.supervise_task(name.into(), fate, future))
     }
 
     /// Runs on a separate thread with its own runtime, so that other tasks can't delay it. `begin` creates
@@ -84,7 +84,7 @@ impl TaskSupervisor {
         F: Future<Output = Result<()>> + Send + 'static,
     {
         let (supervisor, (tell, begun)) = (self.clone(), std::sync::mpsc::channel());
-        thread(name, move || {
+        spawn_thread(name, move || {
             // If nobody receives the answer, the caller has ended.
             let tell = |told| {
                 tell.send(told).ok();
@@ -94,7 +94,7 @@ impl TaskSupervisor {
                 Err(error) => return tell(Err(error.into())),
             };
             let entered = runtime.enter();
-            let task = begin().map(|future| supervisor.supervised(name.into(), fate, future));
+            let task = begin().map(|future| supervisor.supervise_task(name.into(), fate, future));
             drop(entered);
             match task {
                 Err(error) => tell(Err(error)),
@@ -107,7 +107,7 @@ impl TaskSupervisor {
         begun.recv().with_context(|| format!("the task `{name}` ended before it was ready"))?
     }
 
-    fn supervised<F>(
+    fn supervise_task<F>(
         &self,
         name: String,
         fate: TaskFate,
@@ -117,23 +117,28 @@ impl TaskSupervisor {
         F: Future<Output = Result<()>> + Send + 'static,
     {
         let supervisor = self.clone();
-        let number = self.began(&name);
+        let number = self.note_begun(&name);
         self.tracker.track_future(async move {
             let result = AssertUnwindSafe(future).catch_unwind().await;
-            supervisor.ended(number, &name, fate, result.unwrap_or_else(|panic| Err(panic_error(&*panic))));
+            supervisor.note_ended(
+                number,
+                &name,
+                fate,
+                result.unwrap_or_else(|panic| Err(panic_error(&*panic))),
+            );
         })
     }
 
-    fn began(&self, name: &str) -> u64 {
-        let mut state = self.state();
+    fn note_begun(&self, name: &str) -> u64 {
+        let mut state = self.lock_state();
         state.spawned += 1;
         let number = state.spawned;
         state.running.insert(number, name.to_owned());
         number
     }
 
-    fn ended(&self, number: u64, name: &str, fate: TaskFate, result: Result<()>) {
-        self.state().running.remove(&number);
+    fn note_ended(&self, number: u64, name: &str, fate: TaskFate, result: Result<()>) {
+        self.lock_state().running.remove(&number);
         let error = match result {
             Err(error) => error.context(format!("the task `{name}` failed")),
             Ok(()) if fate == TaskFate::Essential && !self.stop.is_cancelled() => {
@@ -142,23 +147,23 @@ impl TaskSupervisor {
             Ok(()) => return debug!(task = name, "ended"),
         };
         error!(task = name, "{error:#}");
-        self.state().failure.get_or_insert(error);
+        self.lock_state().failure.get_or_insert(error);
         self.stop.cancel();
     }
 
     /// Waits for all tasks, then returns the first failure. After an abort the wait is limited, and the
     /// remaining tasks are named.
-    pub async fn finish(&self) -> Result<()> {
+    pub async fn await_all(&self) -> Result<()> {
         self.tracker.close();
         let all_ended = tokio::select! {
             ended = or_overdue(&self.abort, self.tracker.wait()) => ended.is_some(),
-            () = self.tell_what_runs() => false,
+            () = self.log_running_tasks() => false,
         };
-        let failure = self.state().failure.take().map_or(Ok(()), Err);
+        let failure = self.lock_state().failure.take().map_or(Ok(()), Err);
         if all_ended {
             return failure;
         }
-        let overdue = format!("told to stop at once, these tasks have not ended: {}", self.running());
+        let overdue = format!("told to stop at once, these tasks have not ended: {}", self.running_names());
         match failure {
             Ok(()) => Err(anyhow!(overdue)),
             Err(error) => Err(error.context(overdue)),
@@ -166,15 +171,15 @@ impl TaskSupervisor {
     }
 
     /// Logs at intervals what is waited for.
-    pub async fn tell_what_runs(&self) {
+    pub async fn log_running_tasks(&self) {
         loop {
             tokio::time::sleep(TELL_AGAIN).await;
-            info!("waiting for the end of {}", self.running());
+            info!("waiting for the end of {}", self.running_names());
         }
     }
 
-    fn running(&self) -> String {
-        let names: Vec<_> = self.state().running.values().map(|name| format!("`{name}`")).collect();
+    fn running_names(&self) -> String {
+        let names: Vec<_> = self.lock_state().running.values().map(|name| format!("`{name}`")).collect();
         names.join(", ")
     }
 }
@@ -202,7 +207,7 @@ fn panic_error(panic: &(dyn std::any::Any + Send)) -> anyhow::Error {
 /// A separate thread, for work that must continue while the runtime itself waits, for example for a file
 /// system that does not answer or a log without a reader. Nothing waits for the thread: it ends with the
 /// process at the latest.
-pub fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
+pub fn spawn_thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
     let spawned = std::thread::Builder::new().name(name.into()).spawn(work);
     spawned.map(drop).with_context(|| format!("starting the thread `{name}`"))
 }
@@ -215,9 +220,9 @@ mod tests {
     async fn an_essential_task_that_ends_stops_the_process() {
         let stop = CancellationToken::new();
         let tasks = TaskSupervisor::new(stop.clone(), CancellationToken::new());
-        tasks.spawn("short", TaskFate::Essential, async { Ok(()) });
+        tasks.spawn_task("short", TaskFate::Essential, async { Ok(()) });
         stop.cancelled().await;
-        let error = tasks.finish().await.unwrap_err();
+        let error = tasks.await_all().await.unwrap_err();
         assert!(error.to_string().contains("`short` ended before it should"));
     }
 
@@ -225,8 +230,8 @@ mod tests {
     async fn a_panic_is_a_failure_with_its_message() {
         let stop = CancellationToken::new();
         let tasks = TaskSupervisor::new(stop.clone(), CancellationToken::new());
-        tasks.spawn("wild", TaskFate::Finite, async { panic!("out of luck") });
-        let error = tasks.finish().await.unwrap_err();
+        tasks.spawn_task("wild", TaskFate::Finite, async { panic!("out of luck") });
+        let error = tasks.await_all().await.unwrap_err();
         assert!(format!("{error:#}").contains("out of luck"));
         assert!(stop.is_cancelled());
     }
@@ -235,8 +240,8 @@ mod tests {
     async fn a_finite_task_may_end() {
         let stop = CancellationToken::new();
         let tasks = TaskSupervisor::new(stop.clone(), CancellationToken::new());
-        tasks.spawn("brief", TaskFate::Finite, async { Ok(()) });
-        tasks.finish().await.unwrap();
+        tasks.spawn_task("brief", TaskFate::Finite, async { Ok(()) });
+        tasks.await_all().await.unwrap();
         assert!(!stop.is_cancelled());
     }
 
@@ -256,19 +261,19 @@ mod tests {
         let refuse = || Err::<std::future::Ready<Result<()>>, _>(anyhow!("the address is taken"));
         let told = tasks.spawn_apart("refused", TaskFate::Finite, refuse).unwrap_err();
         assert_eq!(told.to_string(), "the address is taken");
-        tasks.finish().await.unwrap();
+        tasks.await_all().await.unwrap();
     }
 
     #[tokio::test]
     async fn after_an_abort_tasks_that_hang_are_named_instead_of_waited_for() {
         let abort = CancellationToken::new();
         let tasks = TaskSupervisor::new(CancellationToken::new(), abort.clone());
-        tasks.spawn("brief", TaskFate::Finite, async { Ok(()) });
-        tasks.spawn("stuck", TaskFate::Finite, std::future::pending());
-        let waiting = tokio::time::timeout(Duration::from_millis(50), tasks.finish()).await;
+        tasks.spawn_task("brief", TaskFate::Finite, async { Ok(()) });
+        tasks.spawn_task("stuck", TaskFate::Finite, std::future::pending());
+        let waiting = tokio::time::timeout(Duration::from_millis(50), tasks.await_all()).await;
         assert!(waiting.is_err(), "draining takes the time it takes");
         abort.cancel();
-        let error = tasks.finish().await.unwrap_err().to_string();
+        let error = tasks.await_all().await.unwrap_err().to_string();
         assert!(error.contains("`stuck`") && !error.contains("brief"), "{error}");
     }
 }

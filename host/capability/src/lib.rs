@@ -38,7 +38,7 @@ pub use crate::sql::proof::{DatabaseProof, ReceiptProof, prove_receipts};
 pub use crate::sql::servers::rights::ExcessRights;
 
 /// A refusal that names the missing grant. The name comes from the guest, so it is cut and cleaned.
-fn denied(what: &str, name: &str, field: &str) -> GrantError {
+fn denied_error(what: &str, name: &str, field: &str) -> GrantError {
     let name: String = name.chars().filter(|c| !c.is_control()).take(63).collect();
     GrantError::Denied(format!("the {what} `{name}` was not granted: add it to {field}"))
 }

@@ -40,7 +40,7 @@ impl PluginLog {
     }
 
     pub fn write(&self, level: LogLevel, message: &str, fields: &[(String, String)]) {
-        let Some(suppressed) = self.allow(self.begun.elapsed()) else { return };
+        let Some(suppressed) = self.allow_message(self.begun.elapsed()) else { return };
         if suppressed > 0 {
             tracing::warn!(
                 plugin = self.plugin,
@@ -49,7 +49,7 @@ impl PluginLog {
             );
         }
         let plugin = self.plugin.as_str();
-        let (message, data) = (clean(message, MESSAGE_BYTES), record(fields));
+        let (message, data) = (clean_text(message, MESSAGE_BYTES), fields_as_json(fields));
         match level {
             LogLevel::Trace => tracing::trace!(target: "plugin", plugin, data, "{message}"),
             LogLevel::Debug => tracing::debug!(target: "plugin", plugin, data, "{message}"),
@@ -60,7 +60,7 @@ impl PluginLog {
     }
 
     /// The number of messages that were dropped since the last one; `None` if this one is dropped, too.
-    fn allow(&self, now: Duration) -> Option<u64> {
+    fn allow_message(&self, now: Duration) -> Option<u64> {
         let mut limit = self.limit.lock().unwrap_or_else(PoisonError::into_inner);
         if limit.bucket.take(now).is_err() {
             limit.suppressed += 1;
@@ -72,16 +72,16 @@ impl PluginLog {
 
 /// The fields of a message as the text of one JSON object, because the log's own fields have fixed names.
 /// `None` without fields. If the log is JSON, the process writes the object itself.
-fn record(fields: &[(String, String)]) -> Option<String> {
+fn fields_as_json(fields: &[(String, String)]) -> Option<String> {
     let cleaned = |(name, value): &(String, String)| {
-        (clean(name, FIELD_BYTES), serde_json::Value::from(clean(value, FIELD_BYTES)))
+        (clean_text(name, FIELD_BYTES), serde_json::Value::from(clean_text(value, FIELD_BYTES)))
     };
     let object: serde_json::Map<_, _> = fields.iter().take(FIELDS).map(cleaned).collect();
     (!object.is_empty()).then(|| serde_json::Value::Object(object).to_string())
 }
 
 /// Line ends and control characters could forge lines or drive a terminal.
-fn clean(text: &str, limit: usize) -> String {
+fn clean_text(text: &str, limit: usize) -> String {
     let end = text.floor_char_boundary(limit);
     let cut = if end < text.len() { "…" } else { "" };
     let clean: String = text[..end].chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
@@ -94,19 +94,19 @@ mod tests {
 
     #[test]
     fn a_message_stays_one_bounded_line() {
-        assert_eq!(clean("a\nb\u{1b}[31m", MESSAGE_BYTES), "a b [31m");
-        assert_eq!(clean(&"é".repeat(MESSAGE_BYTES), 5), "éé…");
+        assert_eq!(clean_text("a\nb\u{1b}[31m", MESSAGE_BYTES), "a b [31m");
+        assert_eq!(clean_text(&"é".repeat(MESSAGE_BYTES), 5), "éé…");
     }
 
     #[test]
     fn fields_stand_apart_from_the_message_and_are_bounded_in_number_and_length() {
         let field = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-        assert_eq!(record(&[]), None);
-        let text = record(&[field("k", "v\r\nw\" level=ERROR")]).unwrap();
+        assert_eq!(fields_as_json(&[]), None);
+        let text = fields_as_json(&[field("k", "v\r\nw\" level=ERROR")]).unwrap();
         assert_eq!(text, r#"{"k":"v  w\" level=ERROR"}"#);
         let many: Vec<_> =
             (0..1000).map(|number| field(&format!("{number:x<400}"), &"v".repeat(4000))).collect();
-        let text = record(&many).unwrap();
+        let text = fields_as_json(&many).unwrap();
         assert!(
             text.len() <= FIELDS * (2 * (FIELD_BYTES + "…".len()) + "\"\":\"\",".len()) + 2,
             "{}",
@@ -117,8 +117,8 @@ mod tests {
     #[test]
     fn what_is_over_the_rate_is_left_out_and_counted() {
         let log = PluginLog::new("p");
-        let passed = (0..BURST + 40).filter(|_| log.allow(Duration::ZERO).is_some()).count();
+        let passed = (0..BURST + 40).filter(|_| log.allow_message(Duration::ZERO).is_some()).count();
         assert_eq!(passed, BURST as usize);
-        assert_eq!(log.allow(Duration::from_secs(1)), Some(40));
+        assert_eq!(log.allow_message(Duration::from_secs(1)), Some(40));
     }
 }

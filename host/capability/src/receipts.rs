@@ -63,7 +63,9 @@ pub fn decode(bytes: &[u8]) -> Option<Vec<ReceiptMark>> {
         return entries
             .iter()
             .map(|entry| {
-                mark(entry, |print| Some(IdPrint::short(u32::from_le_bytes(print.try_into().ok()?))))
+                decode_mark(entry, |print| {
+                    Some(IdPrint::from_short_print(u32::from_le_bytes(print.try_into().ok()?)))
+                })
             })
             .collect();
     }
@@ -73,11 +75,11 @@ pub fn decode(bytes: &[u8]) -> Option<Vec<ReceiptMark>> {
     }
     entries
         .iter()
-        .map(|entry| mark(entry, |print| Some(IdPrint::from_bytes(print.try_into().ok()?))))
+        .map(|entry| decode_mark(entry, |print| Some(IdPrint::from_bytes(print.try_into().ok()?))))
         .collect()
 }
 
-fn mark(entry: &[u8], print: impl Fn(&[u8]) -> Option<IdPrint>) -> Option<ReceiptMark> {
+fn decode_mark(entry: &[u8], print: impl Fn(&[u8]) -> Option<IdPrint>) -> Option<ReceiptMark> {
     let (seq, rest) = entry.split_first_chunk()?;
     Some(ReceiptMark { seq: Seq::from_le_bytes(*seq), print: print(rest)? })
 }
@@ -100,7 +102,8 @@ struct ReceiptIndex {
 impl ReceiptIndex {
     fn above_cursor(&self) -> usize {
         let whole = self.positions.values().filter(|seq| **seq > self.cursor);
-        whole.count() + self.short.range((self.cursor.saturating_add(1), IdPrint::short(0))..).count()
+        whole.count()
+            + self.short.range((self.cursor.saturating_add(1), IdPrint::from_short_print(0))..).count()
     }
 }
 
@@ -115,13 +118,13 @@ impl AppliedReceipts {
         Self { receipts: Mutex::default(), most }
     }
 
-    fn lock(&self) -> MutexGuard<'_, ReceiptIndex> {
+    fn lock_index(&self) -> MutexGuard<'_, ReceiptIndex> {
         // Collections of plain numbers are whole after any panic.
         self.receipts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn add(&self, marks: &[ReceiptMark]) {
-        let mut receipts = self.lock();
+        let mut receipts = self.lock_index();
         for ReceiptMark { seq, print } in marks {
             if print.is_short() {
                 receipts.short.insert((*seq, *print));
@@ -132,31 +135,31 @@ impl AppliedReceipts {
     }
 
     pub fn contains(&self, mark: ReceiptMark) -> bool {
-        let receipts = self.lock();
+        let receipts = self.lock_index();
         receipts.positions.contains_key(&mark.print) || receipts.short.contains(&(mark.seq, mark.print))
     }
 
     /// Looks for a receipt of this state, written by this version or by an older one.
     pub fn contains_state(&self, mark: ReceiptMark, id: &StateId) -> bool {
-        let receipts = self.lock();
+        let receipts = self.lock_index();
         receipts.positions.contains_key(&mark.print)
             || (!receipts.short.is_empty()
                 && receipts.short.contains(&(mark.seq, IdPrint::short_of(id.as_str()))))
     }
 
     /// Everything up to the cursor is finished.
-    pub fn pass(&self, cursor: Seq) {
-        self.lock().cursor = cursor;
+    pub fn pass_cursor(&self, cursor: Seq) {
+        self.lock_index().cursor = cursor;
     }
 
-    pub fn prune(&self, through: Seq) {
-        let mut receipts = self.lock();
+    pub fn prune_through(&self, through: Seq) {
+        let mut receipts = self.lock_index();
         receipts.positions.retain(|_, seq| *seq > through);
         receipts.short.retain(|(seq, _)| *seq > through);
     }
 
     pub fn is_full(&self) -> bool {
-        let receipts = self.lock();
+        let receipts = self.lock_index();
         receipts.positions.len() + receipts.short.len() >= self.most && receipts.above_cursor() >= self.most
     }
 }
@@ -202,7 +205,7 @@ mod tests {
         let written = [&5_u64.to_le_bytes()[..], &7_u32.to_le_bytes()].concat();
         assert_eq!(
             decode(&written.repeat(2)).unwrap(),
-            [ReceiptMark { seq: 5, print: IdPrint::short(7) }; 2]
+            [ReceiptMark { seq: 5, print: IdPrint::from_short_print(7) }; 2]
         );
         for damaged in [&[1, 2, 3][..], &encode(&[mark(1, "a")])[..20], &[2; 25]] {
             assert_eq!(decode(damaged), None);
@@ -229,10 +232,10 @@ mod tests {
         assert!(!applied.is_full());
         applied.add(&[older(6, "b")]);
         assert!(applied.is_full());
-        applied.pass(5);
+        applied.pass_cursor(5);
         assert!(!applied.is_full(), "what stays below the cursor does not count");
         assert!(applied.contains(mark(5, "a")));
-        applied.prune(5);
+        applied.prune_through(5);
         assert!(!applied.contains(mark(5, "a")) && applied.contains(older(6, "b")));
     }
 

@@ -28,8 +28,8 @@ pub use status::story::{events, mutes, reports};
 pub use lanes::bucket;
 
 pub use find::{cursor, index, order, search, search_filter, selector};
-pub use model::fault::shortened;
-pub use model::nearest::{nearest, with_nearest};
+pub use model::fault::shorten_text;
+pub use model::nearest::{nearest_name, with_nearest};
 pub use model::{address, calendar, clock, document, frames, kinds, limits, project, state, version, words};
 pub use state::{Change, Gap, ObjectRef, Seq, State, StateId, Status};
 pub use version::Version;

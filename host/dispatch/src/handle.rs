@@ -78,10 +78,10 @@ pub(crate) struct FigureSources<'d> {
 }
 
 impl SharedFigures {
-    pub fn publish(&self, sources: &FigureSources<'_>) {
+    pub fn publish_figures(&self, sources: &FigureSources<'_>) {
         let FigureSources { lanes, interest, resync, reader, breaker, saver, ticks, last_error, rest } =
             sources;
-        let of = lanes.stats();
+        let of = lanes.lane_stats();
         let stats = DispatchStats {
             started: true,
             observed: of.delivered + of.filtered + of.dead + of.waiting,
@@ -98,13 +98,13 @@ impl SharedFigures {
             rest: None,
             unclear: reader.unclear,
             filter_error: None,
-            consecutive_failures: breaker.failures(),
+            consecutive_failures: breaker.count_failures(),
             open: breaker.is_open(),
             paused: None,
-            resync: resync.stats(&of),
-            backfill: interest.backfill(lanes.cursor()).cloned(),
-            tick: ticks.map(TickSchedule::stats),
-            queue: lanes.queue(),
+            resync: resync.resync_stats(&of),
+            backfill: interest.current_backfill(lanes.cursor()).cloned(),
+            tick: ticks.map(TickSchedule::tick_stats),
+            queue: lanes.queue_stats(),
             unfinished: Duration::ZERO,
             longest: Duration::ZERO,
         };
@@ -125,11 +125,11 @@ impl SharedFigures {
         *self.paused.lock().unwrap_or_else(PoisonError::into_inner) = paused;
     }
 
-    pub fn paused(&self) -> Option<Arc<PluginPause>> {
+    pub fn current_pause(&self) -> Option<Arc<PluginPause>> {
         self.paused.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn figures(&self) -> DispatchFigures {
+    fn current_figures(&self) -> DispatchFigures {
         self.figures.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
@@ -148,17 +148,17 @@ pub struct DispatchHandle {
 }
 
 impl DispatchHandle {
-    pub fn stats(&self) -> DispatchStats {
-        let DispatchFigures { stats, cursor, last_error, why, rest, .. } = self.shared.figures();
+    pub fn dispatch_stats(&self) -> DispatchStats {
+        let DispatchFigures { stats, cursor, last_error, why, rest, .. } = self.shared.current_figures();
         let now = self.clock.elapsed();
         DispatchStats {
-            unfinished: stats.queue.unfinished(now),
-            longest: stats.queue.longest(now),
+            unfinished: stats.queue.unfinished_time(now),
+            longest: stats.queue.longest_time(now),
             lag_seq: self.newest.borrow().saturating_sub(cursor),
             last_error: last_error.map(|error| error.to_string()),
             filter_error: why.map(|why| why.to_string()),
             rest: rest.map(|why| why.to_string()),
-            paused: self.shared.paused(),
+            paused: self.shared.current_pause(),
             ..stats
         }
     }
@@ -166,32 +166,32 @@ impl DispatchHandle {
     /// Every state up to here is finished, and the journal knows it, so nobody needs their receipts. It is 0 until this
     /// dispatcher has saved for the first time.
     pub fn durable_cursor(&self) -> DurableCursor {
-        let DispatchFigures { saved, recalled, .. } = self.shared.figures();
+        let DispatchFigures { saved, recalled, .. } = self.shared.current_figures();
         DurableCursor { cursor: saved, recalled }
     }
 
     /// Takes parked dead letters back into their lanes: these, or all if `seqs` is empty. Returns their
     /// number once it is durable that they are owed. Positions that are not parked are left out.
-    pub async fn replay(&self, seqs: Vec<Seq>, who: &str, why: &str) -> Result<u64, DispatchError> {
-        self.act(LetterAction::Replay, seqs, who, why).await
+    pub async fn replay_letters(&self, seqs: Vec<Seq>, who: &str, why: &str) -> Result<u64, DispatchError> {
+        self.send_letter_command(LetterAction::Replay, seqs, who, why).await
     }
 
     /// Drops parked dead letters for good: these, or all if `seqs` is empty. Their lanes go on, and they stay
     /// among the dead in the accounts. Returns their number once it is durable.
     pub async fn drop_letters(&self, seqs: Vec<Seq>, who: &str, why: &str) -> Result<u64, DispatchError> {
-        self.act(LetterAction::Drop, seqs, who, why).await
+        self.send_letter_command(LetterAction::Drop, seqs, who, why).await
     }
 
     /// Pauses the plugin: no call begins until it is resumed, and calls in progress end. Or resumes it. Returns once
     /// that is durable and in force.
-    pub async fn pause(&self, pauses: bool, who: &str, why: &str) -> Result<PauseChange, DispatchError> {
+    pub async fn set_pause(&self, pauses: bool, who: &str, why: &str) -> Result<PauseChange, DispatchError> {
         let (reply, answer) = oneshot::channel();
         let order = PauseOrder { pauses, who: who.to_owned(), why: why.to_owned(), reply };
         self.commands.send(DispatchCommand::Pause(order)).await.map_err(|_| DispatchError::Stopped)?;
         answer.await.map_err(|_| DispatchError::Stopped)?
     }
 
-    async fn act(
+    async fn send_letter_command(
         &self,
         act: LetterAction,
         seqs: Vec<Seq>,
@@ -207,7 +207,7 @@ impl DispatchHandle {
     /// Hands the plugin the present objects of a source once more, with the same ids, if the plugin asks for
     /// resyncs. Returns at once. Nothing of it is saved: what is left when the dispatcher ends comes with the
     /// next resync. A resync that arrives during another one joins it.
-    pub fn resync(&self, source: &str) {
+    pub fn resync_source(&self, source: &str) {
         let Some(source) = self.resyncs.iter().find(|asked| &***asked == source) else { return };
         if self.commands.try_send(DispatchCommand::Resync(Arc::clone(source))).is_err() {
             tracing::debug!(source = &**source, "the plugin is too busy or has ended: it misses a resync");

@@ -162,7 +162,7 @@ impl PluginDispatcher {
         let handle = DispatchHandle {
             shared: Arc::clone(&shared),
             clock: Arc::clone(&clock),
-            newest: backlog.newest(),
+            newest: backlog.newest_position(),
             commands: sender,
             resyncs: resyncs.map(|subscription| Arc::clone(&subscription.source)).collect(),
         };

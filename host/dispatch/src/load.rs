@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kubewitness_core::Seq;
 use kubewitness_core::config::{OnDeadLetter, Start};
-use kubewitness_core::lanes::{LaneOptions, Lanes, holes};
+use kubewitness_core::lanes::{LaneOptions, Lanes, unfinished_ranges};
 use kubewitness_core::ports::{Backlog, JournalError, OwedPage, PluginPause, PluginProgress, ProgressSave};
 
 use crate::reader::{BacklogReader, CHUNK};
@@ -48,18 +48,18 @@ pub async fn note_beginning(
     backlog: &dyn Backlog,
     now_ms: u64,
 ) -> Result<(), JournalError> {
-    let noted = backlog.progress(plugin).await?;
+    let noted = backlog.plugin_progress(plugin).await?;
     let progress = match &noted {
         Some(started) if !started.is_unstarted => PluginProgress { retired_ms: None, ..started.clone() },
         _ => {
-            let newest = *backlog.newest().borrow();
+            let newest = *backlog.newest_position().borrow();
             let mut owed = Vec::new();
             for subscription in subscriptions.iter().filter(|subscription| subscription.start != Start::Now) {
                 let start = at_position(subscription, None, backlog, newest, now_ms).await?;
                 owed.push(SourceSubscription { start, ..subscription.clone() });
             }
             let mut progress = PluginProgress { is_unstarted: true, ..PluginProgress::default() };
-            progress.start = SourceInterest::resolve(&owed, &mut progress, newest).start();
+            progress.start = SourceInterest::resolve_starts(&owed, &mut progress, newest).start();
             progress.cursor = progress.start;
             progress
         }
@@ -77,14 +77,14 @@ async fn load(
     now_ms: u64,
 ) -> Result<LoadedProgress, JournalError> {
     // The last save of the plugin's former dispatcher may still be in flight.
-    backlog.settle().await?;
-    let kept = backlog.progress(&options.plugin).await?.filter(|kept| !kept.is_unstarted);
-    let newest = *backlog.newest().borrow();
+    backlog.await_earlier_writes().await?;
+    let kept = backlog.plugin_progress(&options.plugin).await?.filter(|kept| !kept.is_unstarted);
+    let newest = *backlog.newest_position().borrow();
     let mut subscriptions = options.subscriptions.clone();
     for subscription in &mut subscriptions {
         subscription.start = at_position(subscription, kept.as_ref(), backlog, newest, now_ms).await?;
     }
-    let (mut progress, interest) = begin(&options.plugin, &subscriptions, kept, newest)?;
+    let (mut progress, interest) = begin_progress(&options.plugin, &subscriptions, kept, newest)?;
     // This comes before any read: from now on retention keeps what the plugin has not finished.
     progress.retired_ms = None;
     backlog
@@ -93,15 +93,15 @@ async fn load(
     let mut lanes = Lanes::new(LaneOptions::new(&options.plugin, &options.delivery), &progress);
     load_letters(options, backlog, &mut lanes).await?;
     load_owed(&options.plugin, backlog, &mut lanes).await?;
-    for (source, until, rate) in interest.paced() {
+    for (source, until, rate) in interest.paced_sources() {
         lanes.begin_past(source, until, rate);
     }
-    for (after, through) in holes(&progress, newest) {
+    for (after, through) in unfinished_ranges(&progress, newest) {
         let unread = interest.count(backlog, after, through).await?;
         lanes.count(through, unread);
     }
     lanes.count(newest, 0);
-    let paused = backlog.paused(&options.plugin).await?.map(Arc::new);
+    let paused = backlog.plugin_pause(&options.plugin).await?.map(Arc::new);
     Ok(LoadedProgress { reader: BacklogReader::default(), lanes, interest, paused })
 }
 
@@ -117,7 +117,7 @@ async fn at_position(
         return Ok(*start);
     }
     let after = match (start, kept) {
-        (Start::Since(since), _) => before(backlog, since.ms(now_ms), newest).await?,
+        (Start::Since(since), _) => position_before(backlog, since.as_unix_ms(now_ms), newest).await?,
         // The cursor goes back no further than the source needs.
         (Start::Beginning, Some(kept)) => {
             before_first(backlog, source, kept.first_beginning(source), kept.read_through()).await?
@@ -151,7 +151,7 @@ async fn before_first(
 
 /// The last position before a time, found by halving. States are journaled as they are observed, so their
 /// times ascend with small exceptions.
-async fn before(backlog: &dyn Backlog, ms: u64, newest: Seq) -> Result<Seq, JournalError> {
+async fn position_before(backlog: &dyn Backlog, ms: u64, newest: Seq) -> Result<Seq, JournalError> {
     let (mut low, mut high) = (0, newest);
     while low < high {
         let middle = low + (high - low) / 2;
@@ -168,7 +168,7 @@ async fn before(backlog: &dyn Backlog, ms: u64, newest: Seq) -> Result<Seq, Jour
 }
 
 /// The progress to go on from. It is saved before the first call, so that `now` keeps its meaning.
-fn begin(
+fn begin_progress(
     plugin: &str,
     subscriptions: &[SourceSubscription],
     kept: Option<PluginProgress>,
@@ -176,7 +176,7 @@ fn begin(
 ) -> Result<(PluginProgress, SourceInterest), JournalError> {
     let is_new = kept.is_none();
     let mut progress = kept.unwrap_or_default();
-    let read = progress.furthest();
+    let read = progress.furthest_position();
     if read > newest {
         return Err(JournalError::Fatal(format!(
             "`{plugin}` is at position {read}, but the journal ends at {newest}: it is not the journal that the \
@@ -184,7 +184,7 @@ fn begin(
         )));
     }
     let was_at = progress.cursor;
-    let interest = SourceInterest::resolve(subscriptions, &mut progress, newest);
+    let interest = SourceInterest::resolve_starts(subscriptions, &mut progress, newest);
     progress.start = interest.start();
     if is_new {
         progress.cursor = progress.start;
@@ -220,13 +220,13 @@ async fn load_letters(
             Vec::new()
         };
         for state in &states {
-            lanes.hold(state.seq, state.lane());
+            lanes.hold_lane_at(state.seq, state.lane_key());
         }
         for letter in letters {
             if letter.replaying {
-                lanes.replay(letter);
+                lanes.replay_letter(letter);
             } else {
-                lanes.park(letter.seq);
+                lanes.add_parked(letter.seq);
             }
         }
     }
@@ -237,7 +237,7 @@ async fn load_letters(
 async fn load_owed(plugin: &str, backlog: &dyn Backlog, lanes: &mut Lanes) -> Result<(), JournalError> {
     let mut from = 0;
     loop {
-        let OwedPage { states, end } = backlog.owed(plugin, from, CHUNK).await?;
+        let OwedPage { states, end } = backlog.owed_states(plugin, from, CHUNK).await?;
         states.iter().for_each(|state| lanes.owe_again(state));
         match end {
             Some(end) => from = end + 1,

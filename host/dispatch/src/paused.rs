@@ -44,7 +44,7 @@ pub(crate) fn carry_out(
     let PauseOrder { pauses, who, why, reply } = order;
     async move {
         let result = async {
-            let before = backlog.paused(&plugin).await?;
+            let before = backlog.plugin_pause(&plugin).await?;
             if before.is_some() == pauses {
                 return Ok(PauseChange { changed: false, paused: before.map(Arc::new) });
             }
@@ -56,7 +56,7 @@ pub(crate) fn carry_out(
                 "{}",
                 if pauses { "the plugin is paused" } else { "the plugin is resumed" }
             );
-            Ok(PauseChange { changed: true, paused: backlog.paused(&plugin).await?.map(Arc::new) })
+            Ok(PauseChange { changed: true, paused: backlog.plugin_pause(&plugin).await?.map(Arc::new) })
         };
         PauseOutcome { result: result.await, reply }
     }

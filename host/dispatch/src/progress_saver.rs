@@ -86,19 +86,19 @@ impl ProgressSaver {
     }
 
     /// Notes that states were finished, and the `kv` writes that came with them.
-    pub fn finished(&mut self, count: usize, kv: Vec<KvWrite>) {
+    pub fn note_finished(&mut self, count: usize, kv: Vec<KvWrite>) {
         self.urgent = true;
         self.unsaved += count;
         self.kv.extend(kv);
     }
 
     /// Notes another change that must be saved soon.
-    pub fn touch(&mut self) {
+    pub fn note_urgent_change(&mut self) {
         self.urgent = true;
     }
 
     /// Notes that the cursor may have moved.
-    pub fn moved(&mut self, now: Duration) {
+    pub fn note_cursor_moved(&mut self, now: Duration) {
         self.lazy_since.get_or_insert(now);
     }
 
@@ -117,7 +117,7 @@ impl ProgressSaver {
     }
 
     /// When the next save may begin; `None` while one is in flight or there is nothing to save.
-    pub fn due(&self) -> Option<Duration> {
+    pub fn next_save_at(&self) -> Option<Duration> {
         if self.sent.is_some() {
             return None;
         }
@@ -125,11 +125,16 @@ impl ProgressSaver {
         let wanted = if self.urgent { Some(Duration::ZERO) } else { lazy };
         let pause = BETWEEN * u32::try_from(1 + self.ranges / RANGES).unwrap_or(u32::MAX);
         let paced = self.last.map_or(Duration::ZERO, |last| last + pause);
-        wanted.map(|at| at.max(paced).max(self.pause.until()))
+        wanted.map(|at| at.max(paced).max(self.pause.pause_end()))
     }
 
     /// Makes the save that begins now.
-    pub fn begin(&mut self, lanes: &mut Lanes, interest: &SourceInterest, now: Duration) -> ProgressSave {
+    pub fn begin_save(
+        &mut self,
+        lanes: &mut Lanes,
+        interest: &SourceInterest,
+        now: Duration,
+    ) -> ProgressSave {
         let letters = lanes.take_letters();
         self.parked.extend(letters.parked);
         self.revived.extend(letters.revived);
@@ -140,7 +145,7 @@ impl ProgressSaver {
             let finished: HashSet<Seq> = self.revived.iter().copied().chain(parked).collect();
             self.owed.retain(|seq| !finished.contains(seq));
         }
-        let mut progress = lanes.progress();
+        let mut progress = lanes.progress_to_save();
         interest.add_to(&mut progress);
         self.ranges = progress.above.len();
         let sent = SentSave {
@@ -149,7 +154,7 @@ impl ProgressSaver {
             owed: std::mem::take(&mut self.owed),
             kv: std::mem::take(&mut self.kv),
             unsaved: std::mem::take(&mut self.unsaved),
-            through: lanes.through(),
+            through: lanes.last_read(),
             cursor: progress.cursor,
         };
         let save = ProgressSave {
@@ -167,8 +172,8 @@ impl ProgressSaver {
     }
 
     /// Notes that the save in flight is durable, and returns what it had.
-    pub fn saved(&mut self) -> SavedRows {
-        self.pause.end();
+    pub fn note_saved(&mut self) -> SavedRows {
+        self.pause.end_pause();
         let Some(sent) = self.sent.take() else { return SavedRows::default() };
         self.saved_through = sent.through;
         self.saved_cursor = sent.cursor;
@@ -183,7 +188,7 @@ impl ProgressSaver {
     }
 
     /// Notes that the save failed. Its content goes first in the next one.
-    pub fn failed(&mut self, now: Duration) {
+    pub fn note_failure(&mut self, now: Duration) {
         let Some(mut sent) = self.sent.take() else { return };
         sent.parked.append(&mut self.parked);
         sent.revived.append(&mut self.revived);
@@ -195,11 +200,11 @@ impl ProgressSaver {
         self.kv = sent.kv;
         self.unsaved += sent.unsaved;
         self.urgent = true;
-        self.pause.begin(now);
+        self.pause.begin_pause(now);
     }
 
     /// Whether the journal refused the last save.
     pub fn is_failing(&self) -> bool {
-        self.pause.is_on()
+        self.pause.is_paused()
     }
 }

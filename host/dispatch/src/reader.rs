@@ -73,7 +73,7 @@ pub(crate) enum BacklogAnswer {
 }
 
 impl BacklogQuery {
-    pub async fn ask(
+    pub async fn run_query(
         &self,
         backlog: &dyn Backlog,
         interest: &SourceInterest,
@@ -84,30 +84,30 @@ impl BacklogQuery {
                 let states = backlog.read(*after, *limit).await?;
                 // Fewer states than asked for: nothing more lies before the end.
                 let end = states.last().filter(|_| states.len() >= *limit).map_or(*newest, |state| state.seq);
-                BacklogAnswer::Fitted(interest.fits(states, true).await?, end)
+                BacklogAnswer::Fitted(interest.fit_states(states, true).await?, end)
             }
             Self::Outside { after, through, namespaces } => {
                 let OtherNamespaces { states, looked } =
                     backlog.read_outside(*after, *through, CHUNK, namespaces).await?;
-                BacklogAnswer::Fitted(interest.fits(states, true).await?, looked)
+                BacklogAnswer::Fitted(interest.fit_states(states, true).await?, looked)
             }
             Self::Behind { from, limit, through } => {
                 let mut states = backlog.read(from - 1, *limit).await?;
                 let is_all = states.len() < *limit;
                 states.retain(|state| state.seq <= *through);
                 let end = states.last().filter(|_| !is_all).map_or(*through, |state| state.seq);
-                BacklogAnswer::Fitted(interest.fits(states, false).await?, end)
+                BacklogAnswer::Fitted(interest.fit_states(states, false).await?, end)
             }
             Self::Owed { plugin, from, .. } => {
-                let OwedPage { states, end } = backlog.owed(plugin, *from, CHUNK).await?;
+                let OwedPage { states, end } = backlog.owed_states(plugin, *from, CHUNK).await?;
                 BacklogAnswer::Owed(interest.fits_owed(states).await?, end)
             }
             Self::Count { after, through } | Self::CountAll { after, through } => {
                 BacklogAnswer::Count(interest.count(backlog, *after, *through).await?)
             }
             Self::Present { source, from } => {
-                let PresentPage { states, next } = backlog.present(source, *from, CHUNK).await?;
-                BacklogAnswer::Present(PresentPage { states: interest.keep(states).await?, next })
+                let PresentPage { states, next } = backlog.present_objects(source, *from, CHUNK).await?;
+                BacklogAnswer::Present(PresentPage { states: interest.keep_wanted(states).await?, next })
             }
         })
     }
@@ -142,7 +142,7 @@ pub(crate) struct BacklogReader {
 impl BacklogReader {
     /// Whether the reader pauses because the journal could not be read.
     pub fn is_paused(&self, now: Duration) -> bool {
-        now < self.pause.until()
+        now < self.pause.pause_end()
     }
 
     /// The next query. `ahead`: whether to look for states of other namespaces while the window has no room
@@ -154,16 +154,16 @@ impl BacklogReader {
         let turns = (1..=TURNS.len()).map(|step| TURNS[(self.turn + step) % TURNS.len()]);
         turns.into_iter().find_map(|turn| match turn {
             ReaderTurn::Fill => {
-                Some(lanes.wanted(CHUNK)).filter(|seqs| !seqs.is_empty()).map(BacklogQuery::Fill)
+                Some(lanes.wanted_positions(CHUNK)).filter(|seqs| !seqs.is_empty()).map(BacklogQuery::Fill)
             }
             ReaderTurn::Owed => lanes.next_owed().map(|from| BacklogQuery::Owed {
-                plugin: lanes.plugin().to_owned(),
+                plugin: lanes.plugin_name().to_owned(),
                 from,
                 saves: lanes.owed_saves(),
             }),
             ReaderTurn::Behind if lanes.owes_too_much() => None,
             ReaderTurn::Behind => lanes.next_behind(now).map(|CatchUpRange { from, limit }| {
-                BacklogQuery::Behind { from, limit: limit.min(CHUNK), through: lanes.through() }
+                BacklogQuery::Behind { from, limit: limit.min(CHUNK), through: lanes.last_read() }
             }),
             ReaderTurn::Read => Self::read(lanes, newest, now, ahead),
             ReaderTurn::Count => self.count(lanes, newest, now, ahead),
@@ -171,7 +171,7 @@ impl BacklogReader {
     }
 
     fn read(lanes: &Lanes, newest: Seq, now: Duration, ahead: bool) -> Option<BacklogQuery> {
-        let after = lanes.through();
+        let after = lanes.last_read();
         let unread = usize::try_from(newest.saturating_sub(after)).unwrap_or(usize::MAX);
         if unread == 0 || lanes.is_scattered() || lanes.owes_too_much() {
             return None;
@@ -179,17 +179,17 @@ impl BacklogReader {
         if lanes.is_in_past() {
             return Some(BacklogQuery::Read { after, limit: CHUNK, newest });
         }
-        let namespaces = lanes.behind();
+        let namespaces = lanes.namespaces_behind();
         if !namespaces.is_empty() {
             // States that are read past must be counted before.
-            let through = lanes.counted().min(newest);
+            let through = lanes.counted_through().min(newest);
             return (ahead && through > after).then_some(BacklogQuery::Outside {
                 after,
                 through,
                 namespaces,
             });
         }
-        match lanes.room() {
+        match lanes.room_for_states() {
             0 => ahead.then_some(BacklogQuery::Read { after, limit: CHUNK, newest }),
             room => {
                 // A nearly full window is not worth a read for a few states, unless the plugin waits.
@@ -202,43 +202,44 @@ impl BacklogReader {
     /// The query that counts unread states, if reading does not tell their number.
     fn count(&self, lanes: &Lanes, newest: Seq, now: Duration, ahead: bool) -> Option<BacklogQuery> {
         if lanes.is_countable() && now >= self.recount_all_at {
-            return Some(BacklogQuery::CountAll { after: lanes.through(), through: newest });
+            return Some(BacklogQuery::CountAll { after: lanes.last_read(), through: newest });
         }
-        let after = lanes.counted();
+        let after = lanes.counted_through();
         let is_due = newest > after && now >= self.recount_at;
-        let is_told = || lanes.behind().is_empty() && Self::read(lanes, newest, now, ahead).is_some();
+        let is_told =
+            || lanes.namespaces_behind().is_empty() && Self::read(lanes, newest, now, ahead).is_some();
         (is_due && !is_told()).then_some(BacklogQuery::Count { after, through: newest })
     }
 
     /// When to query again although nothing else happens.
-    pub fn wake(&self, lanes: &Lanes, newest: Seq) -> Option<Duration> {
-        if self.pause.is_on() {
-            return Some(self.pause.until());
+    pub fn next_wake(&self, lanes: &Lanes, newest: Seq) -> Option<Duration> {
+        if self.pause.is_paused() {
+            return Some(self.pause.pause_end());
         }
         let all = lanes.is_countable().then_some(self.recount_all_at);
-        let new = (newest > lanes.counted()).then_some(self.recount_at);
+        let new = (newest > lanes.counted_through()).then_some(self.recount_at);
         all.into_iter().chain(new).min()
     }
 
-    pub fn failed(&mut self, now: Duration) {
-        self.pause.begin(now);
+    pub fn note_failure(&mut self, now: Duration) {
+        self.pause.begin_pause(now);
     }
 
     /// Notes an answer to another part's query.
-    pub fn passed(&mut self) {
-        self.pause.end();
+    pub fn note_success(&mut self) {
+        self.pause.end_pause();
     }
 
     /// Applies an answer to the lanes. Returns the positions known to the lanes whose states the journal no
     /// longer has; of owed states, the first that was asked for.
-    pub fn answered(
+    pub fn apply_answer(
         &mut self,
         fetch: BacklogQuery,
         answer: BacklogAnswer,
         lanes: &mut Lanes,
         now: Duration,
     ) -> Vec<Seq> {
-        self.pause.end();
+        self.pause.end_pause();
         if let BacklogAnswer::Fitted(fitted, _) = &answer {
             self.unclear += fitted.unclear;
             self.why = fitted.why.as_deref().map(Arc::from).or(self.why.take());
@@ -246,7 +247,7 @@ impl BacklogReader {
         let turn = match (fetch, answer) {
             (BacklogQuery::Fill(asked), BacklogAnswer::States(states)) => {
                 self.turn = 0;
-                return lanes.fill(&asked, states, now);
+                return lanes.fill_wanted(&asked, states, now);
             }
             (BacklogQuery::Owed { from, saves, .. }, BacklogAnswer::Owed(fitted, end)) => {
                 self.turn = TURNS.iter().position(|other| *other == ReaderTurn::Owed).unwrap_or(0);
@@ -254,7 +255,7 @@ impl BacklogReader {
                 return (missing > 0).then_some(from).into_iter().collect();
             }
             (BacklogQuery::Behind { from, .. }, BacklogAnswer::Fitted(fitted, end)) => {
-                lanes.catch_up(from, fitted.states, end, now);
+                lanes.take_in_deferred(from, fitted.states, end, now);
                 ReaderTurn::Behind
             }
             (BacklogQuery::Read { .. }, BacklogAnswer::Fitted(fitted, end)) => {
@@ -271,7 +272,7 @@ impl BacklogReader {
                 ReaderTurn::Count
             }
             (BacklogQuery::CountAll { through, .. }, BacklogAnswer::Count(count)) => {
-                lanes.recount(through, count);
+                lanes.set_unread_count(through, count);
                 self.recount_all_at = now + RECOUNT_ALL;
                 ReaderTurn::Count
             }

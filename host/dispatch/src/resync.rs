@@ -25,7 +25,7 @@ pub(crate) struct ResyncQueue {
 }
 
 impl ResyncQueue {
-    pub fn ask(&mut self, source: Arc<str>) {
+    pub fn request_resync(&mut self, source: Arc<str>) {
         if !self.sources.contains(&source) {
             self.sources.push_back(source);
         }
@@ -43,14 +43,14 @@ impl ResyncQueue {
         }
     }
 
-    pub fn yielded(&mut self) {
+    pub fn note_yielded(&mut self) {
         self.had_its_turn = false;
     }
 
-    pub fn answered(&mut self, present: PresentPage, lanes: &mut Lanes, now: Duration) {
+    pub fn apply_page(&mut self, present: PresentPage, lanes: &mut Lanes, now: Duration) {
         self.had_its_turn = true;
         for state in present.states {
-            lanes.resync(state, now);
+            lanes.resync_state(state, now);
         }
         match present.next {
             Some(next) => self.from = next,
@@ -62,7 +62,7 @@ impl ResyncQueue {
         }
     }
 
-    pub fn stats(&self, lanes: &LaneStats) -> ResyncStats {
+    pub fn resync_stats(&self, lanes: &LaneStats) -> ResyncStats {
         ResyncStats {
             rounds: self.rounds,
             delivered: lanes.resynced,

@@ -104,9 +104,9 @@ impl DispatchLoop {
         let LoadedProgress { lanes, interest, reader, paused } = loaded;
         parts.shared.set_paused(paused.clone());
         Self {
-            newest: parts.backlog.newest(),
+            newest: parts.backlog.newest_position(),
             breaker: CircuitBreaker::new(parts.options.delivery.backoff.0, parts.options.pauses),
-            saver: ProgressSaver::new(lanes.through()),
+            saver: ProgressSaver::new(lanes.last_read()),
             interest: Arc::new(interest),
             lanes,
             reader,
@@ -134,7 +134,7 @@ impl DispatchLoop {
             self.start_calls(&mut work, now);
             self.start_save(&mut work, now);
             self.start_fetch(&mut work, newest, now);
-            self.publish();
+            self.publish_figures();
             let wake = self.next_wake(newest, now);
             let event = tokio::select! {
                 biased;
@@ -153,15 +153,15 @@ impl DispatchLoop {
         // and can't keep the calls waiting in turn.
         tokio::select! {
             biased;
-            saved = finished(&mut work.saving) => RunEvent::Saved(saved),
-            (fetch, answer) = finished(&mut work.fetching) => RunEvent::Fetched(fetch, answer),
-            recalled = finished(&mut work.recalling) => RunEvent::Recalled(recalled),
-            ordered = finished(&mut work.ordering) => RunEvent::Ordered(ordered),
+            saved = await_slot(&mut work.saving) => RunEvent::Saved(saved),
+            (fetch, answer) = await_slot(&mut work.fetching) => RunEvent::Fetched(fetch, answer),
+            recalled = await_slot(&mut work.recalling) => RunEvent::Recalled(recalled),
+            ordered = await_slot(&mut work.ordering) => RunEvent::Ordered(ordered),
             command = self.parts.commands.recv(), if is_idle && !self.is_deaf => RunEvent::Command(command),
-            ticked = finished(&mut work.ticking) => RunEvent::Ticked(ticked),
+            ticked = await_slot(&mut work.ticking) => RunEvent::Ticked(ticked),
             Some(called) = work.calls.next(), if !work.calls.is_empty() => RunEvent::Called(called),
             grown = self.newest.changed(), if !self.is_orphaned => RunEvent::Grown(grown.is_ok()),
-            () = sleep(wake) => RunEvent::Woken,
+            () = sleep_or_wait(wake) => RunEvent::Woken,
         }
     }
 
@@ -178,9 +178,9 @@ impl DispatchLoop {
                 work.ordering = Some(paused::carry_out(backlog, plugin, order));
             }
             RunEvent::Command(Some(DispatchCommand::Letters(letters))) => {
-                work.recalling = Some(self.recall(letters));
+                work.recalling = Some(self.recall_letters(letters));
             }
-            RunEvent::Command(Some(DispatchCommand::Resync(source))) => self.resync.ask(source),
+            RunEvent::Command(Some(DispatchCommand::Resync(source))) => self.resync.request_resync(source),
             RunEvent::Command(None) => self.is_deaf = true,
             RunEvent::Grown(grown) => self.is_orphaned = !grown,
             RunEvent::Woken => {}
@@ -192,7 +192,7 @@ impl DispatchLoop {
 
     fn start_calls(&mut self, work: &mut PendingWork, now: Duration) {
         let batch = self.parts.options.delivery.batch.max(1) as usize;
-        self.rest = self.parts.handler.rest();
+        self.rest = self.parts.handler.pause_before_call();
         let is_ticks_turn = self.start_tick(work);
         if is_ticks_turn || self.paused.is_some() || self.rest.is_some() {
             return;
@@ -201,7 +201,7 @@ impl DispatchLoop {
             if self.saver.is_full() || self.saver.is_failing() {
                 return;
             }
-            let allowed = self.breaker.allowed(now);
+            let allowed = self.breaker.call_permission(now);
             let states = match allowed {
                 CallPermission::Not(_) => return,
                 CallPermission::Probe { single } => self.lanes.take(now, if single { 1 } else { batch }),
@@ -214,12 +214,12 @@ impl DispatchLoop {
                 return;
             }
             if allowed != CallPermission::Freely {
-                self.breaker.probe();
+                self.breaker.note_probe();
             }
             let handler = Arc::clone(&self.parts.handler);
             work.calls.push(
                 async move {
-                    let result = handler.handle(&states).await;
+                    let result = handler.handle_batch(&states).await;
                     FinishedCall { result, batch: states }
                 }
                 .boxed(),
@@ -232,15 +232,15 @@ impl DispatchLoop {
     fn start_tick(&mut self, work: &mut PendingWork) -> bool {
         let now = ClockReading::read(&*self.parts.clock);
         let Some(ticks) = &mut self.ticks else { return false };
-        ticks.plan(now, self.paused.is_some());
+        ticks.plan_next(now, self.paused.is_some());
         let is_free = work.calls.is_empty() && work.ticking.is_none();
         let is_kept = !self.saver.is_full() && !self.saver.is_failing() && self.rest.is_none();
         if !ticks.is_turn(now.elapsed) {
             return false;
         }
         if is_free && is_kept {
-            let (tick, handler) = (ticks.begin(now), Arc::clone(&self.parts.handler));
-            work.ticking = Some(async move { handler.tick(tick).await }.boxed());
+            let (tick, handler) = (ticks.begin_tick(now), Arc::clone(&self.parts.handler));
+            work.ticking = Some(async move { handler.handle_tick(tick).await }.boxed());
         }
         true
     }
@@ -249,7 +249,7 @@ impl DispatchLoop {
     fn on_ticked(&mut self, ticked: Result<Vec<KvWrite>, CallError>) {
         let now = ClockReading::read(&*self.parts.clock);
         let (plugin, failed) = (&self.parts.options.plugin, ticked.as_ref().err());
-        match (self.ticks.as_mut().and_then(|ticks| ticks.ended(failed, now)), failed) {
+        match (self.ticks.as_mut().and_then(|ticks| ticks.note_end(failed, now)), failed) {
             (Some(TickNews::Works { failed }), _) => tracing::info!(plugin, failed, "ticks work again"),
             (Some(TickNews::Fails), Some(error)) => {
                 tracing::warn!(plugin, %error, "a tick failed; further ones that fail for this reason are not logged");
@@ -259,7 +259,7 @@ impl DispatchLoop {
         if let Ok(kv) = ticked
             && !kv.is_empty()
         {
-            self.saver.finished(0, kv);
+            self.saver.note_finished(0, kv);
         }
     }
 
@@ -267,12 +267,12 @@ impl DispatchLoop {
 
     fn start_save(&mut self, work: &mut PendingWork, now: Duration) {
         if self.lanes.has_unsaved_owed() {
-            self.saver.moved(now);
+            self.saver.note_cursor_moved(now);
         }
-        if work.saving.is_some() || self.saver.due().is_none_or(|due| due > now) {
+        if work.saving.is_some() || self.saver.next_save_at().is_none_or(|due| due > now) {
             return;
         }
-        let save = self.saver.begin(&mut self.lanes, &self.interest, now);
+        let save = self.saver.begin_save(&mut self.lanes, &self.interest, now);
         let (backlog, plugin) = (Arc::clone(&self.parts.backlog), self.parts.options.plugin.clone());
         work.saving = Some(async move { backlog.save(&plugin, save).await }.boxed());
     }
@@ -280,7 +280,7 @@ impl DispatchLoop {
     fn on_saved(&mut self, saved: Result<(), JournalError>) -> Result<(), DispatchError> {
         match saved {
             Ok(()) => {
-                let SavedRows { letters, owed, revived } = self.saver.saved();
+                let SavedRows { letters, owed, revived } = self.saver.note_saved();
                 self.lanes.letters_saved(letters.iter().copied());
                 self.lanes.owed_saved(owed, letters.into_iter().chain(revived));
             }
@@ -290,7 +290,7 @@ impl DispatchLoop {
                     reason,
                     "the plugin's progress can't be saved yet"
                 );
-                self.saver.failed(self.parts.clock.elapsed());
+                self.saver.note_failure(self.parts.clock.elapsed());
             }
             Err(error) => return Err(DispatchError::Journal(error)),
         }
@@ -302,13 +302,13 @@ impl DispatchLoop {
             return;
         }
         let Some(fetch) = self.next_fetch(newest, now) else { return };
-        if matches!(fetch, BacklogQuery::Read { .. }) && self.saver.is_behind(self.lanes.through()) {
-            return self.saver.touch();
+        if matches!(fetch, BacklogQuery::Read { .. }) && self.saver.is_behind(self.lanes.last_read()) {
+            return self.saver.note_urgent_change();
         }
         let (backlog, interest) = (Arc::clone(&self.parts.backlog), Arc::clone(&self.interest));
         work.fetching = Some(
             async move {
-                let answer = fetch.ask(&*backlog, &interest).await;
+                let answer = fetch.run_query(&*backlog, &interest).await;
                 (fetch, answer)
             }
             .boxed(),
@@ -320,7 +320,7 @@ impl DispatchLoop {
         let owed = self.reader.next(&self.lanes, newest, now, is_called);
         // A plugin that can't be called gets no resyncs, which nobody owes it. While the past of an added source is handed
         // over, the cursor is behind what the others have finished: a resync would skip all of them, so it waits.
-        let is_back = self.interest.backfill(self.lanes.cursor()).is_some();
+        let is_back = self.interest.current_backfill(self.lanes.cursor()).is_some();
         if !is_called || is_back || self.reader.is_paused(now) {
             return owed;
         }
@@ -338,32 +338,32 @@ impl DispatchLoop {
             Ok(answer) => answer,
             Err(JournalError::Unavailable(reason)) => {
                 tracing::warn!(plugin, reason, "the journal can't be read yet");
-                self.reader.failed(now);
+                self.reader.note_failure(now);
                 return Ok(());
             }
             Err(error) => return Err(DispatchError::Journal(error)),
         };
         if let BacklogAnswer::Present(present) = answer {
-            self.reader.passed();
-            self.resync.answered(present, &mut self.lanes, now);
+            self.reader.note_success();
+            self.resync.apply_page(present, &mut self.lanes, now);
             return Ok(());
         }
-        self.resync.yielded();
-        let before = (self.lanes.cursor(), self.lanes.stats().filtered);
-        let missing = self.reader.answered(fetch, answer, &mut self.lanes, now);
+        self.resync.note_yielded();
+        let before = (self.lanes.cursor(), self.lanes.lane_stats().filtered);
+        let missing = self.reader.apply_answer(fetch, answer, &mut self.lanes, now);
         if !missing.is_empty() {
             tracing::error!(plugin, ?missing, "the journal no longer has states that were not handed over");
-            self.saver.touch();
+            self.saver.note_urgent_change();
         }
-        if (self.lanes.cursor(), self.lanes.stats().filtered) != before {
-            self.saver.moved(now);
+        if (self.lanes.cursor(), self.lanes.lane_stats().filtered) != before {
+            self.saver.note_cursor_moved(now);
         }
         Ok(())
     }
 
     // ---- dead letters --------------------------------------------------------------------
 
-    fn recall(&self, letters: LetterCommand) -> BoxFuture<'static, LetterRecall> {
+    fn recall_letters(&self, letters: LetterCommand) -> BoxFuture<'static, LetterRecall> {
         let (backlog, plugin) = (Arc::clone(&self.parts.backlog), self.parts.options.plugin.clone());
         let LetterCommand { act, seqs, who, why, reply } = letters;
         async move {
@@ -393,16 +393,16 @@ impl DispatchLoop {
         let done = letters.map(|letters| {
             for letter in &letters {
                 match act {
-                    LetterAction::Replay => self.lanes.replay(letter),
+                    LetterAction::Replay => self.lanes.replay_letter(letter),
                     LetterAction::Drop => self.lanes.drop_letter(letter.seq),
                 }
             }
-            self.saver.touch();
+            self.saver.note_urgent_change();
             letters.len() as u64
         });
         let (answer, end) = split_outcome(done);
         // Published before the answer, so that the caller sees the effect.
-        self.publish();
+        self.publish_figures();
         if reply.send(answer).is_err() {
             tracing::debug!(plugin = self.parts.options.plugin, "the caller of the replay has gone");
         }
@@ -425,20 +425,20 @@ impl DispatchLoop {
 
     /// The time until something becomes due. What is due already and was not begun waits for another event.
     fn next_wake(&self, newest: Seq, now: Duration) -> Option<Duration> {
-        let probe = match self.breaker.allowed(now) {
+        let probe = match self.breaker.call_permission(now) {
             _ if self.paused.is_some() => None,
             CallPermission::Not(at) => at,
             CallPermission::Freely | CallPermission::Probe { .. } => self.lanes.next_wake(),
         };
-        let tick = self.ticks.as_ref().and_then(TickSchedule::wake);
-        let reader = self.reader.wake(&self.lanes, newest);
+        let tick = self.ticks.as_ref().and_then(TickSchedule::next_wake);
+        let reader = self.reader.next_wake(&self.lanes, newest);
         let rest = self.rest.as_ref().map(|rest| now + rest.wait);
-        let wakes = [probe, self.saver.due(), reader, self.lanes.past_due(), tick, rest];
+        let wakes = [probe, self.saver.next_save_at(), reader, self.lanes.past_due(), tick, rest];
         wakes.into_iter().flatten().filter_map(|at| at.checked_sub(now)).filter(|wait| !wait.is_zero()).min()
     }
 
-    fn publish(&self) {
-        self.parts.shared.publish(&FigureSources {
+    fn publish_figures(&self) {
+        self.parts.shared.publish_figures(&FigureSources {
             lanes: &self.lanes,
             interest: &self.interest,
             resync: &self.resync,
@@ -465,12 +465,12 @@ impl DispatchLoop {
                 biased;
                 () = abort.cancelled() => break,
                 () = &mut deadline => break,
-                ticked = finished(&mut work.ticking) => self.on_ticked(ticked),
+                ticked = await_slot(&mut work.ticking) => self.on_ticked(ticked),
                 Some(called) = work.calls.next() => self.on_called(called),
-                saved = finished(&mut work.saving) => self.on_saved(saved)?,
+                saved = await_slot(&mut work.saving) => self.on_saved(saved)?,
             }
             self.start_save(&mut work, self.parts.clock.elapsed());
-            self.publish();
+            self.publish_figures();
         }
         let given_up = work.calls.len() + usize::from(work.ticking.is_some());
         if given_up > 0 {
@@ -484,7 +484,7 @@ impl DispatchLoop {
         work.ticking = None;
         let limit = if abort.is_cancelled() { ABORTED_SAVE } else { FINAL_SAVE };
         let kept = tokio::time::timeout(limit, self.save_all(&mut work)).await;
-        self.publish();
+        self.publish_figures();
         kept.unwrap_or_else(|_| {
             tracing::warn!(
                 plugin = self.parts.options.plugin,
@@ -500,8 +500,8 @@ impl DispatchLoop {
             let now = self.parts.clock.elapsed();
             self.start_save(work, now);
             tokio::select! {
-                saved = finished(&mut work.saving) => self.on_saved(saved)?,
-                () = sleep(self.saver.due().map(|due| due.saturating_sub(now))) => {}
+                saved = await_slot(&mut work.saving) => self.on_saved(saved)?,
+                () = sleep_or_wait(self.saver.next_save_at().map(|due| due.saturating_sub(now))) => {}
             }
         }
         Ok(())
@@ -524,14 +524,14 @@ fn split_outcome<T>(done: Result<T, JournalError>) -> (Result<T, DispatchError>,
 }
 
 /// Waits for the future in the slot and empties the slot. It never returns if the slot is empty.
-async fn finished<T>(slot: &mut Option<BoxFuture<'static, T>>) -> T {
+async fn await_slot<T>(slot: &mut Option<BoxFuture<'static, T>>) -> T {
     let Some(future) = slot else { return std::future::pending().await };
     let value = future.await;
     *slot = None;
     value
 }
 
-async fn sleep(wait: Option<Duration>) {
+async fn sleep_or_wait(wait: Option<Duration>) {
     match wait {
         Some(wait) => tokio::time::sleep(wait).await,
         None => std::future::pending().await,

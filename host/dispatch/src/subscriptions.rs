@@ -44,7 +44,11 @@ impl SourceInterest {
     /// Resolves `now` and `beginning` to positions, and subscribes `progress` to these sources: those that are
     /// subscribed already keep their start, and those that are no longer subscribed end at what was read. `newest` is
     /// the end of the journal.
-    pub fn resolve(subscriptions: &[SourceSubscription], progress: &mut PluginProgress, newest: Seq) -> Self {
+    pub fn resolve_starts(
+        subscriptions: &[SourceSubscription],
+        progress: &mut PluginProgress,
+        newest: Seq,
+    ) -> Self {
         let subscribed = |source: &str| subscriptions.iter().any(|s| &*s.source == source);
         // Before sources were named in it, a progress had one start for all.
         let is_unnamed =
@@ -94,7 +98,7 @@ impl SourceInterest {
         self.former_cursors = progress.former_cursors.clone();
         let added = self.former_cursors.iter().flat_map(|former| &former.added);
         let sources: BTreeSet<Arc<str>> = added.map(|(source, _)| Arc::clone(source)).collect();
-        let through = self.former_cursors.iter().map(FormerCursor::last).max();
+        let through = self.former_cursors.iter().map(FormerCursor::last_finished).max();
         self.backfill = through
             .map(|through| Arc::new(SourceBackfill { sources: sources.into_iter().collect(), through }));
     }
@@ -104,22 +108,22 @@ impl SourceInterest {
         progress.start = self.start();
         progress.sources.clone_from(&self.starts);
         progress.pasts.clone_from(&self.pasts);
-        let is_needed = |former: &&FormerCursor| former.last() > progress.cursor;
+        let is_needed = |former: &&FormerCursor| former.last_finished() > progress.cursor;
         progress.former_cursors = self.former_cursors.iter().filter(is_needed).cloned().collect();
     }
 
     /// The backfill of sources that were added, until the cursor is where it was.
-    pub fn backfill(&self, cursor: Seq) -> Option<&Arc<SourceBackfill>> {
+    pub fn current_backfill(&self, cursor: Seq) -> Option<&Arc<SourceBackfill>> {
         self.backfill.as_ref().filter(|backfill| cursor < backfill.through)
     }
 
-    pub fn paced(&self) -> impl Iterator<Item = (&Arc<str>, Seq, RateSpec)> {
+    pub fn paced_sources(&self) -> impl Iterator<Item = (&Arc<str>, Seq, RateSpec)> {
         self.pasts.iter().filter_map(|(source, until)| Some((source, *until, *self.paces.get(source)?)))
     }
 
     /// Whether the state is left in the journal when it is read past, and judged when its turn comes.
     fn is_past(&self, state: &State) -> bool {
-        self.paced().any(|(source, until, _)| *source == state.source && state.seq <= until)
+        self.paced_sources().any(|(source, until, _)| *source == state.source && state.seq <= until)
     }
 
     /// The position after which states may be wanted.
@@ -127,8 +131,8 @@ impl SourceInterest {
         self.starts.iter().map(|start| start.after).min().unwrap_or(0)
     }
 
-    pub fn fit(&self, state: &State) -> SubscriptionFit {
-        let Some(start) = self.starts.iter().find(|start| start.covers(state)) else {
+    pub fn fit_state(&self, state: &State) -> SubscriptionFit {
+        let Some(start) = self.starts.iter().find(|start| start.covers_state(state)) else {
             return SubscriptionFit::Foreign;
         };
         if self.former_cursors.iter().any(|former| former.has_finished(&state.source, state.seq)) {
@@ -149,14 +153,18 @@ impl SourceInterest {
     }
 
     /// How these states fit the subscription. `first`: they are read for the first time.
-    pub async fn fits(&self, states: Vec<Arc<State>>, first: bool) -> Result<FittedStates, JournalError> {
+    pub async fn fit_states(
+        &self,
+        states: Vec<Arc<State>>,
+        first: bool,
+    ) -> Result<FittedStates, JournalError> {
         let mut fitted = FittedStates::default();
         fitted.states.reserve(states.len());
         for state in states {
-            let mut fit = self.fit(&state);
+            let mut fit = self.fit_state(&state);
             let is_open = matches!(fit, SubscriptionFit::Wanted | SubscriptionFit::Latest)
                 && !(first && self.is_past(&state));
-            if is_open && !self.wants(&state, &mut fitted).await? {
+            if is_open && !self.filter_wants(&state, &mut fitted).await? {
                 fit = SubscriptionFit::Filtered;
             }
             fitted.states.push((state, fit));
@@ -169,7 +177,7 @@ impl SourceInterest {
         let mut fitted = FittedStates::default();
         for state in states {
             let mut fit = self.mode_fit(&state);
-            if fit != SubscriptionFit::Filtered && !self.wants(&state, &mut fitted).await? {
+            if fit != SubscriptionFit::Filtered && !self.filter_wants(&state, &mut fitted).await? {
                 fit = SubscriptionFit::Filtered;
             }
             fitted.states.push((state, fit));
@@ -178,9 +186,9 @@ impl SourceInterest {
     }
 
     /// A state that the filter can't judge is wanted. Handing over one state too many loses none.
-    async fn wants(&self, state: &State, fitted: &mut FittedStates) -> Result<bool, JournalError> {
+    async fn filter_wants(&self, state: &State, fitted: &mut FittedStates) -> Result<bool, JournalError> {
         let Some(filter) = self.filters.get(&state.source) else { return Ok(true) };
-        match filter.wants(state).await {
+        match filter.wants_state(state).await {
             Ok(wants) => Ok(wants),
             Err(FilterError::Journal(error)) => Err(error),
             Err(FilterError::Unclear(why)) => {
@@ -193,10 +201,10 @@ impl SourceInterest {
     }
 
     /// The states of a resync that the filter wants.
-    pub async fn keep(&self, states: Vec<Arc<State>>) -> Result<Vec<Arc<State>>, JournalError> {
+    pub async fn keep_wanted(&self, states: Vec<Arc<State>>) -> Result<Vec<Arc<State>>, JournalError> {
         let mut kept = Vec::with_capacity(states.len());
         for state in states {
-            if self.wants(&state, &mut FittedStates::default()).await? {
+            if self.filter_wants(&state, &mut FittedStates::default()).await? {
                 kept.push(state);
             }
         }
@@ -210,7 +218,7 @@ impl SourceInterest {
         for start in &self.starts {
             let all = (start.after.max(after), start.until.unwrap_or(through).min(through));
             let open = self.former_cursors.iter().fold(vec![all], |open, former| {
-                open.into_iter().flat_map(|range| former.unfinished(&start.source, range)).collect()
+                open.into_iter().flat_map(|range| former.unfinished_parts(&start.source, range)).collect()
             });
             for bounds in open.into_iter().filter(|(after, through)| after < through) {
                 by_bounds.entry(bounds).or_default().push(Arc::clone(&start.source));
@@ -245,7 +253,7 @@ mod tests {
 
     fn resolved(subscribed: &[&str], progress: &mut PluginProgress, newest: Seq) -> Vec<SourceStart> {
         let subscriptions: Vec<_> = subscribed.iter().map(|source| subscription(source)).collect();
-        SourceInterest::resolve(&subscriptions, progress, newest).starts
+        SourceInterest::resolve_starts(&subscriptions, progress, newest).starts
     }
 
     #[test]

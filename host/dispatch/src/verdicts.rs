@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kubewitness_core::lanes::{ClockReading, SettledAs};
-use kubewitness_core::ports::{CallError, CallOutcome, StateDelivery, Verdict, apart};
+use kubewitness_core::ports::{CallError, CallOutcome, StateDelivery, Verdict, split_by_verdict};
 
 use crate::pacing::breaker::CallFailure;
 use crate::run::{DispatchLoop, FinishedCall};
@@ -24,7 +24,7 @@ impl DispatchLoop {
         }
         if self.breaker.is_open() {
             for part in std::mem::take(&mut self.splits).into_iter().rev() {
-                self.give_back(&part, now);
+                self.return_untried(&part, now);
             }
         }
     }
@@ -34,15 +34,15 @@ impl DispatchLoop {
     fn on_mixed(&mut self, batch: Vec<StateDelivery>, outcome: CallOutcome) {
         let kv = outcome.kv.take();
         if !kv.is_empty() {
-            self.saver.finished(0, kv);
+            self.saver.note_finished(0, kv);
         }
         if outcome.verdicts.iter().any(Verdict::is_done) {
-            self.breaker.succeeded();
+            self.breaker.note_success();
         } else {
-            self.breaker.answered();
+            self.breaker.note_answer();
         }
         // Each state is of another lane, so the parts may be called in any order.
-        self.splits.extend(apart(batch, &outcome.verdicts).into_iter().rev());
+        self.splits.extend(split_by_verdict(batch, &outcome.verdicts).into_iter().rev());
     }
 
     fn on_verdicts(&mut self, batch: &[StateDelivery], outcome: CallOutcome, now: ClockReading) {
@@ -56,26 +56,26 @@ impl DispatchLoop {
             }
             if !has_done
                 && matches!(verdict, Verdict::Reject(_))
-                && let Some(until) = self.breaker.refused(now.elapsed)
+                && let Some(until) = self.breaker.note_rejection(now.elapsed)
             {
-                self.put_off(delivery, until, now);
+                self.postpone_rejected(delivery, until, now);
                 continue;
             }
-            let settled = self.settle(delivery, verdict, now);
+            let settled = self.settle_delivery(delivery, verdict, now);
             finished += usize::from(matches!(
                 settled,
                 SettledAs::Delivered | SettledAs::Parked | SettledAs::Superseded
             ));
         }
         if finished > 0 || !outcome.kv.is_empty() {
-            self.saver.finished(finished, outcome.kv.take());
+            self.saver.note_finished(finished, outcome.kv.take());
         }
         if fruitless {
-            self.breaker.failed(CallFailure::Fruitless, is_fresh(batch), now.elapsed);
+            self.breaker.note_failure(CallFailure::Fruitless, is_fresh(batch), now.elapsed);
         } else if has_done {
-            self.breaker.succeeded();
+            self.breaker.note_success();
         }
-        if complaint.is_some() || self.lanes.stats().retrying == 0 {
+        if complaint.is_some() || self.lanes.lane_stats().retrying == 0 {
             self.last_error = complaint;
         }
     }
@@ -90,52 +90,60 @@ impl DispatchLoop {
         );
         self.last_error = Some(text.as_str().into());
         if !error.is_plugins_fault() {
-            self.give_back(&batch, now);
-            self.breaker.failed(CallFailure::Unavailable, is_fresh(&batch), now.elapsed);
+            self.return_untried(&batch, now);
+            self.breaker.note_failure(CallFailure::Unavailable, is_fresh(&batch), now.elapsed);
         } else if let [delivery] = &batch[..] {
             let verdict = Verdict::Retry { after_ms: None, reason: text };
-            if matches!(self.settle(delivery, verdict, now), SettledAs::Parked | SettledAs::Superseded) {
-                self.saver.finished(1, Vec::new());
+            if matches!(
+                self.settle_delivery(delivery, verdict, now),
+                SettledAs::Parked | SettledAs::Superseded
+            ) {
+                self.saver.note_finished(1, Vec::new());
             }
-            self.breaker.failed(CallFailure::Alone, is_fresh(&batch), now.elapsed);
+            self.breaker.note_failure(CallFailure::Alone, is_fresh(&batch), now.elapsed);
         } else if self.breaker.is_open() {
-            self.give_back(&batch, now);
-            self.breaker.failed(CallFailure::Alone, is_fresh(&batch), now.elapsed);
+            self.return_untried(&batch, now);
+            self.breaker.note_failure(CallFailure::Alone, is_fresh(&batch), now.elapsed);
         } else {
             // Each state is of another lane, so the halves may be called in any order.
             let second = batch.split_off(batch.len() / 2);
             self.splits.extend([second, batch]);
-            self.breaker.suspected();
+            self.breaker.note_search_failure();
         }
     }
 
-    fn settle(&mut self, delivery: &StateDelivery, verdict: Verdict, now: ClockReading) -> SettledAs {
-        let settled = self.lanes.finish(delivery.state.seq, verdict, now);
+    fn settle_delivery(
+        &mut self,
+        delivery: &StateDelivery,
+        verdict: Verdict,
+        now: ClockReading,
+    ) -> SettledAs {
+        let settled = self.lanes.apply_verdict(delivery.state.seq, verdict, now);
         if settled == SettledAs::Dropped {
             let (plugin, id) = (&self.parts.options.plugin, delivery.state.id.as_str());
-            let failed = self.lanes.stats().resync_failed;
+            let failed = self.lanes.lane_stats().resync_failed;
             tracing::warn!(plugin, id, failed, "a resync of this state failed and is dropped");
         }
         settled
     }
 
     /// Puts the states first in line again, in their order. It counts no try.
-    fn give_back(&mut self, batch: &[StateDelivery], now: ClockReading) {
-        let before = self.lanes.stats().superseded;
+    fn return_untried(&mut self, batch: &[StateDelivery], now: ClockReading) {
+        let before = self.lanes.lane_stats().superseded;
         for delivery in batch.iter().rev() {
-            self.lanes.give_back(delivery.state.seq, now.elapsed);
+            self.lanes.return_untried(delivery.state.seq, now.elapsed);
         }
-        if self.lanes.stats().superseded > before {
-            self.saver.touch();
+        if self.lanes.lane_stats().superseded > before {
+            self.saver.note_urgent_change();
         }
     }
 
     /// Lets a rejected state wait while the breaker is open. So the next probe has another state.
-    fn put_off(&mut self, delivery: &StateDelivery, until: Duration, now: ClockReading) {
-        let before = self.lanes.stats().superseded;
-        self.lanes.put_off(delivery.state.seq, until, now.elapsed);
-        if self.lanes.stats().superseded > before {
-            self.saver.touch();
+    fn postpone_rejected(&mut self, delivery: &StateDelivery, until: Duration, now: ClockReading) {
+        let before = self.lanes.lane_stats().superseded;
+        self.lanes.postpone_state(delivery.state.seq, until, now.elapsed);
+        if self.lanes.lane_stats().superseded > before {
+            self.saver.note_urgent_change();
         }
     }
 }

@@ -4,7 +4,7 @@ use cel::common::ast::{EntryExpr, Expr};
 use cel::parser::Expression;
 use kubewitness_core::with_nearest;
 
-use crate::cost::literal;
+use crate::cost::literal_text;
 use crate::values::{FIELDS, OF_DOCUMENT, OF_STATUS};
 use crate::{FilterFault, MATCHES, is_state};
 
@@ -50,14 +50,14 @@ struct CheckWalk<'t> {
 pub(crate) fn check(text: &str, expression: &mut Expression) -> Result<CheckedPart, FilterFault> {
     let found = CheckedPart { loops: 0, needs_document: false, patterns: Vec::new() };
     let mut walk = CheckWalk { text, names: Vec::new(), found, depth: 0 };
-    walk.expression(expression)?;
+    walk.check_expression(expression)?;
     Ok(walk.found)
 }
 
 impl CheckWalk<'_> {
     /// Makes a fault for a name. The syntax tree has no positions, so the name is searched in the text as a
     /// word.
-    fn fault(&self, name: &str, message: String) -> FilterFault {
+    fn fault_at_name(&self, name: &str, message: String) -> FilterFault {
         let is_word = |at: usize| {
             let is_part = |c: char| c.is_alphanumeric() || c == '_';
             let before = self.text[..at].chars().next_back();
@@ -71,48 +71,50 @@ impl CheckWalk<'_> {
         FilterFault { line, column, message }
     }
 
-    fn expression(&mut self, expression: &mut Expression) -> Result<(), FilterFault> {
+    fn check_expression(&mut self, expression: &mut Expression) -> Result<(), FilterFault> {
         match &mut expression.expr {
             Expr::Unspecified | Expr::Literal(_) => Ok(()),
             Expr::Ident(name) => self.name(name),
             Expr::Select(select) => {
-                self.field(&select.operand, &select.field)?;
-                self.expression(&mut select.operand)
+                self.check_field(&select.operand, &select.field)?;
+                self.check_expression(&mut select.operand)
             }
             Expr::Call(call) => {
-                self.function(&call.func_name)?;
+                self.check_function(&call.func_name)?;
                 if call.func_name == "matches" {
-                    let Some(pattern) = call.args.last().and_then(literal) else {
+                    let Some(pattern) = call.args.last().and_then(literal_text) else {
                         let message = "`matches` takes a pattern that is written there, in quotes";
-                        return Err(self.fault("matches", message.into()));
+                        return Err(self.fault_at_name("matches", message.into()));
                     };
                     self.found.patterns.push(pattern.to_owned());
                     MATCHES.clone_into(&mut call.func_name);
                 }
-                call.target.iter_mut().try_for_each(|target| self.expression(target))?;
-                call.args.iter_mut().try_for_each(|argument| self.expression(argument))
+                call.target.iter_mut().try_for_each(|target| self.check_expression(target))?;
+                call.args.iter_mut().try_for_each(|argument| self.check_expression(argument))
             }
-            Expr::List(list) => list.elements.iter_mut().try_for_each(|element| self.expression(element)),
+            Expr::List(list) => {
+                list.elements.iter_mut().try_for_each(|element| self.check_expression(element))
+            }
             Expr::Map(map) => map.entries.iter_mut().try_for_each(|entry| match &mut entry.expr {
                 EntryExpr::MapEntry(entry) => {
-                    self.expression(&mut entry.key)?;
-                    self.expression(&mut entry.value)
+                    self.check_expression(&mut entry.key)?;
+                    self.check_expression(&mut entry.value)
                 }
-                EntryExpr::StructField(field) => self.expression(&mut field.value),
+                EntryExpr::StructField(field) => self.check_expression(&mut field.value),
             }),
-            Expr::Struct(made) => Err(self.fault(
+            Expr::Struct(made) => Err(self.fault_at_name(
                 &made.type_name,
                 "builds a message: a filter can use only values of `state` and `object`".into(),
             )),
             Expr::Comprehension(each) => {
-                self.expression(&mut each.iter_range)?;
+                self.check_expression(&mut each.iter_range)?;
                 self.depth += 1;
                 self.found.loops = self.found.loops.max(self.depth);
                 let names = self.names.len();
                 self.names.extend([each.iter_var.clone(), each.accu_var.clone()]);
                 self.names.extend(each.iter_var2.clone());
                 let parts = [&mut each.accu_init, &mut each.loop_cond, &mut each.loop_step, &mut each.result];
-                parts.into_iter().try_for_each(|part| self.expression(part))?;
+                parts.into_iter().try_for_each(|part| self.check_expression(part))?;
                 self.names.truncate(names);
                 self.depth -= 1;
                 Ok(())
@@ -126,10 +128,10 @@ impl CheckWalk<'_> {
         if is_known || self.names.iter().any(|known| known == name) {
             return Ok(());
         }
-        Err(self.fault(name, format!("`{name}` is not known: use `state` or `object`")))
+        Err(self.fault_at_name(name, format!("`{name}` is not known: use `state` or `object`")))
     }
 
-    fn field(&mut self, operand: &Expression, field: &str) -> Result<(), FilterFault> {
+    fn check_field(&mut self, operand: &Expression, field: &str) -> Result<(), FilterFault> {
         let known: &[&str] = match &operand.expr {
             Expr::Ident(name) if name == "state" && !self.names.contains(name) => &FIELDS,
             Expr::Select(outer) if outer.field == "previous" && is_state(&outer.operand) => &OF_STATUS,
@@ -139,17 +141,19 @@ impl CheckWalk<'_> {
         if known.contains(&field) {
             return Ok(());
         }
-        Err(self
-            .fault(field, with_nearest(&format!("a state has no `{field}`; it has {}", known.join(", ")))))
+        Err(self.fault_at_name(
+            field,
+            with_nearest(&format!("a state has no `{field}`; it has {}", known.join(", "))),
+        ))
     }
 
     /// Operators have function names that an expression can't contain.
-    fn function(&self, name: &str) -> Result<(), FilterFault> {
+    fn check_function(&self, name: &str) -> Result<(), FilterFault> {
         let is_written = name.starts_with(|c: char| c.is_ascii_alphabetic());
         if !is_written || FUNCTIONS.contains(&name) {
             return Ok(());
         }
         let told = format!("there is no function `{name}`; there are {}", FUNCTIONS.join(", "));
-        Err(self.fault(name, with_nearest(&told)))
+        Err(self.fault_at_name(name, with_nearest(&told)))
     }
 }

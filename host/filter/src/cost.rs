@@ -47,7 +47,7 @@ pub(crate) struct MatchPattern {
 }
 
 /// The part of an evaluation that costs too much; `None` for an evaluation within the bounds.
-pub(crate) fn excess(
+pub(crate) fn find_excess(
     expression: &Expression,
     patterns: &HashMap<String, MatchPattern>,
     given: FilterInput,
@@ -62,7 +62,7 @@ pub(crate) fn excess(
         bytes: start,
         built: 0,
     };
-    estimate.value(expression);
+    estimate.estimate_value(expression);
     let CostEstimate { steps, bytes, built, .. } = estimate;
     let wrong = |what: &str, found: u64, most: u64| {
         Some(format!("the filter {what}, up to {found}: that is too much; at most {most} are allowed"))
@@ -83,7 +83,7 @@ struct CostSize {
 }
 
 impl CostSize {
-    fn fixed(bytes: u64) -> Self {
+    fn fixed_size(bytes: u64) -> Self {
         Self { fixed: bytes, elements: Vec::new() }
     }
 
@@ -95,17 +95,17 @@ impl CostSize {
         }
     }
 
-    fn times(mut self, factor: u64) -> Self {
+    fn multiplied_by(mut self, factor: u64) -> Self {
         self.fixed = self.fixed.saturating_mul(factor);
         self.elements.iter_mut().for_each(|count| *count = count.saturating_mul(factor));
         self
     }
 
     /// The size over all rounds of a loop. `depth` is the loop's place among the surrounding ones.
-    fn over(mut self, depth: usize, rounds: u64, range: &Self) -> Self {
+    fn over_rounds(mut self, depth: usize, rounds: u64, range: &Self) -> Self {
         let own = if self.elements.len() > depth { self.elements.remove(depth) } else { 0 };
-        let mut all = self.times(rounds);
-        all.add(&range.clone().times(own));
+        let mut all = self.multiplied_by(rounds);
+        all.add(&range.clone().multiplied_by(own));
         all
     }
 }
@@ -118,8 +118,8 @@ struct EstimatedValue {
 }
 
 impl EstimatedValue {
-    fn small() -> Self {
-        Self { size: CostSize::fixed(SMALL), longest: 0 }
+    fn small_value() -> Self {
+        Self { size: CostSize::fixed_size(SMALL), longest: 0 }
     }
 }
 
@@ -137,33 +137,37 @@ struct CostEstimate<'a> {
 }
 
 impl<'a> CostEstimate<'a> {
-    fn value(&mut self, expression: &'a Expression) -> EstimatedValue {
+    fn estimate_value(&mut self, expression: &'a Expression) -> EstimatedValue {
         self.steps = self.steps.saturating_add(1);
         match &expression.expr {
-            Expr::Unspecified | Expr::Struct(_) => EstimatedValue::small(),
+            Expr::Unspecified | Expr::Struct(_) => EstimatedValue::small_value(),
             Expr::Literal(LiteralValue::String(text)) => {
-                EstimatedValue { size: CostSize::fixed(text.inner().len() as u64 + SMALL), longest: 0 }
+                EstimatedValue { size: CostSize::fixed_size(text.inner().len() as u64 + SMALL), longest: 0 }
             }
             Expr::Literal(LiteralValue::Bytes(bytes)) => {
-                EstimatedValue { size: CostSize::fixed(bytes.inner().len() as u64 + SMALL), longest: 0 }
+                EstimatedValue { size: CostSize::fixed_size(bytes.inner().len() as u64 + SMALL), longest: 0 }
             }
-            Expr::Literal(_) => EstimatedValue::small(),
-            Expr::Ident(name) => self.named(name),
+            Expr::Literal(_) => EstimatedValue::small_value(),
+            Expr::Ident(name) => self.estimate_named(name),
             Expr::Select(select)
                 if is_state(&select.operand)
                     // A loop may give its variable this name.
                     && self.names.iter().all(|(name, _)| *name != "state")
                     && !OF_DOCUMENT.contains(&select.field.as_str()) =>
             {
-                EstimatedValue { size: CostSize::fixed(self.given.state), longest: OF_STATUS.len() as u64 }
+                EstimatedValue {
+                    size: CostSize::fixed_size(self.given.state),
+                    longest: OF_STATUS.len() as u64,
+                }
             }
             Expr::Select(select) => {
-                let operand = self.value(&select.operand);
+                let operand = self.estimate_value(&select.operand);
                 self.taken_out(&select.operand, operand)
             }
-            Expr::Call(call) => self.call(call),
+            Expr::Call(call) => self.estimate_call(call),
             Expr::List(list) => {
-                let elements: Vec<_> = list.elements.iter().map(|element| self.value(element)).collect();
+                let elements: Vec<_> =
+                    list.elements.iter().map(|element| self.estimate_value(element)).collect();
                 self.build(&elements)
             }
             Expr::Map(map) => {
@@ -171,26 +175,27 @@ impl<'a> CostEstimate<'a> {
                 for entry in &map.entries {
                     match &entry.expr {
                         EntryExpr::MapEntry(entry) => {
-                            parts.extend([self.value(&entry.key), self.value(&entry.value)]);
+                            parts
+                                .extend([self.estimate_value(&entry.key), self.estimate_value(&entry.value)]);
                         }
-                        EntryExpr::StructField(field) => parts.push(self.value(&field.value)),
+                        EntryExpr::StructField(field) => parts.push(self.estimate_value(&field.value)),
                     }
                 }
                 self.build(&parts)
             }
-            Expr::Comprehension(each) => self.each(each),
+            Expr::Comprehension(each) => self.estimate_loop(each),
         }
     }
 
-    fn named(&self, name: &str) -> EstimatedValue {
+    fn estimate_named(&self, name: &str) -> EstimatedValue {
         if let Some((_, found)) = self.names.iter().rev().find(|(known, _)| *known == name) {
             return found.clone();
         }
         let FilterInput { document, state, longest } = self.given;
         match name {
-            "object" => EstimatedValue { size: CostSize::fixed(document), longest },
-            "state" => EstimatedValue { size: CostSize::fixed(document.saturating_add(state)), longest },
-            _ => EstimatedValue::small(),
+            "object" => EstimatedValue { size: CostSize::fixed_size(document), longest },
+            "state" => EstimatedValue { size: CostSize::fixed_size(document.saturating_add(state)), longest },
+            _ => EstimatedValue::small_value(),
         }
     }
 
@@ -203,25 +208,27 @@ impl<'a> CostEstimate<'a> {
     }
 
     fn build(&mut self, parts: &[EstimatedValue]) -> EstimatedValue {
-        let mut made =
-            EstimatedValue { size: CostSize::fixed(SMALL * parts.len() as u64), longest: parts.len() as u64 };
+        let mut made = EstimatedValue {
+            size: CostSize::fixed_size(SMALL * parts.len() as u64),
+            longest: parts.len() as u64,
+        };
         for part in parts {
             made.size.add(&part.size);
             made.longest = made.longest.max(part.longest);
         }
-        self.copied(&made.size);
+        self.add_copied(&made.size);
         made
     }
 
-    fn copied(&mut self, size: &CostSize) {
+    fn add_copied(&mut self, size: &CostSize) {
         self.bytes.add(size);
         let elements = size.elements.iter().zip(&self.loops).map(|(count, most)| count.saturating_mul(*most));
         self.built = self.built.max(elements.fold(size.fixed, u64::saturating_add));
     }
 
-    fn call(&mut self, call: &'a CallExpr) -> EstimatedValue {
+    fn estimate_call(&mut self, call: &'a CallExpr) -> EstimatedValue {
         let operands: Vec<&Expression> = call.target.as_deref().into_iter().chain(&call.args).collect();
-        let values: Vec<_> = operands.iter().map(|operand| self.value(operand)).collect();
+        let values: Vec<_> = operands.iter().map(|operand| self.estimate_value(operand)).collect();
         let mut all = EstimatedValue::default();
         for value in &values {
             all.size.add(&value.size);
@@ -234,40 +241,40 @@ impl<'a> CostEstimate<'a> {
                 | operators::LOGICAL_NOT
                 | operators::NOT_STRICTLY_FALSE,
                 _,
-            ) => EstimatedValue::small(),
+            ) => EstimatedValue::small_value(),
             (operators::CONDITIONAL, _) => all,
             (operators::INDEX, [whole, _]) => self.taken_out(operands[0], whole.clone()),
             (operators::EQUALS | operators::NOT_EQUALS, [one, other]) => {
-                self.bytes.add(lesser(&one.size, &other.size));
-                EstimatedValue::small()
+                self.bytes.add(lesser_size(&one.size, &other.size));
+                EstimatedValue::small_value()
             }
             (MATCHES, [text, _]) => {
-                let weight = operands.get(1).and_then(|pattern| literal(pattern));
+                let weight = operands.get(1).and_then(|pattern| literal_text(pattern));
                 let weight =
                     weight.and_then(|pattern| self.patterns.get(pattern)).map_or(1, |known| known.weight);
-                self.bytes.add(&text.size.clone().times(weight));
-                EstimatedValue::small()
+                self.bytes.add(&text.size.clone().multiplied_by(weight));
+                EstimatedValue::small_value()
             }
             // A number with an exponent of three digits is written in full.
             ("string", _) => {
-                all.size.add(&CostSize::fixed(NUMBER));
-                self.copied(&all.size);
+                all.size.add(&CostSize::fixed_size(NUMBER));
+                self.add_copied(&all.size);
                 all
             }
             (operators::ADD | "bytes" | "dyn" | "max" | "min" | "lowerAscii", _) => {
-                self.copied(&all.size);
+                self.add_copied(&all.size);
                 all
             }
             _ => {
                 self.bytes.add(&all.size);
-                EstimatedValue::small()
+                EstimatedValue::small_value()
             }
         }
     }
 
-    fn each(&mut self, each: &'a ComprehensionExpr) -> EstimatedValue {
-        let range = self.value(&each.iter_range);
-        self.value(&each.accu_init);
+    fn estimate_loop(&mut self, each: &'a ComprehensionExpr) -> EstimatedValue {
+        let range = self.estimate_value(&each.iter_range);
+        self.estimate_value(&each.accu_init);
         let rounds = range.longest;
         let depth = self.loops.len();
         let mut elements = vec![0; depth + 1];
@@ -288,27 +295,27 @@ impl<'a> CostEstimate<'a> {
         // appended elements.
         self.names
             .extend([(each.iter_var.as_str(), element), (each.accu_var.as_str(), EstimatedValue::default())]);
-        self.value(&each.loop_cond);
-        let step = self.value(&each.loop_step);
-        self.value(&each.result);
+        self.estimate_value(&each.loop_cond);
+        let step = self.estimate_value(&each.loop_step);
+        self.estimate_value(&each.result);
         self.names.truncate(before.2);
         self.loops.pop();
 
         self.steps = before.0.saturating_add(self.steps.saturating_mul(rounds));
         let inside = std::mem::replace(&mut self.bytes, before.1);
-        self.bytes.add(&inside.over(depth, rounds, &range.size));
+        self.bytes.add(&inside.over_rounds(depth, rounds, &range.size));
         self.bytes.add(&range.size);
         let made = EstimatedValue {
-            size: step.size.over(depth, rounds, &range.size),
+            size: step.size.over_rounds(depth, rounds, &range.size),
             longest: step.longest.max(rounds),
         };
-        self.copied(&made.size);
+        self.add_copied(&made.size);
         made
     }
 }
 
 /// Two values are compared up to the end of the smaller one.
-fn lesser<'s>(one: &'s CostSize, other: &'s CostSize) -> &'s CostSize {
+fn lesser_size<'s>(one: &'s CostSize, other: &'s CostSize) -> &'s CostSize {
     let is_element = |size: &CostSize| size.elements.iter().any(|count| *count > 0);
     match (is_element(one), is_element(other)) {
         (false, true) if one.fixed > 64 => other,
@@ -331,7 +338,7 @@ fn is_given(expression: &Expression) -> bool {
 }
 
 /// The literal text.
-pub(crate) fn literal(expression: &Expression) -> Option<&str> {
+pub(crate) fn literal_text(expression: &Expression) -> Option<&str> {
     match &expression.expr {
         Expr::Literal(LiteralValue::String(text)) => Some(text.inner()),
         _ => None,

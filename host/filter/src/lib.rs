@@ -66,7 +66,7 @@ impl std::fmt::Debug for CelFilter {
 }
 
 impl CelFilter {
-    pub fn compile(text: &str) -> Result<Self, FilterFault> {
+    pub fn compile_filter(text: &str) -> Result<Self, FilterFault> {
         let at_start = |message: String| FilterFault { line: 1, column: 1, message };
         if text.trim().is_empty() {
             return Err(at_start("is empty: leave it out for every state".into()));
@@ -84,8 +84,8 @@ impl CelFilter {
         if found.loops > LOOPS {
             return Err(at_start(format!("nests {} loops; at most {LOOPS} are allowed", found.loops)));
         }
-        let patterns = compiled(found.patterns).map_err(at_start)?;
-        if let Some(excess) = cost::excess(&expression, &patterns, FilterInput::default()) {
+        let patterns = compile_patterns(found.patterns).map_err(at_start)?;
+        if let Some(excess) = cost::find_excess(&expression, &patterns, FilterInput::default()) {
             return Err(at_start(excess));
         }
         let needs_document = found.needs_document;
@@ -98,7 +98,7 @@ impl CelFilter {
     }
 
     /// Whether it wants this state. The error says why it can't decide.
-    pub fn wants(&self, state: &State, document: Option<&[u8]>) -> Result<bool, String> {
+    pub fn wants_state(&self, state: &State, document: Option<&[u8]>) -> Result<bool, String> {
         let bytes = document.filter(|bytes| self.needs_document && !bytes.is_empty()).unwrap_or_default();
         if bytes.len() > DOCUMENT_BYTES {
             return Err(format!(
@@ -113,10 +113,10 @@ impl CelFilter {
         };
         let given = FilterInput {
             document: bytes.len() as u64,
-            state: values::bytes(state),
-            longest: values::longest(&document).max(values::FIELDS.len() as u64),
+            state: values::approximate_bytes(state),
+            longest: values::longest_part(&document).max(values::FIELDS.len() as u64),
         };
-        if let Some(excess) = cost::excess(&self.expression, &self.patterns, given) {
+        if let Some(excess) = cost::find_excess(&self.expression, &self.patterns, given) {
             return Err(excess);
         }
         let evaluate = || {
@@ -130,23 +130,24 @@ impl CelFilter {
             context
                 .add_function(MATCHES, matches)
                 .map_err(|error| ExecutionError::function_error("matches", error))?;
-            context.add_variable_from_value("state", values::state(state, &document));
-            context.add_variable_from_value("object", values::json(&document));
+            context.add_variable_from_value("state", values::state_value(state, &document));
+            context.add_variable_from_value("object", values::json_value(&document));
             context.resolve(&self.expression)
         };
         match catch_unwind(AssertUnwindSafe(evaluate)) {
             Ok(Ok(Value::Bool(wants))) => Ok(wants),
-            Ok(Ok(other)) => {
-                Err(format!("the filter returns {}, neither true nor false", cut(&format!("{other:?}"))))
-            }
-            Ok(Err(error)) => Err(cut(&error.to_string())),
+            Ok(Ok(other)) => Err(format!(
+                "the filter returns {}, neither true nor false",
+                cut_error(&format!("{other:?}"))
+            )),
+            Ok(Err(error)) => Err(cut_error(&error.to_string())),
             Err(_) => Err("the filter can't be evaluated for this state".into()),
         }
     }
 }
 
 /// Compiles the patterns once, so that neither their size nor the number of calls costs anything later.
-fn compiled(patterns: Vec<String>) -> Result<HashMap<String, MatchPattern>, String> {
+fn compile_patterns(patterns: Vec<String>) -> Result<HashMap<String, MatchPattern>, String> {
     let compile = |pattern: String| {
         let mut last = None;
         for size in PATTERN_BYTES {
@@ -158,7 +159,7 @@ fn compiled(patterns: Vec<String>) -> Result<HashMap<String, MatchPattern>, Stri
             }
         }
         let why = last.map(|error| error.to_string()).unwrap_or_default();
-        Err(cut(&format!("`matches` can't use this pattern: {why}")))
+        Err(cut_error(&format!("`matches` can't use this pattern: {why}")))
     };
     patterns.into_iter().map(compile).collect()
 }
@@ -168,7 +169,7 @@ fn is_state(expression: &Expression) -> bool {
 }
 
 /// Cuts the interpreter's errors, which quote values, up to a whole document.
-fn cut(text: &str) -> String {
+fn cut_error(text: &str) -> String {
     text[..text.floor_char_boundary(300)].to_owned()
 }
 
@@ -177,7 +178,7 @@ fn first_of(errors: &cel::ParseErrors) -> FilterFault {
         return FilterFault { line: 1, column: 1, message: "can't be read".into() };
     };
     let at = |position: isize| usize::try_from(position).unwrap_or(1).max(1);
-    FilterFault { line: at(error.pos.0), column: at(error.pos.1), message: cut(&error.msg) }
+    FilterFault { line: at(error.pos.0), column: at(error.pos.1), message: cut_error(&error.msg) }
 }
 
 #[cfg(test)]

@@ -40,7 +40,7 @@ fn state() -> State {
 }
 
 fn wants(text: &str) -> Result<bool, String> {
-    CelFilter::compile(text).unwrap().wants(&state(), Some(DOCUMENT.as_bytes()))
+    CelFilter::compile_filter(text).unwrap().wants_state(&state(), Some(DOCUMENT.as_bytes()))
 }
 
 #[test]
@@ -63,14 +63,14 @@ fn expressions_see_the_envelope_and_the_document() {
 
 #[test]
 fn a_document_is_asked_for_only_where_it_is_looked_at() {
-    let needs = |text: &str| CelFilter::compile(text).unwrap().needs_document();
+    let needs = |text: &str| CelFilter::compile_filter(text).unwrap().needs_document();
     assert!(!needs("state.phase == 'Failed'") && !needs("['object'].exists(x, x == state.name)"));
     assert!(needs("has(object.spec)") && needs("state.labels.team == 'a'"));
 }
 
 #[test]
 fn a_fault_says_where_it_is_and_what_there_is() {
-    let fault = |text: &str| CelFilter::compile(text).unwrap_err();
+    let fault = |text: &str| CelFilter::compile_filter(text).unwrap_err();
     let unknown = fault("state.kind == 'Job' &&\n  state.phaze == 'Failed'");
     assert_eq!((unknown.line, unknown.column), (2, 9));
     assert!(unknown.message.contains("no `phaze`: is `phase` meant?"), "{unknown}");
@@ -89,19 +89,21 @@ fn a_fault_says_where_it_is_and_what_there_is() {
 fn what_can_not_be_told_is_an_error_and_no_answer() {
     assert!(wants("object.spec.nothing == 1").unwrap_err().contains("nothing"));
     assert!(wants("object.spec.parallelism").unwrap_err().contains("neither true nor false"));
-    let looks = CelFilter::compile("object.spec.parallelism > 3").unwrap();
-    assert!(looks.wants(&state(), None).is_err(), "a deletion that was found may have no document");
-    assert!(looks.wants(&state(), Some(b"{")).unwrap_err().contains("does not decode"));
-    assert!(looks.wants(&state(), Some(&vec![b' '; DOCUMENT_BYTES + 1])).unwrap_err().contains("bytes"));
+    let looks = CelFilter::compile_filter("object.spec.parallelism > 3").unwrap();
+    assert!(looks.wants_state(&state(), None).is_err(), "a deletion that was found may have no document");
+    assert!(looks.wants_state(&state(), Some(b"{")).unwrap_err().contains("does not decode"));
+    assert!(
+        looks.wants_state(&state(), Some(&vec![b' '; DOCUMENT_BYTES + 1])).unwrap_err().contains("bytes")
+    );
 }
 
 #[test]
 fn what_would_take_too_long_is_not_begun() {
     let long = format!("{{\"a\": [{}1]}}", "1,".repeat(20_000));
-    let twice = CelFilter::compile("object.a.all(x, object.a.exists(y, x == y))").unwrap();
-    assert!(twice.wants(&state(), Some(long.as_bytes())).unwrap_err().contains("too much"));
-    let once = CelFilter::compile("object.a.all(x, x == 1)").unwrap();
-    assert_eq!(once.wants(&state(), Some(long.as_bytes())), Ok(true));
+    let twice = CelFilter::compile_filter("object.a.all(x, object.a.exists(y, x == y))").unwrap();
+    assert!(twice.wants_state(&state(), Some(long.as_bytes())).unwrap_err().contains("too much"));
+    let once = CelFilter::compile_filter("object.a.all(x, x == 1)").unwrap();
+    assert_eq!(once.wants_state(&state(), Some(long.as_bytes())), Ok(true));
 }
 
 #[test]
@@ -111,9 +113,11 @@ fn what_would_take_too_much_memory_is_refused_before_it_begins() {
             .fold("'aaaaaaaaaaaaaaaa'".to_owned(), |inner, _| format!("[{inner}].map(x,x+x+x+x+x+x+x+x)[0]"))
     };
     assert_eq!(wants(&format!("{} != ''", nested(2))), Ok(true));
-    assert!(CelFilter::compile(&format!("{} != ''", nested(9))).unwrap_err().message.contains("too much"));
+    assert!(
+        CelFilter::compile_filter(&format!("{} != ''", nested(9))).unwrap_err().message.contains("too much")
+    );
     let lists = (0..12).fold("'a'".to_owned(), |inner, _| format!("[{inner}].map(x,[x,x,x,x,x,x,x,x])[0]"));
-    assert!(CelFilter::compile(&format!("{lists} == ''")).unwrap_err().message.contains("too much"));
+    assert!(CelFilter::compile_filter(&format!("{lists} == ''")).unwrap_err().message.contains("too much"));
 
     let large = format!("{{\"a\": [{}1], \"b\": \"{}\"}}", "1,".repeat(400), "x".repeat(500_000));
     for copies in [
@@ -124,12 +128,15 @@ fn what_would_take_too_much_memory_is_refused_before_it_begins() {
         "[object].all(state, object.a.all(x, [state.name] == []))",
         "state.previous.all(k, object.a.all(x, object == object))",
     ] {
-        let filter = CelFilter::compile(copies).unwrap();
-        assert!(filter.wants(&state(), Some(large.as_bytes())).unwrap_err().contains("too much"), "{copies}");
+        let filter = CelFilter::compile_filter(copies).unwrap();
+        assert!(
+            filter.wants_state(&state(), Some(large.as_bytes())).unwrap_err().contains("too much"),
+            "{copies}"
+        );
     }
     for cheap in ["object.a.map(x, x + 1).exists(y, y == 2)", "object.a.filter(x, x > 0).all(x, x < 5)"] {
         assert_eq!(
-            CelFilter::compile(cheap).unwrap().wants(&state(), Some(large.as_bytes())),
+            CelFilter::compile_filter(cheap).unwrap().wants_state(&state(), Some(large.as_bytes())),
             Ok(true),
             "{cheap}"
         );
@@ -138,7 +145,7 @@ fn what_would_take_too_much_memory_is_refused_before_it_begins() {
 
 #[test]
 fn a_pattern_is_written_in_the_filter_and_compiled_once_within_a_bound() {
-    let fault = |text: &str| CelFilter::compile(text).unwrap_err().message;
+    let fault = |text: &str| CelFilter::compile_filter(text).unwrap_err().message;
     assert!(fault("state.name.matches(state.kind)").contains("written there, in quotes"));
     assert!(fault("state.name.matches('(?i)[\\\\pL\\\\pN]{300}zz')").contains("can't use this pattern"));
     assert!(fault("state.name.matches('(')").contains("can't use this pattern"));
@@ -146,8 +153,8 @@ fn a_pattern_is_written_in_the_filter_and_compiled_once_within_a_bound() {
     assert_eq!(wants(&many), Ok(true));
     assert_eq!(wants("matches(state.name, 'train') && !state.name.matches('^TRAIN')"), Ok(true));
     let long = format!("{{\"a\": \"{}\"}}", "x".repeat(1_000_000));
-    let dear = CelFilter::compile("object.a.matches('([a-z0-9]{1,20}x){20}')").unwrap();
-    assert!(dear.wants(&state(), Some(long.as_bytes())).unwrap_err().contains("too much"));
+    let dear = CelFilter::compile_filter("object.a.matches('([a-z0-9]{1,20}x){20}')").unwrap();
+    assert!(dear.wants_state(&state(), Some(long.as_bytes())).unwrap_err().contains("too much"));
 }
 
 /// Comparisons whose answers are known for the state and the document of these tests.
@@ -204,9 +211,9 @@ proptest! {
         let start = at.index(text.len());
         let mut mistyped = text.clone();
         mistyped.replace_range(start..text.len().min(start + removed), typed);
-        match CelFilter::compile(&mistyped) {
+        match CelFilter::compile_filter(&mistyped) {
             // It answers or says why it does not: both are right here.
-            Ok(filter) => drop(filter.wants(&state(), Some(DOCUMENT.as_bytes()))),
+            Ok(filter) => drop(filter.wants_state(&state(), Some(DOCUMENT.as_bytes()))),
             Err(fault) => {
                 let lines: Vec<_> = mistyped.split('\n').collect();
                 let line = lines.get(fault.line - 1).copied().unwrap_or_default();
@@ -220,8 +227,8 @@ proptest! {
     /// Whatever a manifest has in the place of a filter: no panic.
     #[test]
     fn any_text_is_judged(text in "[ -~\n]{0,60}") {
-        if let Ok(filter) = CelFilter::compile(&text) {
-            filter.wants(&state(), Some(DOCUMENT.as_bytes())).ok();
+        if let Ok(filter) = CelFilter::compile_filter(&text) {
+            filter.wants_state(&state(), Some(DOCUMENT.as_bytes())).ok();
         }
     }
 }

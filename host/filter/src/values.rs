@@ -40,19 +40,19 @@ pub(crate) const OF_STATUS: [&str; 8] =
 
 type FieldMap = HashMap<String, Value>;
 
-pub(crate) fn state(state: &State, document: &serde_json::Value) -> Value {
-    let mut fields = object(&state.object);
-    fields.extend(status(&state.status));
+pub(crate) fn state_value(state: &State, document: &serde_json::Value) -> Value {
+    let mut fields = object_fields(&state.object);
+    fields.extend(status_fields(&state.status));
     let of_document = |field: &str| match &document["metadata"][field] {
         serde_json::Value::Null => Value::from(FieldMap::new()),
-        map => json(map),
+        map => json_value(map),
     };
     let api_version = match state.object.group.as_str() {
         "" => state.object.version.clone(),
         group => format!("{group}/{}", state.object.version),
     };
-    let owner = state.owner.as_ref().map_or(Value::Null, |owner| Value::from(object(owner)));
-    let previous = state.previous.as_ref().map_or(Value::Null, |before| Value::from(status(before)));
+    let owner = state.owner.as_ref().map_or(Value::Null, |owner| Value::from(object_fields(owner)));
+    let previous = state.previous.as_ref().map_or(Value::Null, |before| Value::from(status_fields(before)));
     for (name, value) in [
         ("source", text(&state.source)),
         ("epoch", Value::Int(state.epoch.into())),
@@ -71,7 +71,7 @@ pub(crate) fn state(state: &State, document: &serde_json::Value) -> Value {
     Value::from(fields)
 }
 
-fn object(object: &ObjectRef) -> FieldMap {
+fn object_fields(object: &ObjectRef) -> FieldMap {
     let fields = [
         ("group", &object.group),
         ("kind", &object.kind),
@@ -82,7 +82,7 @@ fn object(object: &ObjectRef) -> FieldMap {
     fields.map(|(name, value)| (name.to_owned(), text(value))).into()
 }
 
-fn status(status: &Status) -> FieldMap {
+fn status_fields(status: &Status) -> FieldMap {
     let number = |number: u32| Value::Int(number.into());
     let fields = [
         ("phase", text(&status.phase)),
@@ -102,7 +102,7 @@ fn text(text: &str) -> Value {
 }
 
 /// Whole numbers become ints, so that they compare with the numbers that people write.
-pub(crate) fn json(value: &serde_json::Value) -> Value {
+pub(crate) fn json_value(value: &serde_json::Value) -> Value {
     match value {
         serde_json::Value::Null => Value::Null,
         serde_json::Value::Bool(value) => Value::Bool(*value),
@@ -111,17 +111,17 @@ pub(crate) fn json(value: &serde_json::Value) -> Value {
             None => Value::Float(number.as_f64().unwrap_or(f64::NAN)),
         },
         serde_json::Value::String(value) => text(value),
-        serde_json::Value::Array(values) => Value::from(values.iter().map(json).collect::<Vec<_>>()),
-        serde_json::Value::Object(fields) => {
-            Value::from(fields.iter().map(|(name, value)| (name.clone(), json(value))).collect::<FieldMap>())
-        }
+        serde_json::Value::Array(values) => Value::from(values.iter().map(json_value).collect::<Vec<_>>()),
+        serde_json::Value::Object(fields) => Value::from(
+            fields.iter().map(|(name, value)| (name.clone(), json_value(value))).collect::<FieldMap>(),
+        ),
     }
 }
 
 /// The length of its longest list or map.
-pub(crate) fn longest(value: &serde_json::Value) -> u64 {
+pub(crate) fn longest_part(value: &serde_json::Value) -> u64 {
     let deeper =
-        |values: &mut dyn Iterator<Item = &serde_json::Value>| values.map(longest).max().unwrap_or(0);
+        |values: &mut dyn Iterator<Item = &serde_json::Value>| values.map(longest_part).max().unwrap_or(0);
     match value {
         serde_json::Value::Array(values) => deeper(&mut values.iter()).max(values.len() as u64),
         serde_json::Value::Object(fields) => deeper(&mut fields.values()).max(fields.len() as u64),
@@ -130,7 +130,7 @@ pub(crate) fn longest(value: &serde_json::Value) -> u64 {
 }
 
 /// The approximate bytes of the state without its document: its texts, and some for its other fields.
-pub(crate) fn bytes(state: &State) -> u64 {
+pub(crate) fn approximate_bytes(state: &State) -> u64 {
     let of_object = |object: &ObjectRef| {
         let ObjectRef { group, version, kind, namespace, name, uid } = object;
         [group, version, kind, namespace, name, uid].into_iter().map(|text| text.len()).sum::<usize>()

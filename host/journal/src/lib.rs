@@ -34,7 +34,7 @@ mod retention;
 mod store;
 mod verify;
 
-pub use copy::{CopyCounts, ExportError, ExportQuery, ImportError, export, export_with, read_states};
+pub use copy::{CopyCounts, ExportError, ExportQuery, ImportError, export_journal, export_with, read_states};
 pub use journal::{Journal, JournalOptions};
 pub use phases::{
     CauseQuery, NamePlace, NamedEnd, NamedEndQuery, OpenOutcome, OutcomeCounts, PhaseIndex, PhasePage,
@@ -49,7 +49,7 @@ pub use report::{
     JournalProblem, JournalReplica, JournalStats, OpenError, PoisonRecord, ReplayRecord, RetentionHolder,
     RetentionReport, RetentionStats, SourceCounters, SourceStats, TakenStats, VerifyReport, code,
 };
-pub use retention::{SourceRetention, stats};
+pub use retention::{SourceRetention, journal_stats};
 pub use store::ReplicaSharing;
-pub use store::place::{JournalLocation, discard};
-pub use verify::{verify, verify_at, verify_with};
+pub use store::place::{JournalLocation, discard_unfinished_import};
+pub use verify::{verify_at, verify_file, verify_with};

@@ -23,8 +23,8 @@ impl OpeningProgress {
     }
 
     /// Sets the total from the journal's own counters, without what retention removed.
-    pub(crate) async fn begin(&self, rows: &mut dyn StoreReader) -> StoreResult<()> {
-        let counted: u64 = rows.streams().await?.iter().map(|stream| stream.states).sum();
+    pub(crate) async fn begin_counting(&self, rows: &mut dyn StoreReader) -> StoreResult<()> {
+        let counted: u64 = rows.source_streams().await?.iter().map(|stream| stream.states).sum();
         let taken: u64 = rows.retention_reader().taken_of_streams().await?.values().sum();
         self.all.store(counted.saturating_sub(taken), Ordering::Relaxed);
         Ok(())

@@ -52,7 +52,7 @@ pub enum OpenError {
          verify it"
     )]
     Older { path: PathBuf, found: i64, known: i64 },
-    #[error("{path} is damaged: {}", advised(.reason))]
+    #[error("{path} is damaged: {}", add_advice(.reason))]
     Damaged { path: PathBuf, reason: String },
     #[error(
         "{path} has a trigger or view `{name}` that is no part of a journal, and it may have changed what was written: \
@@ -74,7 +74,7 @@ pub enum OpenError {
 }
 
 /// Adds advice to a reason that has none.
-fn advised(reason: &str) -> String {
+fn add_advice(reason: &str) -> String {
     match [RESTORE, DOUBTFUL].iter().any(|advice| reason.contains(advice)) {
         true => reason.to_owned(),
         false => format!("{reason}: {RESTORE}"),
@@ -137,7 +137,7 @@ pub struct ReplayRecord {
 
 impl ReplayRecord {
     /// The pause that this record ordered.
-    pub(crate) fn paused(self) -> PluginPause {
+    pub(crate) fn into_pause(self) -> PluginPause {
         PluginPause { who: self.who, why: self.why, at_ms: self.at_ms }
     }
 }

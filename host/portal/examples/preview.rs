@@ -13,7 +13,7 @@ use kubewitness_core::Change;
 use kubewitness_core::ports::{AccessAttempt, AccessReviewer, LiveNamespace, Person, ReviewError};
 use kubewitness_portal::{
     AccessControl, AccessOptions, AnswerTimes, EndedSessions, PortalAccess, PortalOptions, SESSION_KEY_BYTES,
-    serve,
+    serve_portal,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -21,16 +21,16 @@ struct Anybody;
 
 #[async_trait]
 impl AccessReviewer for Anybody {
-    async fn authenticate(&self, token: &str) -> Result<Option<Person>, ReviewError> {
+    async fn authenticate_token(&self, token: &str) -> Result<Option<Person>, ReviewError> {
         let is_word = token.chars().all(char::is_alphabetic);
         Ok(is_word.then(|| Person { user: token.into(), ..Person::default() }))
     }
 
-    async fn allows(&self, _: &Person, _: &AccessAttempt) -> Result<bool, ReviewError> {
+    async fn allows_attempt(&self, _: &Person, _: &AccessAttempt) -> Result<bool, ReviewError> {
         Ok(true)
     }
 
-    async fn namespace(&self, _: &str) -> Result<Option<LiveNamespace>, ReviewError> {
+    async fn find_namespace(&self, _: &str) -> Result<Option<LiveNamespace>, ReviewError> {
         Ok(None)
     }
 }
@@ -57,7 +57,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let listener = tokio::net::TcpListener::bind(("127.0.0.1", 8788)).await?;
     println!("http://{}", listener.local_addr()?);
     let options = PortalOptions { access: access(), ..PortalOptions::default() };
-    let portal = serve(listener, views.clone(), options, CancellationToken::new());
+    let portal = serve_portal(listener, views.clone(), options, CancellationToken::new());
     let life = async {
         let mut seq = 100;
         loop {

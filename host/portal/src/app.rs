@@ -48,11 +48,11 @@ impl PortalApp {
 
     /// Connections to the journal's database belong to the runtime that opened them, and outlive the runtime
     /// that serves. Abandoning a request cancels the read.
-    pub(crate) async fn figures(&self) -> Result<StatusView, ViewError> {
-        let Some(runtime) = &self.figures_on else { return self.views.status().await };
+    pub(crate) async fn status_in_time(&self) -> Result<StatusView, ViewError> {
+        let Some(runtime) = &self.figures_on else { return self.views.status_view().await };
         let views = self.views.clone();
         let mut reading = JoinSet::new();
-        reading.spawn_on(async move { views.status().await }, runtime);
+        reading.spawn_on(async move { views.status_view().await }, runtime);
         let ended = |why: &str| ViewError::Unavailable(format!("the figures can't be read: {why}"));
         match reading.join_next().await {
             Some(read) => read.map_err(|error| ended(&error.to_string()))?,

@@ -33,12 +33,12 @@ use tracing::warn;
 
 pub use access::{
     AUDIT, AccessControl, AccessOptions, AnswerTimes, EndedSessions, PortalAccess, ProxySecret,
-    SESSION_KEY_BYTES, TrustedProxy, WeakSecret, asking,
+    SESSION_KEY_BYTES, TrustedProxy, WeakSecret, current_party,
 };
 use answer::{etag, frame, problem};
 use app::PortalApp;
 pub use options::{PortalError, PortalOptions};
-pub use serve::{ListenerBounds, ListenerTraffic, TlsFiles, listen};
+pub use serve::{ListenerBounds, ListenerTraffic, TlsFiles, listen_on};
 use serve::{ListenerTerms, TlsListener};
 
 /// A replay lists positions; 64 KiB hold thousands of them.
@@ -57,21 +57,21 @@ fn build(views: Arc<dyn Views>, options: &PortalOptions, stop: CancellationToken
         PortalAccess::Kubernetes(_) => pages::login::routes(),
     };
     let routes = api::routes().into_iter().chain(health::routes()).chain(pages::routes());
-    let routes = routes.chain(signing_in).chain(frame::assets());
+    let routes = routes.chain(signing_in).chain(frame::asset_routes());
     let router = routes.fold(Router::new(), |router, (path, handler)| router.route(path, handler));
     let router = router
         .fallback(problem::no_such_page)
         .method_not_allowed_fallback(problem::no_such_method)
         .layer(DefaultBodyLimit::max(BODY_BYTES))
-        .layer(middleware::from_fn(etag::compare))
-        .layer(middleware::from_fn(problem::worded))
+        .layer(middleware::from_fn(etag::tag_answers))
+        .layer(middleware::from_fn(problem::word_early_refusals))
         .with_state(app);
-    request_checks::protect(router, gate, options)
+    request_checks::protect_router(router, gate, options)
 }
 
 /// Serves the API and the pages until `stop`; then streams end, and open requests have
 /// `bounds.grace` to be finished.
-pub async fn serve(
+pub async fn serve_portal(
     listener: TcpListener,
     views: Arc<dyn Views>,
     options: PortalOptions,
@@ -93,7 +93,7 @@ pub async fn serve(
     let router = build(views, &options, stop.clone());
     let PortalOptions { bounds, traffic, abort, .. } = options;
     let terms = ListenerTerms { name: "portal", bounds, counts: traffic.portal, tls, stop, abort };
-    serve::serve(listener, router, terms).await;
+    serve::serve_listener(listener, router, terms).await;
     Ok(())
 }
 
@@ -112,5 +112,5 @@ pub async fn serve_health(
     let router = request_checks::for_anybody(router.with_state(app), options.request_timeout);
     let PortalOptions { bounds, traffic, abort, .. } = options;
     let terms = ListenerTerms { name: "health", bounds, counts: traffic.health, tls: None, stop, abort };
-    serve::serve(listener, router, terms).await;
+    serve::serve_listener(listener, router, terms).await;
 }

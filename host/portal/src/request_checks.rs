@@ -19,33 +19,34 @@ use crate::answer::{Problem, codes};
 use crate::options::PortalOptions;
 use crate::serve::{LargeAnswers, OF_ONE_MIB, RequestConnection};
 
-pub(crate) fn protect(router: Router, gate: RequestGate, options: &PortalOptions) -> Router {
+pub(crate) fn protect_router(router: Router, gate: RequestGate, options: &PortalOptions) -> Router {
     let timeout = options.request_timeout;
     let local = options.listen.ip().is_loopback();
     let admit = {
         let gate = gate.clone();
-        move |request: Request, next: Next| gate.clone().admit(request, next)
+        move |request: Request, next: Next| gate.clone().admit_request(request, next)
     };
     let answers = LargeAnswers::new();
-    let dressed =
-        move |request: Request, next: Next| dressed(gate.stranger(), answers.clone(), request, next);
+    let dressed = move |request: Request, next: Next| {
+        dress_and_limit(gate.frame_for_stranger(), answers.clone(), request, next)
+    };
     let router = router.layer(middleware::from_fn(admit));
     in_time_alone(router.layer(middleware::from_fn(same_origin)), timeout)
         .layer(middleware::from_fn(move |request: Request, next: Next| known_host(local, request, next)))
         .layer(middleware::from_fn(dressed))
-        .layer(middleware::from_fn(headers))
+        .layer(middleware::from_fn(set_headers))
 }
 
 /// For requests that anybody may make.
 pub(crate) fn for_anybody(router: Router, timeout: Duration) -> Router {
     let router = router.layer(Extension(PortalViewer::Everybody)).layer(middleware::map_request(
         |request: Request| {
-            RequestConnection::of(&request).is_known();
+            RequestConnection::of_request(&request).is_known();
             std::future::ready(request)
         },
     ));
     in_time_alone(router, timeout).layer(middleware::map_response(|response: Response| {
-        std::future::ready(frame::dress(response, &FrameReader::Nobody))
+        std::future::ready(frame::dress_response(response, &FrameReader::Nobody))
     }))
 }
 
@@ -57,25 +58,25 @@ fn in_time_alone(router: Router, timeout: Duration) -> Router {
 /// name distinguishes it from ours.
 async fn known_host(local: bool, request: Request, next: Next) -> Response {
     if request.headers().get_all(header::HOST).iter().count() > 1 {
-        let problem = Problem::of(
+        let problem = Problem::with_code(
             codes::INVALID,
             "The request has more than one `Host`.",
             "Send one: nobody can tell which of them counts.",
         );
-        return problem.answer(request.uri().path());
+        return problem.answer_for_path(request.uri().path());
     }
-    if local && !(is_local(host(&request)) && request.uri().host().is_none_or(is_local_name)) {
-        let problem = Problem::of(
+    if local && !(is_local(host_header(&request)) && request.uri().host().is_none_or(is_local_name)) {
+        let problem = Problem::with_code(
             codes::MISDIRECTED,
             "This portal answers to localhost alone.",
             "Ask for it as localhost, 127.0.0.1 or [::1].",
         );
-        return problem.answer(request.uri().path());
+        return problem.answer_for_path(request.uri().path());
     }
     next.run(request).await
 }
 
-fn host(request: &Request) -> Option<&str> {
+fn host_header(request: &Request) -> Option<&str> {
     request.headers().get(header::HOST)?.to_str().ok()
 }
 
@@ -99,12 +100,12 @@ async fn same_origin(request: Request, next: Next) -> Response {
     // of our pages.
     let asks_itself = request.uri().path() == ONCE;
     if !reads && !asks_itself && is_foreign(request.headers()) {
-        let problem = Problem::of(
+        let problem = Problem::with_code(
             codes::FOREIGN_PAGE,
             "This change was asked for by a page of another site.",
             "Open the portal itself and do it there.",
         );
-        return problem.answer(request.uri().path());
+        return problem.answer_for_path(request.uri().path());
     }
     next.run(request).await
 }
@@ -130,26 +131,31 @@ async fn in_time(timeout: Duration, request: Request, next: Next) -> Response {
         Ok(Ok(response)) => response,
         Ok(Err(_)) => {
             tracing::error!(path, "a handler of the portal panicked");
-            let problem = Problem::of(
+            let problem = Problem::with_code(
                 codes::FAILED,
                 "The portal failed on this request.",
                 "The controller's log has the reason; other pages still work.",
             );
-            problem.answer(&path)
+            problem.answer_for_path(&path)
         }
         Err(_) => {
-            let problem = Problem::of(
+            let problem = Problem::with_code(
                 codes::TIMED_OUT,
                 format!("This was not answered within {} s.", timeout.as_secs()),
                 "Ask for less (a namespace, a limit), or try again. Where the journal does not answer, the log says so.",
             );
-            problem.answer(&path)
+            problem.answer_for_path(&path)
         }
     }
 }
 
 /// Renders pages, and limits the bytes of answers in progress.
-async fn dressed(stranger: FrameReader, answers: LargeAnswers, request: Request, next: Next) -> Response {
+async fn dress_and_limit(
+    stranger: FrameReader,
+    answers: LargeAnswers,
+    request: Request,
+    next: Next,
+) -> Response {
     let path = request.uri().path().to_owned();
     let headers = request.headers();
     let known = headers
@@ -161,10 +167,10 @@ async fn dressed(stranger: FrameReader, answers: LargeAnswers, request: Request,
         _ => None,
     };
     let response = match known {
-        Some(known) => frame::content(response, &known),
-        None => frame::dress(response, &stranger),
+        Some(known) => frame::content_response(response, &known),
+        None => frame::dress_response(response, &stranger),
     };
-    answers.hold(person.as_deref().map(party_of), response).unwrap_or_else(|| {
+    answers.hold_answer(person.as_deref().map(party_of), response).unwrap_or_else(|| {
         let problem = Problem::new(
             StatusCode::SERVICE_UNAVAILABLE,
             "Too many large answers are under way.",
@@ -173,7 +179,7 @@ async fn dressed(stranger: FrameReader, answers: LargeAnswers, request: Request,
                  one person have at most {OF_ONE_MIB} MiB."
             ),
         );
-        frame::dress(problem.answer(&path), &stranger)
+        frame::dress_response(problem.answer_for_path(&path), &stranger)
     })
 }
 
@@ -193,7 +199,7 @@ const HEADERS: [(&str, &str); 7] = [
     ("permissions-policy", "camera=(), geolocation=(), microphone=()"),
 ];
 
-async fn headers(uri: Uri, request: Request, next: Next) -> Response {
+async fn set_headers(uri: Uri, request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     let found = response.status().is_success();
     let headers = response.headers_mut();

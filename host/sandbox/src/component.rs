@@ -5,9 +5,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kubewitness_core::config::{GrantsSpec, LimitsSpec, ManifestFault, PluginSpec, TickSpec, conform};
+use kubewitness_core::config::{GrantsSpec, LimitsSpec, ManifestFault, PluginSpec, TickSpec, config_faults};
 use kubewitness_core::ports::GrantProvider;
-use kubewitness_core::shortened;
+use kubewitness_core::shorten_text;
 use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
 use wasmtime::Store;
@@ -44,7 +44,7 @@ pub struct ComponentDescription {
 impl ComponentDescription {
     /// The grants that it needs with this configuration.
     pub fn needs_with(&self, config: &serde_json::Map<String, serde_json::Value>) -> Vec<String> {
-        self.sometimes.needs(&self.needs, config)
+        self.sometimes.needs_with_config(&self.needs, config)
     }
 }
 
@@ -56,7 +56,7 @@ const SCHEMA_BYTES: usize = 256 << 10;
 
 impl From<handler::Description> for ComponentDescription {
     fn from(said: handler::Description) -> Self {
-        let short = |text: &String| shortened(text, SAID).into_owned();
+        let short = |text: &String| shorten_text(text, SAID).into_owned();
         let needs = said.needs.iter().take(NEEDS).map(short).collect();
         // A truncated schema would refuse valid configurations.
         let config_schema = said.config_schema.clone();
@@ -82,7 +82,7 @@ pub struct ConditionalNeeds {
 
 impl ConditionalNeeds {
     fn of(extra: &[(String, String)]) -> Self {
-        let short = |text: &str| shortened(text, SAID).into_owned();
+        let short = |text: &str| shorten_text(text, SAID).into_owned();
         let mut all = Self::default();
         for (key, value) in extra.iter().take(NEEDS) {
             let list = value.split(',').map(str::trim).filter(|need| !need.is_empty()).take(NEEDS).map(short);
@@ -99,13 +99,17 @@ impl ConditionalNeeds {
     }
 
     /// Whether a capability is among these.
-    fn has(&self, capability: &str) -> bool {
+    fn has_capability(&self, capability: &str) -> bool {
         let of = |need: &String| need.split(':').next() == Some(capability);
         self.may.iter().any(of) || self.needs.iter().any(|(_, _, need)| of(need))
     }
 
     /// The needs with this configuration: the constant ones and the conditional ones.
-    fn needs(&self, always: &[String], config: &serde_json::Map<String, serde_json::Value>) -> Vec<String> {
+    fn needs_with_config(
+        &self,
+        always: &[String],
+        config: &serde_json::Map<String, serde_json::Value>,
+    ) -> Vec<String> {
         // A switch that is off counts as absent.
         let is_off = |value: &serde_json::Value| matches!(value, serde_json::Value::Bool(false));
         let applies = |field: &String, is_there: bool| {
@@ -171,17 +175,17 @@ impl PluginComponent {
     }
 
     /// sha256 of the file, hex.
-    pub fn digest(&self) -> &str {
+    pub fn file_digest(&self) -> &str {
         &self.inner.face.digest
     }
 
     /// The version of the interfaces that it uses.
-    pub fn interface(&self) -> &str {
+    pub fn interface_version(&self) -> &str {
         &self.inner.face.interface
     }
 
     /// The capabilities that it uses: `sql`, `http`, `kv`, …
-    pub fn imports(&self) -> &[String] {
+    pub fn imported_capabilities(&self) -> &[String] {
         &self.inner.face.imports
     }
 
@@ -191,15 +195,15 @@ impl PluginComponent {
     }
 
     /// Whether it can be called on a schedule.
-    pub fn ticks(&self) -> bool {
+    pub fn exports_ticker(&self) -> bool {
         self.inner.face.ticks
     }
 
     /// The component is asked only once.
-    pub async fn describe(&self) -> Result<ComponentDescription, SandboxError> {
+    pub async fn describe_itself(&self) -> Result<ComponentDescription, SandboxError> {
         let ask = async || {
-            let mut instance = self.instance("{}".into(), &LimitsSpec::default()).await?;
-            let said = instance.describe().await;
+            let mut instance = self.describing_instance("{}".into(), &LimitsSpec::default()).await?;
+            let said = instance.call_describe().await;
             said.map_err(|error| SandboxError::Guest { call: "describe", error })
         };
         self.inner.description.get_or_try_init(ask).await.cloned()
@@ -207,18 +211,19 @@ impl PluginComponent {
 
     /// Everything that keeps this component from running with this manifest; empty if nothing does.
     pub async fn check(&self, spec: &PluginSpec) -> Result<Vec<ManifestFault>, SandboxError> {
-        let described = self.describe().await?;
+        let described = self.describe_itself().await?;
         let needs = described.needs_with(&spec.config);
-        let mut faults = missing_grants(self.imports(), &needs, &described.sometimes, &spec.grants);
-        faults.extend(wrong_schedule(self.ticks(), self.interface(), &needs, spec.tick));
+        let mut faults =
+            missing_grants(self.imported_capabilities(), &needs, &described.sometimes, &spec.grants);
+        faults.extend(wrong_schedule(self.exports_ticker(), self.interface_version(), &needs, spec.tick));
         let config = serde_json::Value::Object(spec.config.clone());
-        let misfits = misfits(&described.config_schema, &config);
+        let misfits = schema_misfits(&described.config_schema, &config);
         if !misfits.is_empty() {
             faults.extend(misfits);
             return Ok(faults);
         }
         let config = config.to_string();
-        let mut instance = self.instance(config.as_str().into(), &spec.limits).await?;
+        let mut instance = self.describing_instance(config.as_str().into(), &spec.limits).await?;
         let said =
             instance.check(&config).await.map_err(|error| SandboxError::Guest { call: "check", error })?;
         faults.extend(said.into_iter().take(FAULTS).map(config_fault));
@@ -227,9 +232,10 @@ impl PluginComponent {
 
     /// Valid settings that are probably not intended.
     pub fn warnings(&self, spec: &PluginSpec) -> Vec<ManifestFault> {
-        let may_do_without =
-            || self.inner.description.get().is_some_and(|described| described.sometimes.has("tick"));
-        if !self.ticks() || spec.tick.is_some() || may_do_without() {
+        let may_do_without = || {
+            self.inner.description.get().is_some_and(|described| described.sometimes.has_capability("tick"))
+        };
+        if !self.exports_ticker() || spec.tick.is_some() || may_do_without() {
             return Vec::new();
         }
         let message = format!(
@@ -240,7 +246,7 @@ impl PluginComponent {
     }
 
     /// Makes a plugin that is ready to be called. Nothing is instantiated yet.
-    pub fn plugin(
+    pub fn make_plugin(
         &self,
         name: &str,
         limits: &LimitsSpec,
@@ -251,18 +257,22 @@ impl PluginComponent {
 
     /// An instance that describes itself, and gets no states. All such instances share the turns of one
     /// plugin.
-    async fn instance(&self, config: Arc<str>, limits: &LimitsSpec) -> Result<GuestInstance, SandboxError> {
-        let seat = self.engine().turns().seat(&"".into());
+    async fn describing_instance(
+        &self,
+        config: Arc<str>,
+        limits: &LimitsSpec,
+    ) -> Result<GuestInstance, SandboxError> {
+        let seat = self.sandbox_engine().cpu_turns().issue_ticket(&"".into());
         GuestInstance::new(self, config, limits, Arc::default(), seat)
             .await
             .map_err(|error| SandboxError::Guest { call: "instantiate", error })
     }
 
-    pub(crate) fn engine(&self) -> &SandboxEngine {
+    pub(crate) fn sandbox_engine(&self) -> &SandboxEngine {
         &self.inner.engine
     }
 
-    pub(crate) async fn instantiate(
+    pub(crate) async fn instantiate_in(
         &self,
         store: &mut Store<GuestState>,
     ) -> wasmtime::Result<InstanceExports> {
@@ -276,10 +286,10 @@ impl PluginComponent {
 }
 
 /// Lists the faults of a configuration against the component's schema. An unreadable schema decides nothing.
-fn misfits(schema: &str, config: &serde_json::Value) -> Vec<ManifestFault> {
+fn schema_misfits(schema: &str, config: &serde_json::Value) -> Vec<ManifestFault> {
     let Ok(schema) = serde_json::from_str(schema) else { return Vec::new() };
     let fault = |ManifestFault { field, message }| config_fault(FieldError { path: field, message });
-    conform(&schema, config).into_iter().map(fault).collect()
+    config_faults(&schema, config).into_iter().map(fault).collect()
 }
 
 fn config_fault(error: FieldError) -> ManifestFault {
@@ -321,7 +331,7 @@ fn missing_grants(
     grants: &GrantsSpec,
 ) -> Vec<ManifestFault> {
     let mut faults = Vec::new();
-    for import in imports.iter().filter(|import| !sometimes.has(import)) {
+    for import in imports.iter().filter(|import| !sometimes.has_capability(import)) {
         let granted = match import.as_str() {
             "sql" => !grants.sql.is_empty(),
             "http" => !grants.http.is_empty(),
@@ -406,8 +416,13 @@ mod tests {
             of("may-need", "mail"),
             of("unknown", "sql"),
         ]);
-        assert!(["kv", "tick", "http", "mail"].iter().all(|one| sometimes.has(one)) && !sometimes.has("sql"));
-        let needs = |config: serde_json::Value| sometimes.needs(&["log".into()], config.as_object().unwrap());
+        assert!(
+            ["kv", "tick", "http", "mail"].iter().all(|one| sometimes.has_capability(one))
+                && !sometimes.has_capability("sql")
+        );
+        let needs = |config: serde_json::Value| {
+            sometimes.needs_with_config(&["log".into()], config.as_object().unwrap())
+        };
         assert_eq!(needs(serde_json::json!({})), ["log", "http:people"]);
         assert_eq!(needs(serde_json::json!({"channels": []})), ["log", "kv", "tick"]);
         assert_eq!(needs(serde_json::json!({"sign": true})), ["log", "http:people", "key:trail"]);

@@ -47,14 +47,15 @@ struct EngineInner {
 
 impl SandboxEngine {
     pub fn new(options: EngineOptions) -> Result<Self, SandboxError> {
-        let engine = wasmtime::Engine::new(&compile::configuration()).map_err(|error| broken(&error))?;
+        let engine =
+            wasmtime::Engine::new(&compile::engine_configuration()).map_err(|error| engine_error(&error))?;
         let mut linker = Linker::new(&engine);
-        wasmtime_wasi::p2::add_to_linker_async(&mut linker).map_err(|error| broken(&error))?;
+        wasmtime_wasi::p2::add_to_linker_async(&mut linker).map_err(|error| engine_error(&error))?;
         bindings::Full::add_to_linker::<_, HasSelf<_>>(&mut linker, |guest| guest)
-            .map_err(|error| broken(&error))?;
+            .map_err(|error| engine_error(&error))?;
         let code =
             CodeStore::new(engine.clone(), options.cache.as_deref(), options.compiler, options.is_unattended);
-        tick(&engine)?;
+        start_ticks(&engine)?;
         let weak = engine.weak();
         let hurry = move || {
             if let Some(engine) = weak.upgrade() {
@@ -72,47 +73,47 @@ impl SandboxEngine {
         bytes: &Bytes,
         limits: &ComponentsSpec,
     ) -> Result<PluginComponent, SandboxError> {
-        let outline = CodeStore::outline(bytes, limits).await?;
-        let interface = shape::version(outline.exports.iter().map(String::as_str))?;
-        let ticks = shape::ticks(outline.exports.iter().map(String::as_str))?;
-        let imports = shape::capabilities(outline.imports.iter().map(String::as_str))?;
-        let compiled = self.inner.code.code(bytes, limits).await?;
+        let outline = CodeStore::read_outline(bytes, limits).await?;
+        let interface = shape::interface_version(outline.exports.iter().map(String::as_str))?;
+        let ticks = shape::exports_ticker(outline.exports.iter().map(String::as_str))?;
+        let imports = shape::imported_capabilities(outline.imports.iter().map(String::as_str))?;
+        let compiled = self.inner.code.code_of(bytes, limits).await?;
         let face =
             ComponentFace { digest: compiled.digest, interface, imports, ticks, compile_time: compiled.took };
         PluginComponent::new(self.clone(), face, compiled.code, &self.inner.linker)
     }
 
     /// The digest of the component that is being compiled. Others wait for their turn.
-    pub fn compiling(&self) -> watch::Receiver<Option<Arc<str>>> {
-        self.inner.code.compiling()
+    pub fn digest_in_progress(&self) -> watch::Receiver<Option<Arc<str>>> {
+        self.inner.code.digest_in_progress()
     }
 
     /// Limits the memory of all instances together, from the next growth on.
     pub fn bound_memory(&self, most: u64) {
-        self.inner.memory.set(most);
+        self.inner.memory.set_most(most);
     }
 
     /// The memory of all instances together.
-    pub fn memory(&self) -> u64 {
-        self.inner.memory.used() as u64
+    pub fn memory_used(&self) -> u64 {
+        self.inner.memory.used_bytes() as u64
     }
 
-    pub(crate) fn budget(&self) -> Arc<MemoryBudget> {
+    pub(crate) fn memory_budget(&self) -> Arc<MemoryBudget> {
         self.inner.memory.clone()
     }
 
-    pub(crate) fn turns(&self) -> &Arc<CpuTurns> {
+    pub(crate) fn cpu_turns(&self) -> &Arc<CpuTurns> {
         &self.inner.turns
     }
 
-    pub(crate) fn wasm(&self) -> &wasmtime::Engine {
+    pub(crate) fn wasm_engine(&self) -> &wasmtime::Engine {
         &self.inner.engine
     }
 }
 
 /// Produces the ticks as long as the engine exists: without them a computing guest is never stopped. They
 /// have their own thread, because guests may occupy all others.
-fn tick(engine: &wasmtime::Engine) -> Result<(), SandboxError> {
+fn start_ticks(engine: &wasmtime::Engine) -> Result<(), SandboxError> {
     let engine = engine.weak();
     let ticks = move || {
         while let Some(engine) = engine.upgrade() {
@@ -125,6 +126,6 @@ fn tick(engine: &wasmtime::Engine) -> Result<(), SandboxError> {
     spawned.map(drop).map_err(|error| SandboxError::Engine(format!("its ticks can't be started: {error}")))
 }
 
-fn broken(error: &wasmtime::Error) -> SandboxError {
+fn engine_error(error: &wasmtime::Error) -> SandboxError {
     SandboxError::Engine(format!("{error:#}"))
 }

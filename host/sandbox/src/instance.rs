@@ -9,11 +9,11 @@ use wasmtime::{Store, Trap, UpdateDeadline};
 
 use crate::bindings::ticks::Occasion;
 use crate::bindings::types::{FieldError, State, Verdict};
-use crate::capability::clip;
+use crate::capability::clip_error_text;
 use crate::component::{ComponentDescription, InstanceExports, PluginComponent};
 use crate::guest::GuestState;
 use crate::guest::batch::CallStates;
-use crate::guest::clock::{SharedClock, TimeUp, timed};
+use crate::guest::clock::{SharedClock, TimeUp, run_timed};
 use crate::guest::memory::GrowthRefusal;
 use crate::tally::PluginTally;
 use crate::turns::CpuTicket;
@@ -34,13 +34,14 @@ impl GuestInstance {
         tally: Arc<PluginTally>,
         seat: Arc<CpuTicket>,
     ) -> Result<Self, CallError> {
-        let guest = GuestState::new(limits, config, component.engine().budget(), tally, seat.clone());
+        let guest =
+            GuestState::new(limits, config, component.sandbox_engine().memory_budget(), tally, seat.clone());
         let (clock, fuel) = (guest.clock.clone(), guest.lifting_fuel());
-        let mut store = Store::new(component.engine().wasm(), guest);
+        let mut store = Store::new(component.sandbox_engine().wasm_engine(), guest);
         store.limiter(|guest| &mut guest.memory);
         store.set_hostcall_fuel(fuel);
         store.epoch_deadline_callback(|context| {
-            context.data().clock.tick()?;
+            context.data().clock.note_tick()?;
             Ok(UpdateDeadline::Yield(1))
         });
         // An instance that returns from the host without a turn yields at once, and waits for a turn.
@@ -51,11 +52,11 @@ impl GuestInstance {
             Ok(())
         });
         store.set_epoch_deadline(1);
-        let begun = flat(timed(clock, seat, component.instantiate(&mut store)).await);
-        store.data_mut().end();
+        let begun = flatten_result(run_timed(clock, seat, component.instantiate_in(&mut store)).await);
+        store.data_mut().end_call();
         match begun {
             Ok(exports) => Ok(Self { store, exports, limits: limits.clone(), batches: 0 }),
-            Err(error) => Err(fate(store.data(), limits, &error)),
+            Err(error) => Err(call_error_of(store.data(), limits, &error)),
         }
     }
 
@@ -64,82 +65,82 @@ impl GuestInstance {
         self.store.data_mut().seat = seat;
     }
 
-    pub async fn describe(&mut self) -> Result<ComponentDescription, CallError> {
-        let (clock, seat) = self.begin(None, CallStates::default());
+    pub async fn call_describe(&mut self) -> Result<ComponentDescription, CallError> {
+        let (clock, seat) = self.begin_call(None, CallStates::default());
         let call = self.exports.handler.kubewitness_plugin_handler().call_describe(&mut self.store);
-        let said = flat(timed(clock, seat, call).await);
-        let said = self.end(said).1?;
+        let said = flatten_result(run_timed(clock, seat, call).await);
+        let said = self.end_call(said).1?;
         Ok(said.into())
     }
 
     /// The faults that the guest finds in a configuration.
     pub async fn check(&mut self, config: &str) -> Result<Vec<FieldError>, CallError> {
-        let (clock, seat) = self.begin(None, CallStates::default());
+        let (clock, seat) = self.begin_call(None, CallStates::default());
         let call = self.exports.handler.kubewitness_plugin_handler().call_check(&mut self.store, config);
-        let said = flat(timed(clock, seat, call).await);
-        Ok(self.end(said).1?.err().unwrap_or_default())
+        let said = flatten_result(run_timed(clock, seat, call).await);
+        Ok(self.end_call(said).1?.err().unwrap_or_default())
     }
 
     /// Delivers states within a session, and returns the session in any case.
-    pub async fn handle(
+    pub async fn call_handle(
         &mut self,
         session: Box<dyn EffectSession>,
         batch: CallStates,
         states: &[State<'_>],
     ) -> (Option<Box<dyn EffectSession>>, Result<Vec<Verdict>, CallError>) {
         self.batches += 1;
-        let (clock, seat) = self.begin(Some(session), batch);
-        self.store.data_mut().work.handed(states);
+        let (clock, seat) = self.begin_call(Some(session), batch);
+        self.store.data_mut().work.note_handed(states);
         let call = self.exports.handler.kubewitness_plugin_handler().call_handle(&mut self.store, states);
-        let said = flat(timed(clock, seat, call).await);
-        self.end(said)
+        let said = flatten_result(run_timed(clock, seat, call).await);
+        self.end_call(said)
     }
 
     /// One tick within a session. An error reported by the plugin fails the tick like a trap, but keeps the
     /// instance.
-    pub async fn tick(
+    pub async fn call_tick(
         &mut self,
         session: Box<dyn EffectSession>,
         due_ms: u64,
     ) -> (Option<Box<dyn EffectSession>>, Result<Result<(), String>, CallError>) {
         self.batches += 1;
-        let (clock, seat) = self.begin(Some(session), CallStates::default());
+        let (clock, seat) = self.begin_call(Some(session), CallStates::default());
         let Some(ticker) = &self.exports.ticker else {
             let error = CallError::Protocol("it exports no `ticker`".into());
-            return (self.store.data_mut().end(), Err(error));
+            return (self.store.data_mut().end_call(), Err(error));
         };
         let occasion = Occasion { due_ms, extra: &[] };
         let call = ticker.kubewitness_plugin_ticker().call_tick(&mut self.store, occasion);
-        let said = flat(timed(clock, seat, call).await);
-        self.end(said)
+        let said = flatten_result(run_timed(clock, seat, call).await);
+        self.end_call(said)
     }
 
-    fn begin(
+    fn begin_call(
         &mut self,
         session: Option<Box<dyn EffectSession>>,
         batch: CallStates,
     ) -> (SharedClock, Arc<CpuTicket>) {
-        self.store.data_mut().begin(session, batch);
+        self.store.data_mut().begin_call(session, batch);
         self.store.set_epoch_deadline(1);
         let guest = self.store.data();
         (guest.clock.clone(), guest.seat.clone())
     }
 
-    fn end<T>(
+    fn end_call<T>(
         &mut self,
         said: wasmtime::Result<T>,
     ) -> (Option<Box<dyn EffectSession>>, Result<T, CallError>) {
-        let said = said.map_err(|error| fate(self.store.data(), &self.limits, &error));
-        (self.store.data_mut().end(), said)
+        let said = said.map_err(|error| call_error_of(self.store.data(), &self.limits, &error));
+        (self.store.data_mut().end_call(), said)
     }
 }
 
 /// A call that used up its time while it slept ends like one that computed.
-fn flat<T>(call: Result<wasmtime::Result<T>, TimeUp>) -> wasmtime::Result<T> {
+fn flatten_result<T>(call: Result<wasmtime::Result<T>, TimeUp>) -> wasmtime::Result<T> {
     call.unwrap_or_else(|up| Err(up.into()))
 }
 
-fn fate(guest: &GuestState, limits: &LimitsSpec, error: &wasmtime::Error) -> CallError {
+fn call_error_of(guest: &GuestState, limits: &LimitsSpec, error: &wasmtime::Error) -> CallError {
     if error.is::<TimeUp>() {
         return CallError::Timeout { limit_ms: u64::try_from(limits.call.0.as_millis()).unwrap_or(u64::MAX) };
     }
@@ -163,6 +164,6 @@ fn fate(guest: &GuestState, limits: &LimitsSpec, error: &wasmtime::Error) -> Cal
     if !said.is_empty() {
         text = format!("{text}; it said: {said}");
     }
-    clip(&mut text);
+    clip_error_text(&mut text);
     CallError::Trap(text)
 }

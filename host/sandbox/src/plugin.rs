@@ -14,7 +14,7 @@ use kubewitness_core::{Change, ObjectRef, Seq, State, Status};
 use tokio::sync::Semaphore;
 
 use crate::bindings::types;
-use crate::capability::clip;
+use crate::capability::clip_error_text;
 use crate::component::PluginComponent;
 use crate::guest::batch::CallStates;
 use crate::instance::GuestInstance;
@@ -50,7 +50,7 @@ impl SandboxPlugin {
         limits: LimitsSpec,
         grants: Arc<dyn GrantProvider>,
     ) -> Self {
-        let config = grants.config().into();
+        let config = grants.plugin_config().into();
         let permits = Semaphore::new(limits.concurrency.max(1) as usize);
         let (idle, tally) = (Mutex::default(), Arc::default());
         Self { name: name.into(), component, limits, grants, config, idle, permits, tally }
@@ -62,7 +62,7 @@ impl SandboxPlugin {
         Self { tally, ..self }
     }
 
-    pub fn tally(&self) -> &PluginTally {
+    pub fn plugin_tally(&self) -> &PluginTally {
         &self.tally
     }
 
@@ -70,18 +70,18 @@ impl SandboxPlugin {
         &self.name
     }
 
-    pub fn component(&self) -> &PluginComponent {
+    pub fn plugin_component(&self) -> &PluginComponent {
         &self.component
     }
 
     /// Instances that wait for the next batch.
-    pub fn idle(&self) -> usize {
-        self.pool().len()
+    pub fn count_idle(&self) -> usize {
+        self.lock_pool().len()
     }
 
     /// Drops instances that were not needed lately, except one, so that the next call finds it ready.
-    pub fn let_go_of_idle(&self, now: Instant) {
-        let mut idle = self.pool();
+    pub fn drop_idle_instances(&self, now: Instant) {
+        let mut idle = self.lock_pool();
         let unused = idle.partition_point(|(since, _)| now.saturating_duration_since(*since) >= QUIET);
         let surplus = unused.min(idle.len().saturating_sub(1));
         let gone: Vec<_> = idle.drain(..surplus).collect();
@@ -90,17 +90,17 @@ impl SandboxPlugin {
         drop(gone);
     }
 
-    fn pool(&self) -> MutexGuard<'_, Vec<(Instant, GuestInstance)>> {
+    fn lock_pool(&self) -> MutexGuard<'_, Vec<(Instant, GuestInstance)>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The ticket with which one call waits for its turns: all versions of a plugin share its turns.
-    fn seat(&self) -> Arc<CpuTicket> {
-        self.component.engine().turns().seat(&self.name)
+    fn cpu_ticket(&self) -> Arc<CpuTicket> {
+        self.component.sandbox_engine().cpu_turns().issue_ticket(&self.name)
     }
 
     async fn take(&self, seat: &Arc<CpuTicket>) -> Result<GuestInstance, CallError> {
-        let idle = self.pool().pop();
+        let idle = self.lock_pool().pop();
         if let Some((_, mut instance)) = idle {
             instance.attach_ticket(seat.clone());
             return Ok(instance);
@@ -110,52 +110,52 @@ impl SandboxPlugin {
     }
 
     /// The number of instances never exceeds the number of permits, so neither does the number of idle ones.
-    fn give_back(&self, instance: GuestInstance) {
+    fn return_instance(&self, instance: GuestInstance) {
         if instance.batches < BATCHES {
-            let mut idle = self.pool();
+            let mut idle = self.lock_pool();
             // The time is read under the lock, so that the times stay in order.
             idle.push((Instant::now(), instance));
         }
     }
 
     /// Calls the guest and reads its answer. The instance survives only a correct answer.
-    async fn call(
+    async fn call_guest(
         &self,
         mut session: Box<dyn EffectSession>,
         fresh: &[&StateDelivery],
     ) -> (Option<Box<dyn EffectSession>>, Result<Vec<Verdict>, CallError>) {
         let mut shown = Vec::with_capacity(fresh.len());
         for delivery in fresh {
-            match session.show(&delivery.state).await {
+            match session.show_state(&delivery.state).await {
                 Ok(state) => shown.push(state),
-                Err(error) => return (Some(session), Err(unavailable(&error))),
+                Err(error) => return (Some(session), Err(unavailable_call(&error))),
             }
         }
-        let seat = self.seat();
+        let seat = self.cpu_ticket();
         let mut instance = match self.take(&seat).await {
             Ok(instance) => instance,
             Err(error) => return (Some(session), Err(error)),
         };
         let batch = CallStates::of(shown.iter().map(|shown| Arc::clone(&shown.state)));
-        let epochs: Vec<String> = fresh.iter().map(|delivery| epoch(delivery)).collect();
+        let epochs: Vec<String> = fresh.iter().map(|delivery| epoch_text(delivery)).collect();
         let extras: Vec<Vec<(&str, &str)>> = fresh
             .iter()
             .zip(&epochs)
             .zip(&shown)
-            .map(|((delivery, epoch), shown)| extra(delivery, epoch, shown))
+            .map(|((delivery, epoch), shown)| extra_fields(delivery, epoch, shown))
             .collect();
         let states: Vec<_> = fresh
             .iter()
             .zip(&extras)
             .zip(&shown)
-            .map(|((delivery, extra), shown)| lend(&shown.state, delivery.attempt, extra))
+            .map(|((delivery, extra), shown)| lend_state(&shown.state, delivery.attempt, extra))
             .collect();
-        let (session, answer) = instance.handle(session, batch, &states).await;
-        self.tally.waited(seat.waited());
+        let (session, answer) = instance.call_handle(session, batch, &states).await;
+        self.tally.add_wait(seat.time_waited());
         let verdicts = answer.and_then(|verdicts| read(verdicts, fresh.len()));
         if let Ok(verdicts) = &verdicts {
-            self.tally.answered(verdicts);
-            self.give_back(instance);
+            self.tally.note_verdicts(verdicts);
+            self.return_instance(instance);
         }
         (session, verdicts)
     }
@@ -166,58 +166,58 @@ impl SandboxPlugin {
         due_ms: u64,
         seat: &Arc<CpuTicket>,
     ) -> Result<Box<dyn EffectSession>, CallError> {
-        let session = self.grants.open(&[]).await.map_err(|error| unavailable(&error))?;
+        let session = self.grants.open(&[]).await.map_err(|error| unavailable_call(&error))?;
         let mut instance = match self.take(seat).await {
             Ok(instance) => instance,
             Err(error) => {
-                session.rollback().await;
+                session.roll_back_effects().await;
                 return Err(error);
             }
         };
-        let (session, answer) = instance.tick(session, due_ms).await;
-        let session = session.ok_or_else(lost)?;
+        let (session, answer) = instance.call_tick(session, due_ms).await;
+        let session = session.ok_or_else(lost_session)?;
         let failed = match answer {
             Ok(Ok(())) => None,
             Ok(Err(mut why)) => {
-                clip(&mut why);
+                clip_error_text(&mut why);
                 Some(CallError::Failed(why))
             }
             Err(error) => {
-                session.rollback().await;
+                session.roll_back_effects().await;
                 return Err(error);
             }
         };
-        self.give_back(instance);
+        self.return_instance(instance);
         match failed {
             None => Ok(session),
             Some(error) => {
-                session.rollback().await;
+                session.roll_back_effects().await;
                 Err(error)
             }
         }
     }
 
-    async fn hand_over(&self, batch: &[StateDelivery]) -> Result<CallOutcome, CallError> {
+    async fn deliver_batch(&self, batch: &[StateDelivery]) -> Result<CallOutcome, CallError> {
         let closed = |_| CallError::Unavailable("the plugin is being taken out".to_string());
         let _permit = self.permits.acquire().await.map_err(closed)?;
-        let session = self.grants.open(batch).await.map_err(|error| unavailable(&error))?;
+        let session = self.grants.open(batch).await.map_err(|error| unavailable_call(&error))?;
         let is_fresh: Vec<bool> =
-            batch.iter().map(|delivery| !session.applied().contains(&delivery.state.seq)).collect();
+            batch.iter().map(|delivery| !session.applied_states().contains(&delivery.state.seq)).collect();
         let fresh: Vec<&StateDelivery> =
             batch.iter().zip(&is_fresh).filter(|(_, fresh)| **fresh).map(|(delivery, _)| delivery).collect();
         let (session, answer) = match fresh.as_slice() {
             // Committed all the same, because there may be writes that receipts prove and that must still be
             // passed on.
             [] => (Some(session), Ok(Vec::new())),
-            fresh => self.call(session, fresh).await,
+            fresh => self.call_guest(session, fresh).await,
         };
-        let mut session = session.ok_or_else(lost)?;
+        let mut session = session.ok_or_else(lost_session)?;
         let doubts = session.in_doubt();
         let verdicts = match answer {
-            Ok(verdicts) => parked(verdicts, &fresh, &doubts),
+            Ok(verdicts) => park_doubtful(verdicts, &fresh, &doubts),
             Err(error) => {
-                let outcome = alone(&mut *session, &is_fresh, &doubts);
-                session.rollback().await;
+                let outcome = outcome_if_alone(&mut *session, &is_fresh, &doubts);
+                session.roll_back_effects().await;
                 return outcome.ok_or(error);
             }
         };
@@ -231,10 +231,10 @@ impl SandboxPlugin {
             WritesFate::Apart => Vec::new(),
         };
         let ended = match keeping {
-            WritesFate::Commit => session.commit(&settled).await,
-            WritesFate::RollBack | WritesFate::Apart => session.undo(&settled).await,
+            WritesFate::Commit => session.commit_effects(&settled).await,
+            WritesFate::RollBack | WritesFate::Apart => session.undo_effects(&settled).await,
         };
-        let kv = ended.map_err(|error| with_plugin_reason(refused(error), &verdicts))?;
+        let kv = ended.map_err(|error| with_plugin_reason(refused_call(error), &verdicts))?;
         let is_apart = keeping == WritesFate::Apart;
         Ok(CallOutcome { verdicts: of_all(&is_fresh, verdicts), kv, is_apart })
     }
@@ -263,7 +263,7 @@ fn of_all(is_fresh: &[bool], verdicts: Vec<Verdict>) -> Vec<Verdict> {
 
 /// A state whose request is not sent again becomes a dead letter with the reason, whatever the plugin makes
 /// of the refusal.
-fn parked(verdicts: Vec<Verdict>, fresh: &[&StateDelivery], doubts: &[(Seq, String)]) -> Vec<Verdict> {
+fn park_doubtful(verdicts: Vec<Verdict>, fresh: &[&StateDelivery], doubts: &[(Seq, String)]) -> Vec<Verdict> {
     let doubt = |seq| doubts.iter().find(|(doubtful, _)| *doubtful == seq);
     let verdict = |(delivery, verdict): (&&StateDelivery, Verdict)| match doubt(delivery.state.seq) {
         Some((_, reason)) => Verdict::Reject(reason.clone()),
@@ -273,7 +273,7 @@ fn parked(verdicts: Vec<Verdict>, fresh: &[&StateDelivery], doubts: &[(Seq, Stri
 }
 
 /// The same for a failed call with this state alone. Larger calls are split until that is so.
-fn alone(
+fn outcome_if_alone(
     session: &mut dyn EffectSession,
     is_fresh: &[bool],
     doubts: &[(Seq, String)],
@@ -281,52 +281,52 @@ fn alone(
     let is_alone = is_fresh.iter().filter(|fresh| **fresh).count() == 1;
     let (seq, reason) = doubts.first().filter(|_| is_alone)?;
     let verdicts = of_all(is_fresh, vec![Verdict::Reject(reason.clone())]);
-    Some(CallOutcome { verdicts, kv: session.settle(&[*seq]).into(), is_apart: false })
+    Some(CallOutcome { verdicts, kv: session.writes_if_undone(&[*seq]).into(), is_apart: false })
 }
 
-fn lost() -> CallError {
+fn lost_session() -> CallError {
     CallError::Unavailable("the session was lost".to_string())
 }
 
 #[async_trait]
 impl PluginHandler for SandboxPlugin {
-    async fn handle(&self, batch: &[StateDelivery]) -> Result<CallOutcome, CallError> {
-        let called = self.hand_over(batch).await;
-        self.tally.ended(&called);
+    async fn handle_batch(&self, batch: &[StateDelivery]) -> Result<CallOutcome, CallError> {
+        let called = self.deliver_batch(batch).await;
+        self.tally.note_outcome(&called);
         called
     }
 
     /// The time limit ends before the commit: an interrupted commit would be in doubt, and it has its own
     /// limits.
-    async fn tick(
+    async fn handle_tick(
         &self,
         ScheduledCall { due_ms, timeout }: ScheduledCall,
     ) -> Result<Vec<KvWrite>, CallError> {
         let closed = |_| CallError::Unavailable("the plugin is being taken out".to_string());
         let _permit = self.permits.acquire().await.map_err(closed)?;
         let limit_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
-        let seat = self.seat();
-        let called = within(timeout, &seat, self.call_tick(due_ms, &seat)).await;
-        self.tally.waited(seat.waited());
+        let seat = self.cpu_ticket();
+        let called = run_within(timeout, &seat, self.call_tick(due_ms, &seat)).await;
+        self.tally.add_wait(seat.time_waited());
         let session = called.unwrap_or(Err(CallError::Timeout { limit_ms }))?;
         // No other call is in progress, so nothing else commits before the dispatcher has these writes.
-        session.commit(&[]).await.map(KvWrites::take).map_err(refused)
+        session.commit_effects(&[]).await.map(KvWrites::take).map_err(refused_call)
     }
 
-    fn rest(&self) -> Option<CallPause> {
-        self.grants.rest()
+    fn pause_before_call(&self) -> Option<CallPause> {
+        self.grants.pause_before_call()
     }
 }
 
 /// `None` if the call took longer than the limit, not counting the time in which it waited for its turns.
-async fn within<T>(limit: Duration, seat: &CpuTicket, call: impl Future<Output = T>) -> Option<T> {
+async fn run_within<T>(limit: Duration, seat: &CpuTicket, call: impl Future<Output = T>) -> Option<T> {
     let (begun, mut call) = (Instant::now(), pin!(call));
     loop {
-        let end = begun + limit + seat.waited();
+        let end = begun + limit + seat.time_waited();
         match tokio::time::timeout_at(end.into(), &mut call).await {
             Ok(answer) => return Some(answer),
             // It waits for a turn, or has waited since.
-            Err(_) if begun + limit + seat.waited() > Instant::now() => {}
+            Err(_) if begun + limit + seat.time_waited() > Instant::now() => {}
             Err(_) => return None,
         }
     }
@@ -334,18 +334,18 @@ async fn within<T>(limit: Duration, seat: &CpuTicket, call: impl Future<Output =
 
 /// At a commit, a database's complaint about the rows is the fault of the call's states, and splitting finds
 /// the state.
-fn refused(error: GrantError) -> CallError {
+fn refused_call(error: GrantError) -> CallError {
     match error {
         GrantError::Invalid(why) => CallError::Refused(why),
-        other => unavailable(&other),
+        other => unavailable_call(&other),
     }
 }
 
-fn unavailable(error: &GrantError) -> CallError {
+fn unavailable_call(error: &GrantError) -> CallError {
     CallError::Unavailable(error.to_string())
 }
 
-fn epoch(delivery: &StateDelivery) -> String {
+fn epoch_text(delivery: &StateDelivery) -> String {
     match delivery.state.epoch {
         0 => String::new(),
         epoch => epoch.to_string(),
@@ -353,7 +353,11 @@ fn epoch(delivery: &StateDelivery) -> String {
 }
 
 /// Values without a field in the record; almost always none.
-fn extra<'a>(delivery: &StateDelivery, epoch: &'a str, shown: &'a ShownState) -> Vec<(&'a str, &'a str)> {
+fn extra_fields<'a>(
+    delivery: &StateDelivery,
+    epoch: &'a str,
+    shown: &'a ShownState,
+) -> Vec<(&'a str, &'a str)> {
     let late = delivery.state.late.then_some(("late", "true"));
     let epoch = (!epoch.is_empty()).then_some(("epoch", epoch));
     let resync = delivery.resync.then_some(("resync", "true"));
@@ -362,7 +366,7 @@ fn extra<'a>(delivery: &StateDelivery, epoch: &'a str, shown: &'a ShownState) ->
     late.into_iter().chain(epoch).chain(resync).chain(digest).chain(owner).collect()
 }
 
-fn lend<'a>(state: &'a State, attempt: u32, extra: &'a [(&'a str, &'a str)]) -> types::State<'a> {
+fn lend_state<'a>(state: &'a State, attempt: u32, extra: &'a [(&'a str, &'a str)]) -> types::State<'a> {
     types::State {
         id: state.id.as_str(),
         seq: state.seq,
@@ -414,7 +418,7 @@ fn read(verdicts: Vec<types::Verdict>, states: usize) -> Result<Vec<Verdict>, Ca
         let given = verdicts.len();
         return Err(CallError::Protocol(format!("{given} verdicts for {states} states")));
     }
-    verdicts.into_iter().map(verdict).collect()
+    verdicts.into_iter().map(from_wit_verdict).collect()
 }
 
 /// A reason appears in logs, tables and Events, where each line would look like a separate entry.
@@ -424,21 +428,21 @@ fn put_on_one_line(text: &mut String) {
     }
 }
 
-fn verdict(verdict: types::Verdict) -> Result<Verdict, CallError> {
+fn from_wit_verdict(verdict: types::Verdict) -> Result<Verdict, CallError> {
     match verdict {
         types::Verdict::Done => Ok(Verdict::Done),
         types::Verdict::Retry(mut retry) => {
-            clip(&mut retry.reason);
+            clip_error_text(&mut retry.reason);
             put_on_one_line(&mut retry.reason);
             Ok(Verdict::Retry { after_ms: retry.after_ms, reason: retry.reason })
         }
         types::Verdict::Reject(mut reason) => {
-            clip(&mut reason);
+            clip_error_text(&mut reason);
             put_on_one_line(&mut reason);
             Ok(Verdict::Reject(reason))
         }
         types::Verdict::Other(mut word) => {
-            clip(&mut word);
+            clip_error_text(&mut word);
             put_on_one_line(&mut word);
             Err(CallError::Protocol(format!("the verdict `{word}`, which this controller doesn't know")))
         }
@@ -452,7 +456,7 @@ mod tests {
     #[test]
     fn a_reason_is_one_line_without_control_characters() {
         let reason = "no such table\nERROR forged: entry\r\u{1b}[2J\u{85}".to_owned();
-        let told = verdict(types::Verdict::Reject(reason)).unwrap();
+        let told = from_wit_verdict(types::Verdict::Reject(reason)).unwrap();
         assert_eq!(told, Verdict::Reject("no such table ERROR forged: entry  [2J ".into()));
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use kubewitness_core::calendar;
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::ports::{CallEnd, CallError, CallOutcome, Verdict};
-use kubewitness_core::shortened;
+use kubewitness_core::shorten_text;
 use kubewitness_core::views::{CallEndsView, CallFailureView, CallsView, VerdictsView};
 
 use crate::bindings::types::{ObjectRefParam, State, Status};
@@ -58,16 +58,16 @@ pub struct CallWork {
 }
 
 impl CallWork {
-    pub fn called(&mut self, capability: HostCapability) {
+    pub fn note_call(&mut self, capability: HostCapability) {
         self.host_calls[capability as usize] += 1;
     }
 
-    pub fn calls(&self, capability: HostCapability) -> u64 {
+    pub fn count_calls(&self, capability: HostCapability) -> u64 {
         self.host_calls[capability as usize]
     }
 
     /// The guest gets these states.
-    pub fn handed(&mut self, states: &[State<'_>]) {
+    pub fn note_handed(&mut self, states: &[State<'_>]) {
         self.states += states.len() as u64;
         self.bytes_in += states.iter().map(|state| bytes_of(state) as u64).sum::<u64>();
     }
@@ -141,16 +141,16 @@ fn add(to: &AtomicU64, number: u64) {
     to.fetch_add(number, Ordering::Relaxed);
 }
 
-fn of(number: &AtomicU64) -> u64 {
+fn load_counter(number: &AtomicU64) -> u64 {
     number.load(Ordering::Relaxed)
 }
 
-fn nanoseconds(time: Duration) -> u64 {
+fn as_nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-fn seconds(nanoseconds: &AtomicU64) -> f64 {
-    Duration::from_nanos(of(nanoseconds)).as_secs_f64()
+fn as_seconds(nanoseconds: &AtomicU64) -> f64 {
+    Duration::from_nanos(load_counter(nanoseconds)).as_secs_f64()
 }
 
 impl PluginTally {
@@ -181,7 +181,7 @@ impl PluginTally {
     /// version.
     pub fn begin_version(&self, compile: Duration) {
         self.peak_memory.store(0, Ordering::Relaxed);
-        self.compile_ns.store(nanoseconds(compile), Ordering::Relaxed);
+        self.compile_ns.store(as_nanoseconds(compile), Ordering::Relaxed);
     }
 
     pub(crate) fn instance_began(&self) {
@@ -195,19 +195,19 @@ impl PluginTally {
     }
 
     /// One instance has grown by `by` bytes, to `to` in total.
-    pub(crate) fn grew(&self, by: usize, to: usize) {
+    pub(crate) fn note_growth(&self, by: usize, to: usize) {
         add(&self.memory, by as u64);
         self.peak_memory.fetch_max(to as u64, Ordering::Relaxed);
     }
 
     /// Adds the figures of one call, or of the start of an instance.
-    pub(crate) fn worked(&self, work: &CallWork, guest: Duration, host: Duration) {
-        add(&self.guest_ns, nanoseconds(guest));
+    pub(crate) fn add_work(&self, work: &CallWork, guest: Duration, host: Duration) {
+        add(&self.guest_ns, as_nanoseconds(guest));
         let rest = [
             (&self.states, work.states),
             (&self.bytes_in, work.bytes_in),
             (&self.bytes_out, work.bytes_out),
-            (&self.host_ns, nanoseconds(host)),
+            (&self.host_ns, as_nanoseconds(host)),
         ];
         let calls = self.host_calls.iter().zip(work.host_calls);
         for (sum, number) in rest.into_iter().chain(calls).filter(|(_, number)| *number > 0) {
@@ -216,13 +216,13 @@ impl PluginTally {
     }
 
     /// Adds the time for which a call waited for its turns.
-    pub(crate) fn waited(&self, time: Duration) {
+    pub(crate) fn add_wait(&self, time: Duration) {
         if time > Duration::ZERO {
-            add(&self.wait_ns, nanoseconds(time));
+            add(&self.wait_ns, as_nanoseconds(time));
         }
     }
 
-    pub(crate) fn answered(&self, verdicts: &[Verdict]) {
+    pub(crate) fn note_verdicts(&self, verdicts: &[Verdict]) {
         let (mut done, mut retry, mut reject) = (0, 0, 0);
         for verdict in verdicts {
             match verdict {
@@ -236,8 +236,8 @@ impl PluginTally {
         }
     }
 
-    pub(crate) fn ended(&self, call: &Result<CallOutcome, CallError>) {
-        let end = call.as_ref().map_or_else(CallError::end, |_| CallEnd::Answered);
+    pub(crate) fn note_outcome(&self, call: &Result<CallOutcome, CallError>) {
+        let end = call.as_ref().map_or_else(CallError::as_call_end, |_| CallEnd::Answered);
         add(
             match end {
                 CallEnd::Answered => &self.ends.answered,
@@ -254,48 +254,54 @@ impl PluginTally {
         match call {
             Ok(_) => self.last_answered_ms.store(at_ms, Ordering::Relaxed),
             Err(error) => {
-                let message = shortened(&error.to_string(), MESSAGE).into_owned();
+                let message = shorten_text(&error.to_string(), MESSAGE).into_owned();
                 let mut last = self.last_failure.lock().unwrap_or_else(PoisonError::into_inner);
                 *last = Some(FailureKind { at_ms, end, message });
             }
         }
     }
 
-    pub fn view(&self) -> CallsView {
+    pub fn calls_view(&self) -> CallsView {
         let CallEnds { answered, trapped, timed_out, out_of_memory, invalid, refused, unavailable } =
             &self.ends;
         let last_failure = self.last_failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let failure = |FailureKind { at_ms, end, message }| CallFailureView {
-            at: calendar::rfc3339(at_ms),
+            at: calendar::format_rfc3339(at_ms),
             end: end.as_str().into(),
             message,
         };
         let called = |(capability, name): &(HostCapability, &str)| {
-            ((*name).to_owned(), of(&self.host_calls[*capability as usize]))
+            ((*name).to_owned(), load_counter(&self.host_calls[*capability as usize]))
         };
         CallsView {
             ended: CallEndsView {
-                answered: of(answered),
-                trapped: of(trapped),
-                timed_out: of(timed_out),
-                out_of_memory: of(out_of_memory),
-                invalid: of(invalid),
-                refused: of(refused),
-                unavailable: of(unavailable),
+                answered: load_counter(answered),
+                trapped: load_counter(trapped),
+                timed_out: load_counter(timed_out),
+                out_of_memory: load_counter(out_of_memory),
+                invalid: load_counter(invalid),
+                refused: load_counter(refused),
+                unavailable: load_counter(unavailable),
             },
-            states: of(&self.states),
-            verdicts: VerdictsView { done: of(&self.done), retry: of(&self.retry), reject: of(&self.reject) },
-            guest_seconds: seconds(&self.guest_ns),
-            host_seconds: seconds(&self.host_ns),
-            wait_seconds: seconds(&self.wait_ns),
-            bytes_in: of(&self.bytes_in),
-            bytes_out: of(&self.bytes_out),
+            states: load_counter(&self.states),
+            verdicts: VerdictsView {
+                done: load_counter(&self.done),
+                retry: load_counter(&self.retry),
+                reject: load_counter(&self.reject),
+            },
+            guest_seconds: as_seconds(&self.guest_ns),
+            host_seconds: as_seconds(&self.host_ns),
+            wait_seconds: as_seconds(&self.wait_ns),
+            bytes_in: load_counter(&self.bytes_in),
+            bytes_out: load_counter(&self.bytes_out),
             host_calls: CAPABILITIES.iter().map(called).filter(|(_, calls)| *calls > 0).collect(),
-            instances: of(&self.instances),
-            memory: of(&self.memory),
-            peak_memory: of(&self.peak_memory),
-            compile_seconds: seconds(&self.compile_ns),
-            last_answered_at: Some(of(&self.last_answered_ms)).filter(|at| *at > 0).map(calendar::rfc3339),
+            instances: load_counter(&self.instances),
+            memory: load_counter(&self.memory),
+            peak_memory: load_counter(&self.peak_memory),
+            compile_seconds: as_seconds(&self.compile_ns),
+            last_answered_at: Some(load_counter(&self.last_answered_ms))
+                .filter(|at| *at > 0)
+                .map(calendar::format_rfc3339),
             last_failure: last_failure.map(failure),
         }
     }
@@ -324,8 +330,8 @@ mod tests {
     #[test]
     fn a_long_message_of_a_failure_is_cut() {
         let tally = PluginTally::default();
-        tally.ended(&Err(CallError::Trap("x".repeat(1 << 20))));
-        let failure = tally.view().last_failure.unwrap();
+        tally.note_outcome(&Err(CallError::Trap("x".repeat(1 << 20))));
+        let failure = tally.calls_view().last_failure.unwrap();
         assert_eq!((failure.end.as_str(), failure.message.len()), ("trapped", MESSAGE + "…".len()));
     }
 
@@ -333,13 +339,13 @@ mod tests {
     fn another_version_has_its_own_peak_and_the_rest_goes_on() {
         let tally = PluginTally::default();
         tally.instance_began();
-        tally.grew(700, 700);
+        tally.note_growth(700, 700);
         tally.instance_ended(700);
-        tally.ended(&Ok(CallOutcome::default()));
+        tally.note_outcome(&Ok(CallOutcome::default()));
         tally.begin_version(Duration::from_millis(1500));
         tally.instance_began();
-        tally.grew(300, 300);
-        let view = tally.view();
+        tally.note_growth(300, 300);
+        let view = tally.calls_view();
         assert_eq!((view.instances, view.memory, view.peak_memory), (1, 300, 300));
         assert_eq!((view.ended.answered, view.compile_seconds), (1, 1.5));
     }

@@ -23,7 +23,7 @@ use kubewitness_watch::{ApiConnection, ReviewClient};
 use tracing::{info, warn};
 
 pub use args::{AccessArgs, Auth};
-pub use sharing::share;
+pub use sharing::share_ended_sessions;
 
 /// A secret is one line.
 const SECRET_BYTES: u64 = 4096;
@@ -51,7 +51,7 @@ impl PortalDoors {
 }
 
 /// Refuses flags that would admit unknown people.
-pub async fn doors(
+pub async fn open_portal_doors(
     args: AccessArgs,
     listen: SocketAddr,
     connection: &ApiConnection,
@@ -126,7 +126,7 @@ async fn ended_sessions(data: &Path) -> EndedSessions {
         Ok(ended) => return ended,
         Err(error) => error,
     };
-    let (every, written) = EndedSessions::every(&file, SystemClock::default().now_ms()).await;
+    let (every, written) = EndedSessions::all_ended(&file, SystemClock::default().now_ms()).await;
     warn!("{} can't be read ({error}): everybody has to sign in again", file.display());
     if let Err(error) = written {
         warn!(
@@ -139,14 +139,14 @@ async fn ended_sessions(data: &Path) -> EndedSessions {
 
 async fn proxy_secret(file: &Path) -> Result<ProxySecret> {
     let path = file.to_owned();
-    let read = files::within(file, files::ANSWER, move || files::text(&path, SECRET_BYTES)).await;
+    let read = files::run_within_limit(file, files::ANSWER, move || files::text(&path, SECRET_BYTES)).await;
     let text = read.with_context(|| format!("reading the proxy's secret from {}", file.display()))?;
     ProxySecret::new(&text).with_context(|| format!("the file {}", file.display()))
 }
 
 #[cfg(test)]
 mod tests {
-    use kubewitness_watch::{ConnectOptions, connect};
+    use kubewitness_watch::{ConnectOptions, connect_to_server};
 
     use super::*;
 
@@ -164,10 +164,11 @@ mod tests {
         let path = folder.path().join("kubeconfig");
         std::fs::write(&path, config.to_string()).unwrap();
         let mut connection =
-            connect(&ConnectOptions { kubeconfig: Some(path), context: None }).await.unwrap();
+            connect_to_server(&ConnectOptions { kubeconfig: Some(path), context: None }).await.unwrap();
         connection.in_cluster = in_cluster;
         let data = folder.path().join("data");
-        doors(args, listen.parse().unwrap(), &connection, &data, false, AnswerTimes::default()).await
+        open_portal_doors(args, listen.parse().unwrap(), &connection, &data, false, AnswerTimes::default())
+            .await
     }
 
     fn kubernetes() -> AccessArgs {

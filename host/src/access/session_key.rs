@@ -19,14 +19,14 @@ const BYTES: u64 = 4096;
 
 pub async fn of_file(file: &Path) -> Result<SessionKey> {
     let path = file.to_owned();
-    let read = files::within(file, files::ANSWER, move || parse(&files::read(&path, BYTES)?)).await;
+    let read = files::run_within_limit(file, files::ANSWER, move || parse(&files::read(&path, BYTES)?)).await;
     read.with_context(|| format!("reading the session key from {}", file.display()))
 }
 
 /// The key of this data folder. It is generated if it is missing.
 pub async fn of_data(data: &Path) -> Result<SessionKey> {
     let folder = data.to_owned();
-    let kept = files::within(data, files::ANSWER, move || {
+    let kept = files::run_within_limit(data, files::ANSWER, move || {
         std::fs::create_dir_all(&folder)?;
         let random =
             |key: &mut [u8]| SystemRandom::new().fill(key).map_err(|_| io::Error::other("no random bytes"));

@@ -15,14 +15,14 @@ const NAME: &str = "ended sessions";
 const ATTEMPTS: usize = 8;
 
 /// Looks for sign-outs at other replicas this often.
-pub async fn share(
+pub async fn share_ended_sessions(
     ended: EndedSessions,
     journal: Journal,
     every: Duration,
     stop: CancellationToken,
 ) -> Result<()> {
     let mut is_told = false;
-    while let Some(exchanged) = stop.run_until_cancelled(exchange(&ended, &journal)).await {
+    while let Some(exchanged) = stop.run_until_cancelled(exchange_ended(&ended, &journal)).await {
         match exchanged {
             Ok(()) => is_told = false,
             Err(error) if !is_told => {
@@ -38,10 +38,10 @@ pub async fn share(
     Ok(())
 }
 
-async fn exchange(ended: &EndedSessions, journal: &Journal) -> Result<()> {
+async fn exchange_ended(ended: &EndedSessions, journal: &Journal) -> Result<()> {
     for _ in 0..ATTEMPTS {
         let theirs = journal.shared_text(NAME).await?;
-        let Some(all) = ended.exchange(&theirs, SystemClock::default().now_ms()).await? else {
+        let Some(all) = ended.merge_with_others(&theirs, SystemClock::default().now_ms()).await? else {
             return Ok(());
         };
         if journal.change_shared_text(NAME, &theirs, &all).await? {

@@ -9,7 +9,7 @@ use kubewitness_core::config::Duration;
 
 use super::journal::JournalArgs;
 #[cfg(feature = "playground")]
-use super::values::{any_number, duration};
+use super::values::{any_number, parse_duration};
 use crate::access::AccessArgs;
 
 /// In a build without the simulated cluster the command says so, whatever its flags.
@@ -27,10 +27,10 @@ pub struct PlaygroundArgs {
     #[arg(long, default_value_t = 0, value_name = "N", value_parser = any_number::<u64>)]
     pub jobs: u64,
     /// Changes of state per second
-    #[arg(long, default_value_t = 20.0, value_name = "R", value_parser = positive)]
+    #[arg(long, default_value_t = 20.0, value_name = "R", value_parser = parse_positive_rate)]
     pub rate: f64,
     /// Ends by itself after this time, such as 30s or 5m
-    #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
+    #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration)]
     pub duration: Option<Duration>,
     /// The seed of the jobs: the same seed gives the same jobs
     #[arg(long, default_value_t = 1, value_name = "S", value_parser = any_number::<u64>)]
@@ -51,7 +51,7 @@ pub struct PlaygroundArgs {
 }
 
 #[cfg(feature = "playground")]
-fn positive(text: &str) -> Result<f64, String> {
+fn parse_positive_rate(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(rate) if rate > 0.0 && rate <= 100_000.0 => Ok(rate),
         _ => Err("write a number above 0, at most 100000".into()),

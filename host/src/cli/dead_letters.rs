@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use kubewitness_core::config::Duration;
 
 use super::reach::{ObjectQueryArgs, QueryArgs};
-use super::values::{MomentArg, duration, moment, position};
+use super::values::{MomentArg, parse_duration, parse_moment, parse_position};
 
 #[derive(Debug, Subcommand)]
 pub enum DeadLetters {
@@ -34,7 +34,7 @@ pub enum DeadLetters {
     /// Shows one dead letter, with the result of each try
     Show {
         /// The position of the dead letter in the journal
-        #[arg(value_parser = position)]
+        #[arg(value_parser = parse_position)]
         seq: u64,
         /// Only this plugin's
         #[arg(long)]
@@ -79,7 +79,7 @@ pub struct LetterChoice {
     #[arg(long)]
     pub plugin: String,
     /// One position of the journal, or several with commas. Without it: any position
-    #[arg(long, value_delimiter = ',', value_parser = position)]
+    #[arg(long, value_delimiter = ',', value_parser = parse_position)]
     pub seq: Vec<u64>,
     /// Only dead letters of objects in this namespace
     #[arg(short, long)]
@@ -88,13 +88,13 @@ pub struct LetterChoice {
     #[arg(long, value_name = "TEXT")]
     pub error: Option<String>,
     /// Only dead letters that were parked at least this long ago, such as 30m
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub older_than: Option<Duration>,
     /// Only dead letters that were parked at this time or later. 12h means the last 12 hours
-    #[arg(long, value_name = "TIME", value_parser = moment)]
+    #[arg(long, value_name = "TIME", value_parser = parse_moment)]
     pub since: Option<MomentArg>,
     /// Only dead letters that were parked before this time
-    #[arg(long, value_name = "TIME", value_parser = moment)]
+    #[arg(long, value_name = "TIME", value_parser = parse_moment)]
     pub until: Option<MomentArg>,
     /// Why you do it. The reason is kept in the record
     #[arg(long)]

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use kubewitness_core::status::PHASES;
 
 use super::reach::Output;
-use super::values::{MomentArg, SecretArg, any_number, moment, position, whole};
+use super::values::{MomentArg, SecretArg, any_number, parse_moment, parse_position, whole_number_between};
 
 /// Which database has the journal. An address with a password is read from the environment or from
 /// a file, since a command line is seen by everybody on the machine.
@@ -103,10 +103,10 @@ pub struct ObjectArgs {
 pub struct TimesArgs {
     /// Only states that were observed at this time or later, such as '2026-11-24 03:00' in your time zone,
     /// 2026-11-24T03:00:00Z, or 2h for two hours ago
-    #[arg(long, visible_alias = "from", value_name = "TIME", value_parser = moment)]
+    #[arg(long, visible_alias = "from", value_name = "TIME", value_parser = parse_moment)]
     pub since: Option<MomentArg>,
     /// Only states that were observed before this time
-    #[arg(long, visible_alias = "to", value_name = "TIME", value_parser = moment)]
+    #[arg(long, visible_alias = "to", value_name = "TIME", value_parser = parse_moment)]
     pub until: Option<MomentArg>,
 }
 
@@ -121,10 +121,10 @@ pub struct StatesArgs {
     #[command(flatten)]
     pub times: TimesArgs,
     /// Only states after this position
-    #[arg(long, value_name = "SEQ", value_parser = position)]
+    #[arg(long, value_name = "SEQ", value_parser = parse_position)]
     pub after: Option<u64>,
     /// Only states up to this position
-    #[arg(long, value_name = "SEQ", value_parser = position)]
+    #[arg(long, value_name = "SEQ", value_parser = parse_position)]
     pub through: Option<u64>,
 }
 
@@ -240,7 +240,7 @@ pub struct ShowTrailArgs {
     #[command(flatten)]
     pub times: TimesArgs,
     /// At most this many records; the newest are shown
-    #[arg(long, default_value_t = 1000, value_parser = whole::<u32>(1, 100_000))]
+    #[arg(long, default_value_t = 1000, value_parser = whole_number_between::<u32>(1, 100_000))]
     pub limit: u32,
     /// The format of the output
     #[arg(short, long, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]

@@ -38,7 +38,7 @@ pub use plugin::{
     ShadowPluginArgs, TestPluginArgs, TriedPluginArgs,
 };
 pub use reach::{GetOutput, Output, QueryArgs, ReachArgs};
-pub use shell::{CompletionArgs, ManArgs, Shell, advised, command, command_of, is_called};
+pub use shell::{CompletionArgs, ManArgs, Shell, command, command_of, is_called, replace_advice};
 pub use values::{MomentArg, SecretArg, ZoneArg};
 
 /// Witnesses every state of Kubernetes objects, journals it, and hands it in order to sandboxed

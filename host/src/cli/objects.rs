@@ -7,7 +7,7 @@ use kubewitness_core::status::PHASES;
 use kubewitness_core::views::CauseKind;
 
 use super::reach::{GetOutput, ObjectQueryArgs, QueryArgs, ReachArgs};
-use super::values::{MomentArg, any_number, duration, moment, position};
+use super::values::{MomentArg, any_number, parse_duration, parse_moment, parse_position};
 
 #[derive(Debug, Args)]
 pub struct GetArgs {
@@ -77,7 +77,7 @@ pub struct ListArgs {
     pub source: Option<String>,
     /// Each object as it was at this time, such as '2026-11-24 03:00' in your time zone, 2026-11-24T03:00:00Z, or 2h
     /// for two hours ago
-    #[arg(long, value_name = "TIME", value_parser = moment, conflicts_with_all = ["index", "gone", "watch"])]
+    #[arg(long, value_name = "TIME", value_parser = parse_moment, conflicts_with_all = ["index", "gone", "watch"])]
     pub at: Option<MomentArg>,
     /// Objects that are gone, the newest deletion first. `--gone=too` also lists those that exist
     #[arg(
@@ -92,11 +92,11 @@ pub struct ListArgs {
     pub gone: Option<WhichGone>,
     /// With --gone: only objects that were deleted at this time or later. With --was: that were in the phase at this time or
     /// later. With --cause: that ended badly at this time or later. Times are written as for --at; 7d is a week ago
-    #[arg(long, value_name = "TIME", value_parser = moment, requires = "past")]
+    #[arg(long, value_name = "TIME", value_parser = parse_moment, requires = "past")]
     pub since: Option<MomentArg>,
     /// With --gone: only objects that were deleted before this time. With --was: that were in the phase before this time.
     /// With --cause: that ended badly before this time
-    #[arg(long, value_name = "TIME", value_parser = moment, requires = "past")]
+    #[arg(long, value_name = "TIME", value_parser = parse_moment, requires = "past")]
     pub until: Option<MomentArg>,
     /// The order: changed, created, name, namespace, phase or restarts. A `-` before it reverses it. Without it: by
     /// source, kind, namespace and name. Of objects that are gone, `changed` is when they were deleted; created, phase and
@@ -227,7 +227,7 @@ pub struct WaitArgs {
     #[arg(short, long)]
     pub namespace: Option<String>,
     /// Waits no longer than this, such as 30s or 2h, and then ends with exit code 5. Without it: for ever
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub timeout: Option<Duration>,
     #[command(flatten)]
     pub reach: ReachArgs,
@@ -252,7 +252,7 @@ pub struct TapArgs {
     pub source: Option<String>,
     /// Begins after this position: `seq` of the last line that was taken, or 0 for the oldest state. Without it:
     /// states to come. Where retention has removed later states, a line on standard error says so
-    #[arg(long, value_name = "POSITION", value_parser = position)]
+    #[arg(long, value_name = "POSITION", value_parser = parse_position)]
     pub after: Option<u64>,
     #[command(flatten)]
     pub reach: ReachArgs,

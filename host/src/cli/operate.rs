@@ -5,7 +5,7 @@ use clap::Args;
 use kubewitness_core::config::Duration;
 
 use super::reach::{GetOutput, QueryArgs, ReachArgs};
-use super::values::duration;
+use super::values::parse_duration;
 
 #[derive(Debug, Args)]
 pub struct DashboardArgs {
@@ -95,7 +95,7 @@ pub struct SubmitArgs {
     #[arg(long, conflicts_with_all = ["parameters", "watch", "dry_run", "key"])]
     pub list: bool,
     /// The value of a parameter. Give the flag once for each
-    #[arg(short, long = "parameter", value_name = "NAME=VALUE", value_parser = pair)]
+    #[arg(short, long = "parameter", value_name = "NAME=VALUE", value_parser = parse_pair)]
     pub parameters: Vec<(String, String)>,
     /// The namespace of the Job. Without it: the namespace of the kubeconfig's context. With --server alone, or without a
     /// context: `default`
@@ -105,7 +105,7 @@ pub struct SubmitArgs {
     #[arg(short, long)]
     pub watch: bool,
     /// With --watch: waits no longer than this, such as 30s or 2h, and then ends with exit code 5
-    #[arg(long, value_name = "DURATION", value_parser = duration, requires = "watch")]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, requires = "watch")]
     pub timeout: Option<Duration>,
     /// The API server checks the Job, and nothing is created
     #[arg(long, conflicts_with = "watch")]
@@ -125,7 +125,7 @@ pub struct SubmitArgs {
     pub output: GetOutput,
 }
 
-fn pair(text: &str) -> Result<(String, String), String> {
+fn parse_pair(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("write NAME=VALUE, such as gpus=2")?;
     match name.is_empty() {
         true => Err("has no name before `=`: write NAME=VALUE".into()),

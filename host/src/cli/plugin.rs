@@ -8,7 +8,7 @@ use kubewitness_core::limits::BATCH_MOST;
 
 use super::journal::{JournalAt, StatesArgs};
 use super::reach::{Output, QueryArgs};
-use super::values::{SecretArg, duration, whole};
+use super::values::{SecretArg, parse_duration, whole_number_between};
 
 #[derive(Debug, Subcommand)]
 pub enum Plugin {
@@ -103,7 +103,7 @@ pub struct RunPluginArgs {
         num_args = 0..=1,
         require_equals = true,
         default_missing_value = "0s",
-        value_parser = duration
+        value_parser = parse_duration
     )]
     pub tick: Option<Duration>,
     /// The format of the output
@@ -123,7 +123,7 @@ pub struct ReplayPluginArgs {
     #[arg(long, value_name = "PLUGIN")]
     pub against: Option<PathBuf>,
     /// How many states are handed over at most
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = whole::<u32>(1, 100_000))]
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = whole_number_between::<u32>(1, 100_000))]
     pub limit: u32,
     /// Calls the plugin once on its schedule, so long after the last state, such as `--tick=10m`. `--tick` alone is a minute.
     /// With --against it is counted as a state
@@ -133,7 +133,7 @@ pub struct ReplayPluginArgs {
         num_args = 0..=1,
         require_equals = true,
         default_missing_value = "1m",
-        value_parser = duration
+        value_parser = parse_duration
     )]
     pub tick: Option<Duration>,
     /// The format of the output
@@ -159,10 +159,10 @@ pub struct BenchPluginArgs {
     #[arg(short, long, value_name = "FILE")]
     pub file: Option<PathBuf>,
     /// How many states each plugin is handed in a round
-    #[arg(long, value_name = "N", default_value_t = 2000, value_parser = whole::<u32>(1, 10_000))]
+    #[arg(long, value_name = "N", default_value_t = 2000, value_parser = whole_number_between::<u32>(1, 10_000))]
     pub states: u32,
     /// How many states one call has at most. Left out: `delivery.batch` of the manifest
-    #[arg(long, value_name = "N", value_parser = whole::<u32>(1, u64::from(BATCH_MOST)))]
+    #[arg(long, value_name = "N", value_parser = whole_number_between::<u32>(1, u64::from(BATCH_MOST)))]
     pub batch: Option<u32>,
     /// A folder with the components that come with the controller, beside those that it finds by itself
     #[arg(long, env = "KUBEWITNESS_PLUGINS", value_name = "DIR")]

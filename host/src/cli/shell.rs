@@ -52,7 +52,7 @@ pub fn command_of(program: Option<&OsStr>) -> Command {
 }
 
 /// The library recommends `-- -5m`, which would make it a word that belongs to no flag.
-pub fn advised(mut error: clap::Error) -> clap::Error {
+pub fn replace_advice(mut error: clap::Error) -> clap::Error {
     let is_negative = |word: &str| {
         word.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
     };
@@ -73,7 +73,7 @@ mod tests {
     fn a_negative_value_is_told_as_what_it_is() {
         for line in [["get", "jobs", "--limit", "-1"], ["get", "jobs", "--at", "-5m"]] {
             let line = ["kubewitness"].iter().chain(&line);
-            let told = advised(command_of(None).try_get_matches_from(line).unwrap_err()).to_string();
+            let told = replace_advice(command_of(None).try_get_matches_from(line).unwrap_err()).to_string();
             assert!(told.contains("write 5m for five minutes ago") && !told.contains("-- -"), "{told}");
         }
     }

@@ -21,20 +21,20 @@ use std::fmt;
 use anyhow::Result;
 
 pub use api::{
-    dashboard, dead_letters, diff, gaps, get, jobs, mute, pause, plugins, poison, resume, status, submit,
-    tap, timeline, unmute, wait, why,
+    dead_letters, get, mute, pause, resume, run_dashboard, run_diff, run_gaps, run_jobs, run_plugins,
+    run_poison, run_status, run_submit, run_tap, run_timeline, run_wait, run_why, unmute,
 };
 #[cfg(feature = "playground")]
 pub use api::{plugins_table, plural};
 #[cfg(test)]
 pub use audit::BrokenLine;
-pub use audit::audit;
 #[cfg(feature = "playground")]
 pub use audit::new_key;
+pub use audit::run_audit;
 pub use check::check;
 #[cfg(test)]
 pub use doctor::codes;
-pub use doctor::doctor;
+pub use doctor::run_doctor;
 pub use journal::journal;
 pub use plugin::plugin;
 pub use shell::{complete, completion, man};

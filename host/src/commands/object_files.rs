@@ -68,7 +68,7 @@ impl NamedFile {
         format!("{}{group} {namespace}{}", self.kind, self.name)
     }
 
-    pub fn reference(&self, object: &Value) -> ObjectRef {
+    pub fn object_reference(&self, object: &Value) -> ObjectRef {
         let version = text(object, "/apiVersion").rsplit('/').next().unwrap_or_default();
         ObjectRef {
             group: self.group.clone(),
@@ -88,8 +88,11 @@ pub fn text<'o>(object: &'o Value, pointer: &str) -> &'o str {
 /// `-` reads standard input.
 pub fn read(path: &Path) -> Result<Vec<ObservedObject>> {
     let mut text = String::new();
-    let input: Box<dyn Read> =
-        if path == Path::new("-") { Box::new(std::io::stdin()) } else { Box::new(files::named(path)?) };
+    let input: Box<dyn Read> = if path == Path::new("-") {
+        Box::new(std::io::stdin())
+    } else {
+        Box::new(files::open_command_input(path)?)
+    };
     input.take(OBJECT_BYTES + 1).read_to_string(&mut text)?;
     ensure!(text.len() as u64 <= OBJECT_BYTES, "it has more than {} MiB", OBJECT_BYTES >> 20);
     parse(&text)
@@ -97,8 +100,8 @@ pub fn read(path: &Path) -> Result<Vec<ObservedObject>> {
 
 pub fn parse(text: &str) -> Result<Vec<ObservedObject>> {
     let mut objects = Vec::new();
-    for document in documents(text)? {
-        flatten(document, false, &mut objects)?;
+    for document in parse_documents(text)? {
+        flatten_lists(document, false, &mut objects)?;
     }
     if objects.is_empty() {
         bail!("it has no object");
@@ -111,7 +114,7 @@ pub fn parse(text: &str) -> Result<Vec<ObservedObject>> {
     Ok(objects)
 }
 
-fn documents(text: &str) -> Result<Vec<Value>> {
+fn parse_documents(text: &str) -> Result<Vec<Value>> {
     // YAML refuses tabs, with which JSON may be indented.
     if text.trim_start().starts_with(['{', '['])
         && let Ok(values) = serde_json::Deserializer::from_str(text).into_iter().collect()
@@ -123,12 +126,14 @@ fn documents(text: &str) -> Result<Vec<Value>> {
     Ok(trees.iter().map(YamlTree::to_json).collect())
 }
 
-fn flatten(document: Value, is_gone: bool, objects: &mut Vec<ObservedObject>) -> Result<()> {
+fn flatten_lists(document: Value, is_gone: bool, objects: &mut Vec<ObservedObject>) -> Result<()> {
     match document {
-        Value::Array(items) => items.into_iter().try_for_each(|item| flatten(item, is_gone, objects))?,
+        Value::Array(items) => {
+            items.into_iter().try_for_each(|item| flatten_lists(item, is_gone, objects))?;
+        }
         Value::Object(mut map) if map.contains_key("items") && !map.contains_key("spec") => {
             if let Some(items) = map.remove("items") {
-                flatten(items, is_gone, objects)?;
+                flatten_lists(items, is_gone, objects)?;
             }
         }
         Value::Object(mut map) if map.contains_key("type") && map.contains_key("object") => {

@@ -24,13 +24,13 @@ impl WatchedMaps {
         maps.iter().find(|map| map.name == name).cloned()
     }
 
-    fn set(&self, maps: Vec<ConfigMapDoc>) {
+    fn set_maps(&self, maps: Vec<ConfigMapDoc>) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = maps;
     }
 }
 
 /// Follows the namespace until `stop`. Nothing is sent before the first complete list.
-pub async fn follow(
+pub async fn follow_namespace(
     connection: ApiConnection,
     tuning: WatchTuning,
     namespace: String,
@@ -47,8 +47,8 @@ pub async fn follow(
         while changes.changed().await.is_ok() {
             let seen = changes.borrow_and_update().clone();
             if seen.synced {
-                maps.set(seen.maps.clone());
-                sender.send_replace(Some(snapshot(&namespace, &seen.maps)));
+                maps.set_maps(seen.maps.clone());
+                sender.send_replace(Some(config_snapshot(&namespace, &seen.maps)));
             } else if let Some(condition) = seen.condition {
                 // An unknown configuration is not an empty one: the running plugins, or the last ones,
                 // continue.
@@ -65,7 +65,7 @@ pub async fn follow(
     Ok(())
 }
 
-fn snapshot(namespace: &str, maps: &[ConfigMapDoc]) -> ConfigSnapshot {
+fn config_snapshot(namespace: &str, maps: &[ConfigMapDoc]) -> ConfigSnapshot {
     let mut snapshot = ConfigSnapshot::default();
     for map in maps {
         let labelled = |label: &str| map.labels.get(label).map(String::as_str) == Some("true");
@@ -102,10 +102,10 @@ mod tests {
             let mut map = ConfigMapDoc { name: "host".into(), ..ConfigMapDoc::default() };
             map.labels.insert(HOST_LABEL.into(), "true".into());
             map.data.insert(HOST_KEY.into(), text.into());
-            parse_host(snapshot("kw", &[map]).host().unwrap())
+            parse_host(config_snapshot("kw", &[map]).only_host().unwrap())
         };
-        let rules = host(rule).unwrap().spec.rules().unwrap();
-        assert_eq!(rules.status("example.com", "Experiment", b"{}").phase, "Running");
+        let rules = host(rule).unwrap().spec.status_rules_in_force().unwrap();
+        assert_eq!(rules.status_of("example.com", "Experiment", b"{}").phase, "Running");
         let problems = host(&rule.replace("Running", "Runing")).unwrap_err();
         let told = "configmap kw/host host.yaml:10: spec.statusRules[0].cases[0].phase: `Runing` is no phase";
         assert!(problems[0].to_string().starts_with(told), "{}", problems[0]);

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use kubewitness_core::config::{SourceSpec, is_name};
 use kubewitness_core::files;
 
-use super::component::{COMPONENT_BYTES, KeptComponents, PulledFrom, digest, digest_of};
+use super::component::{COMPONENT_BYTES, KeptComponents, PulledFrom, component_digest, digest_of};
 use super::manifest::{ManifestEntry, ManifestOrigin};
 
 /// No manifest is larger at its origin.
@@ -61,12 +61,12 @@ impl LastGood {
     }
 
     /// Runs on a separate thread, so that the caller never waits indefinitely for the disk of this folder.
-    pub async fn ask<T: Send + 'static>(
+    pub async fn run_on_thread<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Self) -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
         let kept = self.clone();
-        files::within(&self.folder, files::WORK, move || work(&kept)).await
+        files::run_within_limit(&self.folder, files::WORK, move || work(&kept)).await
     }
 
     pub fn save_host(&self, entry: &ManifestEntry) -> io::Result<()> {
@@ -128,16 +128,16 @@ impl LastGood {
 
     /// Whether the journal beside it has ever had states: if it is empty later, it is another journal.
     pub fn has_witnessed(&self) -> bool {
-        self.mark().exists()
+        self.witnessed_mark().exists()
     }
 
-    fn mark(&self) -> PathBuf {
+    fn witnessed_mark(&self) -> PathBuf {
         self.folder.join("witnessed.mark")
     }
 
-    pub fn witnessed(&self, has_states: bool) -> io::Result<()> {
+    pub fn note_witnessed(&self, has_states: bool) -> io::Result<()> {
         match has_states && !self.has_witnessed() {
-            true => replace(&self.mark(), b""),
+            true => replace(&self.witnessed_mark(), b""),
             false => Ok(()),
         }
     }
@@ -162,7 +162,10 @@ impl LastGood {
     }
 
     /// The previous versions of those `plugins` that have not worked yet.
-    pub fn before(&self, plugins: &BTreeMap<String, GoodPlugin>) -> io::Result<BTreeMap<String, GoodPlugin>> {
+    pub fn versions_before(
+        &self,
+        plugins: &BTreeMap<String, GoodPlugin>,
+    ) -> io::Result<BTreeMap<String, GoodPlugin>> {
         let mut all = BTreeMap::new();
         for (name, good) in plugins {
             let before = read_plugin(&self.plugin_folder(name)?.join(BEFORE))?;
@@ -206,7 +209,7 @@ fn read_plugin(folder: &Path) -> io::Result<Option<GoodPlugin>> {
 fn read_component(folder: &Path, good: &GoodPlugin) -> io::Result<Vec<u8>> {
     let path = folder.join(COMPONENT);
     let bytes = files::read(&path, COMPONENT_BYTES).map_err(|error| write_error(&path, &error))?;
-    match digest(&bytes) == good.component {
+    match component_digest(&bytes) == good.component {
         true => Ok(bytes),
         false => {
             Err(write_error(&path, &io::Error::other("it is not the component of the last good version")))
@@ -245,7 +248,7 @@ fn optional<T>(result: io::Result<T>) -> io::Result<Option<T>> {
 }
 
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    files::replace(path, bytes, 0o666).map_err(|error| write_error(path, &error))
+    files::replace_file_atomically(path, bytes, 0o666).map_err(|error| write_error(path, &error))
 }
 
 #[cfg(test)]
@@ -260,9 +263,9 @@ mod tests {
             let path = data.path().join("last-good").join(name);
             assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
         }
-        let host = kept.ask(LastGood::host).await.unwrap_err().to_string();
+        let host = kept.run_on_thread(LastGood::host).await.unwrap_err().to_string();
         assert!(host.contains("last-good/host.yaml: it is a pipe"), "{host}");
-        let sources = kept.ask(LastGood::sources).await.unwrap_err().to_string();
+        let sources = kept.run_on_thread(LastGood::sources).await.unwrap_err().to_string();
         assert!(sources.contains("last-good/sources.json: it is a pipe"), "{sources}");
     }
 
@@ -289,7 +292,8 @@ mod tests {
         kept.save_host(&one).unwrap();
         let pulled =
             PulledFrom { from: "r.example/a:1".into(), component: "c".into(), ..PulledFrom::default() };
-        let good = GoodPlugin { entry: one, component: digest(b"\0asm"), pulled: Some(pulled.clone()) };
+        let good =
+            GoodPlugin { entry: one, component: component_digest(b"\0asm"), pulled: Some(pulled.clone()) };
         kept.save_plugin("audit", &good, b"\0asm").unwrap();
         let again = LastGood::open(data.path()).unwrap();
         assert_eq!(again.host().unwrap().unwrap().text, "text");
@@ -298,7 +302,7 @@ mod tests {
         let others: [fn(&mut GoodPlugin); 4] = [
             |it| it.entry.text.push('x'),
             |it| it.entry.config_map.push('x'),
-            |it| it.component = digest(b"other"),
+            |it| it.component = component_digest(b"other"),
             |it| it.pulled = None,
         ];
         for change in others {
@@ -308,7 +312,7 @@ mod tests {
         }
         assert_eq!(
             (plugins["audit"].entry.config_map.as_str(), &plugins["audit"].component),
-            ("map", &digest(b"\0asm"))
+            ("map", &component_digest(b"\0asm"))
         );
         assert_eq!(plugins["audit"].pulled, Some(pulled));
         again.forget_plugin("audit").unwrap();
@@ -324,11 +328,11 @@ mod tests {
         let kept = LastGood::open(data.path()).unwrap();
         let good = |text: &str| GoodPlugin {
             entry: entry(Path::new("x"), "map".into(), text.into()),
-            component: digest(text.as_bytes()),
+            component: component_digest(text.as_bytes()),
             pulled: None,
         };
         let save = |text: &str| kept.save_plugin("audit", &good(text), text.as_bytes()).unwrap();
-        let before = || kept.before(&kept.plugins().unwrap()).unwrap();
+        let before = || kept.versions_before(&kept.plugins().unwrap()).unwrap();
         save("one");
         kept.save_before("audit", &good("one")).unwrap();
         assert!(before().is_empty(), "killed before the next version was kept");

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use kubewitness_core::config::templates::{TEMPLATE_BYTES, TemplateSpec};
 use kubewitness_core::config::{API_VERSION, HostSpec, Manifest, ManifestFault, PluginSpec, is_name};
 use kubewitness_core::limits::ERROR_TEXT;
-use kubewitness_core::{shortened, with_nearest};
+use kubewitness_core::{shorten_text, with_nearest};
 use kubewitness_filter::CelFilter;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -77,7 +77,7 @@ pub struct ManifestProblem {
 impl ManifestProblem {
     /// A fault of a whole place or line, not of one field.
     pub fn of(place: impl Into<String>, line: Option<usize>, message: impl Into<String>) -> Self {
-        let message = shortened(&message.into(), ERROR_TEXT).into_owned();
+        let message = shorten_text(&message.into(), ERROR_TEXT).into_owned();
         Self { place: place.into(), line, field: String::new(), message }
     }
 }
@@ -111,7 +111,7 @@ impl<Spec> ParsedManifest<Spec> {
         faults
             .into_iter()
             .map(|fault| if self.is_shadow { of_shadow(fault) } else { fault })
-            .map(|fault| located(&self.entry.origin, &self.tree, &fault.field, &fault.message))
+            .map(|fault| locate_fault(&self.entry.origin, &self.tree, &fault.field, &fault.message))
             .collect()
     }
 }
@@ -166,7 +166,7 @@ fn filter_faults(spec: &PluginSpec) -> Vec<ManifestFault> {
     let filters =
         spec.subscribe.iter().enumerate().filter_map(|(index, s)| Some((index, s.filter.as_deref()?)));
     let fault = |(index, text)| {
-        let fault = CelFilter::compile(text).err()?;
+        let fault = CelFilter::compile_filter(text).err()?;
         Some(ManifestFault { field: format!("spec.subscribe[{index}].filter"), message: fault.to_string() })
     };
     filters.filter_map(fault).collect()
@@ -192,15 +192,18 @@ fn parse<Spec: DeserializeOwned>(
         }
     };
     let json = tree.to_json();
-    let fault = |field: &str, message: String| vec![located(origin, &tree, field, &message)];
+    let fault = |field: &str, message: String| vec![locate_fault(origin, &tree, field, &message)];
     if json["apiVersion"] != API_VERSION {
         return Err(fault(
             "apiVersion",
-            format!("is {}: this version reads `{API_VERSION}`", shown(&json["apiVersion"])),
+            format!("is {}: this version reads `{API_VERSION}`", value_text(&json["apiVersion"])),
         ));
     }
     if json["kind"] != kind {
-        return Err(fault("kind", format!("is {}, and `{kind}` is expected here", shown(&json["kind"]))));
+        return Err(fault(
+            "kind",
+            format!("is {}, and `{kind}` is expected here", value_text(&json["kind"])),
+        ));
     }
     let manifest: Manifest<Spec> = serde_path_to_error::deserialize(&json).map_err(|error| {
         let path = error.path().to_string();
@@ -211,7 +214,7 @@ fn parse<Spec: DeserializeOwned>(
     })?;
     // The name becomes part of paths, and of names in the cluster.
     if !is_name(&manifest.metadata.name) {
-        let name = shortened(&manifest.metadata.name, VALUE);
+        let name = shorten_text(&manifest.metadata.name, VALUE);
         let message = format!("`{name}` is not a name: use up to 63 lower-case letters, digits and dashes");
         return Err(fault("metadata.name", message));
     }
@@ -248,7 +251,7 @@ pub(super) fn is_rule(tree: &YamlTree) -> bool {
 
 /// Adds the line of a fault, and the name that was probably meant. Faults of components also pass through
 /// here.
-pub(super) fn located(
+pub(super) fn locate_fault(
     origin: &ManifestOrigin,
     tree: &YamlTree,
     field: &str,
@@ -256,14 +259,14 @@ pub(super) fn located(
 ) -> ManifestProblem {
     let line = Some(origin.first_line + tree.line_of(field) - 1);
     let told = ManifestProblem::of(&origin.place, line, with_nearest(message));
-    ManifestProblem { field: shortened(field, FIELD).into_owned(), ..told }
+    ManifestProblem { field: shorten_text(field, FIELD).into_owned(), ..told }
 }
 
-fn shown(value: &Value) -> String {
+fn value_text(value: &Value) -> String {
     match value {
         Value::Null => "missing".into(),
-        Value::String(text) => format!("`{}`", shortened(text, VALUE)),
-        other => format!("`{}`", shortened(&other.to_string(), VALUE)),
+        Value::String(text) => format!("`{}`", shorten_text(text, VALUE)),
+        other => format!("`{}`", shorten_text(&other.to_string(), VALUE)),
     }
 }
 

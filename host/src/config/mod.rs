@@ -38,7 +38,7 @@ pub struct ConfigSnapshot {
 }
 
 impl ConfigSnapshot {
-    pub fn pass_over(&mut self, what: ManifestProblem) {
+    pub fn note_passed_over(&mut self, what: ManifestProblem) {
         match self.passed_over.len() < PASSED_OVER {
             true => self.passed_over.push(what),
             false => self.more_passed_over += 1,
@@ -46,7 +46,7 @@ impl ConfigSnapshot {
     }
 
     /// The documents that are not used, each with its reason, for people.
-    pub fn untaken(&self) -> Vec<String> {
+    pub fn unused_documents(&self) -> Vec<String> {
         let mut told: Vec<_> = self.passed_over.iter().map(ToString::to_string).collect();
         if self.more_passed_over > 0 {
             told.push(format!("and {} more documents and files that are not taken", self.more_passed_over));
@@ -66,7 +66,7 @@ impl ConfigSnapshot {
     }
 
     /// Exactly one host document is expected: nobody should have to guess which one counts.
-    pub fn host(&self) -> Result<&ManifestEntry, ManifestProblem> {
+    pub fn only_host(&self) -> Result<&ManifestEntry, ManifestProblem> {
         match self.hosts.as_slice() {
             [host] => Ok(host),
             [] => Err(ManifestProblem::of(

@@ -5,7 +5,7 @@ use std::path::Path;
 use kubewitness_core::config::{HostSpec, ManifestFault};
 use kubewitness_core::status::{RuleOrigin, RuleSpec, StatusRules};
 
-use super::manifest::{self, ManifestProblem, ParsedManifest, is_rule, located, parse_host};
+use super::manifest::{self, ManifestProblem, ParsedManifest, is_rule, locate_fault, parse_host};
 use super::tree::YamlTree;
 use super::{ConfigSnapshot, folder};
 
@@ -27,7 +27,7 @@ impl PlacedRules {
     }
 
     /// The file and line of a field of a rule, such as `job.json:12`.
-    pub fn place(&self, origin: RuleOrigin, field: &str) -> String {
+    pub fn place_of_field(&self, origin: RuleOrigin, field: &str) -> String {
         match (origin, &self.places) {
             (RuleOrigin::Builtin(name), _) => {
                 let trees = StatusRules::builtin_text(name).map(YamlTree::parse).and_then(Result::ok);
@@ -67,8 +67,8 @@ fn of_host(snapshot: &ConfigSnapshot) -> Result<PlacedRules, Vec<ManifestProblem
     if !snapshot.problems.is_empty() {
         return Err(snapshot.problems.clone());
     }
-    let host = snapshot.host().map_err(|problem| vec![problem]).and_then(parse_host)?;
-    let rules = host.spec.rules().map_err(|faults| host.problems(faults))?;
+    let host = snapshot.only_host().map_err(|problem| vec![problem]).and_then(parse_host)?;
+    let rules = host.spec.status_rules_in_force().map_err(|faults| host.problems(faults))?;
     Ok(PlacedRules { rules, places: RulePlace::Host(Box::new(host)) })
 }
 
@@ -93,14 +93,14 @@ fn of_trees(
             Err(error) => {
                 let field = error.path().to_string();
                 let field = if field == "." { String::new() } else { field };
-                problems.push(located(&origin, tree, &field, &error.into_inner().to_string()));
+                problems.push(locate_fault(&origin, tree, &field, &error.into_inner().to_string()));
             }
         }
     }
     if !problems.is_empty() {
         return Err(problems);
     }
-    match StatusRules::with(&specs) {
+    match StatusRules::with_rules(&specs) {
         Ok(rules) => Ok(PlacedRules { rules, places: RulePlace::File { origin, trees } }),
         Err(faults) => Err(faults.into_iter().map(|fault| of_fault(&origin, &trees, fault)).collect()),
     }
@@ -111,7 +111,7 @@ fn of_fault(origin: &manifest::ManifestOrigin, trees: &[YamlTree], fault: Manife
     let parts = fault.field.strip_prefix('[').and_then(|rest| rest.split_once("]."));
     let tree = parts.and_then(|(index, _)| trees.get(index.parse::<usize>().ok()?));
     match (parts, tree) {
-        (Some((_, field)), Some(tree)) => located(origin, tree, field, &fault.message),
+        (Some((_, field)), Some(tree)) => locate_fault(origin, tree, field, &fault.message),
         _ => ManifestProblem {
             place: origin.place.clone(),
             line: None,
@@ -141,10 +141,11 @@ mod tests {
         let path = folder.path().join("r.yaml");
         std::fs::write(&path, format!("# ours\n{RULE}---\n{}", RULE.replace("kind: K", "kind: L"))).unwrap();
         let placed = read(&path).ok().unwrap();
-        assert!(placed.place(RuleOrigin::Operator(0), "cases[1]").ends_with("r.yaml:7"));
-        assert!(placed.place(RuleOrigin::Operator(1), "cases[0].when[0]").ends_with("r.yaml:12"));
-        let line: usize =
-            placed.place(RuleOrigin::Builtin("job"), "cases[1]")["job.json:".len()..].parse().unwrap();
+        assert!(placed.place_of_field(RuleOrigin::Operator(0), "cases[1]").ends_with("r.yaml:7"));
+        assert!(placed.place_of_field(RuleOrigin::Operator(1), "cases[0].when[0]").ends_with("r.yaml:12"));
+        let line: usize = placed.place_of_field(RuleOrigin::Builtin("job"), "cases[1]")["job.json:".len()..]
+            .parse()
+            .unwrap();
         let text = StatusRules::builtin_text("job").unwrap();
         assert!(text.lines().skip(line).take(3).any(|line| line.contains("type=Failed")), "{line}");
     }
@@ -192,7 +193,7 @@ mod tests {
         );
         std::fs::write(folder.path().join("host.yaml"), &host).unwrap();
         let placed = read(folder.path()).ok().unwrap();
-        assert!(placed.place(RuleOrigin::Operator(0), "cases[1]").ends_with("host.yaml:16"));
+        assert!(placed.place_of_field(RuleOrigin::Operator(0), "cases[1]").ends_with("host.yaml:16"));
         std::fs::write(folder.path().join("host.yaml"), host.replace("phase: Running", "phase: Runing"))
             .unwrap();
         let found = read(folder.path()).err().unwrap();

@@ -1,6 +1,6 @@
 //! YAML with a line for every value, so that an error can name the line.
 
-use kubewitness_core::shortened;
+use kubewitness_core::shorten_text;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 use serde_saphyr::Spanned;
@@ -39,7 +39,7 @@ fn in_words(error: &serde_saphyr::Error) -> String {
     use serde_saphyr::Error;
     match error.without_snippet() {
         Error::DuplicateMappingKey { key: Some(key), .. } => {
-            format!("the field `{}` is there twice: remove one", shortened(key, KEY))
+            format!("the field `{}` is there twice: remove one", shorten_text(key, KEY))
         }
         Error::DuplicateMappingKey { .. } => "a field is there twice: remove one".into(),
         Error::RecursiveReferencesRequireWeakTypes { .. } => {

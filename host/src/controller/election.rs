@@ -35,8 +35,8 @@ pub struct ReplicaElection {
 }
 
 impl ReplicaElection {
-    fn term(&self) -> Option<u64> {
-        match self.leadership.role() {
+    fn held_term(&self) -> Option<u64> {
+        match self.leadership.current_role() {
             LeaseRole::Held { term } => Some(term),
             LeaseRole::Unknown { .. } | LeaseRole::Standby { .. } => None,
         }
@@ -54,7 +54,7 @@ impl ReplicaElection {
 
     /// Identifies the Lease among all Leases with its name; `None` until it was read.
     pub fn told_apart(&self) -> Option<String> {
-        let uid = self.leadership.standing().lease_uid?;
+        let uid = self.leadership.current_standing().lease_uid?;
         Some(format!("{} ({uid})", self.lease))
     }
 
@@ -64,18 +64,18 @@ impl ReplicaElection {
     }
 
     /// Why no replica has led for longer than any handover takes.
-    pub fn leaderless(&self) -> Option<String> {
-        let LeaseStanding { role, leaderless_since, .. } = self.leadership.standing();
+    pub fn why_leaderless(&self) -> Option<String> {
+        let LeaseStanding { role, leaderless_since, .. } = self.leadership.current_standing();
         let LeaseRole::Unknown { why } = role else { return None };
         let since = leaderless_since.filter(|since| since.elapsed() >= LEADERLESS)?;
         Some(format!("no replica has led for {} s: {why}", since.elapsed().as_secs()))
     }
 
-    pub async fn view(&self, journal: &Journal) -> Result<ReplicaView, JournalError> {
-        let replicas = journal.replicas().await?;
+    pub async fn replica_view(&self, journal: &Journal) -> Result<ReplicaView, JournalError> {
+        let replicas = journal.list_replicas().await?;
         let dispatcher = replicas.iter().find(|replica| replica.dispatches);
         let name = self.leadership.identity().to_owned();
-        let LeaseStanding { role, condition, .. } = self.leadership.standing();
+        let LeaseStanding { role, condition, .. } = self.leadership.current_standing();
         let why = match role {
             LeaseRole::Unknown { why } => Some(format!("no replica leads: {why}")),
             // It may be a replica that has just ended.
@@ -124,28 +124,29 @@ impl LeaderRole {
 
     /// The name under which this process reads receipts, if other replicas may deliver states to the same
     /// plugins.
-    pub fn reader(&self) -> Option<String> {
+    pub fn reader_name(&self) -> Option<String> {
         let identity = self.election.as_ref()?.leadership.identity();
         // Its random part is unique.
         Some(identity.rsplit_once('_').map_or(identity, |(_, random)| random).to_owned())
     }
 
     /// Waits until the Lease is held by another replica than before.
-    pub async fn changed(&mut self) {
+    pub async fn await_change(&mut self) {
         let Some(election) = &mut self.election else { return std::future::pending().await };
-        if election.term() != self.term {
+        if election.held_term() != self.term {
             // The last attempt to become the leader may have failed a moment ago. The caller restarts this
             // wait whenever something else happens.
             return sleep_until(self.again_at).await;
         }
-        while election.term() == self.term {
-            election.leadership.changed().await;
+        while election.held_term() == self.term {
+            election.leadership.await_change().await;
         }
     }
 
     /// Whether the leader's work must end: the Lease is not held any more, or was lost in between.
     pub fn is_lost(&self) -> bool {
-        self.term.is_some() && self.election.as_ref().is_some_and(|election| election.term() != self.term)
+        self.term.is_some()
+            && self.election.as_ref().is_some_and(|election| election.held_term() != self.term)
     }
 
     /// From now on the journal accepts nothing from the plugins of this process.
@@ -154,7 +155,7 @@ impl LeaderRole {
             return;
         }
         // If that can't be recorded, the next leader's term ends it as well.
-        match timeout(LEAVING, self.journal.lead(false)).await {
+        match timeout(LEAVING, self.journal.set_leadership(false)).await {
             Ok(Ok(())) => info!("this replica is no longer the leader; another one may be elected"),
             Ok(Err(error)) => {
                 warn!("the journal can't record that this replica is no longer the leader: {error}");
@@ -166,8 +167,8 @@ impl LeaderRole {
     /// Begins a term in the journal if the Lease is held.
     pub async fn take(&mut self) -> Result<()> {
         let Some(election) = &self.election else { return Ok(()) };
-        let Some(term) = election.term() else { return Ok(()) };
-        match self.journal.lead(true).await {
+        let Some(term) = election.held_term() else { return Ok(()) };
+        match self.journal.set_leadership(true).await {
             Ok(()) => {
                 info!("this replica is the leader now, and hands states to plugins");
                 self.term = Some(term);

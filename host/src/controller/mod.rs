@@ -58,7 +58,7 @@ use reconcile::report::{ClusterReports, ConfigReporter};
 pub use shared::PluginPhase;
 use shared::SharedStatus;
 use submitter::JobSubmissions;
-pub use submitter::offered;
+pub use submitter::make_offer;
 
 pub enum ConfigFrom {
     Folder(PathBuf),
@@ -118,7 +118,7 @@ impl RunningController {
             .then(|| ReviewClient::new(&options.connection));
         let address = listener.local_addr().context("asking for the address of the portal")?;
         let data = options.data.clone();
-        files::within(&options.data, files::ANSWER, move || std::fs::create_dir_all(data))
+        files::run_within_limit(&options.data, files::ANSWER, move || std::fs::create_dir_all(data))
             .await
             .with_context(|| format!("making {}", options.data.display()))?;
         let (tasks, after) = (TaskSupervisor::new(stop.clone(), abort.clone()), CancellationToken::new());
@@ -128,19 +128,20 @@ impl RunningController {
         let submitter = JobSubmissions::new(shared.clone(), JobClient::new(&options.connection));
         let portal = PortalOptions { submitter: Some(Arc::new(submitter)), ..PortalOptions::default() };
         let doors = (listener, doors, portal, timers.client);
-        serve(&tasks, doors, options.health_listen, &views, &after, &abort)?;
-        let election = options.lease.map(|lease| elect(&tasks, &options.connection, lease, &timers, &after));
+        start_serving(&tasks, doors, options.health_listen, &views, &after, &abort)?;
+        let election =
+            options.lease.map(|lease| start_election(&tasks, &options.connection, lease, &timers, &after));
         let Some(journal) = open(&opening, &options.journal, election.as_ref(), &stop).await? else {
             after.cancel();
-            tasks.finish().await?;
+            tasks.await_all().await?;
             return Ok(None);
         };
         let folder_lock = lock_folder(&options.data).await?;
         let data = options.data.clone();
-        files::within(&options.data, files::WORK, move || trial::clear(&data))
+        files::run_within_limit(&options.data, files::WORK, move || trial::clear(&data))
             .await
             .context("removing what trials of plugins have left")?;
-        let engine = engine(Some(options.data.join("cache")), true)?;
+        let engine = sandbox_engine(Some(options.data.join("cache")), true)?;
         let told = SharedValue::default();
         let mutes = StoryMutes::new(journal.clone(), &options.data, told.clone());
         let mutes = Arc::new(match reviews {
@@ -148,27 +149,28 @@ impl RunningController {
             None => mutes,
         });
         let (following, every, until) = (mutes.clone(), timers.replicas.shared_lists, stop.clone());
-        tasks.spawn("following what people mute", TaskFate::Finite, async move {
-            following.follow(every, until).await
+        tasks.spawn_task("following what people mute", TaskFate::Finite, async move {
+            following.follow_changes(every, until).await
         });
         let index = PhaseIndex::new(options.data.join(phases::FILE));
         shared.set_outcomes(Arc::new(phases::JournalOutcomes {
             index: index.clone(),
             journal: journal.clone(),
         }));
-        let indexing = phases::follow(index.clone(), journal.clone(), stop.clone());
-        tasks.spawn("index of phases", TaskFate::Finite, indexing);
+        let indexing = phases::follow_journal(index.clone(), journal.clone(), stop.clone());
+        tasks.spawn_task("index of phases", TaskFate::Finite, indexing);
         let opened = views::HostViews::new(shared.clone(), journal.clone(), election.clone(), mutes, index);
         opening.is_open(Arc::new(opened));
         if let Some(election) = election.clone() {
-            let looking = look_at_others(journal.clone(), election, stop.clone());
-            tasks.spawn("looking at what other replicas wrote", TaskFate::Finite, looking);
+            let looking = follow_other_replicas(journal.clone(), election, stop.clone());
+            tasks.spawn_task("looking at what other replicas wrote", TaskFate::Finite, looking);
             if let Some(ended) = ended {
-                let sharing = access::share(ended, journal.clone(), every, stop.clone());
-                tasks.spawn("telling other replicas of log-outs", TaskFate::Finite, sharing);
+                let sharing = access::share_ended_sessions(ended, journal.clone(), every, stop.clone());
+                tasks.spawn_task("telling other replicas of log-outs", TaskFate::Finite, sharing);
             }
         }
-        let (snapshots, cluster) = configure(&tasks, &options.config, &options.connection, &timers, &stop);
+        let (snapshots, cluster) =
+            follow_configuration(&tasks, &options.config, &options.connection, &timers, &stop);
         let clock = Arc::new(SystemClock::default());
         let witness = Arc::new(journal.clone());
         let sources = sources::SourceParts::new(
@@ -189,11 +191,11 @@ impl RunningController {
             abort.clone(),
         )
         .elected_by(election.clone())
-        .telling(told)
-        .pausing(timers.breaker);
+        .with_told(told)
+        .with_pauses(timers.breaker);
         let role = LeaderRole::new(election, journal.clone());
         let last_good = LastGood::open(&options.data).context("opening the last good configuration")?;
-        tell_of_a_new_beginning(&journal, &last_good);
+        warn_of_new_journal(&journal, &last_good);
         let control = ReconcileLoop::new(
             options.data,
             role,
@@ -204,7 +206,8 @@ impl RunningController {
             &timers,
         )
         .await?;
-        let control = tasks.spawn("controller", TaskFate::Essential, control.run(snapshots, stop.clone()));
+        let control =
+            tasks.spawn_task("controller", TaskFate::Essential, control.run(snapshots, stop.clone()));
         Ok(Some(Self {
             tasks,
             after,
@@ -222,14 +225,14 @@ impl RunningController {
 
     /// Waits for `stop` and for everything to drain; after `abort`, at most for the grace period of each
     /// part.
-    pub async fn finish(self) -> Result<()> {
+    pub async fn finish_draining(self) -> Result<()> {
         // The supervisor below reports that it ended, or that it has not.
         tokio::select! {
             _ = or_overdue(&self.abort, self.control) => {}
             () = log_running_tasks(&self.tasks, &self.stop) => {}
         }
         self.after.cancel();
-        let result = self.tasks.finish().await;
+        let result = self.tasks.await_all().await;
         let closed = match or_overdue(&self.abort, self.journal.close()).await {
             Some(closed) => closed.context("closing the journal"),
             None => Err(anyhow!("told to stop at once, the journal was not closed in time")),
@@ -241,7 +244,7 @@ impl RunningController {
 /// The engine of production compiles components in another process of this program. An author can end a
 /// command that takes too long. A controller in a pod has nobody to do that, and its container's memory limit
 /// may kill it.
-pub fn engine(cache: Option<PathBuf>, is_controller: bool) -> Result<SandboxEngine> {
+pub fn sandbox_engine(cache: Option<PathBuf>, is_controller: bool) -> Result<SandboxEngine> {
     let is_unattended = is_controller && std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
     let compiler =
         ComponentCompiler::this_program().context("finding this program, which compiles components")?;
@@ -251,11 +254,11 @@ pub fn engine(cache: Option<PathBuf>, is_controller: bool) -> Result<SandboxEngi
 /// Once shutdown has begun, logs at intervals what it waits for.
 async fn log_running_tasks(tasks: &TaskSupervisor, stop: &CancellationToken) {
     stop.cancelled().await;
-    tasks.tell_what_runs().await;
+    tasks.log_running_tasks().await;
 }
 
 /// The Lease is released once nothing is done any more that only its holder may do.
-fn elect(
+fn start_election(
     tasks: &TaskSupervisor,
     connection: &ApiConnection,
     lease: LeaseName,
@@ -269,7 +272,7 @@ fn elect(
     let (elector, leadership) = LeaseElector::new(connection, options);
     let (may_lead, may) = watch::channel(true);
     let after = after.clone();
-    tasks.spawn("election", TaskFate::Essential, async move {
+    tasks.spawn_task("election", TaskFate::Essential, async move {
         elector.run(after, may).await;
         Ok(())
     });
@@ -289,10 +292,10 @@ async fn open(
     election: Option<&ReplicaElection>,
     stop: &CancellationToken,
 ) -> Result<Option<Journal>> {
-    let Some(election) = election else { return opening.journal(place, None, stop).await };
-    let Some(lease) = opening.lease(election, stop).await else { return Ok(None) };
+    let Some(election) = election else { return opening.open_journal(place, None, stop).await };
+    let Some(lease) = opening.await_lease(election, stop).await else { return Ok(None) };
     let sharing = ReplicaSharing { name: election.leadership.identity().to_owned(), lease };
-    let mut journal = pin!(opening.journal(place, Some(sharing), stop));
+    let mut journal = pin!(opening.open_journal(place, Some(sharing), stop));
     if let Ok(opened) = timeout(election.timers.without_journal, &mut journal).await {
         return opened;
     }
@@ -304,7 +307,11 @@ async fn open(
 
 /// Delivers states that only another replica has witnessed as soon as they are visible here. If the journal
 /// can't be reached, another replica may be able to reach it.
-async fn look_at_others(journal: Journal, election: ReplicaElection, stop: CancellationToken) -> Result<()> {
+async fn follow_other_replicas(
+    journal: Journal,
+    election: ReplicaElection,
+    stop: CancellationToken,
+) -> Result<()> {
     let (mut told, timers) = (election.told_apart(), election.timers);
     let mut answered = Instant::now();
     while stop.run_until_cancelled(tokio::time::sleep(timers.other_states)).await.is_some() {
@@ -314,7 +321,7 @@ async fn look_at_others(journal: Journal, election: ReplicaElection, stop: Cance
                 // It was deleted and created again.
                 Some(lease) => journal.elect_by(lease).await.is_ok(),
                 // An error is reported by the tasks that write to the journal.
-                None => journal.settle().await.is_ok(),
+                None => journal.await_earlier_writes().await.is_ok(),
             }
         };
         match stop.run_until_cancelled(timeout(timers.without_journal, looking)).await {
@@ -330,12 +337,12 @@ async fn look_at_others(journal: Journal, election: ReplicaElection, stop: Cance
     Ok(())
 }
 
-pub fn listen(address: SocketAddr) -> Result<TcpListener> {
-    kubewitness_portal::listen(address)
+pub fn listen_on(address: SocketAddr) -> Result<TcpListener> {
+    kubewitness_portal::listen_on(address)
         .with_context(|| format!("listening on {address}: name another address with --listen"))
 }
 
-fn serve(
+fn start_serving(
     tasks: &TaskSupervisor,
     (listener, doors, options, timers): (TcpListener, PortalDoors, PortalOptions, ClientTimers),
     health: Option<SocketAddr>,
@@ -350,13 +357,13 @@ fn serve(
     let options = PortalOptions { bounds, access, tls, streams, abort: abort.clone(), ..options };
     let figures_on = Some(Handle::current());
     let health_options = PortalOptions { bounds: health_bounds, figures_on, ..options.clone() };
-    let portal = kubewitness_portal::serve(listener, views.clone(), options, after.clone());
-    tasks.spawn("portal", TaskFate::Finite, async move { Ok(portal.await?) });
+    let portal = kubewitness_portal::serve_portal(listener, views.clone(), options, after.clone());
+    tasks.spawn_task("portal", TaskFate::Finite, async move { Ok(portal.await?) });
     if let Some(address) = health {
         let (views, after) = (views.clone(), after.clone());
         // On a separate thread: a probe that is not answered in time ends the process.
         tasks.spawn_apart("health", TaskFate::Finite, move || {
-            let listener = kubewitness_portal::listen(address)
+            let listener = kubewitness_portal::listen_on(address)
                 .with_context(|| format!("listening on {address} (--health-listen)"))?;
             Ok(async move {
                 kubewitness_portal::serve_health(listener, views, health_options, after).await;
@@ -368,8 +375,8 @@ fn serve(
 }
 
 /// If the journal is lost, the next start creates another one, and only the restart shows it.
-fn tell_of_a_new_beginning(journal: &Journal, last_good: &LastGood) {
-    if *journal.newest().borrow() == 0 && last_good.has_witnessed() {
+fn warn_of_new_journal(journal: &Journal, last_good: &LastGood) {
+    if *journal.newest_position().borrow() == 0 && last_good.has_witnessed() {
         warn!(
             "the journal is a new one and empty, although this data folder has had a journal with states before. If \
              you did not mean to begin anew, stop, put the old journal or a copy of it back, and start again"
@@ -378,7 +385,7 @@ fn tell_of_a_new_beginning(journal: &Journal, last_good: &LastGood) {
 }
 
 /// Starts to watch the configuration. It is `None` until the first read.
-fn configure(
+fn follow_configuration(
     tasks: &TaskSupervisor,
     from: &ConfigFrom,
     connection: &ApiConnection,
@@ -388,14 +395,15 @@ fn configure(
     let (sender, receiver) = watch::channel(None);
     match from {
         ConfigFrom::Folder(path) => {
-            let following = folder::follow(path.clone(), timers.configuration.folder, sender, stop.clone());
-            tasks.spawn("configuration", TaskFate::Essential, following);
+            let following =
+                folder::follow_folder(path.clone(), timers.configuration.folder, sender, stop.clone());
+            tasks.spawn_task("configuration", TaskFate::Essential, following);
             (receiver, None)
         }
         ConfigFrom::Namespace(namespace) => {
             let maps = cluster::WatchedMaps::default();
             let tuning = timers.watch.clone();
-            let watching = cluster::follow(
+            let watching = cluster::follow_namespace(
                 connection.clone(),
                 tuning,
                 namespace.clone(),
@@ -403,7 +411,7 @@ fn configure(
                 sender,
                 stop.clone(),
             );
-            tasks.spawn("configuration", TaskFate::Essential, watching);
+            tasks.spawn_task("configuration", TaskFate::Essential, watching);
             let cluster =
                 ClusterReports { connection: connection.clone(), namespace: namespace.clone(), maps };
             (receiver, Some(cluster))

@@ -21,7 +21,7 @@ const NAME: &str = "mutes";
 /// The size of the most mutes with the longest texts.
 const BYTES: u64 = 4 << 20;
 /// How often namespaces are checked. A recreated namespace loses its mutes after this time, and the time
-/// until [`StoryMutes::follow`] runs again.
+/// until [`StoryMutes::follow_changes`] runs again.
 const NAMESPACE: Duration = Duration::from_secs(10);
 /// An attempt fails only if another replica was faster.
 const ATTEMPTS: usize = 8;
@@ -51,21 +51,21 @@ impl StoryMutes {
     }
 
     /// The list, oldest first.
-    pub async fn all(&self) -> Result<Vec<MuteView>> {
+    pub async fn all_mutes(&self) -> Result<Vec<MuteView>> {
         parse(&self.text().await?)
     }
 
     /// Durable once this returns. Returns `false` if nothing had to change.
-    pub async fn change(&self, mute: &MuteView, is_muted: bool) -> Result<bool> {
+    pub async fn change_mute(&self, mute: &MuteView, is_muted: bool) -> Result<bool> {
         let mut looked = self.writing.lock().await;
         for _ in 0..ATTEMPTS {
             let before = self.text().await?;
-            let Some(all) = mutes::changed(parse(&before)?, mute, is_muted) else { return Ok(false) };
+            let Some(all) = mutes::with_change(parse(&before)?, mute, is_muted) else { return Ok(false) };
             let text = serde_json::to_string(&all).context("writing the mutes")?;
             if self.write(&before, &text).await? {
                 // The namespace may have been created a moment ago.
                 looked.remove(&mute.namespace);
-                self.show(all, &mut looked).await?;
+                self.show_to_plugins(all, &mut looked).await?;
                 let MuteView { object, namespace, to, who, .. } = mute;
                 let what = if is_muted { "muted" } else { "unmuted" };
                 info!(object, namespace, to, who, "a person {what} messages");
@@ -76,10 +76,10 @@ impl StoryMutes {
     }
 
     /// Shows the present mutes to plugins, including those of other replicas, which it checks for this often.
-    pub async fn follow(&self, every: Duration, stop: CancellationToken) -> Result<()> {
+    pub async fn follow_changes(&self, every: Duration, stop: CancellationToken) -> Result<()> {
         let mut is_told = false;
         loop {
-            match self.tell().await {
+            match self.tell_plugins().await {
                 Ok(()) => is_told = false,
                 Err(error) if !is_told => {
                     is_told = true;
@@ -95,19 +95,19 @@ impl StoryMutes {
         }
     }
 
-    async fn tell(&self) -> Result<()> {
+    async fn tell_plugins(&self) -> Result<()> {
         let mut looked = self.writing.lock().await;
-        let all = self.all().await?;
-        self.show(all, &mut looked).await
+        let all = self.all_mutes().await?;
+        self.show_to_plugins(all, &mut looked).await
     }
 
-    async fn show(&self, mut all: Vec<MuteView>, looked: &mut NamespaceLook) -> Result<()> {
+    async fn show_to_plugins(&self, mut all: Vec<MuteView>, looked: &mut NamespaceLook) -> Result<()> {
         if let Some(reviewer) = &self.reviewer {
-            look(&all, &**reviewer, looked).await;
+            look_up_namespaces(&all, &**reviewer, looked).await;
             all.retain(|mute| is_in_force(mute, looked));
         }
         let text = if all.is_empty() { String::new() } else { serde_json::to_string(&all)? };
-        self.told.set(text.into_bytes());
+        self.told.set_value(text.into_bytes());
         Ok(())
     }
 
@@ -116,7 +116,7 @@ impl StoryMutes {
             return Ok(self.journal.shared_text(NAME).await?);
         }
         let path = self.file.clone();
-        let read = files::within(&self.file, files::ANSWER, move || match files::look(&path)? {
+        let read = files::run_within_limit(&self.file, files::ANSWER, move || match files::look(&path)? {
             Some(_) => files::text(&path, BYTES),
             None => Ok(String::new()),
         });
@@ -128,8 +128,8 @@ impl StoryMutes {
             return Ok(self.journal.change_shared_text(NAME, before, text).await?);
         }
         let (path, text) = (self.file.clone(), text.to_owned());
-        let write = move || files::replace(&path, text.as_bytes(), 0o600);
-        let written = files::within(&self.file, files::ANSWER, write).await;
+        let write = move || files::replace_file_atomically(&path, text.as_bytes(), 0o600);
+        let written = files::run_within_limit(&self.file, files::ANSWER, write).await;
         written.with_context(|| format!("writing {}", self.file.display()))?;
         Ok(true)
     }
@@ -142,7 +142,7 @@ fn is_in_force(mute: &MuteView, looked: &NamespaceLook) -> bool {
 }
 
 /// Looks up the namespaces that are muted entirely. If a lookup fails, the former answer stays.
-async fn look(all: &[MuteView], reviewer: &dyn AccessReviewer, looked: &mut NamespaceLook) {
+async fn look_up_namespaces(all: &[MuteView], reviewer: &dyn AccessReviewer, looked: &mut NamespaceLook) {
     let is_whole = |mute: &&MuteView| mute.uid.is_empty() && !mute.namespace.is_empty();
     looked.retain(|name, _| all.iter().filter(is_whole).any(|mute| mute.namespace == *name));
     for MuteView { namespace, .. } in all.iter().filter(is_whole) {
@@ -150,7 +150,7 @@ async fn look(all: &[MuteView], reviewer: &dyn AccessReviewer, looked: &mut Name
             continue;
         }
         let at = Instant::now();
-        match reviewer.namespace(namespace).await {
+        match reviewer.find_namespace(namespace).await {
             Ok(live) => drop(looked.insert(namespace.clone(), (live, at))),
             Err(error) => {
                 debug!(namespace, %error, "a muted namespace can't be looked at");
@@ -183,15 +183,15 @@ mod tests {
 
     #[async_trait]
     impl AccessReviewer for NamespaceCluster {
-        async fn authenticate(&self, _: &str) -> Result<Option<Person>, ReviewError> {
+        async fn authenticate_token(&self, _: &str) -> Result<Option<Person>, ReviewError> {
             Ok(None)
         }
 
-        async fn allows(&self, _: &Person, _: &AccessAttempt) -> Result<bool, ReviewError> {
+        async fn allows_attempt(&self, _: &Person, _: &AccessAttempt) -> Result<bool, ReviewError> {
             Ok(false)
         }
 
-        async fn namespace(&self, name: &str) -> Result<Option<LiveNamespace>, ReviewError> {
+        async fn find_namespace(&self, name: &str) -> Result<Option<LiveNamespace>, ReviewError> {
             let uid = self.0.lock().unwrap().ok_or(ReviewError::Unavailable("away".into()))?;
             Ok((name == "vision").then(|| LiveNamespace { uid: uid.into(), created_ms: 0 }))
         }
@@ -208,7 +208,7 @@ mod tests {
         let (cluster, mut looked) = (NamespaceCluster(Mutex::new(None)), NamespaceLook::new());
         let mut in_force = async |uid: Option<&'static str>| {
             *cluster.0.lock().unwrap() = uid;
-            look(&all, &cluster, &mut looked).await;
+            look_up_namespaces(&all, &cluster, &mut looked).await;
             let of = all.iter().filter(|mute| is_in_force(mute, &looked));
             let of: Vec<_> = of.map(|mute| mute.namespace_uid.clone()).collect();
             tokio::time::advance(NAMESPACE).await;
@@ -228,21 +228,21 @@ mod tests {
         let told = SharedValue::default();
         let mutes = StoryMutes::new(journal.clone(), folder.path(), told.clone());
         let mute = MuteView { namespace: "vision".into(), who: "ada".into(), ..MuteView::default() };
-        assert!(mutes.change(&mute, true).await.unwrap());
-        assert!(!mutes.change(&mute, true).await.unwrap());
+        assert!(mutes.change_mute(&mute, true).await.unwrap());
+        assert!(!mutes.change_mute(&mute, true).await.unwrap());
         let text = told.get().unwrap();
         assert!(String::from_utf8_lossy(&text).contains("vision"));
         let told = SharedValue::default();
         let again = StoryMutes::new(journal, folder.path(), told.clone());
         let stopped = CancellationToken::new();
         stopped.cancel();
-        again.follow(Duration::from_secs(2), stopped).await.unwrap();
+        again.follow_changes(Duration::from_secs(2), stopped).await.unwrap();
         assert_eq!(told.get(), Some(text));
-        assert_eq!(again.all().await.unwrap(), std::slice::from_ref(&mute));
-        assert!(again.change(&mute, false).await.unwrap());
-        assert_eq!(again.all().await.unwrap(), []);
+        assert_eq!(again.all_mutes().await.unwrap(), std::slice::from_ref(&mute));
+        assert!(again.change_mute(&mute, false).await.unwrap());
+        assert_eq!(again.all_mutes().await.unwrap(), []);
         std::fs::write(folder.path().join(NAME), "garbage").unwrap();
-        let told = again.change(&mute, true).await.unwrap_err().to_string();
+        let told = again.change_mute(&mute, true).await.unwrap_err().to_string();
         assert!(told.contains("remove the file"), "{told}");
     }
 }

@@ -43,25 +43,25 @@ impl OpeningViews {
 
     /// Waits until the Lease is known, and returns its unique identification. `None` if it was stopped
     /// before.
-    pub async fn lease(&self, election: &ReplicaElection, stop: &CancellationToken) -> Option<String> {
+    pub async fn await_lease(&self, election: &ReplicaElection, stop: &CancellationToken) -> Option<String> {
         let mut leadership = election.leadership.clone();
         let lease = &election.lease;
         loop {
             if let Some(lease) = election.told_apart() {
                 return Some(lease);
             }
-            let standing = leadership.standing();
+            let standing = leadership.current_standing();
             let why = standing.condition.unwrap_or_else(|| "the API server has not answered yet".into());
             let why =
                 format!("waiting for the Lease {lease}, and witnessing nothing until it is there: {why}");
             *self.why.write().unwrap_or_else(PoisonError::into_inner) = why;
-            stop.run_until_cancelled(leadership.changed()).await?;
+            stop.run_until_cancelled(leadership.await_change()).await?;
         }
     }
 
     /// Opens the journal, and waits for an unreachable server for as long as it takes. A fault that only a
     /// person can fix is an error. `None` if it was stopped before the journal was open.
-    pub async fn journal(
+    pub async fn open_journal(
         &self,
         place: &JournalLocation,
         sharing: Option<ReplicaSharing>,
@@ -96,138 +96,143 @@ impl OpeningViews {
         }
     }
 
-    fn why(&self) -> String {
+    fn why_not_ready(&self) -> String {
         self.why.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn views(&self) -> Result<&dyn Views, ViewError> {
-        self.views.get().map(|views| &**views).ok_or_else(|| ViewError::Unavailable(self.why()))
+    fn opened_views(&self) -> Result<&dyn Views, ViewError> {
+        self.views.get().map(|views| &**views).ok_or_else(|| ViewError::Unavailable(self.why_not_ready()))
     }
 }
 
 #[async_trait]
 impl Views for OpeningViews {
-    async fn status(&self) -> Result<StatusView, ViewError> {
-        self.views()?.status().await
+    async fn status_view(&self) -> Result<StatusView, ViewError> {
+        self.opened_views()?.status_view().await
     }
 
-    fn watched(&self) -> Vec<WatchedResource> {
-        self.views.get().map(|views| views.watched()).unwrap_or_default()
+    fn watched_resources(&self) -> Vec<WatchedResource> {
+        self.views.get().map(|views| views.watched_resources()).unwrap_or_default()
     }
 
-    async fn namespaces(&self, source: &str, past: bool, most: usize) -> Result<BTreeSet<String>, ViewError> {
-        self.views()?.namespaces(source, past, most).await
+    async fn known_namespaces(
+        &self,
+        source: &str,
+        past: bool,
+        most: usize,
+    ) -> Result<BTreeSet<String>, ViewError> {
+        self.opened_views()?.known_namespaces(source, past, most).await
     }
 
-    async fn objects(&self, query: &ObjectQuery) -> Result<ObjectPage, ViewError> {
-        self.views()?.objects(query).await
+    async fn object_page(&self, query: &ObjectQuery) -> Result<ObjectPage, ViewError> {
+        self.opened_views()?.object_page(query).await
     }
 
-    async fn counts(&self, query: &ObjectQuery) -> Result<ObjectCounts, ViewError> {
-        self.views()?.counts(query).await
+    async fn object_counts(&self, query: &ObjectQuery) -> Result<ObjectCounts, ViewError> {
+        self.opened_views()?.object_counts(query).await
     }
 
-    async fn story(&self, query: &TimelineQuery) -> Result<RawStory, ViewError> {
-        self.views()?.story(query).await
+    async fn raw_story(&self, query: &TimelineQuery) -> Result<RawStory, ViewError> {
+        self.opened_views()?.raw_story(query).await
     }
 
     async fn timeline_view(&self, story: RawStory) -> Result<TimelineView, ViewError> {
-        self.views()?.timeline_view(story).await
+        self.opened_views()?.timeline_view(story).await
     }
 
-    async fn explain(&self, timeline: &TimelineView) -> Result<WhyView, ViewError> {
-        self.views()?.explain(timeline).await
+    async fn explain_timeline(&self, timeline: &TimelineView) -> Result<WhyView, ViewError> {
+        self.opened_views()?.explain_timeline(timeline).await
     }
 
     async fn redacted_state(&self, state: RawState) -> Result<Arc<State>, ViewError> {
-        self.views()?.redacted_state(state).await
+        self.opened_views()?.redacted_state(state).await
     }
 
     async fn created_ms(&self, seq: Seq) -> Result<Option<u64>, ViewError> {
-        self.views()?.created_ms(seq).await
+        self.opened_views()?.created_ms(seq).await
     }
 
-    async fn deliveries(&self, states: &[Arc<State>]) -> Result<DeliveryMap, ViewError> {
-        self.views()?.deliveries(states).await
+    async fn delivery_stages(&self, states: &[Arc<State>]) -> Result<DeliveryMap, ViewError> {
+        self.opened_views()?.delivery_stages(states).await
     }
 
-    async fn document(&self, seq: Seq) -> Result<Vec<u8>, ViewError> {
-        self.views()?.document(seq).await
+    async fn document_at(&self, seq: Seq) -> Result<Vec<u8>, ViewError> {
+        self.opened_views()?.document_at(seq).await
     }
 
-    async fn gaps(&self, query: &GapQuery) -> Result<Vec<(u64, Gap)>, ViewError> {
-        self.views()?.gaps(query).await
+    async fn find_gaps(&self, query: &GapQuery) -> Result<Vec<(u64, Gap)>, ViewError> {
+        self.opened_views()?.find_gaps(query).await
     }
 
-    async fn poison(&self, query: &PoisonQuery) -> Result<Vec<PoisonView>, ViewError> {
-        self.views()?.poison(query).await
+    async fn find_poison(&self, query: &PoisonQuery) -> Result<Vec<PoisonView>, ViewError> {
+        self.opened_views()?.find_poison(query).await
     }
 
     async fn poison_raw(&self, number: u64) -> Result<Vec<u8>, ViewError> {
-        self.views()?.poison_raw(number).await
+        self.opened_views()?.poison_raw(number).await
     }
 
     async fn dead_letters(&self, query: &LetterQuery) -> Result<Vec<DeadLetterView>, ViewError> {
-        self.views()?.dead_letters(query).await
+        self.opened_views()?.dead_letters(query).await
     }
 
-    async fn replay(&self, request: &ReplayRequest) -> Result<ReplayView, ViewError> {
-        self.views()?.replay(request).await
+    async fn replay_letters(&self, request: &ReplayRequest) -> Result<ReplayView, ViewError> {
+        self.opened_views()?.replay_letters(request).await
     }
 
     async fn drop_letters(&self, request: &ReplayRequest) -> Result<DropView, ViewError> {
-        self.views()?.drop_letters(request).await
+        self.opened_views()?.drop_letters(request).await
     }
 
-    async fn pause(
+    async fn set_plugin_pause(
         &self,
         plugin: &str,
         pauses: bool,
         request: &PauseRequest,
     ) -> Result<PauseView, ViewError> {
-        self.views()?.pause(plugin, pauses, request).await
+        self.opened_views()?.set_plugin_pause(plugin, pauses, request).await
     }
 
-    async fn mutes(&self) -> Result<Vec<MuteView>, ViewError> {
-        self.views()?.mutes().await
+    async fn list_mutes(&self) -> Result<Vec<MuteView>, ViewError> {
+        self.opened_views()?.list_mutes().await
     }
 
-    async fn mute(&self, mute: &MuteView, mutes: bool) -> Result<MutedView, ViewError> {
-        self.views()?.mute(mute, mutes).await
+    async fn set_mute(&self, mute: &MuteView, mutes: bool) -> Result<MutedView, ViewError> {
+        self.opened_views()?.set_mute(mute, mutes).await
     }
 
     async fn letter_records(&self, query: &RecordQuery) -> Result<Vec<LetterRecordView>, ViewError> {
-        self.views()?.letter_records(query).await
+        self.opened_views()?.letter_records(query).await
     }
 
     async fn has_all_after(&self, after: Seq) -> Result<bool, ViewError> {
-        self.views()?.has_all_after(after).await
+        self.opened_views()?.has_all_after(after).await
     }
 
     async fn states_at(&self, seqs: &[Seq]) -> Result<Vec<RawState>, ViewError> {
-        self.views()?.states_at(seqs).await
+        self.opened_views()?.states_at(seqs).await
     }
 
     async fn states_after(&self, after: Seq, limit: usize) -> Result<Vec<RawState>, ViewError> {
-        self.views()?.states_after(after, limit).await
+        self.opened_views()?.states_after(after, limit).await
     }
 
-    fn newest(&self) -> Result<watch::Receiver<Seq>, ViewError> {
-        self.views()?.newest()
+    fn newest_position(&self) -> Result<watch::Receiver<Seq>, ViewError> {
+        self.opened_views()?.newest_position()
     }
 
     fn outcome_news(&self) -> Result<watch::Receiver<u64>, ViewError> {
-        self.views()?.outcome_news()
+        self.opened_views()?.outcome_news()
     }
 
     fn retention_holds(&self) -> Vec<HeldView> {
         self.views.get().map(|views| views.retention_holds()).unwrap_or_default()
     }
 
-    fn ready(&self) -> Result<(), String> {
+    fn check_readiness(&self) -> Result<(), String> {
         match self.views.get() {
-            Some(views) => views.ready(),
-            None => Err(self.why()),
+            Some(views) => views.check_readiness(),
+            None => Err(self.why_not_ready()),
         }
     }
 }
@@ -243,14 +248,16 @@ mod tests {
     #[tokio::test]
     async fn who_asks_while_the_journal_is_away_is_told_what_is_waited_for() {
         let (opening, stop, nobody) = (OpeningViews::new(), CancellationToken::new(), nobody());
-        let waiting = opening.journal(&nobody, None, &stop);
+        let waiting = opening.open_journal(&nobody, None, &stop);
         let told = async {
-            while !opening.why().contains("waiting") {
+            while !opening.why_not_ready().contains("waiting") {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
-            let ready = opening.ready().unwrap_err();
+            let ready = opening.check_readiness().unwrap_err();
             assert!(ready.contains("127.0.0.1:1/none") && !ready.contains("hush"), "{ready}");
-            let ViewError::Unavailable(why) = opening.status().await.unwrap_err() else { panic!("answered") };
+            let ViewError::Unavailable(why) = opening.status_view().await.unwrap_err() else {
+                panic!("answered")
+            };
             assert_eq!(why, ready);
             stop.cancel();
         };
@@ -260,7 +267,7 @@ mod tests {
 
     #[test]
     fn nobody_is_given_a_position_before_the_journal_is_open() {
-        let told = OpeningViews::new().newest().err();
+        let told = OpeningViews::new().newest_position().err();
         assert!(
             matches!(&told, Some(ViewError::Unavailable(why)) if why.contains("being opened")),
             "{told:?}"

@@ -119,7 +119,7 @@ impl SharedStatus {
     }
 
     pub fn set_redaction(&self, redaction: Arc<SecretRedaction>) {
-        self.secret_rules.set(redaction.rules());
+        self.secret_rules.set_rules(redaction.redaction_rules());
         *write(&self.redaction) = Some(redaction);
     }
 
@@ -157,7 +157,7 @@ impl SharedStatus {
     /// The kinds whose states a plugin receives.
     pub fn subscribed(&self, spec: &PluginSpec) -> SubscribedKinds {
         let sources = read(&self.sources);
-        let kind = |name: &str| sources.get(name).map(|(of, _)| (of.group().to_owned(), of.kind.clone()));
+        let kind = |name: &str| sources.get(name).map(|(of, _)| (of.api_group().to_owned(), of.kind.clone()));
         SubscribedKinds::of(spec.subscribe.iter().map(|subscription| kind(&subscription.source)))
     }
 
@@ -174,9 +174,9 @@ impl SharedStatus {
     }
 
     /// Starts a resync of this source for every plugin that subscribes to its resyncs.
-    pub fn resync(&self, source: &str) {
+    pub fn resync_source(&self, source: &str) {
         for handle in read(&self.plugins).values().filter_map(|state| state.handle.as_ref()) {
-            handle.resync(source);
+            handle.resync_source(source);
         }
     }
 

@@ -28,11 +28,11 @@ impl JobSubmissions {
 
 #[async_trait]
 impl JobSubmitter for JobSubmissions {
-    fn offer(&self) -> Option<Arc<TemplateOffer>> {
+    fn template_offer(&self) -> Option<Arc<TemplateOffer>> {
         self.shared.offer()
     }
 
-    async fn create(
+    async fn create_job(
         &self,
         acting: ActingIdentity<'_>,
         namespace: &str,
@@ -42,7 +42,7 @@ impl JobSubmitter for JobSubmissions {
         self.jobs.create(acting, namespace, job, dry_run).await
     }
 
-    async fn job(
+    async fn find_job(
         &self,
         acting: ActingIdentity<'_>,
         namespace: &str,
@@ -54,7 +54,7 @@ impl JobSubmitter for JobSubmissions {
 
 /// The offer from these settings and templates, and the faults of refused templates. A faulty template hides
 /// no other.
-pub fn offered(
+pub fn make_offer(
     host: Option<&HostSpec>,
     snapshot: &ConfigSnapshot,
 ) -> (Option<TemplateOffer>, Vec<ManifestProblem>) {
@@ -81,7 +81,7 @@ pub fn offered(
     let Some((host, submit)) = host.and_then(|host| Some((host, host.submit.as_ref()?))) else {
         return (None, problems);
     };
-    match host.redactor() {
+    match host.compile_redaction_rules() {
         Ok(rules) => {
             let offer = TemplateOffer { credentials: submit.credentials, templates, rules: Arc::new(rules) };
             (Some(offer), problems)
@@ -119,7 +119,7 @@ mod tests {
             submit: Some(SubmitSpec { credentials: Credentials::Impersonation }),
             ..HostSpec::default()
         };
-        let (offer, problems) = offered(Some(&host), &snapshot);
+        let (offer, problems) = make_offer(Some(&host), &snapshot);
         let offer = offer.unwrap();
         assert_eq!(offer.templates.keys().collect::<Vec<_>>(), ["train"]);
         assert_eq!(offer.credentials, Credentials::Impersonation);
@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(told.len(), 2, "{told:?}");
         assert!(told[0].contains("spec.manifest: is no Job of batch/v1"), "{told:?}");
         assert!(told[1].contains("is a second template of the name `train`"), "{told:?}");
-        assert!(offered(Some(&HostSpec::default()), &snapshot).0.is_none());
-        assert!(offered(None, &snapshot).0.is_none());
+        assert!(make_offer(Some(&HostSpec::default()), &snapshot).0.is_none());
+        assert!(make_offer(None, &snapshot).0.is_none());
     }
 }

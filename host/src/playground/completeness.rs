@@ -27,7 +27,7 @@ pub struct CompletenessCheck {
 
 impl CompletenessCheck {
     pub fn is_complete(&self) -> bool {
-        self.is_settled() && self.stopped().next().is_none()
+        self.is_settled() && self.stopped_plugins().next().is_none()
     }
 
     /// Whether waiting longer would change nothing.
@@ -46,7 +46,7 @@ impl CompletenessCheck {
     }
 
     /// Plugins that get no states until somebody acts.
-    pub fn stopped(&self) -> impl Iterator<Item = &PluginView> {
+    pub fn stopped_plugins(&self) -> impl Iterator<Item = &PluginView> {
         self.plugins.iter().filter(|plugin| is_stopped(plugin))
     }
 }
@@ -59,17 +59,17 @@ fn is_stopped(plugin: &PluginView) -> bool {
 type VersionKey = (String, Option<String>);
 
 /// Waits until everything is delivered, at most until the patience ends or the user interrupts.
-pub async fn settle(
+pub async fn await_delivered(
     world: &PlaygroundWorld,
     views: &dyn Views,
     abort: &CancellationToken,
 ) -> Result<CompletenessCheck> {
     world.is_quiet().await;
-    let truth = truth(world);
+    let truth = true_versions(world);
     let deadline = Instant::now() + PATIENCE;
     let (mut after, mut witnessed) = (0, HashSet::new());
     loop {
-        let status = views.status().await?;
+        let status = views.status_view().await?;
         after = take_witnessed(views, after, &mut witnessed).await?;
         let completeness = CompletenessCheck {
             existed: truth.len(),
@@ -84,7 +84,7 @@ pub async fn settle(
     }
 }
 
-fn truth(world: &PlaygroundWorld) -> HashSet<VersionKey> {
+fn true_versions(world: &PlaygroundWorld) -> HashSet<VersionKey> {
     let mut keys = HashSet::new();
     for (group, resource) in [("batch", "jobs"), ("", "pods"), ("", "events")] {
         for record in world.api.history(group, resource) {

@@ -69,7 +69,7 @@ impl FolderClaim {
         let marker = data.join(MARKER);
         // Checked again after reading the folder: a playground that started meanwhile created its marker
         // first.
-        if !marker.is_file() && !entries(data)?.is_empty() && !marker.is_file() {
+        if !marker.is_file() && !folder_entries(data)?.is_empty() && !marker.is_file() {
             bail!(
                 "{} holds data that is not a playground's; name an empty or new folder with --data",
                 data.display()
@@ -91,7 +91,7 @@ impl FolderClaim {
 
     /// Removes what an earlier playground left, and nothing that somebody else put there.
     pub fn clear(&self) -> Result<()> {
-        for path in entries(&self.data)?.into_iter().filter(|path| is_made(path)) {
+        for path in folder_entries(&self.data)?.into_iter().filter(|path| is_made(path)) {
             let removed =
                 if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
             removed
@@ -107,7 +107,7 @@ fn is_made(path: &Path) -> bool {
     MADE.contains(&name) || DATABASES.iter().any(|database| is_beside(database))
 }
 
-fn entries(data: &Path) -> Result<Vec<PathBuf>> {
+fn folder_entries(data: &Path) -> Result<Vec<PathBuf>> {
     let entries = std::fs::read_dir(data)
         .and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>());
     entries.with_context(|| format!("reading {}", data.display()))
@@ -116,7 +116,7 @@ fn entries(data: &Path) -> Result<Vec<PathBuf>> {
 /// Writes the manifests that a cluster gets, with the playground's own receiver.
 ///
 /// People submit under their own identity if they sign in.
-pub fn configure(data: &Path, receiver: &str, signs_in: bool) -> Result<()> {
+pub fn write_manifests(data: &Path, receiver: &str, signs_in: bool) -> Result<()> {
     let config = data.join("config");
     std::fs::create_dir_all(&config).with_context(|| format!("making {}", config.display()))?;
     let host = HOST.replace(RECEIVER, receiver).replace("rate: 50", "rate: 5000");
@@ -152,7 +152,7 @@ mod tests {
         std::fs::write(&path, "years").unwrap();
         assert!(FolderClaim::new(data.path()).err().unwrap().to_string().contains("--data"));
         assert_eq!(std::fs::read_to_string(path).unwrap(), "years");
-        assert_eq!(entries(data.path()).unwrap().len(), 1, "no marker either");
+        assert_eq!(folder_entries(data.path()).unwrap().len(), 1, "no marker either");
     }
 
     #[test]
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn the_receivers_address_and_a_key_are_in_the_settings() {
         let data = tempfile::tempdir().unwrap();
-        configure(data.path(), "http://127.0.0.1:4711", false).unwrap();
+        write_manifests(data.path(), "http://127.0.0.1:4711", false).unwrap();
         let host = std::fs::read_to_string(data.path().join("config/host.yaml")).unwrap();
         assert!(host.contains("http://127.0.0.1:4711") && !host.contains(RECEIVER));
         assert!(host.contains("signing: {key: trail") && host.contains("/trail.key\"}}"), "{host}");

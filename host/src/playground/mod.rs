@@ -20,7 +20,7 @@ use kubewitness_core::views::Views;
 use kubewitness_playground::apiserver::{ApiServer, ApiServerOptions};
 use kubewitness_playground::receiver::{self, ReceiverProgress};
 use kubewitness_playground::workload::{self, WorkloadOptions, WorkloadProgress};
-use kubewitness_watch::{ConnectOptions, connect};
+use kubewitness_watch::{ConnectOptions, connect_to_server};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -59,10 +59,10 @@ pub async fn playground(args: PlaygroundArgs) -> CommandResult {
     signals::listen(&ends).await?;
     // Folder and address are claimed before the folder is cleared: another playground may run there.
     let claim = folder::FolderClaim::new(&args.data)?;
-    let listener = controller::listen(args.listen)?;
+    let listener = controller::listen_on(args.listen)?;
     claim.clear()?;
     log_to(&args.log, &args.data.join("kubewitness.log"))?;
-    play(&args, listener, &ends.begun, &ends.abort).await
+    play_world(&args, listener, &ends.begun, &ends.abort).await
 }
 
 /// The terminal shows something else.
@@ -76,7 +76,7 @@ fn log_to(args: &LogArgs, path: &Path) -> Result<()> {
     builder.try_init().map_err(|error| anyhow::anyhow!("setting up the log: {error}"))
 }
 
-async fn play(
+async fn play_world(
     args: &PlaygroundArgs,
     listener: TcpListener,
     stop: &CancellationToken,
@@ -90,10 +90,10 @@ async fn play(
         () = stop.cancelled() => None,
     };
     let Some(controller) = controller else { return before_the_first_job(world).await };
-    summary::greet(args, controller.address, &world.people);
+    summary::print_greeting(args, controller.address, &world.people);
     // The controller could not witness versions that come and go before its first list.
     tokio::select! {
-        ready = tokio::time::timeout(FIRST_LISTS, ready(&*controller.views)) => ready.with_context(|| {
+        ready = tokio::time::timeout(FIRST_LISTS, await_ready(&*controller.views)) => ready.with_context(|| {
             format!("the controller is not ready: {}/kubewitness.log says why", args.data.display())
         })?,
         () = stop.cancelled() => {}
@@ -102,28 +102,29 @@ async fn play(
     if stop.is_cancelled() || draining.is_cancelled() {
         stop.cancel();
         draining.cancel();
-        controller.finish().await?;
+        controller.finish_draining().await?;
         return before_the_first_job(world).await;
     }
-    world.submit(args);
+    world.start_submitting(args);
     tokio::select! {
-        result = summary::show(&world, &*controller.views) => result?,
+        result = summary::show_figures(&world, &*controller.views) => result?,
         () = stop.cancelled() => {}
         () = draining.cancelled() => {}
-        () = until(args) => {}
+        () = sleep_until_end(args) => {}
         () = world.finished_jobs(args) => {}
     }
     // From here on, the whole end has a time limit.
     stop.cancel();
     world.quiet.cancel();
     note!("Comparing every version of the cluster with the journal. After a long run this takes longer.");
-    let completeness = or_overdue(abort, completeness::settle(&world, &*controller.views, abort)).await;
+    let completeness =
+        or_overdue(abort, completeness::await_delivered(&world, &*controller.views, abort)).await;
     draining.cancel();
-    controller.finish().await?;
+    controller.finish_draining().await?;
     world.finish().await?;
     let completeness =
         completeness.ok_or_else(|| anyhow!("stopped before the deliveries were counted"))??;
-    summary::farewell(&completeness, &args.data);
+    summary::print_farewell(&completeness, &args.data);
     Ok(if completeness.is_complete() { CommandEnd::Fine } else { CommandEnd::Failed })
 }
 
@@ -134,13 +135,15 @@ async fn start(
     abort: &CancellationToken,
 ) -> Result<Option<RunningController>> {
     let kubeconfig = args.data.join("kubeconfig");
-    let connection = connect(&ConnectOptions { kubeconfig: Some(kubeconfig), context: None }).await?;
+    let connection =
+        connect_to_server(&ConnectOptions { kubeconfig: Some(kubeconfig), context: None }).await?;
     let timers = ControllerTimers::of_process()?;
     let doors = match args.auth {
         Auth::None => PortalDoors::open(),
         Auth::Kubernetes => {
             let asked = AccessArgs { auth: Some(args.auth), ..AccessArgs::default() };
-            access::doors(asked, args.listen, &connection, &args.data, false, timers.answers).await?
+            access::open_portal_doors(asked, args.listen, &connection, &args.data, false, timers.answers)
+                .await?
         }
     };
     let options = ControllerOptions {
@@ -165,13 +168,13 @@ async fn before_the_first_job(world: PlaygroundWorld) -> CommandResult {
     Ok(CommandEnd::Fine)
 }
 
-async fn ready(views: &dyn Views) {
-    while views.ready().is_err() {
+async fn await_ready(views: &dyn Views) {
+    while views.check_readiness().is_err() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
-async fn until(args: &PlaygroundArgs) {
+async fn sleep_until_end(args: &PlaygroundArgs) {
     match args.duration {
         Some(duration) => tokio::time::sleep(duration.0).await,
         None => std::future::pending().await,
@@ -186,27 +189,27 @@ impl PlaygroundWorld {
     ) -> Result<Self> {
         let tasks = TaskSupervisor::new(stop.clone(), abort.clone());
         let end = CancellationToken::new();
-        let people = if args.auth == Auth::Kubernetes { people::people()? } else { Vec::new() };
+        let people = if args.auth == Auth::Kubernetes { people::make_people()? } else { Vec::new() };
         let mut options = ApiServerOptions { keep_truth: true, ..ApiServerOptions::default() };
         if !people.is_empty() {
             options = people::known_to(options, &people);
         }
         let (api, serving) = ApiServer::bind(options).await.context("starting the simulated cluster")?;
         let ending = end.clone();
-        tasks.spawn("cluster", TaskFate::Finite, async move { Ok(serving.serve(ending).await?) });
+        tasks.spawn_task("cluster", TaskFate::Finite, async move { Ok(serving.serve(ending).await?) });
         write(&args.data.join("kubeconfig"), &api.kubeconfig())?;
         if !people.is_empty() {
-            people::give_rights(&api).await?;
+            people::create_bindings(&api).await?;
         }
 
         let listener =
             TcpListener::bind("127.0.0.1:0").await.context("starting the receiver of notifications")?;
         let address = listener.local_addr().context("asking for the receiver's address")?;
-        folder::configure(&args.data, &format!("http://{address}"), !people.is_empty())?;
+        folder::write_manifests(&args.data, &format!("http://{address}"), !people.is_empty())?;
         let receiver = Arc::new(ReceiverProgress::default());
         let file = args.data.join("notifications.jsonl");
         let receiving = receiver::serve(listener, file, receiver.clone(), end.clone());
-        tasks.spawn("receiver", TaskFate::Finite, async move { Ok(receiving.await?) });
+        tasks.spawn_task("receiver", TaskFate::Finite, async move { Ok(receiving.await?) });
 
         let workload = Arc::default();
         Ok(Self {
@@ -222,7 +225,7 @@ impl PlaygroundWorld {
     }
 
     /// Begins to submit jobs and to drive them through their lives.
-    fn submit(&mut self, args: &PlaygroundArgs) {
+    fn start_submitting(&mut self, args: &PlaygroundArgs) {
         let options = WorkloadOptions {
             url: self.api.url(),
             token: Some(self.api.admin_token().to_string()),
@@ -234,7 +237,7 @@ impl PlaygroundWorld {
             ..WorkloadOptions::default()
         };
         let working = workload::run(options, self.workload.clone(), self.quiet.clone());
-        self.driving = Some(self.tasks.spawn("workload", TaskFate::Finite, async move {
+        self.driving = Some(self.tasks.spawn_task("workload", TaskFate::Finite, async move {
             working.await.context("driving the training jobs")?;
             Ok(())
         }));
@@ -258,7 +261,7 @@ impl PlaygroundWorld {
 
     async fn finish(self) -> Result<()> {
         self.end.cancel();
-        self.tasks.finish().await
+        self.tasks.await_all().await
     }
 }
 

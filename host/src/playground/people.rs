@@ -21,7 +21,7 @@ pub struct PlaygroundPerson {
 }
 
 /// Their tokens are valid as long as the playground runs.
-pub fn people() -> Result<Vec<PlaygroundPerson>> {
+pub fn make_people() -> Result<Vec<PlaygroundPerson>> {
     let tenants = TENANTS.iter().map(|(name, namespace)| (*name, format!("the namespace {namespace}")));
     let all = tenants.chain([(ADMINISTRATOR, "everything".to_owned())]);
     all.map(|(name, sees)| Ok(PlaygroundPerson { name, sees, token: random()? })).collect()
@@ -46,7 +46,7 @@ pub fn known_to(mut options: ApiServerOptions, people: &[PlaygroundPerson]) -> A
 }
 
 /// Roles of `deploy/kustomize` and `deploy/examples/submit`, bound to these people.
-pub async fn give_rights(api: &ApiServer) -> Result<()> {
+pub async fn create_bindings(api: &ApiServer) -> Result<()> {
     let watched = json!([{"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "list"]},
         {"apiGroups": [""], "resources": ["pods", "events"], "verbs": ["get", "list"]}]);
     let works = json!([{"apiGroups": ["kubewitness.dev"], "resources": ["status"], "verbs": ["get"]},

@@ -20,10 +20,10 @@ use crate::commands::{plugins_table, plural, print};
 const LIVE: Duration = Duration::from_millis(500);
 const PLAIN: Duration = Duration::from_secs(5);
 
-pub fn greet(args: &PlaygroundArgs, address: SocketAddr, people: &[PlaygroundPerson]) {
-    let (data, program) = (args.data.display(), program());
+pub fn print_greeting(args: &PlaygroundArgs, address: SocketAddr, people: &[PlaygroundPerson]) {
+    let (data, program) = (args.data.display(), program_words());
     let server = if address.port() == 8787 { String::new() } else { format!(" --server http://{address}") };
-    say(&format!(
+    print_line(&format!(
         "\
 Kubewitness playground: a simulated cluster, training jobs, three plugins. Nothing leaves this machine.
 
@@ -56,14 +56,14 @@ fn signing_in(people: &[PlaygroundPerson], address: SocketAddr) -> String {
 }
 
 /// One message with its newline. The playground continues when its reader has left.
-fn say(message: &str) {
+fn print_line(message: &str) {
     if let Err(error) = print::text(&format!("{message}\n")) {
         warn!("standard output can't be written: {error:#}");
     }
 }
 
 /// Returns the words that a person types to start this program again from their working directory.
-fn program() -> String {
+fn program_words() -> String {
     let named = std::env::args().next().unwrap_or_default();
     if !named.contains('/') {
         return "kubewitness".into();
@@ -73,26 +73,26 @@ fn program() -> String {
 }
 
 /// Shows figures until it is dropped.
-pub async fn show(world: &PlaygroundWorld, views: &dyn Views) -> Result<()> {
+pub async fn show_figures(world: &PlaygroundWorld, views: &dyn Views) -> Result<()> {
     let live = io::stdout().is_terminal();
     let started = Instant::now();
     let mut drawn = 0;
     let mut interval = tokio::time::interval(if live { LIVE } else { PLAIN });
     loop {
         interval.tick().await;
-        let status = views.status().await?;
+        let status = views.status_view().await?;
         if live {
             let text = panel(world, &status, started.elapsed());
-            redraw(drawn, &text)?;
+            redraw_text(drawn, &text)?;
             drawn = text.lines().count();
         } else {
-            say(&line(world, &status, started.elapsed()));
+            print_line(&line(world, &status, started.elapsed()));
         }
     }
 }
 
 /// Overwrites the previous text line by line, so that nothing flickers.
-fn redraw(drawn: usize, text: &str) -> Result<()> {
+fn redraw_text(drawn: usize, text: &str) -> Result<()> {
     let mut frame = String::new();
     if drawn > 0 {
         frame.push_str(&format!("\x1b[{drawn}A"));
@@ -101,7 +101,7 @@ fn redraw(drawn: usize, text: &str) -> Result<()> {
         frame.push_str(&format!("{line}\x1b[K\n"));
     }
     frame.push_str("\x1b[J");
-    print::drawing(&frame)
+    print::print_unfiltered(&frame)
 }
 
 fn cluster(world: &PlaygroundWorld) -> String {
@@ -145,8 +145,8 @@ fn line(world: &PlaygroundWorld, status: &StatusView, elapsed: Duration) -> Stri
     )
 }
 
-pub fn farewell(completeness: &CompletenessCheck, data: &Path) {
-    say(&format!(
+pub fn print_farewell(completeness: &CompletenessCheck, data: &Path) {
+    print_line(&format!(
         "\nThe cluster had {} versions of Jobs, Pods and Events (deletions counted); the journal has {} of them.\n\n{}\n\
          {} notifications were received.",
         completeness.existed,
@@ -155,10 +155,10 @@ pub fn farewell(completeness: &CompletenessCheck, data: &Path) {
         completeness.notifications
     ));
     if completeness.is_complete() {
-        say("Complete: every version was witnessed, and every plugin was handed each of its states.");
-    } else if let Some(plugin) = completeness.stopped().next() {
+        print_line("Complete: every version was witnessed, and every plugin was handed each of its states.");
+    } else if let Some(plugin) = completeness.stopped_plugins().next() {
         let name = &plugin.name;
-        say(&match plugin.paused {
+        print_line(&match plugin.paused {
             Some(_) => format!("NOT complete: {name} is paused, so it was not handed what came since."),
             None => {
                 format!("NOT complete: {name} does not run. {}/kubewitness.log says why.", data.display())
@@ -166,16 +166,16 @@ pub fn farewell(completeness: &CompletenessCheck, data: &Path) {
         });
     } else if let Some(plugin) = completeness.plugins.iter().find(|plugin| plugin.dead > 0) {
         let (name, dead) = (&plugin.name, plugin.dead);
-        say(&format!("NOT complete: {name} has dead letters that were not delivered: {dead}."));
+        print_line(&format!("NOT complete: {name} has dead letters that were not delivered: {dead}."));
     } else {
-        say(&format!(
+        print_line(&format!(
             "NOT complete: the figures above show what is missing; {}/kubewitness.log says why.",
             data.display()
         ));
     }
-    say(&format!(
+    print_line(&format!(
         "\nProve it again: {program} journal verify --data {data}\n                {program} audit verify {data}/audit/trail.jsonl --key {data}/{PUBLIC_KEY}",
-        program = program(),
+        program = program_words(),
         data = data.display()
     ));
 }

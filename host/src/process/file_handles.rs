@@ -16,11 +16,11 @@ const PORTAL: (u64, u64) = (4, 5);
 
 /// Limits for the portal and for the health port that leave the reserve free.
 pub fn for_clients() -> (ListenerBounds, ListenerBounds) {
-    let limit = raise().unwrap_or_else(|error| {
-        warn!("{error:#}; going on with {} file handles", shown(soft()));
-        soft()
+    let limit = raise_limit().unwrap_or_else(|error| {
+        warn!("{error:#}; going on with {} file handles", shown(soft_limit()));
+        soft_limit()
     });
-    let (portal, health) = share(limit);
+    let (portal, health) = share_handles(limit);
     if portal.connections < ListenerBounds::PORTAL.connections
         || health.connections < ListenerBounds::HEALTH.connections
     {
@@ -42,20 +42,20 @@ pub fn for_clients() -> (ListenerBounds, ListenerBounds) {
     (portal, health)
 }
 
-fn share(limit: Option<u64>) -> (ListenerBounds, ListenerBounds) {
+fn share_handles(limit: Option<u64>) -> (ListenerBounds, ListenerBounds) {
     let free = limit.unwrap_or(u64::MAX).saturating_sub(RESERVE);
     let portal = free / PORTAL.1 * PORTAL.0;
-    (capped(ListenerBounds::PORTAL, portal), capped(ListenerBounds::HEALTH, free - portal))
+    (cap_bounds(ListenerBounds::PORTAL, portal), cap_bounds(ListenerBounds::HEALTH, free - portal))
 }
 
-fn capped(bounds: ListenerBounds, handles: u64) -> ListenerBounds {
+fn cap_bounds(bounds: ListenerBounds, handles: u64) -> ListenerBounds {
     let handles = usize::try_from(handles).unwrap_or(usize::MAX).saturating_sub(ListenerBounds::SPARE);
     let connections = bounds.connections.min(handles).max(FEWEST);
     ListenerBounds { connections, of_one_peer: bounds.of_one_peer.min(connections), ..bounds }
 }
 
 /// The soft limit exists for programs that use `select`; the hard one applies here.
-fn raise() -> Result<Option<u64>> {
+fn raise_limit() -> Result<Option<u64>> {
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
         let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
@@ -64,7 +64,7 @@ fn raise() -> Result<Option<u64>> {
     Ok(limit.maximum)
 }
 
-fn soft() -> Option<u64> {
+fn soft_limit() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
@@ -79,10 +79,10 @@ mod tests {
     #[test]
     fn clients_have_what_the_reserve_leaves() {
         for limit in [None, Some(1 << 20), Some(4096)] {
-            assert_eq!(share(limit), (ListenerBounds::PORTAL, ListenerBounds::HEALTH), "{limit:?}");
+            assert_eq!(share_handles(limit), (ListenerBounds::PORTAL, ListenerBounds::HEALTH), "{limit:?}");
         }
         for limit in 416..2000 {
-            let (portal, health) = share(Some(limit));
+            let (portal, health) = share_handles(Some(limit));
             let all = portal.connections + health.connections + 2 * ListenerBounds::SPARE;
             assert!(all as u64 <= limit - RESERVE, "{limit}: {all} connections");
             assert!(portal.connections > 2 * health.connections && health.of_one_peer >= FEWEST, "{limit}");
@@ -91,13 +91,13 @@ mod tests {
 
     #[test]
     fn where_there_is_nothing_to_share_a_probe_still_finds_a_place() {
-        let (portal, health) = share(Some(64));
+        let (portal, health) = share_handles(Some(64));
         assert_eq!((portal.connections, health.connections), (FEWEST, FEWEST));
     }
 
     #[test]
     fn the_soft_limit_becomes_the_hard_one() {
-        assert_eq!(raise().unwrap(), soft());
-        assert_eq!(soft(), getrlimit(Resource::Nofile).maximum);
+        assert_eq!(raise_limit().unwrap(), soft_limit());
+        assert_eq!(soft_limit(), getrlimit(Resource::Nofile).maximum);
     }
 }

@@ -15,7 +15,7 @@ const FOLDER_LOCK: &str = "lock";
 /// in a file has its own lock; replicas with a journal on a server need this one.
 pub async fn lock_folder(data: &Path) -> Result<File> {
     let path = data.join(FOLDER_LOCK);
-    let locked = files::within(data, files::ANSWER, move || {
+    let locked = files::run_within_limit(data, files::ANSWER, move || {
         let mut options = OpenOptions::new();
         let file = files::open(&path, options.write(true).create(true).truncate(false).mode(0o600))?;
         Ok((file.try_lock(), file))

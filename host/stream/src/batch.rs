@@ -62,7 +62,7 @@ impl<'a> BatchBuilder<'a> {
     }
 
     /// Takes a message. Returns `true` if the collected states must be written first.
-    pub async fn takes(&mut self, place: usize, message: &Message) -> Result<bool, ServerAway> {
+    pub async fn take_message(&mut self, place: usize, message: &Message) -> Result<bool, ServerAway> {
         let is_authentic = self.session.is_authentic(message);
         let lane = &mut self.session.lanes[place];
         let Ok(info) = message.info() else { return Ok(false) };
@@ -78,23 +78,23 @@ impl<'a> BatchBuilder<'a> {
         };
         let whole = taken.and_then(|whole| {
             let Some((stood, state, document)) = whole else { return Ok(None) };
-            self.session.expected(partition).check(&stood, &state, &document)?;
+            self.session.expected_states(partition).check(&stood, &state, &document)?;
             Ok(Some((StateArrival { partition, sequence, stood, state }, document)))
         });
         match whole {
             Ok(Some((arrival, document))) if *arrival.state.object.kind == *self.kind => {
-                self.offer(place, arrival, document).await
+                self.offer_arrival(place, arrival, document).await
             }
             Ok(Some((arrival, _))) => {
                 let kind = arrival.state.object.kind.clone();
                 self.refuse_a_wrong_setting(&kind)?;
                 let why = format!("its object is of the kind {kind}, and the source has {}", self.kind);
-                self.poison(partition, sequence, &message.payload, &why);
+                self.keep_poison(partition, sequence, &message.payload, &why);
                 Ok(false)
             }
             Ok(None) => Ok(false),
             Err(garbled) => {
-                self.poison(partition, sequence, &message.payload, &garbled.0);
+                self.keep_poison(partition, sequence, &message.payload, &garbled.0);
                 Ok(false)
             }
         }
@@ -103,18 +103,18 @@ impl<'a> BatchBuilder<'a> {
     /// A state of another kind shows wrong settings if the carrier has certainly sent it, or if it is the
     /// first one. Otherwise somebody else published it.
     fn refuse_a_wrong_setting(&self, kind: &str) -> Result<(), ServerAway> {
-        if !self.session.has_key() && !self.intake.places().of.is_empty() {
+        if !self.session.has_key() && !self.intake.reader_positions().of.is_empty() {
             return Ok(());
         }
         let what = format!("`{}` has objects of the kind {kind}", self.session.source());
         let why = format!("the settings say {}: write `kind: {kind}`", self.kind);
-        Err(self.session.away(&what, why))
+        Err(self.session.server_away(&what, why))
     }
 
-    fn poison(&mut self, partition: u32, sequence: u64, raw: &Bytes, error: &str) {
+    fn keep_poison(&mut self, partition: u32, sequence: u64, raw: &Bytes, error: &str) {
         self.intake.is_read_through(partition, sequence);
         let (now_ms, age) = (self.clock.now_ms(), self.poison.age());
-        match self.poison.keep(raw, error, now_ms, age) {
+        match self.poison.keep_message(raw, error, now_ms, age) {
             Some(poison) => {
                 self.batch.bytes += poison.raw.len();
                 self.batch.append.poison.push(poison);
@@ -130,25 +130,28 @@ impl<'a> BatchBuilder<'a> {
             |(place, lane): (usize, &PartitionLane)| Some((lane.stash.as_ref()?.0.sequence, place));
         let Some((_, place)) = waiting.filter_map(sequence).min() else { return Ok(false) };
         let Some((arrival, document)) = self.session.lanes[place].stash.take() else { return Ok(false) };
-        self.offer(place, arrival, document).await
+        self.offer_arrival(place, arrival, document).await
     }
 
-    async fn offer(
+    async fn offer_arrival(
         &mut self,
         place: usize,
         arrival: StateArrival,
         document: Bytes,
     ) -> Result<bool, ServerAway> {
         // An append has one epoch.
-        let begins = arrival.state.epoch > self.intake.epoch() && !self.is_empty();
-        let taken =
-            if begins { ArrivalAction::Waits } else { self.intake.offer(&arrival, self.clock.now_ms()) };
+        let begins = arrival.state.epoch > self.intake.current_epoch() && !self.is_empty();
+        let taken = if begins {
+            ArrivalAction::Waits
+        } else {
+            self.intake.offer_arrival(&arrival, self.clock.now_ms())
+        };
         match taken {
             ArrivalAction::New(gap) => {
                 self.batch.append.gaps.extend(gap.map(|gap| *gap));
                 self.batch.bytes += document.len();
                 self.batch.late.push(arrival.state.late);
-                self.batch.append.states.push(WitnessedState::elsewhere(arrival.state, document));
+                self.batch.append.states.push(WitnessedState::from_other_journal(arrival.state, document));
             }
             ArrivalAction::Over(gap) => self.batch.append.gaps.push(*gap),
             // The carrier's claim names its journal. A message from a journal without a claim was published
@@ -157,12 +160,12 @@ impl<'a> BatchBuilder<'a> {
                 let StateArrival { partition, sequence, stood, .. } = arrival;
                 let why =
                     format!("it comes from the journal `{}`, which does not carry to the stream", stood.line);
-                self.poison(partition, sequence, &document, &why);
+                self.keep_poison(partition, sequence, &document, &why);
             }
             ArrivalAction::Foreign => {
                 let why = "empty the data folder of this controller, so that it begins with the new journal";
                 let what = "it carries a new journal, in an epoch that has ended here";
-                return Err(self.session.away(what, why));
+                return Err(self.session.server_away(what, why));
             }
             ArrivalAction::Repeat => self.batch.repeats += 1,
             ArrivalAction::Hole => {

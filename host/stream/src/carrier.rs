@@ -6,14 +6,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use kubewitness_core::ports::{Backlog, DocumentReader, JournalError, PluginProgress};
-use kubewitness_core::stream::{CarrierCandidate, CarrierClaim, CarrierStart, pack};
+use kubewitness_core::stream::{CarrierCandidate, CarrierClaim, CarrierStart, pack_state};
 use kubewitness_core::{Seq, State};
 use thiserror::Error;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::claims::{LapseWatch, ONE_COPY, RENEW, ServerClaims};
-use crate::message::parts;
+use crate::message::split_into_parts;
 use crate::progress::{CarrierProgress, new_name};
 use crate::publisher::StreamPublisher;
 use crate::server::{ServerAway, StreamServer};
@@ -48,17 +48,17 @@ impl CarrierHandle {
         &self.name
     }
 
-    pub fn view(&self) -> CarrierSnapshot {
-        self.lock().clone()
+    pub fn current_snapshot(&self) -> CarrierSnapshot {
+        self.lock_snapshot().clone()
     }
 
-    fn lock(&self) -> MutexGuard<'_, CarrierSnapshot> {
+    fn lock_snapshot(&self) -> MutexGuard<'_, CarrierSnapshot> {
         self.snapshot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sets the condition, and logs it unless it is the same as before.
     fn set_condition(&self, condition: Option<String>) {
-        let held = std::mem::replace(&mut self.lock().condition, condition.clone());
+        let held = std::mem::replace(&mut self.lock_snapshot().condition, condition.clone());
         match condition {
             Some(condition) if held.as_ref() != Some(&condition) => {
                 tracing::warn!(stream = &*self.name, "{condition}");
@@ -110,8 +110,8 @@ impl StreamCarrier {
     pub async fn run(mut self, stop: CancellationToken) -> Result<(), JournalError> {
         let mut pause = FIRST_PAUSE;
         loop {
-            let before = self.handle.view().cursor;
-            let why = match self.session(&stop).await {
+            let before = self.handle.current_snapshot().cursor;
+            let why = match self.run_session(&stop).await {
                 Ok(()) => return Ok(()),
                 Err(CarrierFault::Away(away)) => away.to_string(),
                 Err(CarrierFault::Journal(JournalError::Unavailable(why))) => {
@@ -120,7 +120,7 @@ impl StreamCarrier {
                 Err(CarrierFault::Journal(fatal)) => return Err(fatal),
             };
             self.handle.set_condition(Some(why));
-            if self.handle.view().cursor > before {
+            if self.handle.current_snapshot().cursor > before {
                 pause = FIRST_PAUSE;
             }
             if stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
@@ -131,7 +131,7 @@ impl StreamCarrier {
     }
 
     /// Runs over one connection, until something becomes unavailable or the stop.
-    async fn session(&mut self, stop: &CancellationToken) -> Result<(), CarrierFault> {
+    async fn run_session(&mut self, stop: &CancellationToken) -> Result<(), CarrierFault> {
         let Some(connection) = stop.run_until_cancelled(self.open()).await else { return Ok(()) };
         let mut connection = connection?;
         let late = async {
@@ -139,39 +139,39 @@ impl StreamCarrier {
             tokio::time::sleep(GRACE).await;
         };
         tokio::select! {
-            ended = self.carry(&mut connection, stop) => ended,
+            ended = self.carry_states(&mut connection, stop) => ended,
             () = late => Ok(()),
         }
     }
 
     async fn open(&mut self) -> Result<CarrierConnection, CarrierFault> {
         let mut kept = CarrierProgress::load(&self.backlog, &self.server.spec).await?;
-        self.show(&kept.progress);
+        self.show_progress(&kept.progress);
         let publisher = StreamPublisher::new(&self.server).await?;
-        let claim = self.claim(&mut kept, &publisher).await?;
-        self.go_back(&mut kept, &publisher).await?;
+        let claim = self.claim_stream(&mut kept, &publisher).await?;
+        self.send_lost_again(&mut kept, &publisher).await?;
         self.handle.set_condition(None);
         Ok(CarrierConnection { kept, publisher, claim })
     }
 
-    async fn carry(
+    async fn carry_states(
         &self,
         connection: &mut CarrierConnection,
         stop: &CancellationToken,
     ) -> Result<(), CarrierFault> {
         let CarrierConnection { kept, publisher, claim } = connection;
-        let mut newest = self.backlog.newest();
+        let mut newest = self.backlog.newest_position();
         let mut looked = Instant::now();
         loop {
             if looked.elapsed() > LOOK {
                 looked = Instant::now();
-                self.look(kept, publisher).await?;
+                self.check_stream(kept, publisher).await?;
             }
-            claim.renew().await?;
+            claim.renew_in_time().await?;
             let cursor = kept.progress.cursor;
             let news = async { newest.wait_for(|newest| *newest > cursor).await.map(drop) };
             let Some(news) = stop.run_until_cancelled(timeout(RENEW, news)).await else {
-                return Ok(claim.give_up(cursor).await?);
+                return Ok(claim.release_claim(cursor).await?);
             };
             let Ok(news) = news else { continue };
             if news.is_err() {
@@ -179,30 +179,30 @@ impl StreamCarrier {
             }
             let states = self.backlog.read(cursor, PAGE).await?;
             let Some(last) = states.last().map(|state| state.seq) else { continue };
-            let carried: Vec<_> = states.iter().filter(|state| kept.wants(state)).collect();
+            let carried: Vec<_> = states.iter().filter(|state| kept.carries_state(state)).collect();
             let sent = self.send(publisher, kept, claim, &carried).await;
-            let (there, settled) = publisher.settle().await;
+            let (there, settled) = publisher.await_acknowledged().await;
             let all = sent.is_ok() && settled.is_ok();
             let through = if all { last } else { carried[..there].last().map_or(cursor, |state| state.seq) };
             if there > 0 {
-                kept.acked.add(publisher.newest(), through);
+                kept.acked.add(publisher.newest_acknowledged(), through);
             }
             kept.add(&carried[..there], through).await?;
-            self.show(&kept.progress);
+            self.show_progress(&kept.progress);
             sent?;
             settled?;
         }
     }
 
     /// Claims the stream for this process and this journal. The claim comes before the first state.
-    async fn claim(
+    async fn claim_stream(
         &mut self,
         kept: &mut CarrierProgress,
         publisher: &StreamPublisher,
     ) -> Result<HeldClaim, CarrierFault> {
         let claims = ServerClaims::open(&self.server, publisher.context()).await?;
         let StreamServer { spec, instance, .. } = &self.server;
-        let found = claims.carrier().await?;
+        let found = claims.carrier_claim().await?;
         let sequence = found.as_ref().map_or(0, |(_, sequence)| *sequence);
         let found = found.map(|(found, _)| found);
         let candidate = CarrierCandidate {
@@ -214,10 +214,10 @@ impl StreamCarrier {
         };
         let begun = match candidate.start(found.as_ref(), self.lapse.has_lapsed(sequence)) {
             CarrierStart::Continue => None,
-            CarrierStart::BeginLine => Some(kept.lineage.begin(new_name(), kept.progress.cursor)),
+            CarrierStart::BeginLine => Some(kept.lineage.begin_line(new_name(), kept.progress.cursor)),
             CarrierStart::HeldByInstance => {
                 let what = "another process carries this journal to it, or a copy of it";
-                return Err(self.server.away(what, ONE_COPY).into());
+                return Err(self.server.server_away(what, ONE_COPY).into());
             }
             CarrierStart::HeldByJournal => {
                 let why = format!(
@@ -225,22 +225,22 @@ impl StreamCarrier {
                      good, write `takeOver: {0}` here",
                     found.map(|found| found.line).unwrap_or_default()
                 );
-                return Err(self.server.away("another journal carries to it", why).into());
+                return Err(self.server.server_away("another journal carries to it", why).into());
             }
         };
         let lineage = begun.as_ref().unwrap_or(&kept.lineage);
         let is = CarrierClaim {
-            line: lineage.line().clone(),
-            former: lineage.former().cloned().collect(),
+            line: lineage.current_line().clone(),
+            former: lineage.former_lines().cloned().collect(),
             sources: spec.carry.clone(),
             position: kept.progress.cursor,
             instance: Some(instance.clone()),
         };
-        let sequence = claims.carry(&is, sequence).await?;
+        let sequence = claims.put_carrier_claim(&is, sequence).await?;
         if let Some(lineage) = begun {
             tracing::info!(
                 stream = spec.name,
-                line = &**lineage.line(),
+                line = &**lineage.current_line(),
                 "states are carried in a new line: it is not known how far the process before this one came"
             );
             // If the process is killed before this save, the claim still has the former line.
@@ -250,36 +250,36 @@ impl StreamCarrier {
     }
 
     /// Sends states again that the server acknowledged and no longer has.
-    async fn go_back(
+    async fn send_lost_again(
         &self,
         kept: &mut CarrierProgress,
         publisher: &StreamPublisher,
     ) -> Result<(), JournalError> {
         let (made, last) = publisher.stream_identity();
         let Some(position) = kept.acked.compare_stream(&made, last) else { return Ok(()) };
-        let states = kept.go_back(position).await?;
+        let states = kept.move_back_to(position).await?;
         tracing::warn!(
             stream = self.server.spec.name,
             states,
             "the stream's server has lost states that it had acknowledged: they are sent again"
         );
-        self.show(&kept.progress);
+        self.show_progress(&kept.progress);
         Ok(())
     }
 
     /// Checks the stream. Messages that were read can't be forgotten any more. The check also finds a server
     /// that is away, or that forgot messages, while nothing has to be sent.
-    async fn look(
+    async fn check_stream(
         &self,
         kept: &mut CarrierProgress,
         publisher: &mut StreamPublisher,
     ) -> Result<(), ServerAway> {
-        let first = publisher.look().await?;
+        let first = publisher.check_stream().await?;
         let (made, last) = publisher.stream_identity();
         if kept.acked.clone().compare_stream(&made, last).is_some() {
             return Err(self
                 .server
-                .away("its server has lost what it had acknowledged", "the carrier connects again"));
+                .server_away("its server has lost what it had acknowledged", "the carrier connects again"));
         }
         kept.acked.read_below(first);
         Ok(())
@@ -296,15 +296,15 @@ impl StreamCarrier {
         let mut before: BTreeMap<(&str, u32), Seq> = BTreeMap::new();
         for state in states {
             // Large documents on a slow network take longer than a claim is valid.
-            claim.renew().await?;
-            let partition = kept.partition(state);
+            claim.renew_in_time().await?;
+            let partition = kept.partition_of(state);
             let held = before.entry((&state.source, partition));
-            let held = held.or_insert_with(|| kept.before(&state.source, partition));
+            let held = held.or_insert_with(|| kept.previous_position(&state.source, partition));
             let stood = kept.lineage.journal_position(state.seq, std::mem::replace(held, state.seq));
-            let document = self.documents.document(state.seq).await?.unwrap_or_default();
-            let packed = pack(state, &document);
-            let subject = self.server.subject(&state.source, partition);
-            let parts = parts(&state.source, &stood, &packed, publisher.max_payload());
+            let document = self.documents.document_at(state.seq).await?.unwrap_or_default();
+            let packed = pack_state(state, &document);
+            let subject = self.server.state_subject(&state.source, partition);
+            let parts = split_into_parts(&state.source, &stood, &packed, publisher.max_payload());
             let last = parts.len() - 1;
             for (index, part) in parts.into_iter().enumerate() {
                 publisher.send(subject.clone(), part, index == last).await?;
@@ -313,8 +313,8 @@ impl StreamCarrier {
         Ok(())
     }
 
-    fn show(&self, progress: &PluginProgress) {
-        let mut snapshot = self.handle.lock();
+    fn show_progress(&self, progress: &PluginProgress) {
+        let mut snapshot = self.handle.lock_snapshot();
         (snapshot.cursor, snapshot.carried) = (progress.cursor, progress.delivered);
     }
 }
@@ -329,17 +329,17 @@ struct HeldClaim {
 
 impl HeldClaim {
     /// Renews the claim in time. Fails if another process has the stream.
-    async fn renew(&mut self) -> Result<(), ServerAway> {
+    async fn renew_in_time(&mut self) -> Result<(), ServerAway> {
         if self.renewed.elapsed() > RENEW {
-            self.sequence = self.claims.carry(&self.is, self.sequence).await?;
+            self.sequence = self.claims.put_carrier_claim(&self.is, self.sequence).await?;
             self.renewed = Instant::now();
         }
         Ok(())
     }
 
     /// Records that nothing above the position was sent, so that another process can continue at once.
-    async fn give_up(&mut self, position: Seq) -> Result<(), ServerAway> {
+    async fn release_claim(&mut self, position: Seq) -> Result<(), ServerAway> {
         (self.is.position, self.is.instance) = (position, None);
-        self.claims.carry(&self.is, self.sequence).await.map(drop)
+        self.claims.put_carrier_claim(&self.is, self.sequence).await.map(drop)
     }
 }

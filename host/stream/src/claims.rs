@@ -99,15 +99,16 @@ impl ServerClaims {
     pub async fn open(server: &StreamServer, context: &Context) -> Result<Self, ServerAway> {
         let config = Config {
             name: format!("{}_claims", server.name()),
-            subjects: vec![server.claim("readers.>"), server.claim("carrier")],
+            subjects: vec![server.claim_subject("readers.>"), server.claim_subject("carrier")],
             max_messages_per_subject: 1,
             storage: StorageType::File,
             num_replicas: server.spec.replicas as usize,
             ..Config::default()
         };
         let stream = context.get_or_create_stream(config).await;
-        let stream = stream
-            .map_err(|error| server.away("its carrier and readers can't be read from its server", error))?;
+        let stream = stream.map_err(|error| {
+            server.server_away("its carrier and readers can't be read from its server", error)
+        })?;
         Ok(Self { server: server.clone(), context: context.clone(), stream })
     }
 
@@ -120,21 +121,22 @@ impl ServerClaims {
             }
             Err(error) if matches!(error.kind(), RawMessageErrorKind::NoMessageFound) => Ok(None),
             Err(error) => {
-                Err(self.server.away("its carrier and readers can't be read from its server", error))
+                Err(self.server.server_away("its carrier and readers can't be read from its server", error))
             }
         }
     }
 
     /// Writes a claim only if the found one is still there.
-    async fn put(
+    async fn put_claim(
         &self,
         subject: String,
         text: String,
         instance: Option<&str>,
         found: u64,
     ) -> Result<u64, ServerAway> {
-        let failed =
-            |error: String| self.server.away("its carrier and readers can't be written to its server", error);
+        let failed = |error: String| {
+            self.server.server_away("its carrier and readers can't be written to its server", error)
+        };
         let mut claim = PublishMessage::build().payload(text.into());
         if let Some(instance) = instance {
             claim = claim.header(INSTANCE, instance);
@@ -159,7 +161,7 @@ impl ServerClaims {
             refused = refused.or(why);
         }
         match refused {
-            Some(why) => Err(self.server.away("another controller reads it", why)),
+            Some(why) => Err(self.server.server_away("another controller reads it", why)),
             None => Ok(()),
         }
     }
@@ -179,7 +181,7 @@ impl ServerClaims {
         let candidate = ReaderCandidate { reader, instance, take_over };
         Ok(match candidate.start(found.as_ref(), lapse.has_lapsed(sequence)) {
             ReaderStart::Read => {
-                *number = self.put(subject, reader.clone(), Some(instance), sequence).await?;
+                *number = self.put_claim(subject, reader.clone(), Some(instance), sequence).await?;
                 None
             }
             ReaderStart::HeldByInstance => Some(format!(
@@ -195,33 +197,39 @@ impl ServerClaims {
     }
 
     /// Fails if another reader has taken over the partition.
-    pub async fn renew(&self, claim: &mut PartitionClaim) -> Result<(), ServerAway> {
+    pub async fn renew_partition(&self, claim: &mut PartitionClaim) -> Result<(), ServerAway> {
         let subject = self.partition_subject(&claim.source, claim.partition);
         let (text, instance) = (claim.reader.clone(), Some(&*self.server.instance));
-        claim.sequence = self.put(subject, text, instance, claim.sequence).await?;
+        claim.sequence = self.put_claim(subject, text, instance, claim.sequence).await?;
         Ok(())
     }
 
     /// Lets another process of this reader begin at once.
-    pub async fn give_up(&self, claim: &PartitionClaim) -> Result<(), ServerAway> {
+    pub async fn release_partition(&self, claim: &PartitionClaim) -> Result<(), ServerAway> {
         let subject = self.partition_subject(&claim.source, claim.partition);
-        self.put(subject, claim.reader.clone(), None, claim.sequence).await.map(drop)
+        self.put_claim(subject, claim.reader.clone(), None, claim.sequence).await.map(drop)
     }
 
     fn partition_subject(&self, source: &str, partition: u32) -> String {
-        self.server.claim(&format!("readers.{source}.{partition}"))
+        self.server.claim_subject(&format!("readers.{source}.{partition}"))
     }
 
     /// The claim of the carrier; `None` before the first one.
-    pub async fn carrier(&self) -> Result<Option<(CarrierClaim, u64)>, ServerAway> {
-        let found = self.find(&self.server.claim("carrier")).await?;
+    pub async fn carrier_claim(&self) -> Result<Option<(CarrierClaim, u64)>, ServerAway> {
+        let found = self.find(&self.server.claim_subject("carrier")).await?;
         Ok(found.and_then(|FoundClaim { text, instance, sequence }| {
             Some((parse_carrier(&text, instance)?, sequence))
         }))
     }
 
-    pub async fn carry(&self, claim: &CarrierClaim, found: u64) -> Result<u64, ServerAway> {
-        self.put(self.server.claim("carrier"), carrier_text(claim), claim.instance.as_deref(), found).await
+    pub async fn put_carrier_claim(&self, claim: &CarrierClaim, found: u64) -> Result<u64, ServerAway> {
+        self.put_claim(
+            self.server.claim_subject("carrier"),
+            carrier_text(claim),
+            claim.instance.as_deref(),
+            found,
+        )
+        .await
     }
 }
 

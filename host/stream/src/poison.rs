@@ -23,7 +23,7 @@ pub(crate) struct PoisonKeeper {
 
 impl Default for PoisonKeeper {
     fn default() -> Self {
-        Self { began: Instant::now(), kept: TokenBucket::within(KEPT), passed: 0 }
+        Self { began: Instant::now(), kept: TokenBucket::within_quota(KEPT), passed: 0 }
     }
 }
 
@@ -33,18 +33,18 @@ impl PoisonKeeper {
     }
 
     /// `None` if too many arrived: this one is only counted. `now` is a time that never decreases.
-    pub fn keep(
+    pub fn keep_message(
         &mut self,
         raw: &Bytes,
         error: &str,
         observed_ms: u64,
         now: Duration,
     ) -> Option<PoisonMessage> {
-        if self.kept.available(now) == 0 {
+        if self.kept.available_tokens(now) == 0 {
             self.passed += 1;
             return None;
         }
-        self.kept.spend(1, now);
+        self.kept.spend_tokens(1, now);
         let mut error = error.to_owned();
         let passed = std::mem::take(&mut self.passed);
         if passed > 0 {
@@ -69,7 +69,7 @@ mod tests {
     fn few_messages_are_kept_and_the_others_are_counted() {
         let mut keeper = PoisonKeeper::default();
         let raw = Bytes::from(vec![b'a'; KEPT_BYTES + 1]);
-        let mut keep = |at: u64| keeper.keep(&raw, "it is none", 7, Duration::from_secs(at));
+        let mut keep = |at: u64| keeper.keep_message(&raw, "it is none", 7, Duration::from_secs(at));
         let first = keep(0).unwrap();
         assert_eq!(first.raw.len(), KEPT_BYTES);
         assert!(first.error.ends_with("it has 4097 bytes, and its beginning is kept"), "{}", first.error);

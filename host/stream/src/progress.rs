@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use kubewitness_core::config::StreamSpec;
 use kubewitness_core::ports::{Backlog, JournalError, KvWrite, PluginProgress, ProgressSave, SourceStart};
-use kubewitness_core::stream::{JournalLineage, partition};
+use kubewitness_core::stream::{JournalLineage, partition_of};
 use kubewitness_core::{Seq, State};
 
 use crate::acknowledged::AckTracker;
@@ -45,9 +45,9 @@ impl CarrierProgress {
     /// Loads the progress. A newly carried source begins here; a source that is no longer carried ends here.
     pub async fn load(backlog: &Arc<dyn Backlog>, spec: &StreamSpec) -> Result<Self, JournalError> {
         let (backlog, name) = (backlog.clone(), progress_name(&spec.name));
-        backlog.settle().await?;
-        let found = backlog.progress(&name).await?;
-        let kv: HashMap<_, _> = backlog.kv(&name).await?.into_iter().collect();
+        backlog.await_earlier_writes().await?;
+        let found = backlog.plugin_progress(&name).await?;
+        let kv: HashMap<_, _> = backlog.plugin_kv(&name).await?.into_iter().collect();
         let text = |value: &Vec<u8>| String::from_utf8_lossy(value).into_owned();
         let lineage = kv.get(LINE).map(|lines| JournalLineage::parse(&text(lines))).transpose();
         let lineage = lineage.map_err(|error| JournalError::Fatal(format!("`{name}` in `kv`: {error}")))?;
@@ -58,7 +58,7 @@ impl CarrierProgress {
         };
         let before = kv.iter().filter_map(entry).collect();
         let is_new = found.is_none() || lineage.is_none();
-        let progress = subscribed(found.clone().unwrap_or_default(), &spec.carry);
+        let progress = subscribe_sources(found.clone().unwrap_or_default(), &spec.carry);
         let lineage = lineage.unwrap_or_else(|| JournalLineage::new(new_name()));
         let partitions = spec.partitions;
         let kept = Self { backlog, name, partitions, progress, lineage, is_new, acked, before };
@@ -68,17 +68,17 @@ impl CarrierProgress {
         Ok(kept)
     }
 
-    pub fn wants(&self, state: &State) -> bool {
-        self.progress.sources.iter().any(|start| start.until.is_none() && start.covers(state))
+    pub fn carries_state(&self, state: &State) -> bool {
+        self.progress.sources.iter().any(|start| start.until.is_none() && start.covers_state(state))
     }
 
-    pub fn partition(&self, state: &State) -> u32 {
-        partition(&state.object, self.partitions)
+    pub fn partition_of(&self, state: &State) -> u32 {
+        partition_of(&state.object, self.partitions)
     }
 
     /// The position of the previous state in the partition. Readers lack the states before a source's
     /// beginning, and learn of them as a gap.
-    pub fn before(&self, source: &Arc<str>, partition: u32) -> Seq {
+    pub fn previous_position(&self, source: &Arc<str>, partition: u32) -> Seq {
         let begins = self.progress.sources.iter().filter(|start| start.source == *source);
         let begins = begins.map(|start| start.after).max().unwrap_or_default();
         self.before.get(&(source.clone(), partition)).copied().unwrap_or_default().max(begins)
@@ -86,8 +86,10 @@ impl CarrierProgress {
 
     /// Records that the server has everything up to `through`. `states` are the carried ones.
     pub async fn add(&mut self, states: &[&Arc<State>], through: Seq) -> Result<(), JournalError> {
-        let last: BTreeMap<_, _> =
-            states.iter().map(|state| ((state.source.clone(), self.partition(state)), state.seq)).collect();
+        let last: BTreeMap<_, _> = states
+            .iter()
+            .map(|state| ((state.source.clone(), self.partition_of(state)), state.seq))
+            .collect();
         let mut kv: Vec<_> = last.iter().map(|(of, seq)| before_write(of, Some(*seq))).collect();
         kv.push(self.acked_write());
         self.progress.cursor = through;
@@ -98,7 +100,7 @@ impl CarrierProgress {
     }
 
     /// Goes back: states after the position are carried again. Returns their number.
-    pub async fn go_back(&mut self, position: Seq) -> Result<u64, JournalError> {
+    pub async fn move_back_to(&mut self, position: Seq) -> Result<u64, JournalError> {
         let starts = self.progress.sources.iter().filter(|start| start.until.is_none());
         let sources: Vec<_> = starts.map(|start| start.source.clone()).collect();
         let cursor = self.progress.cursor;
@@ -128,9 +130,9 @@ impl CarrierProgress {
             }
             let after = through.saturating_sub(BACK as Seq);
             let mut states = self.backlog.read(after, BACK).await?;
-            states.retain(|state| state.seq <= through && self.wants(state));
+            states.retain(|state| state.seq <= through && self.carries_state(state));
             for state in states.iter().rev() {
-                stood.entry((state.source.clone(), self.partition(state))).or_insert(state.seq);
+                stood.entry((state.source.clone(), self.partition_of(state))).or_insert(state.seq);
             }
             through = after;
         }
@@ -162,7 +164,7 @@ fn before_write((source, partition): &(Arc<str>, u32), seq: Option<Seq>) -> KvWr
     KvWrite { key: format!("{source}/{partition}"), value: seq.map(|seq| seq.to_string().into_bytes()) }
 }
 
-fn subscribed(found: PluginProgress, carry: &[String]) -> PluginProgress {
+fn subscribe_sources(found: PluginProgress, carry: &[String]) -> PluginProgress {
     let mut progress = PluginProgress { retired_ms: None, ..found };
     let cursor = progress.cursor;
     for start in progress.sources.iter_mut().filter(|start| start.until.is_none()) {

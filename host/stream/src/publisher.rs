@@ -43,7 +43,7 @@ pub(crate) struct StreamPublisher {
 
 impl StreamPublisher {
     pub async fn new(server: &StreamServer) -> Result<Self, ServerAway> {
-        let keys = server.keys().await?;
+        let keys = server.message_keys().await?;
         let link = server.link_to_carry().await?;
         let last = link.stream.cached_info().state.last_sequence;
         Ok(Self {
@@ -67,14 +67,14 @@ impl StreamPublisher {
     }
 
     /// The last acknowledged number.
-    pub fn newest(&self) -> u64 {
+    pub fn newest_acknowledged(&self) -> u64 {
         self.newest
     }
 
     /// Checks the stream. Returns the number of its first message.
-    pub async fn look(&mut self) -> Result<u64, ServerAway> {
+    pub async fn check_stream(&mut self) -> Result<u64, ServerAway> {
         let info = self.link.stream.info().await;
-        let info = info.map_err(|error| self.server.away("its state can't be read", error))?;
+        let info = info.map_err(|error| self.server.server_away("its state can't be read", error))?;
         Ok(info.state.first_sequence)
     }
 
@@ -92,14 +92,14 @@ impl StreamPublisher {
         mut part: MessagePart,
         ends: bool,
     ) -> Result<(), ServerAway> {
-        part.expect(self.last);
+        part.expect_last_sequence(self.last);
         if let Some(keys) = &self.keys {
-            keys.sign(&subject, &mut part.headers, &part.body);
+            keys.sign_message(&subject, &mut part.headers, &part.body);
         }
         let bytes = part.body.len();
         let message = PublishMessage::build().payload(part.body).headers(part.headers);
         let sent = self.link.context.send_publish(subject, message).await;
-        let ack = sent.map_err(|error| self.refused(&error))?;
+        let ack = sent.map_err(|error| self.refusal_of(&error))?;
         self.last += 1;
         self.bytes += bytes;
         self.flying.push_back(PublishInFlight { ack, bytes, ends });
@@ -114,7 +114,7 @@ impl StreamPublisher {
 
     /// Waits for every message in flight. Returns how many states the server accepted since the last call,
     /// excluding those after an error.
-    pub async fn settle(&mut self) -> (usize, Result<(), ServerAway>) {
+    pub async fn await_acknowledged(&mut self) -> (usize, Result<(), ServerAway>) {
         let mut settled = Ok(());
         while !self.flying.is_empty() && settled.is_ok() {
             settled = self.await_ack().await;
@@ -128,7 +128,7 @@ impl StreamPublisher {
     async fn await_ack(&mut self) -> Result<(), ServerAway> {
         let Some(PublishInFlight { ack, bytes, ends }) = self.flying.pop_front() else { return Ok(()) };
         self.bytes -= bytes;
-        let ack = ack.into_future().boxed().await.map_err(|error| self.refused(&error))?;
+        let ack = ack.into_future().boxed().await.map_err(|error| self.refusal_of(&error))?;
         self.newest = self.newest.max(ack.sequence);
         if ack.duplicate {
             self.met = true;
@@ -141,7 +141,7 @@ impl StreamPublisher {
         Ok(())
     }
 
-    fn refused(&self, error: &PublishError) -> ServerAway {
+    fn refusal_of(&self, error: &PublishError) -> ServerAway {
         let code = |error: &PublishError| {
             let source = std::error::Error::source(error)?;
             source.downcast_ref::<async_nats::jetstream::Error>().map(|error| error.error_code())
@@ -151,17 +151,19 @@ impl StreamPublisher {
             _ if code(error) == Some(ErrorCode::STREAM_STORE_FAILED) => {
                 let most = server.spec.max_bytes.0 >> 20;
                 let why = "new states wait in the journal until its readers have read";
-                server.away(&format!("it is full ({most} MiB, or the server's disk)"), why)
+                server.server_away(&format!("it is full ({most} MiB, or the server's disk)"), why)
             }
             PublishErrorKind::WrongLastSequence => {
-                server.away("another client has written to it", "the carrier connects again")
+                server.server_away("another client has written to it", "the carrier connects again")
             }
             PublishErrorKind::TimedOut => {
-                server.away("its server does not acknowledge a message", "the carrier connects again")
+                server.server_away("its server does not acknowledge a message", "the carrier connects again")
             }
             _ => match std::error::Error::source(error) {
-                Some(source) => server.away("its server does not take it", format!("{error}: {source}")),
-                None => server.away("its server does not take it", error),
+                Some(source) => {
+                    server.server_away("its server does not take it", format!("{error}: {source}"))
+                }
+                None => server.server_away("its server does not take it", error),
             },
         }
     }

@@ -54,7 +54,7 @@ impl StreamReader {
         clock: Arc<dyn Clock>,
     ) -> Self {
         let (source, kind): (Arc<str>, _) = (source.into(), kind.to_owned());
-        let partitions = from.partitions(server.spec.partitions);
+        let partitions = from.chosen_partitions(server.spec.partitions);
         let take_over = from.take_over.clone();
         let durable = StreamIntake::new(
             source.clone(),
@@ -82,7 +82,7 @@ impl StreamReader {
 
     async fn open(&mut self) -> Result<(), ServerAway> {
         if self.session.is_none() {
-            let mut intake = self.durable.anew();
+            let mut intake = self.durable.with_positions_only();
             let take_over = self.take_over.as_deref();
             let session =
                 ReaderSession::open(&self.server, &self.source, &mut self.held, take_over, &mut intake);
@@ -95,14 +95,14 @@ impl StreamReader {
     async fn read(&mut self) -> Result<FeedItem, ServerAway> {
         self.open().await?;
         let Some((session, intake)) = &mut self.session else { return Ok(FeedItem::default()) };
-        session.renew(&mut self.held).await?;
+        session.renew_claims(&mut self.held).await?;
         let was_level = session.is_level();
         let mut builder = BatchBuilder::new(session, intake, &mut self.poison, &self.kind, &*self.clock);
         while !builder.is_full() {
             if builder.retry_stashed().await? {
                 break;
             }
-            let is_behind = builder.session.waits() || !builder.session.is_level();
+            let is_behind = builder.session.has_waiting() || !builder.session.is_level();
             let patience = match () {
                 () if !builder.is_empty() => Duration::ZERO,
                 () if is_behind => LOOK,
@@ -113,7 +113,7 @@ impl StreamReader {
                     break;
                 }
                 if is_behind || builder.session.must_compare() {
-                    builder.session.look(builder.intake).await?;
+                    builder.session.find_read_positions(builder.intake).await?;
                 }
                 if builder.session.is_level() != was_level || self.purged_at.elapsed() > PURGE {
                     break;
@@ -121,16 +121,16 @@ impl StreamReader {
                 continue;
             };
             let (place, message) = next?;
-            if builder.takes(place, &message).await? {
+            if builder.take_message(place, &message).await? {
                 break;
             }
         }
         let StateBatch { append, late, repeats, passed, .. } = builder.batch;
-        let moved = intake.places() != self.durable.places();
+        let moved = intake.reader_positions() != self.durable.reader_positions();
         let append = AppendBatch {
             source: self.source.clone(),
-            epoch: intake.epoch(),
-            checkpoint: moved.then(|| Version::new(&intake.places().to_string())),
+            epoch: intake.current_epoch(),
+            checkpoint: moved.then(|| Version::new(&intake.reader_positions().to_string())),
             ..append
         };
         Ok(FeedItem { append, late, repeats, passed, level: session.is_level() })
@@ -139,7 +139,7 @@ impl StreamReader {
 
 #[async_trait]
 impl StateFeed for StreamReader {
-    fn resume(&mut self, epoch: Option<u32>, checkpoint: Option<&Version>) {
+    fn resume_from(&mut self, epoch: Option<u32>, checkpoint: Option<&Version>) {
         let known = checkpoint.map(|checkpoint| ReaderPositions::parse(checkpoint.as_str()));
         let places = match known {
             Some(Ok(places)) => places,
@@ -161,10 +161,10 @@ impl StateFeed for StreamReader {
     async fn next(&mut self) -> Result<FeedItem, FeedError> {
         // Other hosts know its name, so it must be the same after a restart.
         if self.is_new {
-            let checkpoint = Some(Version::new(&self.durable.places().to_string()));
+            let checkpoint = Some(Version::new(&self.durable.reader_positions().to_string()));
             let append = AppendBatch {
                 source: self.source.clone(),
-                epoch: self.durable.epoch(),
+                epoch: self.durable.current_epoch(),
                 checkpoint,
                 ..AppendBatch::default()
             };
@@ -176,14 +176,14 @@ impl StateFeed for StreamReader {
         })
     }
 
-    async fn durable(&mut self) -> Result<(), FeedError> {
+    async fn confirm_durable(&mut self) -> Result<(), FeedError> {
         self.is_new = false;
         let Some((session, intake)) = &mut self.session else { return Ok(()) };
         self.durable = intake.clone();
         session.is_durable();
         if self.purged_at.elapsed() > PURGE {
             self.purged_at = Instant::now();
-            if let Err(ServerAway(why)) = session.purge(&mut self.held).await {
+            if let Err(ServerAway(why)) = session.purge_durable(&mut self.held).await {
                 self.session = None;
                 return Err(FeedError(why));
             }
@@ -193,7 +193,7 @@ impl StateFeed for StreamReader {
 
     async fn close(&mut self) {
         let Some((session, _)) = self.session.take() else { return };
-        match timeout(GIVE_UP, session.give_up(&self.held)).await {
+        match timeout(GIVE_UP, session.release_claims(&self.held)).await {
             Ok(Ok(())) => {}
             Ok(Err(ServerAway(why))) => {
                 tracing::debug!(source = &*self.source, "the next reader has to wait: {why}");

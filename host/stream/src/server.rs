@@ -55,33 +55,33 @@ impl StreamServer {
         format!("kubewitness-{}", self.spec.name)
     }
 
-    pub(crate) fn subject(&self, source: &str, partition: u32) -> String {
+    pub(crate) fn state_subject(&self, source: &str, partition: u32) -> String {
         format!("kubewitness.{}.states.{source}.{partition}", self.spec.name)
     }
 
     /// The subject of a claim.
-    pub(crate) fn claim(&self, what: &str) -> String {
+    pub(crate) fn claim_subject(&self, what: &str) -> String {
         format!("kubewitness.{}.{what}", self.spec.name)
     }
 
-    pub(crate) fn away(&self, what: &str, error: impl std::fmt::Display) -> ServerAway {
+    pub(crate) fn server_away(&self, what: &str, error: impl std::fmt::Display) -> ServerAway {
         ServerAway(format!("the stream `{}`: {what}: {error}", self.spec.name))
     }
 
-    pub(crate) async fn keys(&self) -> Result<Option<MessageKeys>, ServerAway> {
+    pub(crate) async fn message_keys(&self) -> Result<Option<MessageKeys>, ServerAway> {
         let Some(key) = &self.key else { return Ok(None) };
-        let text = key().await.map_err(|error| self.away("its key", error))?;
-        MessageKeys::of(&text).map(Some).map_err(|error| self.away("its key", error))
+        let text = key().await.map_err(|error| self.server_away("its key", error))?;
+        MessageKeys::parse_keys(&text).map(Some).map_err(|error| self.server_away("its key", error))
     }
 
-    async fn connect(&self) -> Result<(Client, Context), ServerAway> {
-        let address = (self.address)().await.map_err(|error| self.away("its address", error))?;
+    async fn connect_client(&self) -> Result<(Client, Context), ServerAway> {
+        let address = (self.address)().await.map_err(|error| self.server_away("its address", error))?;
         let servers: Result<Vec<_>, _> =
             address.split(',').map(|one| one.trim().parse::<async_nats::ServerAddr>()).collect();
         // The error's text would contain the address.
         let form = "it is none: write nats://user:password@host:4222, or tls://…";
-        let servers = servers.map_err(|_| self.away("its address", form))?;
-        let options = self.authenticated(&servers).await?;
+        let servers = servers.map_err(|_| self.server_away("its address", form))?;
+        let options = self.authenticated_options(&servers).await?;
         let each = servers.len();
         let options = options
             .name("kubewitness")
@@ -95,25 +95,29 @@ impl StreamServer {
             // Each server is tried once. After a lost connection the caller connects anew and looks at the stream again.
             .max_reconnects(each);
         let connecting = tokio::time::timeout(ANSWER, options.connect(servers));
-        let late = |_| self.away("its server", format!("does not answer within {} s", ANSWER.as_secs()));
+        let late =
+            |_| self.server_away("its server", format!("does not answer within {} s", ANSWER.as_secs()));
         let client = connecting.await.map_err(late)?;
         let client = client.map_err(|error| match error.kind() {
             ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation => {
                 let why = "check the user and the password in the secret of `urlFrom`, or `credentialsFrom`";
-                self.away("its server does not let this controller in", why)
+                self.server_away("its server does not let this controller in", why)
             }
-            _ => self.away("its server can't be reached", error),
+            _ => self.server_away("its server can't be reached", error),
         })?;
         let context = ContextBuilder::new().timeout(ANSWER).ack_timeout(ANSWER).build(client.clone());
         Ok((client, context))
     }
 
     /// The client does not use the credentials in the address by itself.
-    async fn authenticated(&self, servers: &[async_nats::ServerAddr]) -> Result<ConnectOptions, ServerAway> {
+    async fn authenticated_options(
+        &self,
+        servers: &[async_nats::ServerAddr],
+    ) -> Result<ConnectOptions, ServerAway> {
         let options = ConnectOptions::new();
         if let Some(credentials) = &self.credentials {
-            let text = credentials().await.map_err(|error| self.away("its credentials", error))?;
-            let form = |_| self.away("its credentials", "they are not the content of a `.creds` file");
+            let text = credentials().await.map_err(|error| self.server_away("its credentials", error))?;
+            let form = |_| self.server_away("its credentials", "they are not the content of a `.creds` file");
             return options.credentials(&text).map_err(form);
         }
         let plain = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
@@ -126,12 +130,12 @@ impl StreamServer {
     }
 
     /// Connects a reader. If the stream does not exist, the reader waits for it.
-    pub(crate) async fn link(&self) -> Result<ServerLink, ServerAway> {
-        let (client, context) = self.connect().await?;
+    pub(crate) async fn connect_reader(&self) -> Result<ServerLink, ServerAway> {
+        let (client, context) = self.connect_client().await?;
         let stream = context.get_stream(self.name()).await.map_err(|error| {
             let what =
                 "it can't be opened on its server (is JetStream on?); the controller that carries to it creates it";
-            self.away(what, error)
+            self.server_away(what, error)
         })?;
         self.check(stream.cached_info())?;
         Ok(ServerLink { client, context, stream })
@@ -140,16 +144,18 @@ impl StreamServer {
     /// Connects a carrier. It creates a missing stream, and sets its size from the settings.
     pub(crate) async fn link_to_carry(&self) -> Result<ServerLink, ServerAway> {
         use async_nats::jetstream::context::GetStreamErrorKind::JetStream;
-        let (client, context) = self.connect().await?;
-        let config = self.config();
+        let (client, context) = self.connect_client().await?;
+        let config = self.stream_config();
         let stream = match context.get_stream(self.name()).await {
             Ok(stream) => stream,
             Err(error) if matches!(error.kind(), JetStream(e) if e.error_code() == ErrorCode::STREAM_NOT_FOUND) =>
             {
                 let made = context.create_stream(config.clone()).await;
-                made.map_err(|error| self.away("it can't be created on its server", error))?
+                made.map_err(|error| self.server_away("it can't be created on its server", error))?
             }
-            Err(error) => return Err(self.away("it can't be opened on its server (is JetStream on?)", error)),
+            Err(error) => {
+                return Err(self.server_away("it can't be opened on its server (is JetStream on?)", error));
+            }
         };
         self.check(stream.cached_info())?;
         let is = &stream.cached_info().config;
@@ -159,17 +165,17 @@ impl StreamServer {
             let held = stream.cached_info().state.bytes;
             if config.max_bytes < is.max_bytes && held > self.spec.max_bytes.0 {
                 let why = format!("{} MiB in it are not read yet", held >> 20);
-                return Err(
-                    self.away("`maxBytes` can't be lowered now: wait until its readers have read", why)
-                );
+                return Err(self
+                    .server_away("`maxBytes` can't be lowered now: wait until its readers have read", why));
             }
             let changed = context.update_stream(Config { subjects: is.subjects.clone(), ..config }).await;
-            changed.map_err(|error| self.away("its settings can't be changed on the server", error))?;
+            changed
+                .map_err(|error| self.server_away("its settings can't be changed on the server", error))?;
         }
         Ok(ServerLink { client, context, stream })
     }
 
-    fn config(&self) -> Config {
+    fn stream_config(&self) -> Config {
         let spec = &self.spec;
         Config {
             name: self.name(),
@@ -191,7 +197,7 @@ impl StreamServer {
         let Some(partitions) = description.strip_prefix(SIGN) else {
             let why =
                 format!("`{}` on the server is not one of Kubewitness: choose another name", self.name());
-            return Err(self.away("it is another", why));
+            return Err(self.server_away("it is another", why));
         };
         if partitions != self.spec.partitions.to_string() {
             let why = format!(
@@ -199,7 +205,7 @@ impl StreamServer {
                  name for other partitions",
                 self.spec.partitions
             );
-            return Err(self.away("its partitions", why));
+            return Err(self.server_away("its partitions", why));
         }
         Ok(())
     }
@@ -222,7 +228,7 @@ mod tests {
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let server = server_at(format!("nats://{}", silent.local_addr().unwrap()));
         let began = tokio::time::Instant::now();
-        let Err(ServerAway(why)) = server.link().await else { panic!("nobody answers") };
+        let Err(ServerAway(why)) = server.connect_reader().await else { panic!("nobody answers") };
         assert!(why.starts_with("the stream `platform`: its server"), "{why}");
         assert!(began.elapsed() <= 2 * ANSWER, "{:?}", began.elapsed());
     }
@@ -269,7 +275,7 @@ mod tests {
                 }
             }
         };
-        let (connected, heard) = tokio::join!(server.connect(), heard);
+        let (connected, heard) = tokio::join!(server.connect_client(), heard);
         assert!(connected.is_err());
         for said in heard {
             // The first byte of a TLS handshake. `CONNECT` would have the password.
@@ -326,7 +332,7 @@ mod tests {
             let server = server_at(format!("tls://user:hush@{address}"));
             let named = named.to_string();
             let lost = async {
-                let (client, _) = server.connect().await.map_err(|ServerAway(why)| why).unwrap();
+                let (client, _) = server.connect_client().await.map_err(|ServerAway(why)| why).unwrap();
                 let has_gone = || client.connection_state() == async_nats::connection::State::Disconnected;
                 while !has_gone() {
                     tokio::time::sleep(Duration::from_millis(10)).await;

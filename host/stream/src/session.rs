@@ -89,8 +89,8 @@ impl ReaderSession {
         take_over: Option<&str>,
         intake: &mut StreamIntake,
     ) -> Result<Self, ServerAway> {
-        let keys = server.keys().await?;
-        let link = server.link().await?;
+        let keys = server.message_keys().await?;
+        let link = server.connect_reader().await?;
         let claims = ServerClaims::open(server, &link.context).await?;
         let mut session = Self {
             server: server.clone(),
@@ -106,33 +106,33 @@ impl ReaderSession {
         session.is_carried().await?;
         session.claims.read_all(held, take_over).await?;
         for claim in held {
-            let lane = session.lane(claim.partition).await?;
+            let lane = session.open_lane(claim.partition).await?;
             session.lanes.push(lane);
         }
-        session.look(intake).await?;
+        session.find_read_positions(intake).await?;
         Ok(session)
     }
 
     /// Checks that a carrier carries what is read.
     async fn is_carried(&self) -> Result<(), ServerAway> {
-        if let Some((claim, _)) = self.claims.carrier().await?
+        if let Some((claim, _)) = self.claims.carrier_claim().await?
             && !claim.sources.contains(&self.source)
         {
             let why = format!(
                 "it carries {}; the name is that of the other host's source",
                 claim.sources.join(", ")
             );
-            return Err(self.server.away(&format!("nobody carries `{}` to it", self.source), why));
+            return Err(self.server.server_away(&format!("nobody carries `{}` to it", self.source), why));
         }
         Ok(())
     }
 
     /// Renews the claims on the partitions in time. Fails if another reader has one of them.
-    pub async fn renew(&mut self, held: &mut [PartitionClaim]) -> Result<(), ServerAway> {
+    pub async fn renew_claims(&mut self, held: &mut [PartitionClaim]) -> Result<(), ServerAway> {
         if self.renewed.elapsed() > RENEW {
             self.is_carried().await?;
             for claim in held {
-                self.claims.renew(claim).await?;
+                self.claims.renew_partition(claim).await?;
             }
             self.renewed = Instant::now();
         }
@@ -140,16 +140,16 @@ impl ReaderSession {
     }
 
     /// Lets another process of this reader begin at once.
-    pub async fn give_up(&self, held: &[PartitionClaim]) -> Result<(), ServerAway> {
+    pub async fn release_claims(&self, held: &[PartitionClaim]) -> Result<(), ServerAway> {
         for claim in held {
-            self.claims.give_up(claim).await?;
+            self.claims.release_partition(claim).await?;
         }
         Ok(())
     }
 
-    async fn lane(&self, partition: u32) -> Result<PartitionLane, ServerAway> {
+    async fn open_lane(&self, partition: u32) -> Result<PartitionLane, ServerAway> {
         let config = pull::Config {
-            filter_subject: self.server.subject(&self.source, partition),
+            filter_subject: self.server.state_subject(&self.source, partition),
             deliver_policy: DeliverPolicy::All,
             // The reader tracks its own place, so the server needs no acknowledgements.
             ack_policy: AckPolicy::None,
@@ -158,7 +158,8 @@ impl ReaderSession {
             inactive_threshold: LEFT,
             ..pull::Config::default()
         };
-        let failed = |error: String| self.server.away(&format!("partition {partition} can't be read"), error);
+        let failed =
+            |error: String| self.server.server_away(&format!("partition {partition} can't be read"), error);
         let consumer = self.link.stream.create_consumer(config).await.map_err(|e| failed(e.to_string()))?;
         let messages = consumer
             .stream()
@@ -194,12 +195,12 @@ impl ReaderSession {
 
     /// Whether the carrier's claim names this line of a journal, or a line that came after it.
     pub async fn is_carried_by(&self, line: &str) -> Result<bool, ServerAway> {
-        let claim = self.claims.carrier().await?;
+        let claim = self.claims.carrier_claim().await?;
         Ok(claim.is_none_or(|(claim, _)| *claim.line == *line || claim.former.iter().any(|it| **it == *line)))
     }
 
     /// The values that the states of a partition have in common.
-    pub fn expected(&self, partition: u32) -> PartitionStates<'_> {
+    pub fn expected_states(&self, partition: u32) -> PartitionStates<'_> {
         PartitionStates { source: &self.source, partition, partitions: self.server.spec.partitions }
     }
 
@@ -212,7 +213,7 @@ impl ReaderSession {
 
     /// Reads a partition again from its first message.
     pub async fn read_again(&mut self, place: usize) -> Result<(), ServerAway> {
-        self.lanes[place] = self.lane(self.lanes[place].partition).await?;
+        self.lanes[place] = self.open_lane(self.lanes[place].partition).await?;
         Ok(())
     }
 
@@ -223,8 +224,8 @@ impl ReaderSession {
         let what = format!("partition {} can't be read", self.lanes[place].partition);
         match message {
             Some(Ok(message)) => Ok((place, message)),
-            Some(Err(error)) => Err(self.server.away(&what, error)),
-            None => Err(self.server.away(&what, "its server has ended it")),
+            Some(Err(error)) => Err(self.server.server_away(&what, error)),
+            None => Err(self.server.server_away(&what, "its server has ended it")),
         }
     }
 
@@ -246,9 +247,9 @@ impl ReaderSession {
 
     /// Determines how far each partition was read. If the server has nothing more of it, it was read to the
     /// stream's end.
-    pub async fn look(&mut self, intake: &mut StreamIntake) -> Result<(), ServerAway> {
+    pub async fn find_read_positions(&mut self, intake: &mut StreamIntake) -> Result<(), ServerAway> {
         self.looked = Instant::now();
-        let failed = |error: String| self.server.away("its state can't be read", error);
+        let failed = |error: String| self.server.server_away("its state can't be read", error);
         // The end is read before the messages, so that messages in between are after the end.
         let info = self.link.stream.get_info().await.map_err(|error| failed(error.to_string()))?;
         for lane in self.lanes.iter_mut().filter(|lane| lane.stash.is_none()) {
@@ -259,7 +260,7 @@ impl ReaderSession {
             if lane.has_lost(seen.num_pending, delivered) {
                 let lost = delivered.saturating_sub(lane.messages_seen);
                 let what = format!("{lost} messages of partition {} did not come", lane.partition);
-                return Err(self.server.away(&what, "it is read again from its first message"));
+                return Err(self.server.server_away(&what, "it is read again from its first message"));
             }
             if lane.level {
                 intake.is_read_through(lane.partition, info.state.last_sequence);
@@ -268,20 +269,20 @@ impl ReaderSession {
         Ok(())
     }
 
-    /// Whether [`look`](Self::look) is due although every partition was read to its end.
+    /// Whether [`find_read_positions`](Self::find_read_positions) is due although every partition was read to its end.
     pub fn must_compare(&self) -> bool {
         self.looked.elapsed() > COMPARE
     }
 
-    pub fn away(&self, what: &str, why: impl std::fmt::Display) -> ServerAway {
-        self.server.away(what, why)
+    pub fn server_away(&self, what: &str, why: impl std::fmt::Display) -> ServerAway {
+        self.server.server_away(what, why)
     }
 
     pub fn is_level(&self) -> bool {
         self.lanes.iter().all(|lane| lane.level && lane.stash.is_none())
     }
 
-    pub fn waits(&self) -> bool {
+    pub fn has_waiting(&self) -> bool {
         self.lanes.iter().any(|lane| lane.stash.is_some())
     }
 
@@ -299,34 +300,34 @@ impl ReaderSession {
     /// assigns the numbers of read messages to unread ones.
     async fn is_the_same_stream(&self) -> Result<(), ServerAway> {
         let found = self.link.stream.get_info().await;
-        let found = found.map_err(|error| self.server.away("its state can't be read", error))?;
+        let found = found.map_err(|error| self.server.server_away("its state can't be read", error))?;
         let durable = self.lanes.iter().map(|lane| lane.durable).max().unwrap_or_default();
         let is_same = found.created == self.link.stream.cached_info().created;
         match is_same && found.state.last_sequence >= durable {
             true => Ok(()),
             false => {
                 let why = "it was made anew, or has lost messages: it is read again from its first message";
-                Err(self.server.away("messages that were read are not removed", why))
+                Err(self.server.server_away("messages that were read are not removed", why))
             }
         }
     }
 
     /// Removes durable messages from the stream.
-    pub async fn purge(&mut self, held: &mut [PartitionClaim]) -> Result<(), ServerAway> {
+    pub async fn purge_durable(&mut self, held: &mut [PartitionClaim]) -> Result<(), ServerAway> {
         // On another connection, the numbers may belong to other messages.
         if self.link.client.statistics().connects.load(Ordering::Relaxed) > 1 {
-            return Err(self.server.away("its server", "the connection broke"));
+            return Err(self.server.server_away("its server", "the connection broke"));
         }
         if self.lanes.iter().any(|lane| lane.durable > lane.purged) {
             self.is_the_same_stream().await?;
         }
-        self.renew(held).await?;
+        self.renew_claims(held).await?;
         for lane in self.lanes.iter_mut().filter(|lane| lane.durable > lane.purged) {
-            let subject = self.server.subject(&self.source, lane.partition);
+            let subject = self.server.state_subject(&self.source, lane.partition);
             let purging = self.link.stream.purge().filter(subject).sequence(lane.durable.saturating_add(1));
             let done = purging.await;
             done.map_err(|error| {
-                self.server.away("messages that were read can't be removed from it", error)
+                self.server.server_away("messages that were read can't be removed from it", error)
             })?;
             lane.purged = lane.durable;
         }

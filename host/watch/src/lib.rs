@@ -48,7 +48,9 @@ pub use cluster::jobs::JobClient;
 pub use cluster::lease as election;
 pub use cluster::reviews::{AUDIENCE, ReviewClient};
 pub use connect::client::KeepAlive;
-pub use connect::{ApiConnection, ConnectError, ConnectOptions, SignedIn, connect, connect_with, namespace};
+pub use connect::{
+    ApiConnection, ConnectError, ConnectOptions, SignedIn, connect_to_server, connect_with, context_namespace,
+};
 pub use run::{SourceTask, SourceTasks};
 pub use source::handle::{SourceHandle, SourceSnapshot};
 pub use source::listers::CacheListers;

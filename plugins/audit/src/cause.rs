@@ -38,18 +38,18 @@ struct ManagedFields {
 }
 
 /// A deletion leaves the object as the last writer wrote it, so nothing in it names who deleted it.
-pub fn of(config: &Config, state: &State) -> Result<ChangeCause, Error> {
+pub fn find_cause(config: &Config, state: &State) -> Result<ChangeCause, Error> {
     if state.change != Change::Present {
         return Ok(ChangeCause::default());
     }
-    let mut behind = ChangeCause { persons: concealed(config, state.seq)?, ..ChangeCause::default() };
+    let mut behind = ChangeCause { persons: concealed_names(config, state.seq)?, ..ChangeCause::default() };
     if !config.managers && config.change == ChangeKept::None {
         return Ok(behind);
     }
-    let Some(patch) = readable(documents::patch(state.seq))? else { return Ok(behind) };
-    if let Some(writer) = writer(&patch).filter(|_| config.managers) {
-        behind.manager = Some(bounded(writer.manager));
-        behind.operation = Some(bounded(writer.operation));
+    let Some(patch) = none_if_unreadable(documents::patch(state.seq))? else { return Ok(behind) };
+    if let Some(writer) = newest_writer(&patch).filter(|_| config.managers) {
+        behind.manager = Some(bound_name(writer.manager));
+        behind.operation = Some(bound_name(writer.operation));
     }
     if config.change != ChangeKept::None {
         let patch = without_people(config, patch)?;
@@ -65,20 +65,20 @@ pub fn of(config: &Config, state: &State) -> Result<ChangeCause, Error> {
 ///
 /// Times have a resolution of one second: among entries with the same time, the server has written the later
 /// entry last.
-fn writer(patch: &str) -> Option<ManagedFields> {
+fn newest_writer(patch: &str) -> Option<ManagedFields> {
     let Metadata { deletion_timestamp, managed_fields } =
         serde_json::from_str::<TouchedFields>(patch).ok()?.metadata?;
     let entries = managed_fields.filter(|_| deletion_timestamp.is_none())?;
     entries.into_iter().max_by(|one, other| one.time.cmp(&other.time))
 }
 
-fn concealed(config: &Config, seq: u64) -> Result<BTreeMap<String, String>, Error> {
+fn concealed_names(config: &Config, seq: u64) -> Result<BTreeMap<String, String>, Error> {
     let mut found = BTreeMap::new();
     for annotation in &config.people {
         let pointer = format!("/metadata/annotations/{}", annotation.replace('~', "~0").replace('/', "~1"));
-        let name = readable(documents::value::<String>(seq, &pointer))?;
+        let name = none_if_unreadable(documents::value::<String>(seq, &pointer))?;
         if let Some(name) = name.filter(|name| !name.is_empty()) {
-            found.insert(annotation.clone(), persons::conceal(TRAIL, &bounded(name))?);
+            found.insert(annotation.clone(), persons::conceal(TRAIL, &bound_name(name))?);
         }
     }
     Ok(found)
@@ -119,7 +119,7 @@ fn conceal_below(
                             Some(digest) => digest.clone(),
                             None if known.len() >= NAMES => MORE.to_owned(),
                             None => {
-                                let digest = persons::conceal(TRAIL, &bounded(name.clone()))?;
+                                let digest = persons::conceal(TRAIL, &bound_name(name.clone()))?;
                                 known.insert(std::mem::take(name), digest.clone());
                                 digest
                             }
@@ -142,14 +142,14 @@ fn conceal_below(
 
 /// A document that is not text, too large, or of another shape yields nothing. A document that is unavailable
 /// now is retried.
-fn readable<T>(read: Result<Option<T>, Error>) -> Result<Option<T>, Error> {
+fn none_if_unreadable<T>(read: Result<Option<T>, Error>) -> Result<Option<T>, Error> {
     match read {
         Err(Error::Invalid(_) | Error::TooLarge(_)) => Ok(None),
         other => other,
     }
 }
 
-fn bounded(mut name: String) -> String {
+fn bound_name(mut name: String) -> String {
     let end = (0..=NAME_BYTES.min(name.len())).rev().find(|end| name.is_char_boundary(*end)).unwrap_or(0);
     name.truncate(end);
     name

@@ -106,7 +106,7 @@ kubewitness_sdk::export!(Audit);
 fn append(config: &Config, states: &[State]) -> Result<Vec<Verdict>, Error> {
     // From here until the end of the batch, the host reserves the ledger for this call.
     let last = ledger::last(TRAIL)?;
-    let mut chain = LineChain::after(last.as_deref())?;
+    let mut chain = LineChain::after_last(last.as_deref())?;
     let mut verdicts = Vec::with_capacity(states.len());
     let mut lines = Vec::with_capacity(states.len());
     for state in states {
@@ -115,16 +115,16 @@ fn append(config: &Config, states: &[State]) -> Result<Vec<Verdict>, Error> {
             verdicts.push(Verdict::Done);
             continue;
         }
-        match document_hash(config, state).and_then(|hash| Ok((hash, cause::of(config, state)?))) {
+        match document_hash(config, state).and_then(|hash| Ok((hash, cause::find_cause(config, state)?))) {
             Ok((document, behind)) => {
-                lines.push(chain.line(state, document.as_deref(), &behind)?);
+                lines.push(chain.next_line(state, document.as_deref(), &behind)?);
                 verdicts.push(Verdict::Done);
             }
             Err(error) => verdicts.push(Verdict::retry(error.text())),
         }
     }
     if let Some(last) = lines.last_mut().filter(|_| config.sign) {
-        line::sign(last, &ledger::sign(TRAIL, chain.head().as_bytes())?);
+        line::add_signature(last, &ledger::sign(TRAIL, chain.head().as_bytes())?);
     }
     if !lines.is_empty() {
         ledger::append(TRAIL, &lines.into_iter().map(String::into_bytes).collect::<Vec<_>>())?;

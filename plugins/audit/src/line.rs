@@ -76,7 +76,7 @@ pub struct LineChain {
 }
 
 impl LineChain {
-    pub fn after(last: Option<&[u8]>) -> Result<Self, Error> {
+    pub fn after_last(last: Option<&[u8]>) -> Result<Self, Error> {
         let Some(last) = last else { return Ok(Self { n: 0, head: START.to_string() }) };
         match serde_json::from_slice::<LastLine>(last) {
             Ok(last) if last.hash.len() == START.len() => Ok(Self { n: last.n, head: last.hash }),
@@ -88,7 +88,7 @@ impl LineChain {
         &self.head
     }
 
-    pub fn line(
+    pub fn next_line(
         &mut self,
         state: &State,
         document: Option<&str>,
@@ -101,7 +101,7 @@ impl LineChain {
             id: &state.id,
             seq: state.seq,
             source: &state.source,
-            change: change(state.change),
+            change: change_word(state.change),
             api_group: &object.group,
             kind: &object.kind,
             namespace: &object.namespace,
@@ -125,12 +125,12 @@ impl LineChain {
 }
 
 /// Adds the signature after the hash.
-pub fn sign(line: &mut String, signature: &[u8]) {
+pub fn add_signature(line: &mut String, signature: &[u8]) {
     line.truncate(line.len() - 1);
     line.push_str(&format!(",\"signature\":\"{}\"}}", hex::encode(signature)));
 }
 
-fn change(change: Change) -> &'static str {
+fn change_word(change: Change) -> &'static str {
     match change {
         Change::Present => "present",
         Change::Gone => "gone",

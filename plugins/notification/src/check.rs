@@ -29,7 +29,7 @@ pub fn check(config: &Config) -> Vec<FieldError> {
     path("path", &config.path, &mut faults);
     if config.is_direct() {
         faults.extend(direct::check(config));
-        idle(config, &mut faults);
+        check_idle_fields(config, &mut faults);
         return faults;
     }
     for (index, channel) in config.channels.iter().enumerate() {
@@ -47,7 +47,7 @@ pub fn check(config: &Config) -> Vec<FieldError> {
 }
 
 /// Without channels nobody reads these fields, so whoever writes them means something else.
-fn idle(config: &Config, faults: &mut Vec<FieldError>) {
+fn check_idle_fields(config: &Config, faults: &mut Vec<FieldError>) {
     for (field, is_there) in [
         ("routes", config.routes.is_some()),
         ("namespaces", !config.namespaces.is_empty()),
@@ -96,7 +96,7 @@ fn check_channel(place: &str, channel: &Channel, faults: &mut Vec<FieldError>) {
 fn check_routes(config: &Config, faults: &mut Vec<FieldError>) {
     let mut recipients = |place: String, to: &[String]| {
         for (index, text) in to.iter().enumerate() {
-            if let Err(message) = config.recipient(text) {
+            if let Err(message) = config.find_recipient(text) {
                 faults.push(FieldError::new(format!("{place}[{index}]"), message));
             }
         }

@@ -40,8 +40,8 @@ pub fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {
         if !is_news(state) || !is_wanted(config, state) {
             return Verdict::Done;
         }
-        let facts = facts::plain(state);
-        if let Some(by) = mutes.by(&facts, "", DESTINATION) {
+        let facts = facts::plain_facts(state);
+        if let Some(by) = mutes.muted_by(&facts, "", DESTINATION) {
             reports.push(report(config, &facts, ("muted", &by)));
             return Verdict::Done;
         }
@@ -69,7 +69,7 @@ pub fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {
         answer.into()
     };
     let verdicts = states.iter().map(verdict).collect();
-    match report::keep(&reports) {
+    match report::keep_reports(&reports) {
         // Without the grant of `kv` nothing is listed.
         Ok(()) | Err(Error::Denied(_)) => {}
         Err(error) => log::warn(report::UNLISTED, &[("why", &error.text())]),
@@ -111,7 +111,7 @@ fn request(
     state: &State,
     says_why: bool,
 ) -> Result<Option<Request>, Error> {
-    let mut facts = facts::of(state, pointers)?;
+    let mut facts = facts::facts_of(state, pointers)?;
     if says_why
         && outcomes::add(&mut facts) == CauseState::Pending
         && state.attempt <= CAUSE_TRIES

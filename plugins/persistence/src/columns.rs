@@ -93,7 +93,7 @@ impl<'c> ColumnReader<'c> {
         for read in &self.reads {
             let Some(text) = self::read(state.seq, &read.pointer)? else { continue };
             if self.kept != Documents::None {
-                kept = document::column(self.kept, &text, &named(state));
+                kept = document::document_column(self.kept, &text, &named(state));
             }
             if read.columns.is_empty() {
                 continue;
@@ -105,14 +105,14 @@ impl<'c> ColumnReader<'c> {
                 match document.value(within, *holds) {
                     FoundValue::Nothing => {}
                     FoundValue::Value(value) => values[*place] = value,
-                    FoundValue::OtherType => self.note(*place, state),
+                    FoundValue::OtherType => self.note_wrong_value(*place, state),
                 }
             }
         }
         Ok(RowValues { columns: values, document: kept })
     }
 
-    fn note(&self, column: usize, state: &State) {
+    fn note_wrong_value(&self, column: usize, state: &State) {
         let mut wrong = self.wrong.borrow_mut();
         match wrong.iter_mut().find(|wrong| wrong.column == column) {
             Some(wrong) => wrong.count += 1,
@@ -123,7 +123,7 @@ impl<'c> ColumnReader<'c> {
     }
 
     /// Logs each column with wrong values once for an instance of the plugin.
-    pub fn tell(&self) {
+    pub fn log_wrong_values(&self) {
         for WrongColumn { column, count, example } in self.wrong.borrow().iter() {
             let Column { name, pointer, holds } = &self.columns[*column];
             if !TOLD.with_borrow_mut(|told| told.insert(name.clone())) {

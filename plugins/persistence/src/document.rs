@@ -14,12 +14,12 @@ const HEARTBEATS: [&str; 2] = ["lastProbeTime", "lastHeartbeatTime"];
 
 /// The text for the column. A document that is too large is replaced by a small one that says so: a part of a document
 /// is no JSON.
-pub fn column(kept: Documents, text: &str, object: &str) -> Value {
+pub fn document_column(kept: Documents, text: &str, object: &str) -> Value {
     let text = match kept {
         Documents::None => return Value::Null,
         Documents::Whole => text.to_string(),
         Documents::Pruned => match serde_json::from_str(text) {
-            Ok(document) => pruned(document).to_string(),
+            Ok(document) => prune_document(document).to_string(),
             // The host hands over what the API server wrote; it is kept as it is.
             Err(_) => text.to_string(),
         },
@@ -36,14 +36,14 @@ pub fn column(kept: Documents, text: &str, object: &str) -> Value {
 }
 
 /// Without who manages which field, the copy that kubectl keeps, and heartbeats.
-fn pruned(mut document: Json) -> Json {
-    if let Some(metadata) = member(&mut document, "metadata") {
+fn prune_document(mut document: Json) -> Json {
+    if let Some(metadata) = object_member(&mut document, "metadata") {
         metadata.remove("managedFields");
         if let Some(annotations) = metadata.get_mut("annotations").and_then(Json::as_object_mut) {
             annotations.remove(LAST_APPLIED);
         }
     }
-    let conditions = member(&mut document, "status").and_then(|status| status.get_mut("conditions"));
+    let conditions = object_member(&mut document, "status").and_then(|status| status.get_mut("conditions"));
     for condition in conditions.and_then(Json::as_array_mut).into_iter().flatten() {
         if let Some(condition) = condition.as_object_mut() {
             condition.retain(|field, _| !HEARTBEATS.contains(&field.as_str()));
@@ -52,7 +52,7 @@ fn pruned(mut document: Json) -> Json {
     document
 }
 
-fn member<'d>(document: &'d mut Json, name: &str) -> Option<&'d mut Map<String, Json>> {
+fn object_member<'d>(document: &'d mut Json, name: &str) -> Option<&'d mut Map<String, Json>> {
     document.get_mut(name)?.as_object_mut()
 }
 
@@ -73,27 +73,27 @@ mod tests {
             {"kubectl.kubernetes.io/last-applied-configuration": "{}", "team": "b"}}, "spec": {"n": 1},
             "status": {"conditions": [{"type": "Ready", "lastProbeTime": "x", "lastHeartbeatTime": "y"}]}}"#;
         let expected = r#"{"metadata":{"annotations":{"team":"b"},"name":"a"},"spec":{"n":1},"status":{"conditions":[{"type":"Ready"}]}}"#;
-        assert_eq!(text(column(Documents::Pruned, document, "a")), expected);
-        assert_eq!(text(column(Documents::Whole, document, "a")), document);
-        assert_eq!(column(Documents::None, document, "a"), Value::Null);
+        assert_eq!(text(document_column(Documents::Pruned, document, "a")), expected);
+        assert_eq!(text(document_column(Documents::Whole, document, "a")), document);
+        assert_eq!(document_column(Documents::None, document, "a"), Value::Null);
         for odd in [
             "[]",
             r#"{"metadata":[],"status":{"conditions":{}}}"#,
             r#"{"status":{"conditions":[1]}}"#,
             "no JSON",
         ] {
-            assert_eq!(text(column(Documents::Pruned, odd, "a")), odd);
+            assert_eq!(text(document_column(Documents::Pruned, odd, "a")), odd);
         }
     }
 
     #[test]
     fn a_document_over_the_bound_is_a_document_that_says_so() {
         let fits = format!("\"{}\"", "a".repeat(DOCUMENT_BYTES - 2));
-        assert_eq!(text(column(Documents::Whole, &fits, "a")), fits);
+        assert_eq!(text(document_column(Documents::Whole, &fits, "a")), fits);
         let large = format!("\"{}\"", "a".repeat(DOCUMENT_BYTES - 1));
         for kept in [Documents::Whole, Documents::Pruned] {
             let cut = r#"{"cut":{"bytes":262145,"most":262144}}"#;
-            assert_eq!(text(column(kept, &large, "a")), cut);
+            assert_eq!(text(document_column(kept, &large, "a")), cut);
         }
     }
 }

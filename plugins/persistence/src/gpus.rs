@@ -13,13 +13,12 @@ pub const MOST: i64 = 1_000_000;
 /// `None`: the object has no containers that the plugin knows to find, or no document.
 pub fn count(state: &State, resource: &str) -> Result<Option<i64>, Error> {
     if state.object.kind == "Pod" {
-        return Ok(
-            value(state.seq, "/spec/containers")?.map(|containers| limits(&containers, resource).min(MOST))
-        );
+        return Ok(value(state.seq, "/spec/containers")?
+            .map(|containers| sum_limits(&containers, resource).min(MOST)));
     }
     let Some(containers) = value(state.seq, "/spec/template/spec/containers")? else { return Ok(None) };
     let at_once = value(state.seq, "/spec/parallelism")?.and_then(|number| number.as_i64()).unwrap_or(1);
-    Ok(Some(limits(&containers, resource).saturating_mul(at_once).clamp(0, MOST)))
+    Ok(Some(sum_limits(&containers, resource).saturating_mul(at_once).clamp(0, MOST)))
 }
 
 fn value(seq: u64, pointer: &str) -> Result<Option<Json>, Error> {
@@ -32,7 +31,7 @@ fn value(seq: u64, pointer: &str) -> Result<Option<Json>, Error> {
 }
 
 /// A quantity of devices is a whole number, and is written as a text.
-fn limits(containers: &Json, resource: &str) -> i64 {
+fn sum_limits(containers: &Json, resource: &str) -> i64 {
     let of = |container: &Json| match container.get("resources")?.get("limits")?.get(resource)? {
         Json::String(text) => text.parse::<u32>().ok(),
         Json::Number(number) => number.as_u64().and_then(|number| u32::try_from(number).ok()),

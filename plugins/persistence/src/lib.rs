@@ -54,7 +54,7 @@ impl Plugin for Persistence {
     }
 
     fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {
-        let writer = match ready(config) {
+        let writer = match ready_tables(config) {
             Ok(ready) => CallWriter { config, ready, reader: ColumnReader::new(config) },
             Err(error) => return vec![Verdict::from(error); states.len()],
         };
@@ -62,11 +62,11 @@ impl Plugin for Persistence {
             Ok(()) => vec![Verdict::Done; states.len()],
             // One bad row makes the statement fail for all rows. Alone it only fails itself.
             Err(Error::Invalid(_) | Error::TooLarge(_)) if states.len() > 1 => {
-                states.iter().map(|state| writer.one(state)).collect()
+                states.iter().map(|state| writer.write_one(state)).collect()
             }
             Err(error) => vec![Verdict::from(error); states.len()],
         };
-        writer.reader.tell();
+        writer.reader.log_wrong_values();
         verdicts
     }
 }
@@ -76,7 +76,7 @@ impl Ticking for Persistence {
         if !config.causes && config.keep.is_none() {
             return Ok(());
         }
-        let ticked = ready(config).and_then(|_| {
+        let ticked = ready_tables(config).and_then(|_| {
             if config.causes {
                 outcomes::tick(config)?;
             }
@@ -97,7 +97,7 @@ thread_local! {
     static MISSING: Cell<bool> = const { Cell::new(false) };
 }
 
-fn ready(config: &Config) -> Result<ReadyTables, Error> {
+fn ready_tables(config: &Config) -> Result<ReadyTables, Error> {
     if let Some(ready) = SEEN.with_borrow(Clone::clone) {
         return Ok(ready);
     }
@@ -115,7 +115,7 @@ struct CallWriter<'c> {
 }
 
 impl CallWriter<'_> {
-    fn one(&self, state: &State) -> Verdict {
+    fn write_one(&self, state: &State) -> Verdict {
         match self.write(std::slice::from_ref(state)) {
             Ok(()) => Verdict::Done,
             Err(error) => Verdict::from(error),

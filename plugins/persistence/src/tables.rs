@@ -59,12 +59,12 @@ pub fn prepare_outcomes(config: &Config) -> Result<(), Error> {
         }
         Err(Error::Invalid(_)) => {
             let made = schema::outcome_tables(tables.names, dialect);
-            made.iter().try_for_each(|statement| tables.make(statement))?;
+            made.iter().try_for_each(|statement| tables.make_if_missing(statement))?;
         }
         Err(error) => return Err(error),
     }
     match config.views && config.create {
-        true => tables.make(&schema::causes_view(tables.names, dialect)),
+        true => tables.make_if_missing(&schema::causes_view(tables.names, dialect)),
         false => Ok(()),
     }
 }
@@ -96,21 +96,21 @@ impl Tables<'_> {
         let by_name = self.config.index.then(|| schema::indexes(self.names, self.dialect));
         let by_time = self.config.keep.map(|_| schema::indexes_by_time(self.names, self.dialect));
         for index in by_name.into_iter().chain(by_time).flatten().filter(|_| self.config.create) {
-            self.make(&index)?;
+            self.make_if_missing(&index)?;
         }
         if self.config.views && self.config.create {
             let views = schema::views(self.names, self.dialect);
-            views.iter().try_for_each(|view| self.make(view))?;
+            views.iter().try_for_each(|view| self.make_if_missing(view))?;
         }
-        self.note(
+        self.insert_if_missing(
             SCHEMA,
             &["version"],
             (newest.unwrap_or(0) + 1..=VERSION).map(|version| vec![version.into()]),
         )?;
         let new = self.config.columns.iter().filter(|column| !known.contains_key(&column.name));
         let new = new.map(|column| vec![column.name.as_str().into(), column.holds.word().into()]);
-        self.note(COLUMNS_TABLE, &["name", "type"], new)?;
-        Ok(ReadyTables { dialect: self.dialect, retired: self.retired(&known)? })
+        self.insert_if_missing(COLUMNS_TABLE, &["name", "type"], new)?;
+        Ok(ReadyTables { dialect: self.dialect, retired: self.retired_columns(&known)? })
     }
 
     fn version(&self) -> Result<Option<i64>, Error> {
@@ -134,7 +134,7 @@ impl Tables<'_> {
         }
         for version in from + 1..=VERSION {
             let statements = schema::version(version, self.names, self.dialect);
-            statements.iter().try_for_each(|statement| self.make(statement))?;
+            statements.iter().try_for_each(|statement| self.make_if_missing(statement))?;
         }
         Ok(())
     }
@@ -155,7 +155,7 @@ impl Tables<'_> {
     }
 
     /// Runs a statement that makes something. What is there already is no fault, whoever made it.
-    fn make(&self, statement: &str) -> Result<(), Error> {
+    fn make_if_missing(&self, statement: &str) -> Result<(), Error> {
         match sql::run(DATABASE, statement) {
             Err(Error::Invalid(message)) if is_there(&message) => Ok(()),
             made => made.map(drop),
@@ -220,12 +220,15 @@ impl Tables<'_> {
             let why = "columns of the configuration are missing, and `create` is false";
             return Err(Error::Unavailable(format!("{why}: {}", what())));
         }
-        lacking.iter().try_for_each(|statement| self.make(statement)).map_err(|error| match error {
-            Error::Unavailable(why) if why.contains(REFUSES) => {
-                warn_administrator(&format!("columns of the configuration are missing, and {why}"), &what())
-            }
-            other => other,
-        })
+        lacking.iter().try_for_each(|statement| self.make_if_missing(statement)).map_err(
+            |error| match error {
+                Error::Unavailable(why) if why.contains(REFUSES) => warn_administrator(
+                    &format!("columns of the configuration are missing, and {why}"),
+                    &what(),
+                ),
+                other => other,
+            },
+        )
     }
 
     /// Whether a table has all of these columns. The catalogues of servers are closed to plugins, so the columns
@@ -244,7 +247,7 @@ impl Tables<'_> {
 
     /// Columns that a row sets to NULL, so that object_status does not keep what an older configuration wrote. Somebody
     /// may have removed some from the tables.
-    fn retired(&self, known: &BTreeMap<String, String>) -> Result<Vec<String>, Error> {
+    fn retired_columns(&self, known: &BTreeMap<String, String>) -> Result<Vec<String>, Error> {
         let is_named = |name: &String| self.config.columns.iter().any(|column| column.name == *name);
         let mut retired: Vec<_> = known.keys().filter(|name| !is_named(name)).cloned().collect();
         retired.sort_unstable();
@@ -258,7 +261,7 @@ impl Tables<'_> {
     }
 
     /// Another instance may have written the same rows at the same time.
-    fn note(
+    fn insert_if_missing(
         &self,
         table: &str,
         columns: &[&str],

@@ -136,7 +136,7 @@ impl TransitionRows {
 
 /// Asks for the newest row of so many objects, in a few look-ups by key each, however often an object has changed. On
 /// servers object_status says which objects there are: it has one row an object.
-fn question(count: usize, names: PrefixedNames<'_>, dialect: Dialect) -> String {
+fn newest_row_query(count: usize, names: PrefixedNames<'_>, dialect: Dialect) -> String {
     let transitions = names.of(TRANSITIONS);
     let columns = "SELECT t.uid, t.seq, t.to_phase, t.changed_ms, t.gpus FROM";
     if dialect == Dialect::Sqlite {
@@ -165,7 +165,7 @@ fn last_of(
     let transitions = names.of(TRANSITIONS);
     let mut last = BTreeMap::new();
     for asked in uids.chunks(ASKED) {
-        let question = question(asked.len().next_power_of_two(), names, dialect);
+        let question = newest_row_query(asked.len().next_power_of_two(), names, dialect);
         let filled = asked.iter().chain(std::iter::repeat(&asked[0])).take(asked.len().next_power_of_two());
         let given: Vec<Value> = filled.map(Value::from).collect();
         for row in sql::query(DATABASE, &question, &given)? {

@@ -8,22 +8,26 @@ use kubewitness_sdk::{Error, State, clock, documents, http, kv, ledger, lister, 
 
 use crate::number;
 
-pub fn obey(name: &str, words: &[&str], state: &State) -> Option<String> {
+pub fn obey_command(name: &str, words: &[&str], state: &State) -> Option<String> {
     Some(match (name, words) {
-        ("kv.get", [key]) => tell(kv::get(key).map(|value| value.map(text))),
-        ("kv.set", [key, value]) => tell(kv::set(key, value.as_bytes())),
-        ("kv.delete", [key]) => tell(kv::delete(key)),
-        ("kv.keys", [prefix]) => tell(kv::keys(prefix, 10)),
-        ("sql.dialect", [database]) => tell(sql::dialect_of(database)),
-        ("sql.run", [database, statement @ ..]) => tell(sql::run(database, &statement.join(" "))),
-        ("sql.query", [database, statement @ ..]) => tell(sql::query(database, &statement.join(" "), &[])),
-        ("sql.write", [database]) => tell(sql::write(database, &row_of(state))),
-        ("sql.both", [database]) => tell(sql::write_both(database, &row_of(state), &copy())),
-        ("sql.states", [database]) => {
-            tell(sql::write_states(database, &filled_row(state.seq), Some(&copy())))
+        ("kv.get", [key]) => result_text(kv::get(key).map(|value| value.map(text))),
+        ("kv.set", [key, value]) => result_text(kv::set(key, value.as_bytes())),
+        ("kv.delete", [key]) => result_text(kv::delete(key)),
+        ("kv.keys", [prefix]) => result_text(kv::keys(prefix, 10)),
+        ("sql.dialect", [database]) => result_text(sql::dialect_of(database)),
+        ("sql.run", [database, statement @ ..]) => result_text(sql::run(database, &statement.join(" "))),
+        ("sql.query", [database, statement @ ..]) => {
+            result_text(sql::query(database, &statement.join(" "), &[]))
         }
-        ("sql.states", [database, seq]) => tell(sql::write_states(database, &filled_row(number(seq)), None)),
-        ("http.post", [destination, path]) => tell(
+        ("sql.write", [database]) => result_text(sql::write(database, &row_of(state))),
+        ("sql.both", [database]) => result_text(sql::write_both(database, &row_of(state), &copy())),
+        ("sql.states", [database]) => {
+            result_text(sql::write_states(database, &filled_row(state.seq), Some(&copy())))
+        }
+        ("sql.states", [database, seq]) => {
+            result_text(sql::write_states(database, &filled_row(number(seq)), None))
+        }
+        ("http.post", [destination, path]) => result_text(
             http::post_json(destination, path, &state.id, &state.object.name).map(|answer| answer.status),
         ),
         ("http.get", [destination, path]) => {
@@ -33,30 +37,32 @@ pub fn obey(name: &str, words: &[&str], state: &State) -> Option<String> {
                 headers: vec![],
                 body: vec![],
             };
-            tell(http::send(destination, &request).map(|answer| text(answer.body)))
+            result_text(http::send(destination, &request).map(|answer| text(answer.body)))
         }
-        ("ledger.append", [ledger, record]) => tell(ledger::append(ledger, &[record.as_bytes().to_vec()])),
-        ("ledger.last", [ledger]) => tell(ledger::last(ledger).map(|record| record.map(text))),
-        ("ledger.sign", [key]) => tell(ledger::sign(key, b"message").map(|signature| signature.len())),
-        ("ledger.signature", [key]) => tell(
+        ("ledger.append", [ledger, record]) => {
+            result_text(ledger::append(ledger, &[record.as_bytes().to_vec()]))
+        }
+        ("ledger.last", [ledger]) => result_text(ledger::last(ledger).map(|record| record.map(text))),
+        ("ledger.sign", [key]) => result_text(ledger::sign(key, b"message").map(|signature| signature.len())),
+        ("ledger.signature", [key]) => result_text(
             ledger::sign(key, b"message")
                 .map(|signature| signature.iter().map(|byte| format!("{byte:02x}")).collect::<String>()),
         ),
-        ("lister.get", [source, namespace, name]) => tell(lister::get(source, namespace, name)),
-        ("lister.list", [source]) => tell(
+        ("lister.get", [source, namespace, name]) => result_text(lister::get(source, namespace, name)),
+        ("lister.list", [source]) => result_text(
             lister::all(source, 10)
                 .map(|found| found.into_iter().map(|object| object.name).collect::<Vec<_>>()),
         ),
-        ("lister.list", [source, index, key]) => tell(
+        ("lister.list", [source, index, key]) => result_text(
             lister::by_index(source, index, key, 10)
                 .map(|found| found.into_iter().map(|object| object.name).collect::<Vec<_>>()),
         ),
-        ("outcomes.explain", [source, uid]) => tell(outcomes::explain(source, uid)),
-        ("outcomes.changes", after) => tell(outcomes::changes(&after.join(""), 10)),
-        ("document", []) => tell(documents::json(state.seq)),
-        ("document", [pointer]) => tell(documents::get(state.seq, pointer)),
-        ("document.of", [seq]) => tell(documents::json(number(seq))),
-        ("patch", []) => tell(documents::patch(state.seq)),
+        ("outcomes.explain", [source, uid]) => result_text(outcomes::explain(source, uid)),
+        ("outcomes.changes", after) => result_text(outcomes::changes(&after.join(""), 10)),
+        ("document", []) => result_text(documents::json(state.seq)),
+        ("document", [pointer]) => result_text(documents::get(state.seq, pointer)),
+        ("document.of", [seq]) => result_text(documents::json(number(seq))),
+        ("patch", []) => result_text(documents::patch(state.seq)),
         ("extra", []) => format!("{:?}", state.extra),
         ("envelope", []) => format!("{state:?}"),
         ("clock", []) => clock::now_ms().to_string(),
@@ -68,7 +74,7 @@ fn text(bytes: impl AsRef<[u8]>) -> String {
     String::from_utf8_lossy(bytes.as_ref()).into_owned()
 }
 
-fn tell<T: Debug>(answer: Result<T, Error>) -> String {
+fn result_text<T: Debug>(answer: Result<T, Error>) -> String {
     match answer {
         Ok(value) => format!("ok: {value:?}"),
         Err(error) => error.text(),

@@ -10,14 +10,14 @@ use crate::number;
 /// Memory that survives between calls. A plugin must not rely on it, and the host's tests check it.
 static CALLS: AtomicU64 = AtomicU64::new(0);
 
-pub fn obey(name: &str, words: &[&str]) -> Option<String> {
+pub fn obey_command(name: &str, words: &[&str]) -> Option<String> {
     Some(match (name, words) {
         ("trap", _) => panic!("as commanded"),
-        ("loop", _) => spin(),
+        ("loop", _) => spin_forever(),
         ("compute", [turns]) => {
             (0..number(turns)).fold(0, |sum: u64, turn| black_box(sum ^ turn)).to_string()
         }
-        ("eat", [mebibytes]) => eat(number(mebibytes)),
+        ("eat", [mebibytes]) => eat_memory(number(mebibytes)),
         ("try-eat", [mebibytes]) => try_eat(number(mebibytes)),
         ("count", _) => CALLS.fetch_add(1, Ordering::Relaxed).to_string(),
         ("environment", _) => {
@@ -44,7 +44,7 @@ fn outcome<T: std::fmt::Debug>(result: std::io::Result<T>) -> String {
     }
 }
 
-fn spin() -> ! {
+fn spin_forever() -> ! {
     let mut turns = 0u64;
     loop {
         turns = black_box(turns.wrapping_add(1));
@@ -52,7 +52,7 @@ fn spin() -> ! {
 }
 
 /// Allocates and writes this much memory, unless the allocator aborts the process first.
-fn eat(mebibytes: u64) -> String {
+fn eat_memory(mebibytes: u64) -> String {
     let mut eaten = Vec::new();
     for _ in 0..mebibytes {
         eaten.push(black_box(vec![1u8; 1 << 20]));

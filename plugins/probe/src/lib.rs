@@ -56,7 +56,7 @@ impl Plugin for Probe {
                 if state.status.message.is_empty() { &config.command } else { &state.status.message };
             match command.as_str() {
                 "missing" => {}
-                _ => verdicts.push(obey(command, state)),
+                _ => verdicts.push(obey_command(command, state)),
             }
         }
         verdicts
@@ -70,7 +70,7 @@ impl Ticking for Probe {
             if let Some(why) = command.strip_prefix("fail ") {
                 return Err(why.to_string());
             }
-            obey(command, &occasion(due_ms));
+            obey_command(command, &tick_occasion(due_ms));
         }
         Ok(())
     }
@@ -79,7 +79,7 @@ impl Ticking for Probe {
 kubewitness_sdk::export!(Probe, tick);
 
 /// Stands for a state in a tick.
-fn occasion(due_ms: u64) -> State {
+fn tick_occasion(due_ms: u64) -> State {
     let object = ObjectRef {
         group: String::new(),
         version: String::new(),
@@ -115,7 +115,7 @@ fn occasion(due_ms: u64) -> State {
 }
 
 /// Runs a command. Its first word is the command's name.
-fn obey(command: &str, state: &State) -> Verdict {
+fn obey_command(command: &str, state: &State) -> Verdict {
     let mut words = command.split(' ');
     let name = words.next().unwrap_or_default();
     let words: Vec<&str> = words.collect();
@@ -127,8 +127,8 @@ fn obey(command: &str, state: &State) -> Verdict {
         ("other", [word]) => return Verdict::Other((*word).to_string()),
         _ => {}
     }
-    let answer = harm::obey(name, &words)
-        .or_else(|| capabilities::obey(name, &words, state))
+    let answer = harm::obey_command(name, &words)
+        .or_else(|| capabilities::obey_command(name, &words, state))
         .unwrap_or_else(|| format!("no such command: {command}"));
     log::info("probe", &[("command", command), ("answer", &answer)]);
     Verdict::Done
@@ -146,8 +146,8 @@ mod tests {
     #[test]
     fn verdicts_are_as_commanded() {
         let state = testing::state(1, "a", "Running");
-        assert_eq!(obey("done", &state), Verdict::Done);
-        assert_eq!(obey("retry busy 50", &state), Verdict::retry_after(50, "busy"));
-        assert_eq!(obey("reject broken", &state), Verdict::reject("broken"));
+        assert_eq!(obey_command("done", &state), Verdict::Done);
+        assert_eq!(obey_command("retry busy 50", &state), Verdict::retry_after(50, "busy"));
+        assert_eq!(obey_command("reject broken", &state), Verdict::reject("broken"));
     }
 }

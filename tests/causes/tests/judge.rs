@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use kubewitness_causes::{HistoryChange as Recorded, Operation, RecordedHistory, Selection, recorded};
-use kubewitness_core::project::{ObjectEnvelope, envelope};
+use kubewitness_core::project::{ObjectEnvelope, read_envelope};
 use kubewitness_core::status::StatusRules;
 use kubewitness_core::story::events;
 use kubewitness_core::views::{DocumentsBySeq, EventView, ExplainedStates, WhyView};
@@ -48,7 +48,7 @@ impl WitnessedHistory {
         let mut witnessed = Self::default();
         for (change, seq) in history.changes.iter().zip(1..) {
             let bytes = change.document.to_string().into_bytes();
-            let object = object_of(&envelope(&bytes).expect("an object"));
+            let object = object_of(&read_envelope(&bytes).expect("an object"));
             witnessed.until_ms = change.at_ms;
             if events::is_event(&object.group, &object.kind) {
                 witnessed.event(change, &object, &bytes, seq, &uids);
@@ -64,7 +64,7 @@ impl WitnessedHistory {
                 false => witnessed.related.push(state),
             }
         }
-        witnessed.events = events::fold(std::mem::take(&mut witnessed.events));
+        witnessed.events = events::fold_repeated(std::mem::take(&mut witnessed.events));
         witnessed
     }
 
@@ -89,7 +89,10 @@ impl WitnessedHistory {
         let story = ExplainedStates { states, related, events, is_cut: false };
         let wanted: BTreeSet<_> = story.documents_wanted().into_iter().collect();
         let documents = self.documents.iter().filter(|(seq, _)| wanted.contains(seq));
-        story.explain(&documents.map(|(seq, document)| (*seq, document.clone())).collect(), self.until_ms)
+        story.explain_object(
+            &documents.map(|(seq, document)| (*seq, document.clone())).collect(),
+            self.until_ms,
+        )
     }
 }
 
@@ -98,7 +101,7 @@ fn owned_by_subject(history: &RecordedHistory, is_subject: impl Fn(&ObjectRef) -
     let mut uids = BTreeSet::new();
     for change in &history.changes {
         let bytes = change.document.to_string();
-        let envelope = envelope(bytes.as_bytes()).expect("an object");
+        let envelope = read_envelope(bytes.as_bytes()).expect("an object");
         let is_owned = envelope.owners.iter().any(|owner| uids.contains(&*owner.uid));
         if is_owned || is_subject(&object_of(&envelope)) {
             uids.insert(envelope.uid.into_owned());
@@ -120,7 +123,7 @@ fn object_of(envelope: &ObjectEnvelope<'_>) -> ObjectRef {
 }
 
 fn state(change: &Recorded, object: ObjectRef, rules: &StatusRules, bytes: &[u8], seq: Seq) -> State {
-    let present = Arc::new(rules.status(&object.group, &object.kind, bytes));
+    let present = Arc::new(rules.status_of(&object.group, &object.kind, bytes));
     let is_gone = change.op == Operation::Delete;
     State {
         id: StateId::parse("recorded"),
@@ -131,7 +134,7 @@ fn state(change: &Recorded, object: ObjectRef, rules: &StatusRules, bytes: &[u8]
         object: Arc::new(object),
         owner: None,
         resource_version: Version::new("1"),
-        status: if is_gone { Arc::new(StatusRules::deleted(&present)) } else { present.clone() },
+        status: if is_gone { Arc::new(StatusRules::deleted_status(&present)) } else { present.clone() },
         previous: is_gone.then_some(present),
         observed_ms: change.at_ms,
         late: false,

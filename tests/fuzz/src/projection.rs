@@ -30,11 +30,11 @@ pub fn check(input: &[u8]) {
 
 /// As a line of a watch.
 fn watched(input: &[u8], grammatical: bool, tree: Option<&JsonTree>) {
-    let one = project::project(input);
-    let frame = project::frame(input);
+    let one = project::project_frame(input);
+    let frame = project::split_frame(input);
     let two = frame.clone().and_then(|frame| {
         let has_envelope = matches!(frame.kind, EventType::Added | EventType::Modified | EventType::Deleted);
-        let envelope = if has_envelope { Some(project::envelope(frame.object)?) } else { None };
+        let envelope = if has_envelope { Some(project::read_envelope(frame.object)?) } else { None };
         Ok((frame, envelope))
     });
     assert_eq!(one.clone().ok(), two.ok(), "one pass reads what two do");
@@ -85,15 +85,15 @@ fn listed(input: &[u8], grammatical: bool, tree: Option<&JsonTree>) {
 
 /// As an object: of a frame, of a list, a bookmark, an error.
 fn alone(input: &[u8], tree: Option<&JsonTree>) {
-    let envelope = project::envelope(input).ok();
+    let envelope = project::read_envelope(input).ok();
     let version = project::bookmark_version(input).ok();
     let ends = project::ends_initial_events(input);
     let error = project::error_status(input);
     for (group, kind) in KINDS {
-        let status = RULES.status(group, kind, input);
+        let status = RULES.status_of(group, kind, input);
         assert!(PHASES.contains(&&*status.phase), "{status:?}");
         assert!(status.reason.len() <= 256 && status.message.len() <= 1024, "texts are bounded");
-        assert_eq!(status, RULES.status(group, kind, input), "a status is a pure function");
+        assert_eq!(status, RULES.status_of(group, kind, input), "a status is a pure function");
     }
     let Some(tree) = tree else { return };
     assert_eq!(envelope, expected_envelope(tree));

@@ -16,10 +16,14 @@ pub fn check(input: &[u8]) {
         let (mut splitter, mut lines) = (FrameSplitter::new(limit), Vec::new());
         for chunk in &chunks {
             splitter.push(Bytes::copy_from_slice(chunk), &mut lines);
-            assert!(splitter.pending() <= limit, "{} bytes are held, over {limit}", splitter.pending());
+            assert!(
+                splitter.pending_bytes() <= limit,
+                "{} bytes are held, over {limit}",
+                splitter.pending_bytes()
+            );
         }
         assert_eq!(lines, expected, "cut into {chunks:?} with a limit of {limit}");
-        assert_eq!(splitter.pending(), left, "cut into {chunks:?} with a limit of {limit}");
+        assert_eq!(splitter.pending_bytes(), left, "cut into {chunks:?} with a limit of {limit}");
     }
 }
 

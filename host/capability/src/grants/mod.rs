@@ -2,7 +2,7 @@
 //! no effect: the capabilities do.
 //!
 //! Witnessing must not depend on a database that is down. So an entry that can't be opened affects only the
-//! plugins that are granted it: it stays here as a named failure until [`OpenCapabilities::reload`] opens it.
+//! plugins that are granted it: it stays here as a named failure until [`OpenCapabilities::reload_settings`] opens it.
 //! Settings that can't be intended (a wrong shape, two owners of one file) are refused as a whole.
 
 mod open;
@@ -115,13 +115,13 @@ pub enum CapabilityError {
     Store(#[from] GrantError),
 }
 
-fn fault(field: impl Into<String>, message: impl Into<String>) -> ManifestFault {
+fn manifest_fault(field: impl Into<String>, message: impl Into<String>) -> ManifestFault {
     ManifestFault { field: field.into(), message: message.into() }
 }
 
 impl OpenCapabilities {
     /// Opens everything that the host's settings name. Relative paths are in `data`. Entries that can't be
-    /// opened are in [`Self::closed`].
+    /// opened are in [`Self::closed_entries`].
     pub async fn open(host: &HostSpec, data: &Path) -> Result<Self, Vec<ManifestFault>> {
         Self::open_with(host, data, SharedServices::default()).await
     }
@@ -139,18 +139,18 @@ impl OpenCapabilities {
     ///
     /// If a new or changed entry can't be opened, the change is refused and the old settings stay. An entry
     /// that was closed before may stay closed.
-    pub async fn reload(&self, host: &HostSpec, data: &Path) -> Result<Self, Vec<ManifestFault>> {
+    pub async fn reload_settings(&self, host: &HostSpec, data: &Path) -> Result<Self, Vec<ManifestFault>> {
         Self::build(Some(self), host, data, self.lent.clone()).await
     }
 
     /// The redaction that also applies to documents for people.
-    pub fn redaction(&self) -> Arc<SecretRedaction> {
+    pub fn secret_redaction(&self) -> Arc<SecretRedaction> {
         self.redaction.clone()
     }
 
     /// Limits the `kv` of each plugin from now on: its size, and the bytes written per second.
     pub fn bound_kv(&self, bytes: u64, a_second: u64) {
-        self.kv.set(bytes, a_second);
+        self.kv.set_limits(bytes, a_second);
     }
 
     /// With the redaction of another instance.
@@ -159,7 +159,7 @@ impl OpenCapabilities {
     }
 
     /// The entries that can't be opened now, as faults of the settings.
-    pub fn closed(&self) -> Vec<ManifestFault> {
+    pub fn closed_entries(&self) -> Vec<ManifestFault> {
         self.closed.values().cloned().collect()
     }
 
@@ -198,8 +198,8 @@ impl OpenCapabilities {
             Some(old) => old.redaction.clone(),
             None => Arc::new(SecretRedaction::open(host, data).await?),
         };
-        redaction.watch(&host.sources);
-        if let Some(fault) = redaction.retry().await {
+        redaction.set_watched(&host.sources);
+        if let Some(fault) = redaction.retry_key().await {
             opener.closed.insert(("redaction", String::new()), fault);
         }
         if let Some(old) = old {
@@ -226,15 +226,15 @@ impl OpenCapabilities {
     }
 
     /// Grants a plugin its capabilities, and reads the receipts of its applied states.
-    pub async fn grants(
+    pub async fn grant_plugin(
         &self,
         plugin: &str,
         spec: &PluginSpec,
         backing: PluginServices,
     ) -> Result<Arc<dyn GrantProvider>, CapabilityError> {
-        let (mut granted, told) = (self.resolve(plugin, spec, &backing)?, backing.told.clone());
+        let (mut granted, told) = (self.resolve_access(plugin, spec, &backing)?, backing.told.clone());
         let (most, reports) = (self.kv.clone(), backing.reports.clone());
-        let PluginEntries { entries, writes, requests } = found(backing.kv)?;
+        let PluginEntries { entries, writes, requests } = read_plugin_entries(backing.kv)?;
         granted.kv = spec.grants.kv.then(|| kv::PluginKv::new(entries, writes, told, most, reports));
         granted.outbox = RequestOutbox::new(plugin, &backing.version, backing.notes, requests);
         let stores = ReceiptStores {
@@ -247,7 +247,7 @@ impl OpenCapabilities {
         Ok(Arc::new(PluginGrants(Arc::new(granted))))
     }
 
-    pub(crate) fn resolve(
+    pub(crate) fn resolve_access(
         &self,
         plugin: &str,
         spec: &PluginSpec,
@@ -266,13 +266,16 @@ impl OpenCapabilities {
                 return CapabilityError::Closed(fault.clone());
             }
             let field = format!("spec.grants.{list}[{index}]");
-            CapabilityError::Manifest(fault(field, format!("the controller has no `{name}`")))
+            CapabilityError::Manifest(manifest_fault(field, format!("the controller has no `{name}`")))
         };
         for (list, count) in [("sql", grants.sql.len()), ("ledger", grants.ledger.len())] {
             if count > 1 {
                 let message =
                     "has more than one: what a call writes and its receipt commit together in one only";
-                return Err(CapabilityError::Manifest(fault(format!("spec.grants.{list}"), message)));
+                return Err(CapabilityError::Manifest(manifest_fault(
+                    format!("spec.grants.{list}"),
+                    message,
+                )));
             }
         }
         let documents = backing.documents.clone();
@@ -284,7 +287,7 @@ impl OpenCapabilities {
         let mut granted = PluginAccess {
             plugin: plugin.to_owned(),
             config: serde_json::Value::Object(spec.config.clone()).to_string(),
-            standing: self.standing(plugin),
+            standing: self.receipts_of_plugin(plugin),
             sql: Default::default(),
             http: Default::default(),
             mail: Default::default(),
@@ -297,7 +300,7 @@ impl OpenCapabilities {
                 backing.notes.clone(),
                 RequestNotes::default(),
             ),
-            tick_timeout: spec.tick.map(|tick| tick.timeout()).unwrap_or(TICK_TIMEOUT),
+            tick_timeout: spec.tick.map(|tick| tick.timeout_or_default()).unwrap_or(TICK_TIMEOUT),
             deciders: self.deciders.clone(),
             lister: lister::GrantedLister::new(backing.lister.clone(), &grants.lister, redacted.clone()),
             outcomes: GrantedOutcomes::new(
@@ -353,13 +356,13 @@ impl OpenCapabilities {
     }
 
     /// Two versions of one plugin share it while the old one drains.
-    fn standing(&self, plugin: &str) -> Arc<ReceiptTracker> {
+    fn receipts_of_plugin(&self, plugin: &str) -> Arc<ReceiptTracker> {
         let mut plugins = self.plugins.lock().unwrap_or_else(PoisonError::into_inner);
         plugins.entry(plugin.to_owned()).or_default().clone()
     }
 
     /// Notes that a cursor is on disk, and drops receipts that it passed some minutes ago.
-    pub async fn prune(
+    pub async fn prune_receipts(
         &self,
         plugin: &str,
         cursor: impl Into<DurableCursor>,
@@ -367,20 +370,20 @@ impl OpenCapabilities {
     ) -> Result<(), CapabilityError> {
         let standing = self.plugins.lock().unwrap_or_else(PoisonError::into_inner).get(plugin).cloned();
         match standing {
-            Some(standing) => Ok(standing.prune(plugin, cursor.into(), now).await?),
+            Some(standing) => Ok(standing.prune_receipts(plugin, cursor.into(), now).await?),
             None => Ok(()),
         }
     }
 
     /// True if a ledger is signed or rotated.
-    pub fn seals(&self) -> bool {
-        self.ledgers.values().any(|ledger| ledger.spec.schedule().is_any())
+    pub fn seals_any_ledger(&self) -> bool {
+        self.ledgers.values().any(|ledger| ledger.spec.ledger_schedule().is_any())
     }
 
     /// Signs and closes ledgers when due, even while no call writes to them.
-    pub async fn tend(&self) {
+    pub async fn write_due_statements(&self) {
         for ledger in self.ledgers.values() {
-            if let Err(error) = ledger.tend().await {
+            if let Err(error) = ledger.write_due_statement().await {
                 tracing::warn!(
                     ledger = ledger.spec.name,
                     "the ledger can't be signed or closed now: {error}"
@@ -390,13 +393,13 @@ impl OpenCapabilities {
     }
 
     /// Ships closed files of ledgers. An unreachable bucket delays no other one.
-    pub async fn ship(&self) {
-        futures::future::join_all(self.ledgers.values().map(|ledger| ledger.ship())).await;
+    pub async fn ship_closed_files(&self) {
+        futures::future::join_all(self.ledgers.values().map(|ledger| ledger.ship_closed_files())).await;
     }
 
     /// The progress of shipping, by the names of the ledgers.
-    pub fn shipping(&self) -> BTreeMap<String, ShippingStatus> {
-        let of = |ledger: &Arc<PluginLedger>| Some((ledger.spec.name.clone(), ledger.shipping()?));
+    pub fn shipping_status(&self) -> BTreeMap<String, ShippingStatus> {
+        let of = |ledger: &Arc<PluginLedger>| Some((ledger.spec.name.clone(), ledger.shipping_status()?));
         self.ledgers.values().filter_map(of).collect()
     }
 
@@ -414,7 +417,7 @@ impl OpenCapabilities {
 
     /// The key that verifies signatures of this key.
     pub fn public_key(&self, key: &str) -> Option<Vec<u8>> {
-        self.keys.get(key).map(|key| key.public())
+        self.keys.get(key).map(|key| key.public_key())
     }
 }
 
@@ -426,7 +429,7 @@ struct PluginEntries {
     requests: RequestNotes,
 }
 
-fn found(kept: Vec<(String, Vec<u8>)>) -> Result<PluginEntries, GrantError> {
+fn read_plugin_entries(kept: Vec<(String, Vec<u8>)>) -> Result<PluginEntries, GrantError> {
     let mut found = PluginEntries::default();
     for (key, value) in kept {
         if !key.starts_with(NOTE) {
@@ -453,17 +456,17 @@ async fn claim_places(
     faults: &mut Vec<ManifestFault>,
     opener: &mut GrantOpener,
 ) {
-    let mut taken = match places::places(data).await {
+    let mut taken = match places::claimed_paths(data).await {
         Ok(taken) => taken,
-        Err(error) => return faults.push(fault("spec", format!("the data folder: {error}"))),
+        Err(error) => return faults.push(manifest_fault("spec", format!("the data folder: {error}"))),
     };
-    for store in host.stores() {
-        match places::claim(&mut taken, data, &store).await {
+    for store in host.file_stores() {
+        match places::claim_store(&mut taken, data, &store).await {
             Ok(()) => {}
             Err(ClaimFailure::Unknown(message)) => {
-                opener.hold_up(store.list, store.index, store.field, message);
+                opener.note_unopened(store.list, store.index, store.field, message);
             }
-            Err(ClaimFailure::Taken(message)) => faults.push(store.fault(message)),
+            Err(ClaimFailure::Taken(message)) => faults.push(store.fault_at_store(message)),
         }
     }
 }

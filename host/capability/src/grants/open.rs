@@ -12,7 +12,7 @@ use kubewitness_core::config::{
     DatabaseKind, DatabaseSpec, DestinationSpec, HostSpec, KeySpec, LedgerSpec, MailSpec, ManifestFault,
 };
 
-use super::{OpenCapabilities, SharedServices, fault};
+use super::{OpenCapabilities, SharedServices, manifest_fault};
 use crate::http::HttpDestination;
 use crate::ledger::{LedgerDatabases, PluginLedger};
 use crate::mail::MailRelay;
@@ -36,7 +36,7 @@ pub struct GrantOpener {
 }
 
 impl GrantOpener {
-    pub fn hold_up(&mut self, list: &'static str, index: usize, field: &str, message: String) {
+    pub fn note_unopened(&mut self, list: &'static str, index: usize, field: &str, message: String) {
         self.held_up.insert((list, index), (field.to_owned(), message));
     }
 
@@ -65,7 +65,7 @@ impl GrantOpener {
             match opened {
                 Ok(opened) => open.push(opened),
                 Err((field, message)) => {
-                    let fault = fault(format!("spec.{list}[{index}].{field}"), message);
+                    let fault = manifest_fault(format!("spec.{list}[{index}].{field}"), message);
                     self.closed.insert((list, name), fault);
                 }
             }
@@ -86,7 +86,7 @@ pub async fn open_database(
         return Ok(engine.clone());
     }
     let name = &spec.name;
-    match spec.kind() {
+    match spec.only_kind() {
         Some(DatabaseKind::Sqlite(sqlite)) => {
             let at = |message| ("sqlite.path", message);
             if sqlite.path.is_empty() || sqlite.path.starts_with(':') {
@@ -113,7 +113,7 @@ pub async fn open_database(
 /// plugin with its name gets every state again.
 pub async fn forget_receipts(spec: &DatabaseSpec, data: &Path, plugin: &str) -> Result<(), String> {
     let engine = open_database(None, spec, data, None).await.map_err(|(_, message)| message)?;
-    engine.forget(plugin, Seq::MAX).await.map_err(|error| error.to_string())
+    engine.forget_receipts(plugin, Seq::MAX).await.map_err(|error| error.to_string())
 }
 
 pub async fn open_ledgers<'a>(
@@ -140,10 +140,10 @@ pub async fn open_ledgers<'a>(
                 Some(ledger) if ledger.spec == *spec && ledger.is_signed_with(key.as_ref()) => {
                     Ok(ledger.clone())
                 }
-                Some(ledger) => Ok(Arc::new(ledger.with(spec, key).pausing(lent.shipping))),
+                Some(ledger) => Ok(Arc::new(ledger.with_settings(spec, key).with_pauses(lent.shipping))),
                 None => {
                     let opened = PluginLedger::open(spec, key, data, deciders, lent.ledgers.clone()).await;
-                    opened.map(|ledger| Arc::new(ledger.pausing(lent.shipping)))
+                    opened.map(|ledger| Arc::new(ledger.with_pauses(lent.shipping)))
                 }
             };
             opened.map(|ledger| (spec.name.clone(), ledger)).map_err(|message| ("path".to_owned(), message))
@@ -220,14 +220,14 @@ fn refuse_twins(keys: &mut HashMap<String, Arc<SigningKey>>, host: &HostSpec, op
     for (index, spec) in
         host.keys.iter().enumerate().filter(|(_, spec)| !signing.contains(spec.name.as_str()))
     {
-        let Some(public) = keys.get(&spec.name).map(|key| key.public()) else { continue };
-        let twin = signing.iter().find(|name| keys.get(**name).is_some_and(|key| key.public() == public));
+        let Some(public) = keys.get(&spec.name).map(|key| key.public_key()) else { continue };
+        let twin = signing.iter().find(|name| keys.get(**name).is_some_and(|key| key.public_key() == public));
         if let Some(twin) = twin {
             let message = format!(
                 "has the same value as the key `{twin}`, which signs a ledger: give plugins a key of their own"
             );
             keys.remove(&spec.name);
-            let fault = fault(format!("spec.keys[{index}].valueFrom"), message);
+            let fault = manifest_fault(format!("spec.keys[{index}].valueFrom"), message);
             opener.closed.insert(("keys", spec.name.clone()), fault);
         }
     }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use kubewitness_core::config::files::{ClaimedPaths, FileStore, plain};
+use kubewitness_core::config::files::{ClaimedPaths, FileStore, without_dot_parts};
 use kubewitness_core::files;
 
 /// Why a store can't have its path.
@@ -15,36 +15,36 @@ pub(crate) enum ClaimFailure {
 }
 
 /// The paths of a data folder; none is claimed yet.
-pub(crate) async fn places(data: &Path) -> std::io::Result<ClaimedPaths> {
-    Ok(ClaimedPaths::new(asked(data.to_path_buf()).await?))
+pub(crate) async fn claimed_paths(data: &Path) -> std::io::Result<ClaimedPaths> {
+    Ok(ClaimedPaths::new(resolve_in_time(data.to_path_buf()).await?))
 }
 
 /// Claims the resolved path of a store.
-pub(crate) async fn claim(
+pub(crate) async fn claim_store(
     places: &mut ClaimedPaths,
     data: &Path,
     store: &FileStore<'_>,
 ) -> Result<(), ClaimFailure> {
     let unknown = |error| ClaimFailure::Unknown(format!("`{}`: {error}", store.path));
-    let place = asked(data.join(store.path)).await.map_err(unknown)?;
-    places.claim(store, place).map_err(ClaimFailure::Taken)
+    let place = resolve_in_time(data.join(store.path)).await.map_err(unknown)?;
+    places.claim_path(store, place).map_err(ClaimFailure::Taken)
 }
 
 /// Links are resolved on disks that may not answer.
-async fn asked(path: PathBuf) -> std::io::Result<PathBuf> {
-    files::within(&path.clone(), files::ANSWER, move || Ok(resolved(&path))).await
+async fn resolve_in_time(path: PathBuf) -> std::io::Result<PathBuf> {
+    files::run_within_limit(&path.clone(), files::ANSWER, move || Ok(resolve_path(&path))).await
 }
 
 /// Makes the path absolute, without `.` and `..`, and resolves the links of its existing part, so that two
 /// names of one file become one path.
-fn resolved(path: &Path) -> PathBuf {
+fn resolve_path(path: &Path) -> PathBuf {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
-    let plain = plain(&absolute);
+    let plain = without_dot_parts(&absolute);
     if let Ok(real) = plain.canonicalize() {
         return real;
     }
     match (plain.parent(), plain.file_name()) {
-        (Some(parent), Some(name)) => resolved(parent).join(name),
+        (Some(parent), Some(name)) => resolve_path(parent).join(name),
         _ => plain,
     }
 }
@@ -63,19 +63,19 @@ mod tests {
         let link = |to: &str, name: &str| {
             std::os::unix::fs::symlink(data.path().join(to), data.path().join(name)).unwrap();
         };
-        let mut taken = places(data.path()).await.unwrap();
+        let mut taken = claimed_paths(data.path()).await.unwrap();
         for name in ["journal.db", "a.jsonl"] {
             std::fs::write(data.path().join(name), "").unwrap();
         }
         link("journal.db", "link.db");
         link("a.jsonl", "b.jsonl");
-        let own = claim(&mut taken, data.path(), &ledger("link.db", "a")).await.unwrap_err();
+        let own = claim_store(&mut taken, data.path(), &ledger("link.db", "a")).await.unwrap_err();
         assert!(
             matches!(&own, ClaimFailure::Taken(told) if told.contains("the controller's own")),
             "{own:?}"
         );
-        claim(&mut taken, data.path(), &ledger("a.jsonl", "a")).await.unwrap();
-        let other = claim(&mut taken, data.path(), &ledger("b.jsonl", "b")).await.unwrap_err();
+        claim_store(&mut taken, data.path(), &ledger("a.jsonl", "a")).await.unwrap();
+        let other = claim_store(&mut taken, data.path(), &ledger("b.jsonl", "b")).await.unwrap_err();
         assert!(matches!(&other, ClaimFailure::Taken(told) if told.contains("the ledger `a`")), "{other:?}");
     }
 }

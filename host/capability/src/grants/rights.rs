@@ -17,9 +17,11 @@ const WITHIN: Duration = PATIENCE.answer;
 /// Looks at the user of a granted database on a server. `None` for a file, whose rights are those of the process.
 pub async fn excess_rights(spec: &DatabaseSpec) -> Result<Option<ExcessRights>, String> {
     let looked = async {
-        match spec.kind() {
-            Some(DatabaseKind::Postgres(server)) => look::<PostgresLink>(server).await.map(Some),
-            Some(DatabaseKind::Mysql(server)) => look::<MysqlLink>(server).await.map(Some),
+        match spec.only_kind() {
+            Some(DatabaseKind::Postgres(server)) => {
+                find_excess_rights::<PostgresLink>(server).await.map(Some)
+            }
+            Some(DatabaseKind::Mysql(server)) => find_excess_rights::<MysqlLink>(server).await.map(Some),
             Some(DatabaseKind::Sqlite(_)) | None => Ok(None),
         }
     };
@@ -27,10 +29,10 @@ pub async fn excess_rights(spec: &DatabaseSpec) -> Result<Option<ExcessRights>, 
     tokio::time::timeout(WITHIN, looked).await.map_err(|_| silent())?
 }
 
-async fn look<L: ServerLink>(spec: &ServerSpec) -> Result<ExcessRights, String> {
-    let url = secrets::resolve(&spec.url_from).await?;
-    let options = L::options(url.expose())?;
-    address::expect_files(url.expose()).await?;
-    let mut link = L::connect(&options).await.map_err(|error| L::reason(&error))?;
-    link.excess().await.map_err(|error| L::reason(&error))
+async fn find_excess_rights<L: ServerLink>(spec: &ServerSpec) -> Result<ExcessRights, String> {
+    let url = secrets::resolve_secret(&spec.url_from).await?;
+    let options = L::parse_options(url.expose_secret())?;
+    address::expect_files(url.expose_secret()).await?;
+    let mut link = L::connect_link(&options).await.map_err(|error| L::connect_failure_reason(&error))?;
+    link.excess_rights().await.map_err(|error| L::connect_failure_reason(&error))
 }

@@ -28,7 +28,7 @@ use tokio::time::Instant;
 use crate::secrets::{self, ResolvedSecret};
 use resolver::{AddressGuard, ForbiddenName, ResolveFailure};
 use schemes::OutgoingRequest;
-use target::below;
+use target::join_path;
 use tls::DestinationClient;
 pub(crate) use tls::plain_client;
 
@@ -79,16 +79,19 @@ impl HttpDestination {
         let (field, text) = match &spec.url_from {
             None => ("url", spec.url.clone()),
             Some(reference) => {
-                let secret = secrets::resolve(reference).await;
-                ("urlFrom", secret.map_err(|message| ("urlFrom".to_owned(), message))?.expose().to_owned())
+                let secret = secrets::resolve_secret(reference).await;
+                (
+                    "urlFrom",
+                    secret.map_err(|message| ("urlFrom".to_owned(), message))?.expose_secret().to_owned(),
+                )
             }
         };
-        let base = address(spec, &text).map_err(|message| (field.to_owned(), message))?;
-        let guard = AddressGuard::new(&spec.name, spec.reachable(base.as_str()));
-        Self::with(spec, base, guard).await
+        let base = parse_address(spec, &text).map_err(|message| (field.to_owned(), message))?;
+        let guard = AddressGuard::new(&spec.name, spec.reachable_addresses(base.as_str()));
+        Self::with_guard(spec, base, guard).await
     }
 
-    async fn with(spec: &DestinationSpec, base: Url, guard: AddressGuard) -> Result<Self, SpecFault> {
+    async fn with_guard(spec: &DestinationSpec, base: Url, guard: AddressGuard) -> Result<Self, SpecFault> {
         let wrong = |field: &str, message: String| (field.to_owned(), message);
         let mut own_headers = Vec::new();
         for (index, header) in spec.headers.iter().enumerate() {
@@ -96,41 +99,42 @@ impl HttpDestination {
             let name =
                 name.map_err(|_| wrong(&format!("headers[{index}].name"), "is not a header's name".into()))?;
             let field = format!("headers[{index}].valueFrom");
-            let secret =
-                secrets::resolve(&header.value_from).await.map_err(|message| wrong(&field, message))?;
-            let value = HeaderValue::try_from(secret.expose());
+            let secret = secrets::resolve_secret(&header.value_from)
+                .await
+                .map_err(|message| wrong(&field, message))?;
+            let value = HeaderValue::try_from(secret.expose_secret());
             value.map_err(|_| wrong(&field, "the secret can't be sent as a header's value".into()))?;
             own_headers.push(name);
         }
-        if let Some(SigningScheme::Hmac(signature)) = spec.scheme() {
+        if let Some(SigningScheme::Hmac(signature)) = spec.signing_scheme() {
             let name = HeaderName::try_from(&signature.header);
             own_headers.push(name.map_err(|_| wrong("scheme.hmac.header", "is not a header's name".into()))?);
         }
-        if let Some(secret) = spec.scheme().and_then(SigningScheme::secret) {
-            secrets::resolve(secret).await.map_err(|message| wrong("scheme", message))?;
+        if let Some(secret) = spec.signing_scheme().and_then(SigningScheme::secret_ref) {
+            secrets::resolve_secret(secret).await.map_err(|message| wrong("scheme", message))?;
         }
         let clients = DestinationClient::open(spec.tls.as_ref(), spec.timeout.0, guard).await?;
-        let rates = Mutex::new(rates(spec));
+        let rates = Mutex::new(rate_buckets(spec));
         Ok(Self { spec: spec.clone(), base, own_headers, clients, rates, opened: Instant::now() })
     }
 
     /// `id` is sent as the idempotency key if the plugin sends none.
-    pub async fn prepare(
+    pub async fn prepare_request(
         &self,
         request: HttpRequest,
         id: Option<&StateId>,
         now_ms: u64,
     ) -> Result<PreparedRequest, GrantError> {
         let method = method_of(&request, self.spec.request_size.0)?;
-        let mut url = below(&self.base().await?, &request.path)?;
-        self.allow(method, &request.path)?;
-        let mut headers = self.headers(&request.headers, id).await?;
+        let mut url = join_path(&self.current_base().await?, &request.path)?;
+        self.check_allowed(method, &request.path)?;
+        let mut headers = self.request_headers(&request.headers, id).await?;
         let mut body = request.body;
         let mut outgoing = OutgoingRequest { url: &mut url, headers: &mut headers, body: &mut body };
-        self.sign(&mut outgoing, now_ms).await?;
+        self.sign_request(&mut outgoing, now_ms).await?;
         let method =
             Method::try_from(method.as_str()).map_err(|_| GrantError::Invalid("the method".into()))?;
-        let client = self.clients.client().await.map_err(|(field, message)| {
+        let client = self.clients.current_client().await.map_err(|(field, message)| {
             tracing::warn!(
                 destination = self.spec.name,
                 field,
@@ -147,18 +151,22 @@ impl HttpDestination {
         PreparedRequest { client, method, url, headers, body }: PreparedRequest,
     ) -> Result<HttpResponse, UnansweredRequest> {
         let sent = client.request(method, url).headers(headers).body(body).send().await;
-        let sent = sent
-            .map_err(|error| UnansweredRequest { is_unsent: error.is_connect(), error: refusal(&error) })?;
-        let received = receive(sent, self.spec.response_size.0).await;
+        let sent = sent.map_err(|error| UnansweredRequest {
+            is_unsent: error.is_connect(),
+            error: refusal_of(&error),
+        })?;
+        let received = receive_response(sent, self.spec.response_size.0).await;
         received.map_err(|error| UnansweredRequest { is_unsent: false, error })
     }
 
     /// The present address. A secret address may be rotated, but it must lead to the same server as when the
     /// destination was opened, because only that server was checked.
-    async fn base(&self) -> Result<Url, GrantError> {
+    async fn current_base(&self) -> Result<Url, GrantError> {
         let Some(reference) = &self.spec.url_from else { return Ok(self.base.clone()) };
-        let secret = self.secret(reference, "its address").await?;
-        let now = address(&self.spec, secret.expose()).ok().filter(|now| now.origin() == self.base.origin());
+        let secret = self.resolve_secret(reference, "its address").await?;
+        let now = parse_address(&self.spec, secret.expose_secret())
+            .ok()
+            .filter(|now| now.origin() == self.base.origin());
         now.ok_or_else(|| {
             tracing::warn!(
                 destination = self.spec.name,
@@ -169,22 +177,22 @@ impl HttpDestination {
         })
     }
 
-    async fn sign(&self, request: &mut OutgoingRequest<'_>, now_ms: u64) -> Result<(), GrantError> {
-        let Some(scheme) = self.spec.scheme() else { return Ok(()) };
-        let Some(reference) = scheme.secret() else { return Ok(()) };
-        let secret = self.secret(reference, "the scheme's secret").await?;
-        schemes::sign(scheme, &secret, now_ms, request)
+    async fn sign_request(&self, request: &mut OutgoingRequest<'_>, now_ms: u64) -> Result<(), GrantError> {
+        let Some(scheme) = self.spec.signing_scheme() else { return Ok(()) };
+        let Some(reference) = scheme.secret_ref() else { return Ok(()) };
+        let secret = self.resolve_secret(reference, "the scheme's secret").await?;
+        schemes::sign_request(scheme, &secret, now_ms, request)
     }
 
-    async fn secret(&self, reference: &SecretRef, what: &str) -> Result<ResolvedSecret, GrantError> {
-        secrets::resolve(reference).await.map_err(|message| {
+    async fn resolve_secret(&self, reference: &SecretRef, what: &str) -> Result<ResolvedSecret, GrantError> {
+        secrets::resolve_secret(reference).await.map_err(|message| {
             tracing::warn!(destination = self.spec.name, what, message, "a secret can't be read");
             GrantError::Unavailable("a secret of the destination can't be read".into())
         })
     }
 
     /// Allows only what the operator lets plugins send.
-    fn allow(&self, method: HttpMethod, path: &str) -> Result<(), GrantError> {
+    fn check_allowed(&self, method: HttpMethod, path: &str) -> Result<(), GrantError> {
         if !self.spec.methods.contains(&method) {
             let allowed: Vec<_> = self.spec.methods.iter().map(|method| method.as_str()).collect();
             let (method, allowed) = (method.as_str(), allowed.join(", "));
@@ -210,7 +218,7 @@ impl HttpDestination {
         taken.map_err(|wait| GrantError::RateLimited { after_ms: wait.as_millis() as u64 + 1 })
     }
 
-    async fn headers(
+    async fn request_headers(
         &self,
         sent: &[(String, String)],
         id: Option<&StateId>,
@@ -224,8 +232,8 @@ impl HttpDestination {
             headers.insert(IDEMPOTENCY_KEY, value);
         }
         for (name, header) in self.own_headers.iter().zip(&self.spec.headers) {
-            let secret = self.secret(&header.value_from, name.as_str()).await?;
-            let mut value = HeaderValue::try_from(secret.expose()).map_err(|_| {
+            let secret = self.resolve_secret(&header.value_from, name.as_str()).await?;
+            let mut value = HeaderValue::try_from(secret.expose_secret()).map_err(|_| {
                 tracing::warn!(destination = self.spec.name, header = %name, "a secret is no header's value");
                 GrantError::Unavailable("a secret of the destination can't be read".into())
             })?;
@@ -237,7 +245,7 @@ impl HttpDestination {
 }
 
 /// Parses the address. The error describes the fault without quoting the address.
-fn address(spec: &DestinationSpec, text: &str) -> Result<Url, String> {
+fn parse_address(spec: &DestinationSpec, text: &str) -> Result<Url, String> {
     let base = Url::parse(text).map_err(|error| format!("is not an address: {error}"))?;
     if !base.username().is_empty() || base.password().is_some() {
         return Err("holds a name or password: give it as a header with valueFrom".into());
@@ -262,10 +270,12 @@ fn address(spec: &DestinationSpec, text: &str) -> Result<Url, String> {
     }
 }
 
-fn rates(spec: &DestinationSpec) -> Vec<TokenBucket> {
-    match (spec.rate, spec.scheme()) {
+fn rate_buckets(spec: &DestinationSpec) -> Vec<TokenBucket> {
+    match (spec.rate, spec.signing_scheme()) {
         (Some(per_second), _) => vec![TokenBucket::new(RateSpec { per_second, burst: None })],
-        (None, Some(scheme)) => scheme.quotas().iter().map(|quota| TokenBucket::within(*quota)).collect(),
+        (None, Some(scheme)) => {
+            scheme.quotas().iter().map(|quota| TokenBucket::within_quota(*quota)).collect()
+        }
         (None, None) => Vec::new(),
     }
 }
@@ -276,12 +286,12 @@ pub fn check(request: &HttpRequest) -> Result<(), GrantError> {
     headers_of(&request.headers, is_plugin_header)?;
     let base =
         Url::parse("http://destination.invalid").map_err(|error| GrantError::Other(error.to_string()))?;
-    below(&base, &request.path).map(drop)
+    join_path(&base, &request.path).map(drop)
 }
 
 fn method_of(request: &HttpRequest, most: u64) -> Result<HttpMethod, GrantError> {
     let Some(method) = HttpMethod::parse(&request.method) else {
-        let known: Vec<_> = HttpMethod::every().into_iter().map(HttpMethod::as_str).collect();
+        let known: Vec<_> = HttpMethod::all_methods().into_iter().map(HttpMethod::as_str).collect();
         return Err(GrantError::Invalid(format!("a method is one of {}", known.join(", "))));
     };
     if request.body.len() as u64 > most {
@@ -311,7 +321,7 @@ fn headers_of(sent: &[(String, String)], takes: impl Fn(&str) -> bool) -> Result
     Ok(headers)
 }
 
-async fn receive(mut response: reqwest::Response, most: u64) -> Result<HttpResponse, GrantError> {
+async fn receive_response(mut response: reqwest::Response, most: u64) -> Result<HttpResponse, GrantError> {
     let too_large = || GrantError::TooLarge(format!("the response has more than {most} bytes"));
     if response.content_length().is_some_and(|length| length > most) {
         return Err(too_large());
@@ -330,7 +340,7 @@ async fn receive(mut response: reqwest::Response, most: u64) -> Result<HttpRespo
     let headers = headers.collect();
     let status = response.status().as_u16();
     let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(|error| refusal(&error))? {
+    while let Some(chunk) = response.chunk().await.map_err(|error| refusal_of(&error))? {
         if (body.len() + chunk.len()) as u64 > most {
             return Err(too_large());
         }
@@ -340,11 +350,11 @@ async fn receive(mut response: reqwest::Response, most: u64) -> Result<HttpRespo
 }
 
 /// The client's own messages name the address; these do not.
-pub(crate) fn refusal(error: &reqwest::Error) -> GrantError {
+pub(crate) fn refusal_of(error: &reqwest::Error) -> GrantError {
     if error.is_timeout() {
         return GrantError::Timeout("the destination did not answer in time".into());
     }
-    if let Some(ForbiddenName(kind)) = forbidden(error) {
+    if let Some(ForbiddenName(kind)) = forbidden_name(error) {
         return GrantError::Unavailable(format!(
             "the destination's name resolves to {kind}, which the destination's `addresses` do not allow"
         ));
@@ -374,7 +384,7 @@ fn tls_refusal(error: &reqwest::Error) -> Option<String> {
     })
 }
 
-fn forbidden(error: &reqwest::Error) -> Option<&ForbiddenName> {
+fn forbidden_name(error: &reqwest::Error) -> Option<&ForbiddenName> {
     let mut sources = std::iter::successors(error.source(), |error| (*error).source());
     sources.find_map(|error| match error.downcast_ref()? {
         ResolveFailure::Forbidden(forbidden) => Some(forbidden),

@@ -45,7 +45,7 @@ pub struct AddressGuard {
 
 impl AddressGuard {
     pub fn new(destination: &str, reachable: Vec<AddressRange>) -> Self {
-        Self::with(destination, reachable, Arc::new(|name| system(name).boxed()))
+        Self::with_lookup(destination, reachable, Arc::new(|name| system_lookup(name).boxed()))
     }
 
     /// For downloads of plugin components.
@@ -56,7 +56,7 @@ impl AddressGuard {
         }
     }
 
-    pub fn with(destination: &str, reachable: Vec<AddressRange>, lookup: AddressLookup) -> Self {
+    pub fn with_lookup(destination: &str, reachable: Vec<AddressRange>, lookup: AddressLookup) -> Self {
         Self {
             destination: destination.to_owned(),
             setting: "`addresses` of the destination",
@@ -69,19 +69,19 @@ impl AddressGuard {
 
 impl AddressGuard {
     /// The addresses of a name to which connections are allowed.
-    pub async fn addresses(&self, name: &str) -> Result<Vec<IpAddr>, ResolveFailure> {
+    pub async fn allowed_addresses(&self, name: &str) -> Result<Vec<IpAddr>, ResolveFailure> {
         let found = (self.lookup)(name.to_owned()).await?;
         let is_reachable = |address: &IpAddr| self.reachable.iter().any(|range| range.contains(*address));
         let kept: Vec<_> = found.iter().copied().filter(is_reachable).collect();
         if let (true, Some(first)) = (kept.is_empty(), found.first()) {
             let kind = AddressKind::of(*first);
-            self.tell(*first, kind);
+            self.warn_of_address(*first, kind);
             return Err(ForbiddenName(kind).into());
         }
         Ok(kept)
     }
 
-    fn tell(&self, address: IpAddr, kind: AddressKind) {
+    fn warn_of_address(&self, address: IpAddr, kind: AddressKind) {
         let (destination, setting) = (&self.destination, self.setting);
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         if told.is_none_or(|at| at.elapsed() >= TELL_EVERY) {
@@ -96,7 +96,7 @@ impl AddressGuard {
     }
 }
 
-async fn system(name: String) -> std::io::Result<Vec<IpAddr>> {
+async fn system_lookup(name: String) -> std::io::Result<Vec<IpAddr>> {
     Ok(tokio::net::lookup_host((name, 0)).await?.take(ADDRESSES).map(|address| address.ip()).collect())
 }
 
@@ -104,7 +104,7 @@ impl Resolve for AddressGuard {
     fn resolve(&self, name: Name) -> Resolving {
         let (guard, name) = (self.clone(), name.as_str().to_owned());
         Box::pin(async move {
-            let kept = guard.addresses(&name).await?;
+            let kept = guard.allowed_addresses(&name).await?;
             Ok(Box::new(kept.into_iter().map(|address| SocketAddr::new(address, 0))) as Addrs)
         })
     }

@@ -9,7 +9,7 @@ const PATH_BYTES: usize = 8 * 1024;
 
 /// The address with the plugin's path and query behind it. Whatever could lead elsewhere on the
 /// way through this or another parser is refused rather than repaired.
-pub fn below(base: &Url, path: &str) -> Result<Url, GrantError> {
+pub fn join_path(base: &Url, path: &str) -> Result<Url, GrantError> {
     let refused = |why: &str| Err(GrantError::Invalid(format!("the path {why}")));
     if path.len() > PATH_BYTES {
         return refused("is too long");
@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn a_path_cannot_leave_the_address() {
         let base = Url::parse("https://hooks.example/a/b?key=1").unwrap();
-        let fine = |path: &str| below(&base, path).unwrap().to_string();
+        let fine = |path: &str| join_path(&base, path).unwrap().to_string();
         assert_eq!(fine(""), "https://hooks.example/a/b?key=1");
         assert_eq!(fine("c"), "https://hooks.example/a/b/c?key=1");
         assert_eq!(fine("/c/d?x=y"), "https://hooks.example/a/b/c/d?key=1&x=y");
@@ -122,7 +122,7 @@ mod tests {
             "a\r\nb",
             "c?x=\ny",
         ] {
-            assert!(below(&base, bad).is_err(), "{bad:?}");
+            assert!(join_path(&base, bad).is_err(), "{bad:?}");
         }
     }
 
@@ -143,12 +143,12 @@ mod tests {
             "group-id",
             "k\u{ff45}y=OTHER",
         ] {
-            let told = below(&base, &format!("?{bad}"));
+            let told = join_path(&base, &format!("?{bad}"));
             assert!(matches!(told, Err(GrantError::Denied(_))), "{bad}: {told:?}");
         }
-        let fine = below(&base, "?keys=a&b=key;c=%26key=x").unwrap();
+        let fine = join_path(&base, "?keys=a&b=key;c=%26key=x").unwrap();
         assert_eq!(fine.query(), Some("key=SECRET&group_id=7&keys=a&b=key;c=%26key=x"));
         let without = Url::parse("https://hooks.example/send").unwrap();
-        assert!(below(&without, "?a[]=1&a[]=2").is_ok(), "without a query of its own any key passes");
+        assert!(join_path(&without, "?a[]=1&a[]=2").is_ok(), "without a query of its own any key passes");
     }
 }

@@ -59,7 +59,7 @@ async fn send(
     request: HttpRequest,
     id: Option<&StateId>,
 ) -> Result<HttpResponse, GrantError> {
-    let prepared = destination.prepare(request, id, NOW).await?;
+    let prepared = destination.prepare_request(request, id, NOW).await?;
     destination.take()?;
     destination.send(prepared).await.map_err(|unanswered| unanswered.error)
 }
@@ -205,10 +205,10 @@ async fn named(url: &str, addresses: &[&str], answers: &'static [&'static str]) 
     let addresses: Vec<AddressRange> = addresses.iter().map(|range| range.parse().unwrap()).collect();
     let spec = DestinationSpec { addresses, ..spec(&format!("http://hooks.example.com:{port}/base")) };
     let base = Url::parse(&spec.url).unwrap();
-    HttpDestination::with(
+    HttpDestination::with_guard(
         &spec,
         base,
-        AddressGuard::with("hook", spec.reachable(&spec.url), Arc::new(lookup)),
+        AddressGuard::with_lookup("hook", spec.reachable_addresses(&spec.url), Arc::new(lookup)),
     )
     .await
     .unwrap()
@@ -357,7 +357,7 @@ async fn the_headers_of_an_answer_have_a_bound_and_one_that_is_too_long_is_left_
     for number in 0..HEADERS {
         answer = answer.header(format!("x-ratelimit-{number}"), &long[..1000]);
     }
-    let received = receive(answer.body("").unwrap().into(), 10).await.unwrap();
+    let received = receive_response(answer.body("").unwrap().into(), 10).await.unwrap();
     let bytes: usize = received.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
     assert!(bytes <= SEEN_BYTES && received.headers.len() >= 8, "{bytes} bytes");
     assert!(received.headers.contains(&("retry-after".into(), "7".into())));

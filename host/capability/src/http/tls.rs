@@ -34,11 +34,11 @@ struct TlsFiles {
 impl TlsFiles {
     async fn read(spec: &TlsSpec) -> Result<Self, SpecFault> {
         let file = async |field: &str, path: &Option<String>| match path {
-            Some(path) => resolved(field, &SecretRef::File(path.clone())).await.map(Some),
+            Some(path) => resolve_secret(field, &SecretRef::File(path.clone())).await.map(Some),
             None => Ok(None),
         };
         let key = match &spec.key_from {
-            Some(reference) => Some(resolved("tls.keyFrom", reference).await?),
+            Some(reference) => Some(resolve_secret("tls.keyFrom", reference).await?),
             None => None,
         };
         let (ca, certificate) =
@@ -46,10 +46,10 @@ impl TlsFiles {
         Ok(Self { ca, certificate, key })
     }
 
-    fn digest(&self) -> Vec<u8> {
+    fn files_digest(&self) -> Vec<u8> {
         let mut context = Context::new(&SHA256);
         for file in [&self.ca, &self.certificate, &self.key] {
-            let text = file.as_ref().map_or("", |file| file.expose());
+            let text = file.as_ref().map_or("", |file| file.expose_secret());
             context.update(&(text.len() as u64).to_le_bytes());
             context.update(text.as_bytes());
         }
@@ -57,7 +57,7 @@ impl TlsFiles {
     }
 
     /// The client's own messages may quote a file: these do not.
-    fn client(&self, timeout: Duration, guard: &AddressGuard) -> Result<Client, SpecFault> {
+    fn build_client(&self, timeout: Duration, guard: &AddressGuard) -> Result<Client, SpecFault> {
         let wrong = |field: &str, message: &str| (field.to_owned(), message.to_owned());
         if rustls::crypto::CryptoProvider::get_default().is_none() {
             // Another thread may have installed it first; either way it is installed now.
@@ -75,13 +75,13 @@ impl TlsFiles {
             .timeout(timeout)
             .connect_timeout(CONNECT.min(timeout));
         if let Some(ca) = &self.ca {
-            let certificates = Certificate::from_pem_bundle(ca.expose().as_bytes()).ok();
+            let certificates = Certificate::from_pem_bundle(ca.expose_secret().as_bytes()).ok();
             let certificates = certificates.filter(|certificates| !certificates.is_empty());
             let certificates = certificates.ok_or_else(|| wrong("tls.ca", "has no certificate as PEM"))?;
             builder = builder.tls_certs_merge(certificates);
         }
         if let (Some(certificate), Some(key)) = (&self.certificate, &self.key) {
-            let pem = format!("{}\n{}\n", certificate.expose(), key.expose());
+            let pem = format!("{}\n{}\n", certificate.expose_secret(), key.expose_secret());
             let identity = Identity::from_pem(pem.as_bytes()).map_err(|_| {
                 wrong("tls.certificate", "and `keyFrom` are no certificate and no private key as PEM")
             })?;
@@ -94,11 +94,11 @@ impl TlsFiles {
 
 /// A client that trusts the system's certificates, and presents none.
 pub fn plain_client(timeout: Duration, guard: &AddressGuard) -> Result<Client, String> {
-    TlsFiles::default().client(timeout, guard).map_err(|(_, message)| message)
+    TlsFiles::default().build_client(timeout, guard).map_err(|(_, message)| message)
 }
 
-async fn resolved(field: &str, reference: &SecretRef) -> Result<ResolvedSecret, SpecFault> {
-    secrets::resolve(reference).await.map_err(|message| (field.to_owned(), message))
+async fn resolve_secret(field: &str, reference: &SecretRef) -> Result<ResolvedSecret, SpecFault> {
+    secrets::resolve_secret(reference).await.map_err(|message| (field.to_owned(), message))
 }
 
 impl DestinationClient {
@@ -109,17 +109,17 @@ impl DestinationClient {
     ) -> Result<Self, SpecFault> {
         let spec = spec.cloned().unwrap_or_default();
         let files = TlsFiles::read(&spec).await?;
-        let made = Mutex::new((files.digest(), files.client(timeout, &guard)?));
+        let made = Mutex::new((files.files_digest(), files.build_client(timeout, &guard)?));
         Ok(Self { spec, timeout, guard, made })
     }
 
     /// The client for the files as of now.
-    pub async fn client(&self) -> Result<Client, SpecFault> {
+    pub async fn current_client(&self) -> Result<Client, SpecFault> {
         let files = TlsFiles::read(&self.spec).await?;
-        let digest = files.digest();
+        let digest = files.files_digest();
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if made.0 != digest {
-            *made = (digest, files.client(self.timeout, &self.guard)?);
+            *made = (digest, files.build_client(self.timeout, &self.guard)?);
         }
         Ok(made.1.clone())
     }

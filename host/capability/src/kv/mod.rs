@@ -36,15 +36,15 @@ const LIST_KEYS: usize = 10_000;
 pub struct SharedValue(Arc<Mutex<Option<Vec<u8>>>>);
 
 impl SharedValue {
-    pub fn set(&self, value: Vec<u8>) {
-        *self.lock() = Some(value).filter(|value| !value.is_empty());
+    pub fn set_value(&self, value: Vec<u8>) {
+        *self.lock_value() = Some(value).filter(|value| !value.is_empty());
     }
 
     pub fn get(&self) -> Option<Vec<u8>> {
-        self.lock().clone()
+        self.lock_value().clone()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Vec<u8>>> {
+    fn lock_value(&self) -> MutexGuard<'_, Option<Vec<u8>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -67,7 +67,7 @@ impl Default for KvLimits {
 }
 
 impl KvLimits {
-    pub fn set(&self, bytes: u64, a_second: u64) {
+    pub fn set_limits(&self, bytes: u64, a_second: u64) {
         self.0.bytes.store(bytes, Ordering::Relaxed);
         self.0.a_second.store(a_second, Ordering::Relaxed);
     }
@@ -77,7 +77,7 @@ impl KvLimits {
     }
 
     /// An entry that already exceeds the limit may shrink.
-    fn holds(&self, bytes: usize, before: usize) -> Result<(), GrantError> {
+    fn check_limit(&self, bytes: usize, before: usize) -> Result<(), GrantError> {
         let most = self.0.bytes.load(Ordering::Relaxed);
         if bytes as u64 <= most || bytes <= before {
             return Ok(());
@@ -94,7 +94,7 @@ impl KvLimits {
 pub struct ReportRoom(Arc<AtomicU64>);
 
 impl ReportRoom {
-    pub fn set(&self, bytes: u64) {
+    pub fn set_limit(&self, bytes: u64) {
         self.0.store(bytes, Ordering::Relaxed);
     }
 
@@ -102,7 +102,7 @@ impl ReportRoom {
         self.0.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    fn holds(&self, more: usize) -> Result<(), GrantError> {
+    fn check_limit(&self, more: usize) -> Result<(), GrantError> {
         let bytes = self.0.load(Ordering::Relaxed).saturating_add(more as u64);
         if bytes <= reports::PLUGIN_BYTES {
             return Ok(());
@@ -131,7 +131,7 @@ struct StoredEntries {
 }
 
 impl StoredEntries {
-    fn apply(&mut self, writes: &[KvWrite]) {
+    fn apply_writes(&mut self, writes: &[KvWrite]) {
         for KvWrite { key, value } in writes {
             if reports::is_report(key) {
                 self.reports.add(value.as_ref().map_or(0, |value| key.len() + value.len()));
@@ -155,7 +155,7 @@ impl StoredEntries {
     }
 
     /// Counts what the journal is about to write.
-    fn spend<'w>(&mut self, writes: impl IntoIterator<Item = &'w KvWrite>, now: Duration) {
+    fn count_writes<'w>(&mut self, writes: impl IntoIterator<Item = &'w KvWrite>, now: Duration) {
         let size = |write: &KvWrite| write.key.len() + write.value.as_ref().map_or(0, Vec::len);
         let bytes = writes.into_iter().map(size).sum();
         self.spent.add(bytes, self.most.a_second(), now);
@@ -190,21 +190,21 @@ impl PluginKv {
     }
 
     /// Applies the writes that the receipts prove to be committed.
-    pub fn settle(&self, is_applied: impl Fn(ReceiptKey) -> bool) {
-        let mut base = self.lock();
-        let writes = base.noted.settle(is_applied);
-        base.apply(&writes);
+    pub fn apply_committed(&self, is_applied: impl Fn(ReceiptKey) -> bool) {
+        let mut base = self.lock_entries();
+        let writes = base.noted.committed_writes(is_applied);
+        base.apply_writes(&writes);
     }
 
     /// Returns the removal of these states' notes for the next save, if nothing of their call was committed.
-    pub fn finish(&self, seqs: &[Seq]) -> Vec<KvWrite> {
-        self.lock().noted.finish(seqs)
+    pub fn remove_notes(&self, seqs: &[Seq]) -> Vec<KvWrite> {
+        self.lock_entries().noted.remove_finished_notes(seqs)
     }
 
     /// How long the next call waits if the plugin has written ahead of its rate.
-    pub fn rest(&self, now: Duration) -> Option<CallPause> {
-        let base = self.lock();
-        let wait = base.spent.rest(base.most.a_second(), now)?.min(LOOK_AGAIN);
+    pub fn pause_before_call(&self, now: Duration) -> Option<CallPause> {
+        let base = self.lock_entries();
+        let wait = base.spent.pause_before_call(base.most.a_second(), now)?.min(LOOK_AGAIN);
         let why = format!(
             "its next call waits: it writes more to `kv` than {} a second, the most of one plugin \
              (`spec.limits.plugins.kvRate` of the host's settings)",
@@ -213,7 +213,7 @@ impl PluginKv {
         Some(CallPause { wait, why: why.into() })
     }
 
-    fn lock(&self) -> MutexGuard<'_, StoredEntries> {
+    fn lock_entries(&self) -> MutexGuard<'_, StoredEntries> {
         // Every change under this lock is complete, even after a panic. The exception is the writes of a
         // call, which its note has.
         self.stored.lock().unwrap_or_else(PoisonError::into_inner)
@@ -247,21 +247,21 @@ pub struct CallOverlay {
 impl CallOverlay {
     pub fn get(&self, key: &str) -> Option<Vec<u8>> {
         match self.writes.get(key) {
-            _ if key == mutes::KEY => self.base.lock().told.get(),
+            _ if key == mutes::KEY => self.base.lock_entries().told.get(),
             Some(written) => written.clone(),
-            None => self.base.lock().entries.get(key).cloned(),
+            None => self.base.lock_entries().entries.get(key).cloned(),
         }
     }
 
-    pub fn set(&mut self, key: &str, value: Vec<u8>) -> Result<(), GrantError> {
+    pub fn set_key(&mut self, key: &str, value: Vec<u8>) -> Result<(), GrantError> {
         expect_own(key)?;
         self.write(key, Some(value))
     }
 
     /// Deleting a key that was never written costs the journal nothing.
-    pub fn delete(&mut self, key: &str) -> Result<(), GrantError> {
+    pub fn delete_key(&mut self, key: &str) -> Result<(), GrantError> {
         expect_own(key)?;
-        let is_stored = |key: &str| self.base.lock().entries.contains_key(key);
+        let is_stored = |key: &str| self.base.lock_entries().entries.contains_key(key);
         // Whether the journal has a report is unknown here.
         if reports::is_report(key) || self.writes.contains_key(key) || is_stored(key) {
             self.write(key, None)?;
@@ -272,19 +272,19 @@ impl CallOverlay {
     fn write(&mut self, key: &str, value: Option<Vec<u8>>) -> Result<(), GrantError> {
         let of = |value: &Option<Vec<u8>>| value.as_ref().map_or(0, |value| key.len() + value.len());
         if reports::is_report(key) {
-            self.base.lock().reports.holds(self.reported + of(&value))?;
+            self.base.lock_entries().reports.check_limit(self.reported + of(&value))?;
             self.reported += of(&value);
             self.writes.insert(key.to_owned(), value);
             return Ok(());
         }
-        let base = self.base.lock();
+        let base = self.base.lock_entries();
         let (before, hidden) = match self.writes.get(key) {
             Some(before) => (of(before), 0),
             None => (0, base.bytes_of(key)),
         };
         let (written, hidden) = (self.written - before + of(&value), self.hidden + hidden);
         if value.is_some() {
-            base.most.holds((base.bytes + written).saturating_sub(hidden), base.bytes)?;
+            base.most.check_limit((base.bytes + written).saturating_sub(hidden), base.bytes)?;
         }
         (self.written, self.hidden) = (written, hidden);
         drop(base);
@@ -293,8 +293,8 @@ impl CallOverlay {
     }
 
     /// Keys with this prefix, in order.
-    pub fn keys(&self, prefix: &str, limit: usize) -> Vec<String> {
-        let base = self.base.lock();
+    pub fn keys_with_prefix(&self, prefix: &str, limit: usize) -> Vec<String> {
+        let base = self.base.lock_entries();
         let limit = limit.min(LIST_KEYS);
         let from = || (Bound::Included(prefix), Bound::Unbounded);
         let stored = base.entries.range::<str, _>(from()).map(|(key, _)| key);
@@ -309,29 +309,29 @@ impl CallOverlay {
     }
 
     /// True if the stored size stays within the limit with these writes.
-    pub fn fits(&self) -> Result<(), GrantError> {
-        let base = self.base.lock();
+    pub fn check_size(&self) -> Result<(), GrantError> {
+        let base = self.base.lock_entries();
         let stored = base.entries.iter().filter(|(key, _)| !self.writes.contains_key(*key));
         let written = self.writes.iter().filter(|(key, _)| !reports::is_report(key));
         let written = written.filter_map(|(key, value)| Some((key, value.as_ref()?)));
         let bytes: usize = stored.chain(written).map(|(key, value)| key.len() + value.len()).sum();
-        base.most.holds(bytes, base.bytes)
+        base.most.check_limit(bytes, base.bytes)
     }
 
     /// The note to store before the receipt of these states commits, and its number.
-    pub fn note(&self, marks: &[ReceiptKey], now: Duration) -> Option<(u64, KvWrite)> {
+    pub fn note_before_commit(&self, marks: &[ReceiptKey], now: Duration) -> Option<(u64, KvWrite)> {
         let writes =
             self.writes.iter().map(|(key, value)| KvWrite { key: key.clone(), value: value.clone() });
         let writes: Vec<_> = writes.collect();
-        let mut base = self.base.lock();
-        let (number, note) = base.noted.note(marks, &writes)?;
-        base.spend([&note], now);
+        let mut base = self.base.lock_entries();
+        let (number, note) = base.noted.note_writes(marks, &writes)?;
+        base.count_writes([&note], now);
         Some((number, note))
     }
 
     /// The call's turn, if it has writes for the next save: see [`KvWrites`].
-    pub async fn turn(&self) -> KvTurn {
-        let needs_turn = !self.writes.is_empty() || self.base.lock().noted.is_owed();
+    pub async fn take_turn(&self) -> KvTurn {
+        let needs_turn = !self.writes.is_empty() || self.base.lock_entries().noted.is_owed();
         match needs_turn {
             true => Some(self.base.turns.clone().lock_owned().await),
             false => None,
@@ -339,8 +339,8 @@ impl CallOverlay {
     }
 
     /// Applies the writes for later calls, and returns what the save of these states' verdicts must write.
-    pub fn commit(self, seqs: &[Seq], noted: Option<u64>, turn: KvTurn, now: Duration) -> KvWrites {
-        let mut base = self.base.lock();
+    pub fn commit_writes(self, seqs: &[Seq], noted: Option<u64>, turn: KvTurn, now: Duration) -> KvWrites {
+        let mut base = self.base.lock_entries();
         // A call that has read the receipt meanwhile has applied them already.
         let is_applied = noted.is_some_and(|number| !base.noted.is_open(number));
         let mut saved = match &turn {
@@ -350,11 +350,11 @@ impl CallOverlay {
         if !is_applied {
             let writes =
                 self.writes.into_iter().map(|(key, value)| KvWrite { key, value }).collect::<Vec<_>>();
-            base.apply(&writes);
+            base.apply_writes(&writes);
             saved.extend(writes);
         }
-        saved.extend(base.noted.finish(seqs));
-        base.spend(&saved, now);
+        saved.extend(base.noted.remove_finished_notes(seqs));
+        base.count_writes(&saved, now);
         KvWrites::new(saved, turn)
     }
 }
@@ -373,43 +373,43 @@ mod tests {
     #[test]
     fn reports_are_written_and_neither_kept_here_nor_counted_but_bounded() {
         let (most, room) = (KvLimits::default(), ReportRoom::default());
-        most.set(10, KV_RATE);
+        most.set_limits(10, KV_RATE);
         let kv = PluginKv::new(Vec::new(), WriteNotes::default(), SharedValue::default(), most, room.clone());
         let mut call = kv.open();
-        call.set("report/u/1", vec![b'x'; 90]).unwrap();
-        call.delete("report/u/0").unwrap();
+        call.set_key("report/u/1", vec![b'x'; 90]).unwrap();
+        call.delete_key("report/u/0").unwrap();
         assert_eq!(call.get("report/u/1").map(|value| value.len()), Some(90), "a call sees its own");
         assert!(
-            call.fits().is_ok() && call.set("report/u", vec![b'x'; 90]).is_err(),
+            call.check_size().is_ok() && call.set_key("report/u", vec![b'x'; 90]).is_err(),
             "that one is no report"
         );
-        let written = call.commit(&[], None, None, Duration::ZERO);
+        let written = call.commit_writes(&[], None, None, Duration::ZERO);
         assert_eq!(written.len(), 2);
         let mut next = kv.open();
-        assert_eq!((next.get("report/u/1"), next.keys("", 10).len()), (None, 0));
-        room.set(reports::PLUGIN_BYTES - 100);
-        assert!(next.set("report/u/2", vec![b'x'; 90]).is_ok());
-        assert!(matches!(next.set("report/u/3", vec![b'x'; 90]), Err(GrantError::TooLarge(_))));
+        assert_eq!((next.get("report/u/1"), next.keys_with_prefix("", 10).len()), (None, 0));
+        room.set_limit(reports::PLUGIN_BYTES - 100);
+        assert!(next.set_key("report/u/2", vec![b'x'; 90]).is_ok());
+        assert!(matches!(next.set_key("report/u/3", vec![b'x'; 90]), Err(GrantError::TooLarge(_))));
     }
 
     #[test]
     fn a_call_sees_its_own_writes_and_others_see_them_after_the_commit() {
         let kv = holding(vec![("a".into(), b"1".to_vec()), ("b".into(), b"2".to_vec())]);
         let mut call = kv.open();
-        call.set("c", b"3".to_vec()).unwrap();
-        call.delete("a").unwrap();
+        call.set_key("c", b"3".to_vec()).unwrap();
+        call.delete_key("a").unwrap();
         assert_eq!(call.get("a"), None);
-        assert_eq!(call.keys("", 10), ["b", "c"]);
-        assert_eq!(kv.open().keys("", 10), ["a", "b"]);
-        let writes = call.commit(&[], None, None, Duration::ZERO);
+        assert_eq!(call.keys_with_prefix("", 10), ["b", "c"]);
+        assert_eq!(kv.open().keys_with_prefix("", 10), ["a", "b"]);
+        let writes = call.commit_writes(&[], None, None, Duration::ZERO);
         assert_eq!(writes.len(), 2);
-        assert_eq!(kv.open().keys("", 10), ["b", "c"]);
+        assert_eq!(kv.open().keys_with_prefix("", 10), ["b", "c"]);
     }
 
     #[test]
     fn a_call_that_is_thrown_away_leaves_nothing() {
         let kv = PluginKv::default();
-        kv.open().set("a", b"1".to_vec()).unwrap();
+        kv.open().set_key("a", b"1".to_vec()).unwrap();
         assert_eq!(kv.open().get("a"), None);
     }
 
@@ -418,11 +418,11 @@ mod tests {
         let kept = vec![("a".into(), vec![0; KV_BYTES as usize - 11])];
         let kv = holding(kept);
         let mut call = kv.open();
-        call.set("b", vec![0; 9]).unwrap();
-        assert!(matches!(call.set("c", vec![]), Err(GrantError::TooLarge(_))));
-        assert_eq!(call.keys("", 10), ["a", "b"]);
-        call.delete("a").unwrap();
-        call.set("c", vec![0; 100]).unwrap();
+        call.set_key("b", vec![0; 9]).unwrap();
+        assert!(matches!(call.set_key("c", vec![]), Err(GrantError::TooLarge(_))));
+        assert_eq!(call.keys_with_prefix("", 10), ["a", "b"]);
+        call.delete_key("a").unwrap();
+        call.set_key("c", vec![0; 100]).unwrap();
     }
 
     #[test]
@@ -436,23 +436,23 @@ mod tests {
             most.clone(),
             ReportRoom::default(),
         );
-        most.set(50, KV_RATE);
+        most.set_limits(50, KV_RATE);
         let mut call = kv.open();
-        call.fits().expect("a call that writes nothing is made");
-        let told = call.set("b", vec![0; 9]).unwrap_err().to_string();
+        call.check_size().expect("a call that writes nothing is made");
+        let told = call.set_key("b", vec![0; 9]).unwrap_err().to_string();
         assert!(told.contains("the most is 50 (`spec.limits.plugins.kv`"), "{told}");
-        assert!(matches!(call.set("a", vec![0; 100]), Err(GrantError::TooLarge(_))));
-        call.set("a", vec![0; 60]).unwrap();
-        call.fits().unwrap();
-        call.commit(&[], None, None, Duration::ZERO);
+        assert!(matches!(call.set_key("a", vec![0; 100]), Err(GrantError::TooLarge(_))));
+        call.set_key("a", vec![0; 60]).unwrap();
+        call.check_size().unwrap();
+        call.commit_writes(&[], None, None, Duration::ZERO);
         let mut call = kv.open();
-        call.set("a", vec![0; 9]).unwrap();
-        call.set("b", vec![0; 39]).unwrap();
-        call.commit(&[], None, None, Duration::ZERO);
+        call.set_key("a", vec![0; 9]).unwrap();
+        call.set_key("b", vec![0; 39]).unwrap();
+        call.commit_writes(&[], None, None, Duration::ZERO);
         let mut call = kv.open();
-        assert!(matches!(call.set("c", vec![]), Err(GrantError::TooLarge(_))));
-        most.set(51, KV_RATE);
-        call.set("c", vec![]).unwrap();
+        assert!(matches!(call.set_key("c", vec![]), Err(GrantError::TooLarge(_))));
+        most.set_limits(51, KV_RATE);
+        call.set_key("c", vec![]).unwrap();
     }
 
     #[test]
@@ -465,14 +465,14 @@ mod tests {
                 random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
                 let key = format!("k{}", random >> 28);
                 match (random >> 20) % 3 {
-                    0 => call.delete(&key).unwrap(),
-                    size => call.set(&key, vec![0; size as usize * 100]).unwrap(),
+                    0 => call.delete_key(&key).unwrap(),
+                    size => call.set_key(&key, vec![0; size as usize * 100]).unwrap(),
                 }
             }
             let exact = |entries: &EntryMap| entries.iter().map(|(key, value)| key.len() + value.len()).sum();
-            let expected = call.base.lock().bytes + call.written - call.hidden;
-            call.commit(&[], None, None, Duration::ZERO);
-            let base = kv.lock();
+            let expected = call.base.lock_entries().bytes + call.written - call.hidden;
+            call.commit_writes(&[], None, None, Duration::ZERO);
+            let base = kv.lock_entries();
             assert_eq!((base.bytes, expected), (exact(&base.entries), base.bytes));
         }
     }
@@ -484,12 +484,12 @@ mod tests {
         let mut call = kv.open();
         // Counting all keys each time takes minutes.
         for key in 0..20_000 {
-            call.set(&format!("x{key:06}"), vec![0; 8]).unwrap();
-            assert_eq!(call.keys("05", 2), ["050000", "050001"]);
+            call.set_key(&format!("x{key:06}"), vec![0; 8]).unwrap();
+            assert_eq!(call.keys_with_prefix("05", 2), ["050000", "050001"]);
         }
-        call.delete("050000").unwrap();
-        assert_eq!(call.keys("05", 2), ["050001", "050002"]);
-        assert_eq!(call.keys("", 1_000_000).len(), LIST_KEYS);
+        call.delete_key("050000").unwrap();
+        assert_eq!(call.keys_with_prefix("05", 2), ["050001", "050002"]);
+        assert_eq!(call.keys_with_prefix("", 1_000_000).len(), LIST_KEYS);
     }
 
     #[test]
@@ -503,12 +503,12 @@ mod tests {
             ReportRoom::default(),
         );
         assert_eq!(kv.open().get(mutes::KEY), None);
-        told.set(b"[]".to_vec());
+        told.set_value(b"[]".to_vec());
         let mut call = kv.open();
         assert_eq!(call.get(mutes::KEY), Some(b"[]".to_vec()));
-        assert!(matches!(call.set(mutes::KEY, vec![]), Err(GrantError::Invalid(_))));
-        assert!(matches!(call.delete(mutes::KEY), Err(GrantError::Invalid(_))));
-        assert_eq!((call.get(mutes::KEY), call.keys("", 9).len()), (Some(b"[]".to_vec()), 0));
+        assert!(matches!(call.set_key(mutes::KEY, vec![]), Err(GrantError::Invalid(_))));
+        assert!(matches!(call.delete_key(mutes::KEY), Err(GrantError::Invalid(_))));
+        assert_eq!((call.get(mutes::KEY), call.keys_with_prefix("", 9).len()), (Some(b"[]".to_vec()), 0));
     }
 
     #[test]
@@ -521,28 +521,32 @@ mod tests {
             most.clone(),
             ReportRoom::default(),
         );
-        most.set(1 << 30, 1 << 20);
+        most.set_limits(1 << 30, 1 << 20);
         let write = |key: &str, mebibytes: usize| {
             let mut call = kv.open();
-            call.set(key, vec![0; mebibytes << 20]).unwrap();
+            call.set_key(key, vec![0; mebibytes << 20]).unwrap();
             call
         };
         let (now, later) = (Duration::from_secs(9), Duration::from_secs(109));
-        write("a", 3).commit(&[], None, None, now);
-        assert_eq!(kv.rest(now), None);
-        write("b", 7).commit(&[], None, None, now);
-        let CallPause { wait, why } = kv.rest(now).unwrap();
+        write("a", 3).commit_writes(&[], None, None, now);
+        assert_eq!(kv.pause_before_call(now), None);
+        write("b", 7).commit_writes(&[], None, None, now);
+        let CallPause { wait, why } = kv.pause_before_call(now).unwrap();
         assert_eq!(wait.as_secs(), 6);
         assert!(why.contains("more to `kv` than 1Mi a second") && why.contains("kvRate"), "{why}");
-        most.set(1 << 30, 1);
-        assert_eq!(kv.rest(now).unwrap().wait, LOOK_AGAIN, "the operator may raise the rate meanwhile");
-        most.set(1 << 30, 2 << 20);
-        assert_eq!(kv.rest(later), None);
+        most.set_limits(1 << 30, 1);
+        assert_eq!(
+            kv.pause_before_call(now).unwrap().wait,
+            LOOK_AGAIN,
+            "the operator may raise the rate meanwhile"
+        );
+        most.set_limits(1 << 30, 2 << 20);
+        assert_eq!(kv.pause_before_call(later), None);
         let call = write("c", 8);
-        call.note(&[(1, IdPrint::of("1"))], later).unwrap();
+        call.note_before_commit(&[(1, IdPrint::of("1"))], later).unwrap();
         drop(call);
-        write("d", 8).commit(&[], None, None, later);
-        let wait = kv.rest(later).unwrap().wait;
+        write("d", 8).commit_writes(&[], None, None, later);
+        let wait = kv.pause_before_call(later).unwrap().wait;
         assert_eq!(
             wait.as_secs(),
             4,
@@ -556,29 +560,29 @@ mod tests {
         let kept = vec![("a".into(), vec![0; 8]), (request.clone(), vec![0; 8])];
         let kv = holding(kept);
         let mut call = kv.open();
-        assert!(matches!(call.delete(&request), Err(GrantError::Invalid(_))));
+        assert!(matches!(call.delete_key(&request), Err(GrantError::Invalid(_))));
         for n in 0..1000 {
-            call.delete(&format!("unknown{n}")).unwrap();
+            call.delete_key(&format!("unknown{n}")).unwrap();
         }
-        call.delete("a").unwrap();
-        call.set("b", vec![]).unwrap();
-        call.delete("b").unwrap();
-        let writes = call.commit(&[], None, None, Duration::ZERO);
+        call.delete_key("a").unwrap();
+        call.set_key("b", vec![]).unwrap();
+        call.delete_key("b").unwrap();
+        let writes = call.commit_writes(&[], None, None, Duration::ZERO);
         let keys: Vec<_> = writes.iter().map(|write| (write.key.as_str(), write.value.is_none())).collect();
         assert_eq!(keys, [("a", true), ("b", true)]);
-        assert!(kv.lock().entries.contains_key(&request));
+        assert!(kv.lock_entries().entries.contains_key(&request));
     }
 
     #[test]
     fn keys_are_bounded() {
         let mut call = PluginKv::default().open();
         for key in ["", "a\0b", &"k".repeat(KEY_BYTES + 1)] {
-            assert!(matches!(call.set(key, vec![]), Err(GrantError::Invalid(_))));
-            assert!(matches!(call.delete(key), Err(GrantError::Invalid(_))));
+            assert!(matches!(call.set_key(key, vec![]), Err(GrantError::Invalid(_))));
+            assert!(matches!(call.delete_key(key), Err(GrantError::Invalid(_))));
         }
         for n in 0..5 {
-            call.set(&format!("k{n}"), vec![]).unwrap();
+            call.set_key(&format!("k{n}"), vec![]).unwrap();
         }
-        assert_eq!(call.keys("k", 2), ["k0", "k1"]);
+        assert_eq!(call.keys_with_prefix("k", 2), ["k0", "k1"]);
     }
 }

@@ -19,23 +19,23 @@ pub struct WriteDebt {
 
 impl WriteDebt {
     pub fn add(&mut self, bytes: usize, a_second: u64, now: Duration) {
-        self.bytes = self.left(a_second, now) + bytes as f64;
+        self.bytes = self.bytes_left(a_second, now) + bytes as f64;
         self.at = now;
     }
 
     /// How long the next call waits, at the present rate.
-    pub fn rest(&self, a_second: u64, now: Duration) -> Option<Duration> {
-        let wait = self.left(a_second, now) / rate(a_second) - AHEAD.as_secs_f64();
+    pub fn pause_before_call(&self, a_second: u64, now: Duration) -> Option<Duration> {
+        let wait = self.bytes_left(a_second, now) / bytes_per_second(a_second) - AHEAD.as_secs_f64();
         Duration::try_from_secs_f64(wait).ok().filter(|wait| !wait.is_zero())
     }
 
-    fn left(&self, a_second: u64, now: Duration) -> f64 {
-        let worked_off = rate(a_second) * now.saturating_sub(self.at).as_secs_f64();
+    fn bytes_left(&self, a_second: u64, now: Duration) -> f64 {
+        let worked_off = bytes_per_second(a_second) * now.saturating_sub(self.at).as_secs_f64();
         (self.bytes - worked_off).max(0.0)
     }
 }
 
-fn rate(a_second: u64) -> f64 {
+fn bytes_per_second(a_second: u64) -> f64 {
     a_second.max(1) as f64
 }
 
@@ -50,16 +50,16 @@ mod tests {
         let mut spent = WriteDebt::default();
         for second in 0..100 {
             spent.add(1000, 1000, second * SECOND);
-            assert_eq!(spent.rest(1000, second * SECOND), None);
+            assert_eq!(spent.pause_before_call(1000, second * SECOND), None);
         }
         let later = 10_000 * SECOND;
         spent.add(4000, 1000, later);
-        assert_eq!(spent.rest(1000, later), None);
+        assert_eq!(spent.pause_before_call(1000, later), None);
         spent.add(500, 1000, later);
-        assert_eq!(spent.rest(1000, later), Some(SECOND / 2));
-        assert_eq!(spent.rest(1, later), Some(4496 * SECOND));
-        assert_eq!(spent.rest(2000, later), None, "the rate is the one of now");
-        assert_eq!(spent.rest(1000, later + SECOND / 2), None);
+        assert_eq!(spent.pause_before_call(1000, later), Some(SECOND / 2));
+        assert_eq!(spent.pause_before_call(1, later), Some(4496 * SECOND));
+        assert_eq!(spent.pause_before_call(2000, later), None, "the rate is the one of now");
+        assert_eq!(spent.pause_before_call(1000, later + SECOND / 2), None);
     }
 
     #[test]
@@ -68,7 +68,7 @@ mod tests {
         while now < 1000 * SECOND {
             spent.add(50_000, 1000, now);
             written += 50_000;
-            now += spent.rest(1000, now).unwrap_or(SECOND / 100);
+            now += spent.pause_before_call(1000, now).unwrap_or(SECOND / 100);
         }
         assert!((1_000_000..1_060_000).contains(&written), "{written} bytes in 1000 s");
     }

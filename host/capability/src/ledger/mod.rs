@@ -70,11 +70,11 @@ impl PluginLedger {
     ) -> Result<Self, String> {
         let path = data.join(&spec.path);
         let persons = Arc::new(PersonsFile::of(&path));
-        let sealing = SealingTask::new(spec.schedule(), key, journal);
-        let ledger = Self::of(spec, sealing, path, Arc::default(), persons);
+        let sealing = SealingTask::new(spec.ledger_schedule(), key, journal);
+        let ledger = Self::from_parts(spec, sealing, path, Arc::default(), persons);
         let mut slot = ledger.slot.lock().await;
         if let Some(journal) = ledger.sealing.journal() {
-            let kept = tokio::time::timeout(WAIT, journal.reached(&spec.name)).await;
+            let kept = tokio::time::timeout(WAIT, journal.ledger_progress(&spec.name)).await;
             let kept = kept.map_err(|_| "the journal does not answer".to_owned())?;
             slot.reached = kept.map_err(|error| error.to_string())?;
         }
@@ -91,18 +91,18 @@ impl PluginLedger {
     }
 
     /// The same files under changed settings: calls in progress are not disturbed.
-    pub fn with(&self, spec: &LedgerSpec, key: Option<Arc<SigningKey>>) -> Self {
-        let sealing = SealingTask::new(spec.schedule(), key, self.sealing.journal().cloned());
-        Self::of(spec, sealing, self.path.clone(), self.slot.clone(), self.persons.clone())
+    pub fn with_settings(&self, spec: &LedgerSpec, key: Option<Arc<SigningKey>>) -> Self {
+        let sealing = SealingTask::new(spec.ledger_schedule(), key, self.sealing.journal().cloned());
+        Self::from_parts(spec, sealing, self.path.clone(), self.slot.clone(), self.persons.clone())
     }
 
     /// Sets how long shipping pauses.
-    pub fn pausing(self, pauses: ShipPauses) -> Self {
-        let shipper = self.shipper.map(|shipper| shipper.pausing(pauses));
+    pub fn with_pauses(self, pauses: ShipPauses) -> Self {
+        let shipper = self.shipper.map(|shipper| shipper.with_pauses(pauses));
         Self { shipper, ..self }
     }
 
-    fn of(
+    fn from_parts(
         spec: &LedgerSpec,
         sealing: SealingTask,
         path: PathBuf,
@@ -120,13 +120,16 @@ impl PluginLedger {
     }
 
     /// Writes the statement that is due. A ledger that a call holds is left to that call.
-    pub async fn tend(&self) -> Result<(), GrantError> {
+    pub async fn write_due_statement(&self) -> Result<(), GrantError> {
         let Ok(mut slot) = self.slot.clone().try_lock_owned() else { return Ok(()) };
-        self.sealing.tend(&self.spec.name, &self.path, &mut slot).await.map_err(|error| self.refusal(&error))
+        self.sealing
+            .write_due_statement(&self.spec.name, &self.path, &mut slot)
+            .await
+            .map_err(|error| self.refusal_of(&error))
     }
 
     /// The digest that replaces a person's name in records. The name is stored beside them.
-    pub async fn conceal(&self, name: String) -> Result<String, GrantError> {
+    pub async fn conceal_name(&self, name: String) -> Result<String, GrantError> {
         if name.is_empty() || name.len() > NAME_BYTES {
             return Err(GrantError::TooLarge(format!("a name has 1 to {NAME_BYTES} bytes")));
         }
@@ -134,28 +137,29 @@ impl PluginLedger {
             return Ok(digest);
         }
         let persons = self.persons.clone();
-        let concealed = asked(&self.persons.path, move || persons.conceal(&name)).await;
-        concealed.map_err(|error| refusal(&self.spec.name, &self.persons.path, &error))
+        let concealed = run_in_time(&self.persons.path, move || persons.conceal_name(&name)).await;
+        concealed.map_err(|error| refusal_of(&self.spec.name, &self.persons.path, &error))
     }
 
     /// Ships closed files, and removes those that were kept long enough. No call waits for it.
-    pub async fn ship(&self) {
+    pub async fn ship_closed_files(&self) {
         if let Some(shipper) = &self.shipper {
-            shipper.turn().await;
+            shipper.run_if_due().await;
         }
     }
 
     /// `None` if the settings ship nothing.
-    pub fn shipping(&self) -> Option<ShippingStatus> {
-        self.shipper.as_ref().map(FileShipper::shipping)
+    pub fn shipping_status(&self) -> Option<ShippingStatus> {
+        self.shipper.as_ref().map(FileShipper::shipping_status)
     }
 
     /// Signs the remaining records, because no call will follow.
     pub async fn sign_off(&self) -> Result<(), GrantError> {
         let waited = tokio::time::timeout(WAIT, self.slot.clone().lock_owned()).await;
         let mut slot = waited.map_err(|_| GrantError::Unavailable("the ledger is busy".into()))?;
-        let signed = self.sealing.at_the_end().tend(&self.spec.name, &self.path, &mut slot).await;
-        signed.map_err(|error| self.refusal(&error))
+        let signed =
+            self.sealing.at_the_end().write_due_statement(&self.spec.name, &self.path, &mut slot).await;
+        signed.map_err(|error| self.refusal_of(&error))
     }
 
     async fn open_book(
@@ -173,7 +177,7 @@ impl PluginLedger {
             book.reached = reached;
             Ok(book)
         };
-        let mut book = asked(&self.path, open).await?;
+        let mut book = run_in_time(&self.path, open).await?;
         let Some(intent) = book.doubt.take() else { return Ok(book) };
         let Some(DecidingTransaction { database, token }) = &intent.decided_by else { return Ok(book) };
         let Some(engine) = databases.get(database) else {
@@ -182,9 +186,9 @@ impl PluginLedger {
             )));
         };
         let undecided = |error: GrantError| io::Error::new(UNDECIDED, error.to_string());
-        let committed = engine.committed(token).await.map_err(undecided)?;
+        let committed = engine.was_committed(token).await.map_err(undecided)?;
         let path = self.path.clone();
-        asked(&self.path, move || {
+        run_in_time(&self.path, move || {
             if committed {
                 book.keep_doubted(intent)?;
                 return Ok(book);
@@ -197,13 +201,16 @@ impl PluginLedger {
         .await
     }
 
-    async fn slot(&self, databases: &LedgerDatabases) -> Result<OwnedMutexGuard<LedgerSlot>, GrantError> {
+    async fn lock_open_slot(
+        &self,
+        databases: &LedgerDatabases,
+    ) -> Result<OwnedMutexGuard<LedgerSlot>, GrantError> {
         let waited = tokio::time::timeout(WAIT, self.slot.clone().lock_owned()).await;
         let mut slot =
             waited.map_err(|_| GrantError::Unavailable("the ledger is busy with other calls".into()))?;
         if slot.book.is_none() {
             let book = self.open_book(&slot, BookOpening::Again, databases).await;
-            let book = book.map_err(|error| self.refusal(&error))?;
+            let book = book.map_err(|error| self.refusal_of(&error))?;
             slot.book = Some(book);
             slot.cut = None;
         }
@@ -211,8 +218,8 @@ impl PluginLedger {
     }
 
     /// Holds the ledger for one call.
-    pub async fn hold(&self, databases: &LedgerDatabases) -> Result<LedgerHold, GrantError> {
-        let slot = self.slot(databases).await?;
+    pub async fn hold_for_call(&self, databases: &LedgerDatabases) -> Result<LedgerHold, GrantError> {
+        let slot = self.lock_open_slot(databases).await?;
         Ok(LedgerHold {
             slot,
             name: self.spec.name.clone(),
@@ -224,36 +231,37 @@ impl PluginLedger {
         })
     }
 
-    pub async fn receipts(
+    pub async fn receipts_of_plugin(
         &self,
         plugin: &str,
         databases: &LedgerDatabases,
     ) -> Result<Vec<ReceiptMark>, GrantError> {
-        let slot = self.slot(databases).await?;
-        Ok(slot.book.as_ref().map(|book| book.receipts(plugin)).unwrap_or_default())
+        let slot = self.lock_open_slot(databases).await?;
+        Ok(slot.book.as_ref().map(|book| book.receipts_of_plugin(plugin)).unwrap_or_default())
     }
 
-    pub async fn forget(
+    pub async fn forget_receipts(
         &self,
         plugin: &str,
         through: Seq,
         databases: &LedgerDatabases,
     ) -> Result<(), GrantError> {
-        let mut slot = self.slot(databases).await?;
+        let mut slot = self.lock_open_slot(databases).await?;
         let Some(mut book) = slot.book.take() else { return Ok(()) };
         let plugin = plugin.to_owned();
-        let forgotten = asked(&self.path, move || book.forget(&plugin, through).map(|()| book)).await;
-        slot.book = Some(forgotten.map_err(|error| self.refusal(&error))?);
+        let forgotten =
+            run_in_time(&self.path, move || book.forget_receipts(&plugin, through).map(|()| book)).await;
+        slot.book = Some(forgotten.map_err(|error| self.refusal_of(&error))?);
         Ok(())
     }
 
-    fn refusal(&self, error: &io::Error) -> GrantError {
-        refusal(&self.spec.name, &self.path, error)
+    fn refusal_of(&self, error: &io::Error) -> GrantError {
+        refusal_of(&self.spec.name, &self.path, error)
     }
 }
 
 /// The file's name is for the controller's log, not for the plugin.
-fn refusal(ledger: &str, path: &Path, error: &io::Error) -> GrantError {
+fn refusal_of(ledger: &str, path: &Path, error: &io::Error) -> GrantError {
     tracing::error!(ledger, %error, "the ledger {} can't be used", path.display());
     match error.kind() {
         io::ErrorKind::InvalidData => {
@@ -265,11 +273,11 @@ fn refusal(ledger: &str, path: &Path, error: &io::Error) -> GrantError {
 
 /// A disk that does not answer delays a call only this long. Then the ledger is closed, and the first call
 /// after the disk is back opens it again.
-async fn asked<T: Send + 'static>(
+async fn run_in_time<T: Send + 'static>(
     path: &Path,
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
-    files::within(path, files::WORK, work).await
+    files::run_within_limit(path, files::WORK, work).await
 }
 
 /// A ledger in the hands of one call.
@@ -285,7 +293,7 @@ pub struct LedgerHold {
 
 impl LedgerHold {
     /// The position of the last record once the call is committed; positions begin at 1.
-    pub fn append(&mut self, records: Vec<Vec<u8>>) -> Result<u64, GrantError> {
+    pub fn append_records(&mut self, records: Vec<Vec<u8>>) -> Result<u64, GrantError> {
         let bytes: usize = records.iter().map(|record| record.len() + 1).sum();
         if self.data.len() + bytes > CALL_BYTES {
             return Err(GrantError::TooLarge(format!("a call appends at most {CALL_BYTES} bytes")));
@@ -312,7 +320,7 @@ impl LedgerHold {
         Ok(self.slot.book.as_ref().map_or(0, |book| book.records) + self.records)
     }
 
-    pub fn last(&self) -> Option<Vec<u8>> {
+    pub fn last_record(&self) -> Option<Vec<u8>> {
         self.last.clone().or_else(|| self.slot.book.as_ref()?.last.clone())
     }
 
@@ -320,7 +328,7 @@ impl LedgerHold {
         self.records > 0
     }
 
-    /// Writes the records to disk. They count once [`PendingRecords::keep`] is called, or, with a decider,
+    /// Writes the records to disk. They count once [`PendingRecords::keep_records`] is called, or, with a decider,
     /// once that transaction is committed.
     pub async fn write(
         self,
@@ -330,7 +338,10 @@ impl LedgerHold {
     ) -> Result<PendingRecords, GrantError> {
         let Self { mut slot, name, path, sealing, data, records, last } = self;
         // Before the records, so that a root never covers records that do not count yet.
-        sealing.tend(&name, &path, &mut slot).await.map_err(|error| refusal(&name, &path, &error))?;
+        sealing
+            .write_due_statement(&name, &path, &mut slot)
+            .await
+            .map_err(|error| refusal_of(&name, &path, &error))?;
         let (Some(mut book), Some(last)) = (slot.book.take(), last) else {
             return Err(GrantError::Other("the ledger was not held, or nothing was appended".into()));
         };
@@ -339,18 +350,18 @@ impl LedgerHold {
         let decided = decider.is_some();
         let (plugin, marks) = (plugin.to_owned(), marks.to_vec());
         book.now_ms = sealing.now_ms();
-        let written = asked(&path, move || {
+        let written = run_in_time(&path, move || {
             if let Err(error) = book.expect_in_place() {
                 return Ok(Err(error));
             }
-            let intent = book.append(&plugin, &marks, &data, records, decider)?;
+            let intent = book.append_lines(&plugin, &marks, &data, records, decider)?;
             Ok(Ok((book, intent)))
         });
-        let written = written.await.map_err(|error| refusal(&name, &path, &error))?;
+        let written = written.await.map_err(|error| refusal_of(&name, &path, &error))?;
         let (book, intent) = written.map_err(|error| {
             // Nothing was written: the next call must not cut a file that somebody put in its place.
             slot.cut = None;
-            refusal(&name, &path, &error)
+            refusal_of(&name, &path, &error)
         })?;
         if decided {
             // From here on the database decides, and the next call asks it.
@@ -372,11 +383,11 @@ pub struct PendingRecords {
 }
 
 impl PendingRecords {
-    pub async fn keep(self) -> Result<(), GrantError> {
+    pub async fn keep_records(self) -> Result<(), GrantError> {
         let Self { mut slot, name, path, mut book, intent, last } = self;
         slot.cut = None;
-        let kept = asked(&path, move || book.keep(intent, last).map(|()| book)).await;
-        slot.book = Some(kept.map_err(|error| refusal(&name, &path, &error))?);
+        let kept = run_in_time(&path, move || book.keep_append(intent, last).map(|()| book)).await;
+        slot.book = Some(kept.map_err(|error| refusal_of(&name, &path, &error))?);
         Ok(())
     }
 }

@@ -53,22 +53,22 @@ impl PersonsFile {
     }
 
     /// The digest of a name. It is on disk when this returns.
-    pub fn conceal(&self, name: &str) -> io::Result<String> {
+    pub fn conceal_name(&self, name: &str) -> io::Result<String> {
         let mut slot = self.open();
         let open = match slot.take() {
-            Some(open) if files::look(&self.path)?.as_ref().map(identity) == Some(open.left) => {
+            Some(open) if files::look(&self.path)?.as_ref().map(file_identity) == Some(open.left) => {
                 OpenPersons { looked: Instant::now(), ..open }
             }
             _ => OpenPersons::read(&self.path)?,
         };
         // If anything below fails, the file is read again.
-        let (open, digest) = open.conceal(name)?;
+        let (open, digest) = open.conceal_name(name)?;
         *slot = Some(open);
         Ok(digest)
     }
 }
 
-fn identity(found: &Metadata) -> (u64, u64, u64, i64, i64) {
+fn file_identity(found: &Metadata) -> (u64, u64, u64, i64, i64) {
     (found.dev(), found.ino(), found.len(), found.mtime(), found.mtime_nsec())
 }
 
@@ -104,11 +104,11 @@ impl OpenPersons {
             file.set_len(whole)?;
             file.sync_all()?;
         }
-        let left = identity(&file.metadata()?);
+        let left = file_identity(&file.metadata()?);
         Ok(Self { file, left, looked: Instant::now(), known, lines, is_full_told: false })
     }
 
-    fn conceal(mut self, name: &str) -> io::Result<(Self, String)> {
+    fn conceal_name(mut self, name: &str) -> io::Result<(Self, String)> {
         if let Some(digest) = self.known.get(name) {
             let digest = digest.clone();
             return Ok((self, digest));
@@ -125,9 +125,9 @@ impl OpenPersons {
             }
             return Ok((self, digest));
         }
-        self.file.write_all(&person.line()?)?;
+        self.file.write_all(&person.encode_line()?)?;
         self.file.sync_data()?;
-        self.left = identity(&self.file.metadata()?);
+        self.left = file_identity(&self.file.metadata()?);
         self.lines += 1;
         self.known.insert(name.to_owned(), digest.clone());
         Ok((self, digest))
@@ -156,15 +156,15 @@ mod tests {
     #[test]
     fn a_name_has_one_digest_also_after_a_restart_and_other_ledgers_have_another() {
         let (_folder, persons) = folder();
-        let (ada, bob) = (persons.conceal("ada").unwrap(), persons.conceal("bob").unwrap());
+        let (ada, bob) = (persons.conceal_name("ada").unwrap(), persons.conceal_name("bob").unwrap());
         assert_ne!(ada, bob);
         assert_eq!(
-            (persons.conceal("ada").unwrap(), later(&persons).conceal("bob").unwrap()),
+            (persons.conceal_name("ada").unwrap(), later(&persons).conceal_name("bob").unwrap()),
             (ada.clone(), bob)
         );
         assert_eq!(lines(&persons).len(), 2);
         let (_other, other) = self::folder();
-        assert_ne!(other.conceal("ada").unwrap(), ada);
+        assert_ne!(other.conceal_name("ada").unwrap(), ada);
         use std::os::unix::fs::PermissionsExt;
         assert_eq!(std::fs::metadata(&persons.path).unwrap().permissions().mode() & 0o777, 0o600);
     }
@@ -172,17 +172,18 @@ mod tests {
     #[test]
     fn a_name_that_was_erased_gets_another_digest() {
         let (_folder, persons) = folder();
-        let before = persons.conceal("ada").unwrap();
+        let before = persons.conceal_name("ada").unwrap();
         let line = format!("{}\n", lines(&persons)[0]);
-        let erased = PersonEntry::parse(line.as_bytes()).unwrap().erased("now", line.len()).unwrap();
-        let left = identity(&std::fs::metadata(&persons.path).unwrap());
+        let erased =
+            PersonEntry::parse(line.as_bytes()).unwrap().encode_erased_line("now", line.len()).unwrap();
+        let left = file_identity(&std::fs::metadata(&persons.path).unwrap());
         // Times of files are coarse.
-        while identity(&std::fs::metadata(&persons.path).unwrap()) == left {
+        while file_identity(&std::fs::metadata(&persons.path).unwrap()) == left {
             std::fs::write(&persons.path, &erased).unwrap();
         }
         // An unknown name makes the controller read the file at once.
-        persons.conceal("bob").unwrap();
-        let after = persons.conceal("ada").unwrap();
+        persons.conceal_name("bob").unwrap();
+        let after = persons.conceal_name("ada").unwrap();
         assert_ne!(after, before);
         assert_eq!(persons.recent_digest("ada"), Some(after));
         assert_eq!(lines(&persons).len(), 3);
@@ -191,12 +192,12 @@ mod tests {
     #[test]
     fn a_line_that_a_crash_cut_off_is_cut_and_one_of_no_meaning_stays() {
         let (_folder, persons) = folder();
-        let ada = persons.conceal("ada").unwrap();
+        let ada = persons.conceal_name("ada").unwrap();
         let mut file = OpenOptions::new().append(true).open(&persons.path).unwrap();
         file.write_all(b"what is this\n{\"digest\":\"ab").unwrap();
         let next = later(&persons);
-        next.conceal("bob").unwrap();
-        assert_eq!((lines(&persons).len(), next.conceal("ada").unwrap()), (3, ada));
+        next.conceal_name("bob").unwrap();
+        assert_eq!((lines(&persons).len(), next.conceal_name("ada").unwrap()), (3, ada));
         assert_eq!(lines(&persons)[1], "what is this");
     }
 
@@ -204,9 +205,9 @@ mod tests {
     fn names_over_the_bound_get_a_digest_and_are_not_kept() {
         let (_folder, persons) = folder();
         std::fs::write(&persons.path, "{}\n".repeat(PERSONS - 1)).unwrap();
-        persons.conceal("the last").unwrap();
-        let first = persons.conceal("one too many").unwrap();
-        assert!(first.len() == 64 && first != persons.conceal("one too many").unwrap());
+        persons.conceal_name("the last").unwrap();
+        let first = persons.conceal_name("one too many").unwrap();
+        assert!(first.len() == 64 && first != persons.conceal_name("one too many").unwrap());
         assert_eq!(lines(&persons).len(), PERSONS);
     }
 }

@@ -8,7 +8,7 @@ use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::ledger::{LedgerSchedule, StatementKind};
 use kubewitness_core::ports::Ledgers;
 
-use super::{LedgerSlot, WAIT, asked};
+use super::{LedgerSlot, WAIT, run_in_time};
 use crate::secrets::signing_keys::SigningKey;
 
 #[derive(Clone)]
@@ -49,7 +49,12 @@ impl SealingTask {
     }
 
     /// Writes the statement that is due, and begins the next file after a seal. After an error the ledger is closed.
-    pub async fn tend(&self, name: &str, path: &Path, slot: &mut LedgerSlot) -> io::Result<()> {
+    pub async fn write_due_statement(
+        &self,
+        name: &str,
+        path: &Path,
+        slot: &mut LedgerSlot,
+    ) -> io::Result<()> {
         let now_ms = self.now_ms();
         let is_open =
             |book: &mut super::LedgerBook| self.schedule.is_any() && !book.is_quiet(&self.schedule, now_ms);
@@ -58,11 +63,11 @@ impl SealingTask {
         // Until the statement is known to be on disk, the next call cuts it off.
         slot.cut = Some(book.cut_at(book.bytes));
         let (schedule, key) = (self.schedule, self.key.clone());
-        let attested = asked(path, move || {
+        let attested = run_in_time(path, move || {
             if let Err(error) = book.expect_in_place() {
                 return Ok(Err(error));
             }
-            let written = book.attest(&schedule, key.as_deref())?;
+            let written = book.write_due_statement(&schedule, key.as_deref())?;
             Ok(Ok((book, written)))
         });
         // The next call must not cut a file that somebody put in its place.
@@ -73,7 +78,7 @@ impl SealingTask {
             return Ok(());
         };
         // A separate step: cutting off a settled statement would look as if somebody had removed records.
-        let settled = asked(path, move || {
+        let settled = run_in_time(path, move || {
             let (statement, line) = book.settle_statement(written)?;
             if statement.kind == StatementKind::Seal {
                 book.close(&statement, &line)?;
@@ -82,16 +87,16 @@ impl SealingTask {
         });
         slot.book = Some(settled.await?);
         if self.key.is_some() || slot.reached.is_some() {
-            self.remember(name, slot).await;
+            self.save_progress(name, slot).await;
         }
         Ok(())
     }
 
     /// If the journal does not store a root, the next one covers it.
-    async fn remember(&self, name: &str, slot: &mut LedgerSlot) {
+    async fn save_progress(&self, name: &str, slot: &mut LedgerSlot) {
         let reached = slot.book.as_ref().and_then(super::LedgerBook::has_reached);
         let (Some(journal), Some(reached)) = (&self.journal, reached) else { return };
-        let why = match tokio::time::timeout(WAIT, journal.reach(name, &reached)).await {
+        let why = match tokio::time::timeout(WAIT, journal.save_ledger_progress(name, &reached)).await {
             Ok(Ok(())) => {
                 slot.reached = Some(reached);
                 return;

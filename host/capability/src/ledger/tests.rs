@@ -19,15 +19,15 @@ async fn ledger(folder: &Path) -> (PluginLedger, LedgerDatabases) {
 async fn a_record_and_a_call_have_no_more_bytes_than_their_bounds_and_what_is_refused_is_not_kept() {
     let folder = tempfile::tempdir().unwrap();
     let (ledger, databases) = ledger(folder.path()).await;
-    let mut held = ledger.hold(&databases).await.unwrap();
-    let long = held.append(vec![b"short".to_vec(), vec![b'x'; RECORD_BYTES + 1]]);
+    let mut held = ledger.hold_for_call(&databases).await.unwrap();
+    let long = held.append_records(vec![b"short".to_vec(), vec![b'x'; RECORD_BYTES + 1]]);
     assert!(matches!(&long, Err(GrantError::TooLarge(told)) if told.contains("a record")), "{long:?}");
     assert!(!held.has_records());
 
     let record = vec![b'x'; RECORD_BYTES];
     let fitting = CALL_BYTES / (RECORD_BYTES + 1);
-    assert_eq!(held.append(vec![record.clone(); fitting]), Ok(fitting as u64));
-    let much = held.append(vec![record]);
+    assert_eq!(held.append_records(vec![record.clone(); fitting]), Ok(fitting as u64));
+    let much = held.append_records(vec![record]);
     assert!(matches!(&much, Err(GrantError::TooLarge(told)) if told.contains("a call")), "{much:?}");
 }
 
@@ -35,20 +35,20 @@ async fn a_record_and_a_call_have_no_more_bytes_than_their_bounds_and_what_is_re
 async fn a_call_waits_for_a_ledger_that_another_holds_no_longer_than_its_bound() {
     let folder = tempfile::tempdir().unwrap();
     let (ledger, databases) = ledger(folder.path()).await;
-    let held = ledger.hold(&databases).await.unwrap();
+    let held = ledger.hold_for_call(&databases).await.unwrap();
     tokio::time::pause();
     let before = tokio::time::Instant::now();
-    let late = ledger.hold(&databases).await.err();
+    let late = ledger.hold_for_call(&databases).await.err();
     assert!(matches!(&late, Some(GrantError::Unavailable(told)) if told.contains("busy")), "{late:?}");
     assert_eq!(before.elapsed().as_secs(), WAIT.as_secs());
     drop(held);
-    assert!(ledger.hold(&databases).await.is_ok());
+    assert!(ledger.hold_for_call(&databases).await.is_ok());
 }
 
 async fn append(ledger: &PluginLedger, databases: &LedgerDatabases, seq: Seq) -> Result<(), GrantError> {
-    let mut held = ledger.hold(databases).await?;
-    held.append(vec![format!("state {seq}").into_bytes()])?;
-    held.write("p", &[ReceiptMark { seq, print: IdPrint::of("1") }], None).await?.keep().await
+    let mut held = ledger.hold_for_call(databases).await?;
+    held.append_records(vec![format!("state {seq}").into_bytes()])?;
+    held.write("p", &[ReceiptMark { seq, print: IdPrint::of("1") }], None).await?.keep_records().await
 }
 
 #[tokio::test]
@@ -70,7 +70,7 @@ async fn a_ledger_that_is_taken_away_fails_its_calls_and_goes_on_when_it_is_back
     }
     append(&ledger, &databases, 2).await.unwrap();
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "state 1\nstate 2\n");
-    assert_eq!(ledger.receipts("p", &databases).await.unwrap().len(), 2);
+    assert_eq!(ledger.receipts_of_plugin("p", &databases).await.unwrap().len(), 2);
 }
 
 /// Signed after each record, and closed with each root.
@@ -105,11 +105,11 @@ struct PaperNotes(Lock<HashMap<String, LedgerProgress>>);
 
 #[async_trait]
 impl Ledgers for PaperNotes {
-    async fn reached(&self, ledger: &str) -> Result<Option<LedgerProgress>, JournalError> {
+    async fn ledger_progress(&self, ledger: &str) -> Result<Option<LedgerProgress>, JournalError> {
         Ok(self.0.lock().unwrap().get(ledger).cloned())
     }
 
-    async fn reach(&self, ledger: &str, reached: &LedgerProgress) -> Result<(), JournalError> {
+    async fn save_ledger_progress(&self, ledger: &str, reached: &LedgerProgress) -> Result<(), JournalError> {
         self.0.lock().unwrap().insert(ledger.to_owned(), reached.clone());
         Ok(())
     }
@@ -117,18 +117,19 @@ impl Ledgers for PaperNotes {
 
 /// Forges the files as an attacker would who has neither the key nor the journal.
 fn rewritten(lines: &[String], keeps_the_roots: bool) -> String {
-    let mut tally = LedgerTally::first(0);
+    let mut tally = LedgerTally::before_first_statement(0);
     let mut forged = String::new();
     for line in lines {
         let line = match LedgerStatement::parse(line.as_bytes()) {
             Some(root) if keeps_the_roots => {
-                let forged = tally.statement(root.kind, &root.ledger, 0, root.key).line(None).unwrap();
+                let forged =
+                    tally.next_statement(root.kind, &root.ledger, 0, root.key).encode_line(None).unwrap();
                 String::from_utf8(forged).unwrap()
             }
             Some(_) => continue,
             None => line.replace("state", "forged"),
         };
-        tally.line(line.as_bytes(), 0).unwrap();
+        tally.count_line(line.as_bytes(), 0).unwrap();
         forged.push_str(&format!("{line}\n"));
     }
     forged
@@ -230,11 +231,11 @@ async fn a_statement_that_is_written_after_its_caller_gave_up_is_cut_and_the_led
         let mut given_up = 0;
         for seq in 1..=5 {
             append(&ledger, &LedgerDatabases::default(), seq).await.unwrap();
-            given_up += usize::from(ledger.tend().now_or_never().is_none());
+            given_up += usize::from(ledger.write_due_statement().now_or_never().is_none());
         }
         assert!(given_up > 0);
         ledger.sign_off().await.unwrap();
-        assert_eq!(ledger.receipts("p", &LedgerDatabases::default()).await.unwrap().len(), 5);
+        assert_eq!(ledger.receipts_of_plugin("p", &LedgerDatabases::default()).await.unwrap().len(), 5);
         drop(ledger);
         open_signed(folder.path(), rotates, Some(journal)).await.unwrap();
     }
@@ -249,11 +250,11 @@ async fn a_record_that_begins_as_a_statement_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let (ledger, databases) = signed_ledger(folder.path(), false).await;
     append(&ledger, &databases, 1).await.unwrap();
-    ledger.tend().await.unwrap();
+    ledger.write_due_statement().await.unwrap();
     let root = lines(&folder.path().join("ledger.jsonl")).remove(1);
-    let mut held = ledger.hold(&databases).await.unwrap();
-    assert_eq!(held.last(), Some(b"state 1".to_vec()), "a plugin sees no statement");
-    let refused = held.append(vec![root.into_bytes()]);
+    let mut held = ledger.hold_for_call(&databases).await.unwrap();
+    assert_eq!(held.last_record(), Some(b"state 1".to_vec()), "a plugin sees no statement");
+    let refused = held.append_records(vec![root.into_bytes()]);
     assert!(matches!(&refused, Err(GrantError::Invalid(told)) if told.contains("statement")), "{refused:?}");
 }
 
@@ -262,11 +263,11 @@ async fn a_root_covers_no_record_that_does_not_count_yet() {
     let folder = tempfile::tempdir().unwrap();
     let (ledger, databases) = signed_ledger(folder.path(), false).await;
     append(&ledger, &databases, 1).await.unwrap();
-    let mut held = ledger.hold(&databases).await.unwrap();
-    held.append(vec![b"undone".to_vec()]).unwrap();
+    let mut held = ledger.hold_for_call(&databases).await.unwrap();
+    held.append_records(vec![b"undone".to_vec()]).unwrap();
     let written = held.write("p", &[ReceiptMark { seq: 2, print: IdPrint::of("1") }], None).await.unwrap();
     // The call holds the ledger, and its records are taken back.
-    ledger.tend().await.unwrap();
+    ledger.write_due_statement().await.unwrap();
     drop(written);
     append(&ledger, &databases, 3).await.unwrap();
     ledger.sign_off().await.unwrap();
@@ -281,16 +282,16 @@ async fn a_file_is_closed_while_nobody_writes_and_under_settings_that_changed() 
     let folder = tempfile::tempdir().unwrap();
     let (ledger, databases) = signed_ledger(folder.path(), true).await;
     append(&ledger, &databases, 1).await.unwrap();
-    ledger.tend().await.unwrap();
+    ledger.write_due_statement().await.unwrap();
     let closed = |file: u64| folder.path().join(format!("ledger-00000{file}.jsonl"));
     assert_eq!((lines(&closed(1)).len(), lines(&folder.path().join("ledger.jsonl")).len()), (2, 1));
     // The same files: they stay open, and nobody else can open them.
     let other = Arc::new(SigningKey::fresh());
-    let ledger = ledger.with(&ledger.spec, Some(other.clone()));
+    let ledger = ledger.with_settings(&ledger.spec, Some(other.clone()));
     append(&ledger, &databases, 2).await.unwrap();
     append(&ledger, &databases, 3).await.unwrap();
     assert!(lines(&closed(2)).last().unwrap().contains(&other.id()));
-    assert_eq!(ledger.receipts("p", &databases).await.unwrap().len(), 3);
+    assert_eq!(ledger.receipts_of_plugin("p", &databases).await.unwrap().len(), 3);
 }
 
 /// Never answers.
@@ -298,11 +299,11 @@ struct SilentDatabase;
 
 #[async_trait]
 impl Ledgers for SilentDatabase {
-    async fn reached(&self, _: &str) -> Result<Option<LedgerProgress>, JournalError> {
+    async fn ledger_progress(&self, _: &str) -> Result<Option<LedgerProgress>, JournalError> {
         std::future::pending().await
     }
 
-    async fn reach(&self, _: &str, _: &LedgerProgress) -> Result<(), JournalError> {
+    async fn save_ledger_progress(&self, _: &str, _: &LedgerProgress) -> Result<(), JournalError> {
         std::future::pending().await
     }
 }

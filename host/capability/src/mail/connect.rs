@@ -77,7 +77,7 @@ impl<S: AsyncRead + AsyncWrite + Send + Sync + Unpin> AsyncTokioStream for Bound
 }
 
 /// The TLS settings that lettre uses after STARTTLS.
-pub fn parameters(server: &str, ca: Option<&[u8]>) -> Result<TlsParameters, String> {
+pub fn tls_parameters(server: &str, ca: Option<&[u8]>) -> Result<TlsParameters, String> {
     let mut builder: TlsParametersBuilder = TlsParameters::builder(server.to_owned());
     if let Some(pem) = ca {
         let certificate =
@@ -88,7 +88,7 @@ pub fn parameters(server: &str, ca: Option<&[u8]>) -> Result<TlsParameters, Stri
 }
 
 /// The reason is for the log of the controller.
-pub async fn to(
+pub async fn connect_to_any(
     spec: &MailSpec,
     addresses: &[IpAddr],
     ca: Option<&[u8]>,
@@ -97,7 +97,7 @@ pub async fn to(
     let hello = ClientId::Domain("kubewitness".to_owned());
     let stream: Box<dyn AsyncTokioStream> = match spec.tls {
         MailTls::Implicit => {
-            let stream = encrypted(&spec.server, ca, stream).await?;
+            let stream = encrypt_stream(&spec.server, ca, stream).await?;
             Box::new(BoundedStream { stream, peer, left: ANSWERS })
         }
         MailTls::StartTls | MailTls::None => Box::new(BoundedStream { stream, peer, left: ANSWERS }),
@@ -105,7 +105,7 @@ pub async fn to(
     let told = |error: lettre::transport::smtp::Error| error.to_string();
     let mut connection = AsyncSmtpConnection::connect_with_transport(stream, &hello).await.map_err(told)?;
     if spec.tls == MailTls::StartTls {
-        let parameters = parameters(&spec.server, ca)?;
+        let parameters = tls_parameters(&spec.server, ca)?;
         connection.starttls(parameters, &hello).await.map_err(told)?;
     }
     Ok(connection)
@@ -123,7 +123,7 @@ async fn open(addresses: &[IpAddr], port: u16) -> Result<(TcpStream, SocketAddr)
     Err(why)
 }
 
-async fn encrypted(
+async fn encrypt_stream(
     server: &str,
     ca: Option<&[u8]>,
     stream: TcpStream,

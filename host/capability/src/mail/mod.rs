@@ -38,12 +38,12 @@ const WORDS: usize = 256;
 
 /// Finds the fault of a message that every server would refuse.
 pub fn check(mail: &MailMessage) -> Result<(), GrantError> {
-    bounded(mail)?;
-    mail.to.iter().try_for_each(|text| address(text).map(drop))?;
+    check_bounds(mail)?;
+    mail.to.iter().try_for_each(|text| parse_address(text).map(drop))?;
     one_line(mail)
 }
 
-fn bounded(mail: &MailMessage) -> Result<(), GrantError> {
+fn check_bounds(mail: &MailMessage) -> Result<(), GrantError> {
     match mail.to.len() {
         1..=RECIPIENTS_MOST => Ok(()),
         count => Err(GrantError::Invalid(format!(
@@ -52,8 +52,8 @@ fn bounded(mail: &MailMessage) -> Result<(), GrantError> {
     }
 }
 
-fn address(text: &str) -> Result<Address, GrantError> {
-    text.parse().map_err(|_| GrantError::Invalid(format!("`{}` is no address", words(text))))
+fn parse_address(text: &str) -> Result<Address, GrantError> {
+    text.parse().map_err(|_| GrantError::Invalid(format!("`{}` is no address", one_line_text(text))))
 }
 
 fn one_line(mail: &MailMessage) -> Result<(), GrantError> {
@@ -89,25 +89,26 @@ impl MailRelay {
             Some(path) => {
                 let place = std::path::PathBuf::from(path);
                 let told = place.clone();
-                let read = files::within(&told, files::ANSWER, move || files::text(&place, CA_BYTES));
+                let read =
+                    files::run_within_limit(&told, files::ANSWER, move || files::text(&place, CA_BYTES));
                 let text =
                     read.await.map_err(|error| wrong("ca", format!("`{path}` can't be read: {error}")))?;
                 Some(text.into_bytes())
             }
             None => None,
         };
-        connect::parameters(&spec.server, ca.as_deref()).map_err(|message| wrong("ca", message))?;
+        connect::tls_parameters(&spec.server, ca.as_deref()).map_err(|message| wrong("ca", message))?;
         if let Some(login) = &spec.login {
-            let password = secrets::resolve(&login.password_from).await;
+            let password = secrets::resolve_secret(&login.password_from).await;
             password.map_err(|message| wrong("login.passwordFrom", message))?;
         }
-        let guard = AddressGuard::new(&spec.name, spec.reachable());
+        let guard = AddressGuard::new(&spec.name, spec.reachable_addresses());
         let rate = Mutex::new(TokenBucket::new(RateSpec { per_second: spec.rate, burst: None }));
         Ok(Self { spec: spec.clone(), guard, from, ca, rate, opened: Instant::now() })
     }
 
-    pub fn prepare(&self, mail: &MailMessage, now_ms: u64) -> Result<PreparedMail, GrantError> {
-        let to = self.recipients(mail)?;
+    pub fn prepare_mail(&self, mail: &MailMessage, now_ms: u64) -> Result<PreparedMail, GrantError> {
+        let to = self.allowed_recipients(mail)?;
         let bytes = self.write(mail, &to, now_ms)?;
         Ok(PreparedMail { to, bytes })
     }
@@ -120,14 +121,15 @@ impl MailRelay {
         let deadline = Instant::now() + self.spec.timeout.0;
         let late = || GrantError::Timeout("the mail server did not answer in time".into());
         // Until DATA is answered, no byte of the message has left, whatever the server does.
-        let asked = timeout_at(deadline, self.address(&to, &bytes)).await.unwrap_or_else(|_| Err(late()));
+        let asked =
+            timeout_at(deadline, self.address_mail(&to, &bytes)).await.unwrap_or_else(|_| Err(late()));
         let (mut connection, refusals) =
             asked.map_err(|error| UnansweredRequest { error, is_unsent: true })?;
         if refusals.len() < to.len() {
             // A server that answered has not accepted it; without an answer it is unknown.
             let in_doubt = |error: &lettre::transport::smtp::Error| UnansweredRequest {
                 is_unsent: error.status().is_some(),
-                error: refused("the message", error),
+                error: refusal_of_answer("the message", error),
             };
             let handed = timeout_at(deadline, connection.message(&bytes)).await;
             let handed = handed.map_err(|_| UnansweredRequest { error: late(), is_unsent: false })?;
@@ -138,11 +140,11 @@ impl MailRelay {
         Ok(refusals)
     }
 
-    fn recipients(&self, mail: &MailMessage) -> Result<Vec<Address>, GrantError> {
-        bounded(mail)?;
+    fn allowed_recipients(&self, mail: &MailMessage) -> Result<Vec<Address>, GrantError> {
+        check_bounds(mail)?;
         let parsed = |text: &String| {
-            let address = address(text)?;
-            if !self.spec.allows(text) {
+            let address = parse_address(text)?;
+            if !self.spec.allows_recipient(text) {
                 let allowed = self.spec.recipients.join(", ");
                 return Err(GrantError::Denied(format!(
                     "the mail server is for recipients of {allowed} alone"
@@ -191,12 +193,12 @@ impl MailRelay {
     }
 
     /// Everything before the message itself.
-    async fn address(
+    async fn address_mail(
         &self,
         to: &[Address],
         bytes: &[u8],
     ) -> Result<(AsyncSmtpConnection, Vec<MailRefusal>), GrantError> {
-        let mut connection = self.connect().await?;
+        let mut connection = self.connect_to_server().await?;
         self.log_in(&mut connection).await?;
         let mut options = match bytes.is_ascii() {
             true => Vec::new(),
@@ -208,7 +210,10 @@ impl MailRelay {
             options.push(MailParameter::SmtpUtfEight);
         }
         let from = Some(self.from.email.clone());
-        connection.command(Mail::new(from, options)).await.map_err(|error| refused("the sender", &error))?;
+        connection
+            .command(Mail::new(from, options))
+            .await
+            .map_err(|error| refusal_of_answer("the sender", &error))?;
         let mut refusals = Vec::new();
         for address in to {
             if !takes_all && !is_plain(address) {
@@ -225,19 +230,19 @@ impl MailRelay {
                 Err(error) if error.status().is_some() => refusals.push(MailRefusal {
                     recipient: address.to_string(),
                     is_permanent: error.is_permanent(),
-                    reason: words(&error.to_string()),
+                    reason: one_line_text(&error.to_string()),
                 }),
-                Err(error) => return Err(refused("a recipient", &error)),
+                Err(error) => return Err(refusal_of_answer("a recipient", &error)),
             }
         }
         if refusals.len() < to.len() {
-            connection.command(Data).await.map_err(|error| refused("the message", &error))?;
+            connection.command(Data).await.map_err(|error| refusal_of_answer("the message", &error))?;
         }
         Ok((connection, refusals))
     }
 
-    async fn connect(&self) -> Result<AsyncSmtpConnection, GrantError> {
-        let found = self.guard.addresses(&self.spec.server).await.map_err(|error| {
+    async fn connect_to_server(&self) -> Result<AsyncSmtpConnection, GrantError> {
+        let found = self.guard.allowed_addresses(&self.spec.server).await.map_err(|error| {
             GrantError::Unavailable(match error {
                 ResolveFailure::Forbidden(ForbiddenName(kind)) => format!(
                     "the mail server's name resolves to {kind}, which the mail server's `addresses` do not allow"
@@ -245,7 +250,7 @@ impl MailRelay {
                 ResolveFailure::Lookup(_) => "the mail server's name can't be resolved".into(),
             })
         })?;
-        connect::to(&self.spec, &found, self.ca.as_deref()).await.map_err(|why| {
+        connect::connect_to_any(&self.spec, &found, self.ca.as_deref()).await.map_err(|why| {
             tracing::warn!(mail = self.spec.name, why, "the mail server can't be used");
             GrantError::Unavailable("the mail server can't be reached, or not as its settings say".into())
         })
@@ -253,11 +258,11 @@ impl MailRelay {
 
     async fn log_in(&self, connection: &mut AsyncSmtpConnection) -> Result<(), GrantError> {
         let Some(login) = &self.spec.login else { return Ok(()) };
-        let password = secrets::resolve(&login.password_from).await.map_err(|message| {
+        let password = secrets::resolve_secret(&login.password_from).await.map_err(|message| {
             tracing::warn!(mail = self.spec.name, message, "the password can't be read");
             GrantError::Unavailable("the password for the mail server can't be read".into())
         })?;
-        let credentials = Credentials::new(login.user.clone(), password.expose().to_owned());
+        let credentials = Credentials::new(login.user.clone(), password.expose_secret().to_owned());
         // The error may repeat what was sent, so it is not shown.
         connection.auth(&[Mechanism::Plain, Mechanism::Login], &credentials).await.map(drop).map_err(|_| {
             tracing::warn!(mail = self.spec.name, "the mail server refuses the login");
@@ -267,13 +272,14 @@ impl MailRelay {
 }
 
 /// Classifies the server's answer to a step. A permanent refusal concerns the plugin's message.
-fn refused(what: &str, error: &lettre::transport::smtp::Error) -> GrantError {
+fn refusal_of_answer(what: &str, error: &lettre::transport::smtp::Error) -> GrantError {
     match error.status() {
-        Some(_) if error.is_permanent() => {
-            GrantError::Invalid(format!("the mail server refuses {what}: {}", words(&error.to_string())))
-        }
+        Some(_) if error.is_permanent() => GrantError::Invalid(format!(
+            "the mail server refuses {what}: {}",
+            one_line_text(&error.to_string())
+        )),
         Some(_) => {
-            let said = words(&error.to_string());
+            let said = one_line_text(&error.to_string());
             GrantError::Unavailable(format!("the mail server does not take {what} now: {said}"))
         }
         None => GrantError::Unavailable("the connection to the mail server broke".into()),
@@ -281,7 +287,7 @@ fn refused(what: &str, error: &lettre::transport::smtp::Error) -> GrantError {
 }
 
 /// A text from the server: cut, and on one line.
-fn words(text: &str) -> String {
+fn one_line_text(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(WORDS).collect()
 }
 

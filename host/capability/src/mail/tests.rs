@@ -38,7 +38,7 @@ async fn plain() -> (MailServer, MailRelay) {
 }
 
 async fn send(relay: &MailRelay, mail: &MailMessage, now_ms: u64) -> Result<Vec<MailRefusal>, GrantError> {
-    let letter = relay.prepare(mail, now_ms)?;
+    let letter = relay.prepare_mail(mail, now_ms)?;
     relay.take()?;
     relay.send(letter).await.map_err(|unanswered| unanswered.error)
 }
@@ -165,7 +165,7 @@ async fn a_server_that_never_answers_costs_the_time_out() {
     let port = Some(listener.local_addr().unwrap().port());
     let silent = MailSpec { port, timeout: Span(Duration::from_millis(200)), ..spec(&server) };
     let relay = MailRelay::open(&silent).await.unwrap();
-    let letter = relay.prepare(&mail(&["ada@example.com"], "s"), NOW).unwrap();
+    let letter = relay.prepare_mail(&mail(&["ada@example.com"], "s"), NOW).unwrap();
     let waited = relay.send(letter).await.err().unwrap();
     assert!(matches!(waited.error, GrantError::Timeout(_)), "{}", waited.error);
     assert!(waited.is_unsent, "no byte of the message has left");
@@ -231,6 +231,6 @@ async fn with_tls_the_login_and_the_message_are_encrypted_and_the_certificate_is
 
 #[test]
 fn a_servers_words_are_one_line_and_not_long() {
-    assert_eq!(words("a\r\nb"), "a  b");
-    assert_eq!(words(&"ü".repeat(1000)).chars().count(), WORDS);
+    assert_eq!(one_line_text("a\r\nb"), "a  b");
+    assert_eq!(one_line_text(&"ü".repeat(1000)).chars().count(), WORDS);
 }

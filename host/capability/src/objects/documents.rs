@@ -14,26 +14,26 @@ use crate::secrets::redaction::RedactedDocuments;
 /// The states of one call, by position.
 pub type CallBatch = HashMap<Seq, ReceiptMark>;
 
-pub async fn document(
+pub async fn document_at(
     documents: &Arc<dyn DocumentReader>,
     batch: &CallBatch,
     seq: Seq,
 ) -> Result<Option<Bytes>, GrantError> {
-    belongs(batch, seq)?;
-    documents.document(seq).await.map_err(|error| refusal(&error))
+    check_belongs(batch, seq)?;
+    documents.document_at(seq).await.map_err(|error| refusal_of(&error))
 }
 
-pub async fn before(
+pub async fn document_before(
     documents: &Arc<dyn DocumentReader>,
     batch: &CallBatch,
     seq: Seq,
 ) -> Result<Option<Bytes>, GrantError> {
-    belongs(batch, seq)?;
-    documents.document_before(seq).await.map_err(|error| refusal(&error))
+    check_belongs(batch, seq)?;
+    documents.document_before(seq).await.map_err(|error| refusal_of(&error))
 }
 
 /// A state as the plugin may see it.
-pub async fn show(
+pub async fn show_state(
     raw: &dyn DocumentReader,
     redacted: Option<&RedactedDocuments>,
     has_digest: bool,
@@ -42,12 +42,12 @@ pub async fn show(
 ) -> Result<ShownState, GrantError> {
     let shown = match redacted {
         Some(RedactedDocuments { redaction, party, .. }) => {
-            redaction.state(raw, state, party).await.map_err(|error| refusal(&error))?
+            redaction.redact_state(raw, state, party).await.map_err(|error| refusal_of(&error))?
         }
         None => state.clone(),
     };
     let document = match has_digest && state.change != Change::Gap {
-        true => raw.document(state.seq).await.map_err(|error| refusal(&error))?,
+        true => raw.document_at(state.seq).await.map_err(|error| refusal_of(&error))?,
         false => None,
     };
     let digest = |document: Bytes| hex::encode(ring::digest::digest(&ring::digest::SHA256, &document));
@@ -55,7 +55,7 @@ pub async fn show(
     Ok(ShownState { state: shown, document_digest: document.map(digest), has_subscribed_owner })
 }
 
-fn belongs(batch: &CallBatch, seq: Seq) -> Result<(), GrantError> {
+fn check_belongs(batch: &CallBatch, seq: Seq) -> Result<(), GrantError> {
     if batch.contains_key(&seq) {
         return Ok(());
     }
@@ -63,7 +63,7 @@ fn belongs(batch: &CallBatch, seq: Seq) -> Result<(), GrantError> {
 }
 
 /// A journal's message may contain file names, so a plugin gets only what it can act on.
-pub(super) fn refusal(error: &JournalError) -> GrantError {
+pub(super) fn refusal_of(error: &JournalError) -> GrantError {
     tracing::warn!(%error, "a document could not be read for a plugin");
     match error {
         JournalError::Unavailable(_) => GrantError::Unavailable("the document can't be read now".into()),

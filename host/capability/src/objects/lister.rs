@@ -35,35 +35,35 @@ impl GrantedLister {
         Self { lister, sources: sources.iter().cloned().collect(), redaction }
     }
 
-    fn allow(&self, source: &str) -> Result<(), GrantError> {
+    fn check_source(&self, source: &str) -> Result<(), GrantError> {
         if self.sources.contains(source) {
             return Ok(());
         }
-        Err(crate::denied("source", source, "spec.grants.lister"))
+        Err(crate::denied_error("source", source, "spec.grants.lister"))
     }
 
     /// Waits until the cache has the states of the call, so that a plugin finds each state that it received,
     /// or a newer one.
-    pub async fn shows(&self, batch: &[StateDelivery]) -> Result<(), GrantError> {
+    pub async fn await_shown(&self, batch: &[StateDelivery]) -> Result<(), GrantError> {
         for source in &self.sources {
             let of_source = batch.iter().map(|one| &one.state).filter(|state| *state.source == **source);
             let newest = of_source.map(|state| state.seq).max().unwrap_or_default();
-            if timeout(SHOWN_WITHIN, self.lister.shows(source, newest)).await.is_err() {
-                return Err(refusal(SelectError::Loading(source.clone())));
+            if timeout(SHOWN_WITHIN, self.lister.await_shown(source, newest)).await.is_err() {
+                return Err(refusal_of(SelectError::Loading(source.clone())));
             }
         }
         Ok(())
     }
 
     pub async fn get(&self, source: &str, namespace: &str, name: &str) -> Result<Option<Bytes>, GrantError> {
-        self.allow(source)?;
-        let found = self.lister.get(source, namespace, name).map_err(refusal)?;
+        self.check_source(source)?;
+        let found = self.lister.get(source, namespace, name).map_err(refusal_of)?;
         let Some(current) = found else { return Ok(None) };
-        match (document::unpack(&current.packed), &self.redaction) {
+        match (document::unpack_document(&current.packed), &self.redaction) {
             (Ok(bytes), Some(redaction)) => redaction
                 .redacted_document(std::future::ready(Ok(Some(bytes))))
                 .await
-                .map_err(|error| documents::refusal(&error)),
+                .map_err(|error| documents::refusal_of(&error)),
             (Ok(bytes), None) => Ok(Some(bytes)),
             (Err(error), _) => {
                 tracing::error!(source, namespace, name, %error, "a cached document does not unpack");
@@ -72,24 +72,24 @@ impl GrantedLister {
         }
     }
 
-    pub fn list(
+    pub fn list_objects(
         &self,
         source: &str,
         index: &str,
         key: &str,
         limit: usize,
     ) -> Result<Vec<ObjectRef>, GrantError> {
-        self.allow(source)?;
-        let rules = self.redaction.as_ref().map(|redacted| redacted.redaction.rules());
+        self.check_source(source)?;
+        let rules = self.redaction.as_ref().map(|redacted| redacted.redaction.redaction_rules());
         let index = (!index.is_empty()).then(|| (index.to_owned(), key.to_owned()));
         let selection =
             ObjectSelection { index, limit: limit.min(LIST_OBJECTS), rules, ..ObjectSelection::default() };
-        let found = self.lister.select(source, &selection).map_err(refusal)?;
+        let found = self.lister.select_objects(source, &selection).map_err(refusal_of)?;
         Ok(found.objects.into_iter().map(|current| (*current.object).clone()).collect())
     }
 }
 
-fn refusal(error: SelectError) -> GrantError {
+fn refusal_of(error: SelectError) -> GrantError {
     match error {
         SelectError::Index(error) => GrantError::Invalid(error.to_string()),
         SelectError::Loading(_) => GrantError::Unavailable(error.to_string()),
@@ -121,12 +121,21 @@ mod tests {
             Ok(None)
         }
 
-        fn select(&self, _: &str, selection: &ObjectSelection) -> Result<SelectedObjects, SelectError> {
+        fn select_objects(
+            &self,
+            _: &str,
+            selection: &ObjectSelection,
+        ) -> Result<SelectedObjects, SelectError> {
             self.0.store(selection.limit, Ordering::Relaxed);
             Ok(SelectedObjects::default())
         }
 
-        fn tally(&self, _: &str, _: &ObjectSelection, _: &mut ObjectCounts) -> Result<(), SelectError> {
+        fn tally_objects(
+            &self,
+            _: &str,
+            _: &ObjectSelection,
+            _: &mut ObjectCounts,
+        ) -> Result<(), SelectError> {
             Ok(())
         }
 
@@ -134,7 +143,7 @@ mod tests {
             0
         }
 
-        async fn shows(&self, _: &str, _: Seq) {}
+        async fn await_shown(&self, _: &str, _: Seq) {}
     }
 
     #[test]
@@ -142,9 +151,9 @@ mod tests {
         let cache = Arc::new(AskedLimit::default());
         let granted = GrantedLister::new(cache.clone(), &["jobs".to_owned()], None);
         for (limit, asked) in [(7, 7), (LIST_OBJECTS, LIST_OBJECTS), (usize::MAX, LIST_OBJECTS)] {
-            granted.list("jobs", "", "", limit).unwrap();
+            granted.list_objects("jobs", "", "", limit).unwrap();
             assert_eq!(cache.0.load(Ordering::Relaxed), asked);
         }
-        assert!(matches!(granted.list("pods", "", "", 1), Err(GrantError::Denied(_))));
+        assert!(matches!(granted.list_objects("pods", "", "", 1), Err(GrantError::Denied(_))));
     }
 }

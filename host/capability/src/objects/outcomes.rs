@@ -46,11 +46,11 @@ impl GrantedOutcomes {
         Self { finder, documents, sources: sources.iter().cloned().collect(), redaction, clock }
     }
 
-    pub fn sources(&self) -> impl Iterator<Item = &str> {
+    pub fn granted_sources(&self) -> impl Iterator<Item = &str> {
         self.sources.iter().map(String::as_str)
     }
 
-    pub async fn changes(&self, after: &str, limit: usize) -> Result<OutcomePage, GrantError> {
+    pub async fn changes_after(&self, after: &str, limit: usize) -> Result<OutcomePage, GrantError> {
         if self.sources.is_empty() {
             return Err(GrantError::Denied(
                 "outcomes were not granted: add a source to spec.grants.outcomes".into(),
@@ -58,10 +58,10 @@ impl GrantedOutcomes {
         }
         let question = ChangeQuestion {
             sources: self.sources.clone(),
-            after: self.place(after),
+            after: self.parse_place(after),
             limit: limit.min(PAGE),
         };
-        let changes = self.finder.changes(question).await.map_err(|error| refusal(&error))?;
+        let changes = self.finder.outcome_changes(question).await.map_err(|error| refusal_of(&error))?;
         Ok(OutcomePage {
             outcomes: changes.outcomes,
             next: self.text(&changes.next),
@@ -72,73 +72,74 @@ impl GrantedOutcomes {
 
     /// A place also names the sources that were granted: outcomes of one that is added later lie before it.
     fn text(&self, place: &OutcomePlace) -> String {
-        format!("{}.{}.{}", place.line, self.print(), place.number)
+        format!("{}.{}.{}", place.line, self.sources_digest(), place.number)
     }
 
-    fn place(&self, text: &str) -> Option<OutcomePlace> {
+    fn parse_place(&self, text: &str) -> Option<OutcomePlace> {
         let mut parts = text.split('.');
         let (line, print, number) = (parts.next()?, parts.next()?, parts.next()?.parse().ok()?);
-        (print == self.print()).then(|| OutcomePlace { line: line.to_owned(), number })
+        (print == self.sources_digest()).then(|| OutcomePlace { line: line.to_owned(), number })
     }
 
-    fn print(&self) -> String {
-        let names: Vec<_> = self.sources().collect();
+    fn sources_digest(&self) -> String {
+        let names: Vec<_> = self.granted_sources().collect();
         let digest = ring::digest::digest(&ring::digest::SHA256, names.join("\n").as_bytes());
         hex::encode(&digest.as_ref()[..8])
     }
 
-    pub async fn explain(&self, source: &str, uid: &str) -> Result<OutcomeFinding, GrantError> {
+    pub async fn explain_outcome(&self, source: &str, uid: &str) -> Result<OutcomeFinding, GrantError> {
         if !self.sources.contains(source) {
-            return Err(crate::denied("source", source, "spec.grants.outcomes"));
+            return Err(crate::denied_error("source", source, "spec.grants.outcomes"));
         }
-        match self.finder.kept_outcome(source, uid).await.map_err(|error| refusal(&error))? {
+        match self.finder.kept_outcome(source, uid).await.map_err(|error| refusal_of(&error))? {
             KeptOutcome::Nothing => Ok(OutcomeFinding::Nothing),
             KeptOutcome::Pending => Ok(OutcomeFinding::Pending),
             KeptOutcome::Explained { seq, kind } => {
-                let told = self.explained(uid, seq, kind).await.map_err(|error| refusal(&error))?;
+                let told =
+                    self.explained_outcome(uid, seq, kind).await.map_err(|error| refusal_of(&error))?;
                 Ok(told.map_or(OutcomeFinding::Nothing, |told| OutcomeFinding::Explained(Box::new(told))))
             }
         }
     }
 
     /// `None`: the journal has nothing of the object any more.
-    async fn explained(
+    async fn explained_outcome(
         &self,
         uid: &str,
         seq: Seq,
         kind: CauseKind,
     ) -> Result<Option<ExplainedOutcome>, JournalError> {
-        let OutcomeStory { states, related, events, is_cut } = match self.finder.story(uid).await {
+        let OutcomeStory { states, related, events, is_cut } = match self.finder.outcome_story(uid).await {
             // What is damaged stays so. A question that failed for ever would hold up the outcomes of all other objects.
             Err(JournalError::Fatal(_)) => return Ok(None),
             story => story?,
         };
-        let (states, related) = (self.shown(states).await?, self.shown(related).await?);
-        let events = self.events(events).await?;
+        let (states, related) = (self.show_states(states).await?, self.show_states(related).await?);
+        let events = self.event_views(events).await?;
         let story = ExplainedStates { states: &states, related: &related, events: &events, is_cut };
         let mut read = DocumentsBySeq::new();
         for wanted in story.documents_wanted() {
-            read.extend(self.document(wanted).await?.map(|document| (wanted, document.into())));
+            read.extend(self.document_if_kept(wanted).await?.map(|document| (wanted, document.into())));
         }
         let Some(end) = states.iter().rfind(|state| state.seq <= seq).or(states.last()) else {
             return Ok(None);
         };
-        let why = story.explain(&read, self.clock.now_ms());
+        let why = story.explain_object(&read, self.clock.now_ms());
         let told = ExplainedOutcome {
             object: (*end.object).clone(),
             seq,
             ended_ms: end.observed_ms,
-            headline: story.headline(&why),
+            headline: story.headline_text(&why),
             ..ExplainedOutcome::default()
         };
         Ok(Some(with_word(told, why, kind)))
     }
 
-    async fn shown(&self, states: Vec<Arc<State>>) -> Result<Vec<Arc<State>>, JournalError> {
+    async fn show_states(&self, states: Vec<Arc<State>>) -> Result<Vec<Arc<State>>, JournalError> {
         let Some(RedactedDocuments { redaction, party, .. }) = &self.redaction else { return Ok(states) };
         let mut shown = Vec::with_capacity(states.len());
         for state in states {
-            shown.push(match redaction.state(&*self.documents, &state, party).await {
+            shown.push(match redaction.redact_state(&*self.documents, &state, party).await {
                 // Its document is damaged, and stays so. Its texts may quote a secret of it.
                 Err(JournalError::Fatal(_)) => without_texts(&state),
                 other => other?,
@@ -147,19 +148,20 @@ impl GrantedOutcomes {
         Ok(shown)
     }
 
-    async fn events(&self, states: Vec<Arc<State>>) -> Result<Vec<EventView>, JournalError> {
+    async fn event_views(&self, states: Vec<Arc<State>>) -> Result<Vec<EventView>, JournalError> {
         let (mut told, mut objects) = (Vec::new(), HashMap::new());
         let patience = &mut AnswerPatience::of_a_request();
         for state in states.into_iter().rev() {
-            let document = match self.documents.document(state.seq).await {
+            let document = match self.documents.document_at(state.seq).await {
                 Err(JournalError::Fatal(_)) | Ok(None) => continue,
-                Ok(Some(document)) => events::cut(&document).map_or(document, Bytes::from),
+                Ok(Some(document)) => events::cut_event(&document).map_or(document, Bytes::from),
                 Err(error) => return Err(error),
             };
             let document = match &self.redaction {
                 Some(RedactedDocuments { redaction, party, .. }) => {
-                    let told =
-                        redaction.event(&*self.documents, document, &mut objects, party, patience).await;
+                    let told = redaction
+                        .redact_event(&*self.documents, document, &mut objects, party, patience)
+                        .await;
                     match told {
                         // The object's own document is damaged: nobody knows which of its secrets the Event quotes.
                         Err(JournalError::Fatal(_) | JournalError::Invalid(_)) => continue,
@@ -170,14 +172,14 @@ impl GrantedOutcomes {
             };
             told.extend(events::read(&document, &state.object, state.seq, state.observed_ms));
         }
-        Ok(events::fold(told))
+        Ok(events::fold_repeated(told))
     }
 
     /// `None` where retention has taken it, or it is damaged or withheld: the states still say what they say.
-    async fn document(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
+    async fn document_if_kept(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
         let read = match &self.redaction {
-            Some(redacted) => redacted.document(seq).await,
-            None => self.documents.document(seq).await,
+            Some(redacted) => redacted.document_at(seq).await,
+            None => self.documents.document_at(seq).await,
         };
         match read {
             Err(JournalError::Fatal(_) | JournalError::Invalid(_)) => Ok(None),
@@ -206,18 +208,18 @@ fn with_word(told: ExplainedOutcome, why: WhyView, kind: CauseKind) -> Explained
 
 fn without_texts(state: &Arc<State>) -> Arc<State> {
     let hidden = |status: &Arc<Status>| {
-        SecretDigests::unknown().hidden_in(status).map_or_else(|| status.clone(), Arc::new)
+        SecretDigests::hide_all().hidden_in(status).map_or_else(|| status.clone(), Arc::new)
     };
     let (status, previous) = (hidden(&state.status), state.previous.as_ref().map(hidden));
     Arc::new(State { status, previous, ..State::clone(state) })
 }
 
-fn refusal(error: &JournalError) -> GrantError {
+fn refusal_of(error: &JournalError) -> GrantError {
     match error {
         JournalError::Unavailable(_) => {
             tracing::debug!(%error, "an outcome can't be explained for a plugin now");
             GrantError::Unavailable("the outcome can't be read now".into())
         }
-        _ => documents::refusal(error),
+        _ => documents::refusal_of(error),
     }
 }

@@ -22,7 +22,7 @@ const SECRET_BYTES: u64 = 64 * 1024;
 pub struct ResolvedSecret(String);
 
 impl ResolvedSecret {
-    pub fn expose(&self) -> &str {
+    pub fn expose_secret(&self) -> &str {
         &self.0
     }
 }
@@ -43,7 +43,7 @@ impl fmt::Debug for ResolvedSecret {
 /// Reads the value of a reference. Mounted files are replaced when a secret is rotated, so senders read it
 /// each time, and wait for it at most [`files::ANSWER`]. Trailing newlines belong to the editor, not to the
 /// secret.
-pub async fn resolve(reference: &SecretRef) -> Result<ResolvedSecret, String> {
+pub async fn resolve_secret(reference: &SecretRef) -> Result<ResolvedSecret, String> {
     let value = match reference {
         SecretRef::Env(name) => {
             std::env::var(name).map_err(|_| format!("the environment has no readable variable `{name}`"))?
@@ -61,7 +61,7 @@ pub async fn resolve(reference: &SecretRef) -> Result<ResolvedSecret, String> {
 
 async fn read(path: &str) -> std::io::Result<String> {
     let path = PathBuf::from(path);
-    files::within(&path.clone(), files::ANSWER, move || files::text(&path, SECRET_BYTES)).await
+    files::run_within_limit(&path.clone(), files::ANSWER, move || files::text(&path, SECRET_BYTES)).await
 }
 
 #[cfg(test)]
@@ -73,13 +73,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
         std::fs::write(&path, "hush\n").unwrap();
-        let secret = resolve(&SecretRef::File(path.to_str().unwrap().into())).await.unwrap();
-        assert_eq!(secret.expose(), "hush");
+        let secret = resolve_secret(&SecretRef::File(path.to_str().unwrap().into())).await.unwrap();
+        assert_eq!(secret.expose_secret(), "hush");
         assert_eq!(format!("{secret:?}"), "Secret(…)");
     }
 
     async fn refusal(reference: SecretRef) -> String {
-        resolve(&reference).await.unwrap_err()
+        resolve_secret(&reference).await.unwrap_err()
     }
 
     #[tokio::test]

@@ -7,7 +7,7 @@ use ring::signature::{Ed25519KeyPair, KeyPair};
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::pki_types::pem::PemObject;
 
-use super::resolve;
+use super::resolve_secret;
 
 /// A line of a ledger or a hash is signed, not a file.
 const MESSAGE_BYTES: usize = 64 * 1024;
@@ -20,8 +20,8 @@ pub struct SigningKey {
 impl SigningKey {
     /// Read once: a rotated key is another key, and needs another name.
     pub async fn load(spec: &KeySpec) -> Result<Self, String> {
-        let secret = resolve(&spec.value_from).await?;
-        let text = secret.expose().trim();
+        let secret = resolve_secret(&spec.value_from).await?;
+        let text = secret.expose_secret().trim();
         let pem = match text.starts_with("-----BEGIN") {
             true => text.to_owned(),
             false => format!("-----BEGIN PRIVATE KEY-----\n{text}\n-----END PRIVATE KEY-----\n"),
@@ -34,7 +34,7 @@ impl SigningKey {
         Ok(Self { spec: spec.clone(), pair })
     }
 
-    pub fn sign(&self, message: &[u8]) -> Result<Vec<u8>, GrantError> {
+    pub fn sign_message(&self, message: &[u8]) -> Result<Vec<u8>, GrantError> {
         if message.len() > MESSAGE_BYTES {
             return Err(GrantError::TooLarge(format!("a message to sign has at most {MESSAGE_BYTES} bytes")));
         }
@@ -52,7 +52,7 @@ impl SigningKey {
     }
 
     /// The key with which others verify the signatures.
-    pub fn public(&self) -> Vec<u8> {
+    pub fn public_key(&self) -> Vec<u8> {
         self.pair.public_key().as_ref().to_vec()
     }
 }
@@ -91,16 +91,16 @@ mod tests {
             [KEY.to_owned(), format!("-----BEGIN PRIVATE KEY-----\n{KEY}\n-----END PRIVATE KEY-----\n")]
         {
             let key = load(&text).await.unwrap();
-            let signature = key.sign(b"line").unwrap();
-            UnparsedPublicKey::new(&ED25519, key.public()).verify(b"line", &signature).unwrap();
+            let signature = key.sign_message(b"line").unwrap();
+            UnparsedPublicKey::new(&ED25519, key.public_key()).verify(b"line", &signature).unwrap();
         }
     }
 
     #[test]
     fn a_message_to_sign_has_no_more_bytes_than_its_bound() {
         let key = SigningKey::fresh();
-        assert!(key.sign(&vec![7; MESSAGE_BYTES]).is_ok());
-        assert!(matches!(key.sign(&vec![7; MESSAGE_BYTES + 1]), Err(GrantError::TooLarge(_))));
+        assert!(key.sign_message(&vec![7; MESSAGE_BYTES]).is_ok());
+        assert!(matches!(key.sign_message(&vec![7; MESSAGE_BYTES + 1]), Err(GrantError::TooLarge(_))));
     }
 
     #[tokio::test]

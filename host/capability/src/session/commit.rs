@@ -26,63 +26,66 @@ impl Drop for CommitDoubt<'_> {
 
 impl CallSession {
     /// Fails if the call may not count, whatever the plugin answered.
-    async fn counts(&mut self) -> Result<(), GrantError> {
+    async fn check_may_count(&mut self) -> Result<(), GrantError> {
         if let Some(error) = self.unreachable.take().or_else(|| self.outbound.needs_split()) {
             return Err(error);
         }
-        if let Some(idle) = self.sql.take_if(|transaction| !transaction.wrote()) {
-            idle.rollback().await;
+        if let Some(idle) = self.sql.take_if(|transaction| !transaction.has_writes()) {
+            idle.roll_back().await;
         }
-        self.sql.as_ref().map_or(Ok(()), |transaction| transaction.intact())
+        self.sql.as_ref().map_or(Ok(()), |transaction| transaction.check_intact())
     }
 
     /// The answer to a request stays noted until the verdict of its state counts, so that a state that is
     /// delivered again does not send it twice.
-    pub(super) async fn discard(mut self: Box<Self>, settled: &[Seq]) -> Result<KvWrites, GrantError> {
-        self.counts().await?;
+    pub(super) async fn discard_effects(
+        mut self: Box<Self>,
+        settled: &[Seq],
+    ) -> Result<KvWrites, GrantError> {
+        self.check_may_count().await?;
         if let Some(transaction) = self.sql.take() {
-            transaction.rollback().await;
+            transaction.roll_back().await;
         }
         let granted = self.granted.clone();
         let mut writes = KvWrites::default();
         if let Some(kv) = &granted.kv {
             let nothing = kv.open();
-            let turn = nothing.turn().await;
-            writes = nothing.commit(settled, None, turn, granted.clock.elapsed());
+            let turn = nothing.take_turn().await;
+            writes = nothing.commit_writes(settled, None, turn, granted.clock.elapsed());
         }
-        writes.extend(granted.outbox.finish(settled));
+        writes.extend(granted.outbox.remove_notes(settled));
         Ok(writes)
     }
 
-    pub(super) async fn keep(mut self: Box<Self>, done: &[Seq]) -> Result<KvWrites, GrantError> {
-        let receipt = self.receipt(self.marks(done)?)?;
-        self.counts().await?;
+    pub(super) async fn commit_done(mut self: Box<Self>, done: &[Seq]) -> Result<KvWrites, GrantError> {
+        let receipt = self.make_receipt(self.receipt_marks(done)?)?;
+        self.check_may_count().await?;
         if let Some(kv) = &self.kv {
-            kv.fits()?;
+            kv.check_size()?;
         }
         let wrote = self.sql.is_some() || self.ledger.as_ref().is_some_and(LedgerHold::has_records);
         let granted = self.granted.clone();
         if self.outbound.has_sent() {
-            granted.outbox.flush().await;
+            granted.outbox.flush_answers().await;
         }
         let (mut noted, mut doubt) = (None, CommitDoubt(None));
         if wrote {
             noted = note_kv(&granted, self.kv.as_ref(), &receipt).await?;
             doubt.0 = Some(&granted.standing);
             let written = self.write_ledger(&receipt).await?;
-            settle(self.sql.take(), written, &receipt).await?;
+            commit_rows_and_records(self.sql.take(), written, &receipt).await?;
             granted.standing.applied.add(&receipt.marks);
         }
-        let seqs = self.seqs();
+        let seqs = self.batch_seqs();
         let mut writes = KvWrites::default();
         if let Some(kv) = self.kv.take() {
             // Not earlier: a holder of the turn would wait for locks that a database releases only for the
             // next one.
-            let turn = kv.turn().await;
-            writes = kv.commit(&seqs, noted, turn, granted.clock.elapsed());
+            let turn = kv.take_turn().await;
+            writes = kv.commit_writes(&seqs, noted, turn, granted.clock.elapsed());
         }
         doubt.0 = None;
-        writes.extend(granted.outbox.finish(&seqs));
+        writes.extend(granted.outbox.remove_notes(&seqs));
         if self.ends.is_some() {
             writes.extend(granted.outbox.end_tick(&self.outbound));
         }
@@ -90,7 +93,7 @@ impl CallSession {
     }
 
     /// The receipts of the done states, in order of position.
-    pub(super) fn marks(&self, done: &[Seq]) -> Result<Vec<ReceiptMark>, GrantError> {
+    pub(super) fn receipt_marks(&self, done: &[Seq]) -> Result<Vec<ReceiptMark>, GrantError> {
         let mark = |seq: &Seq| match self.batch.get(seq) {
             Some(mark) => Ok(*mark),
             None => Err(GrantError::Other(format!("state {seq} is not one of this call's"))),
@@ -101,7 +104,7 @@ impl CallSession {
         Ok(marks)
     }
 
-    pub(super) fn receipt(&self, marks: Vec<ReceiptMark>) -> Result<StoredReceipt, GrantError> {
+    pub(super) fn make_receipt(&self, marks: Vec<ReceiptMark>) -> Result<StoredReceipt, GrantError> {
         let mut random = [0; 16];
         let filled = SystemRandom::new().fill(&mut random);
         filled.map_err(|_| GrantError::Unavailable("the machine has no randomness".into()))?;
@@ -134,21 +137,22 @@ async fn note_kv(
     receipt: &StoredReceipt,
 ) -> Result<Option<u64>, GrantError> {
     let marks: Vec<_> = receipt.marks.iter().map(|mark| (mark.seq, mark.print)).collect();
-    let Some((number, note)) = kv.and_then(|kv| kv.note(&marks, granted.clock.elapsed())) else {
+    let Some((number, note)) = kv.and_then(|kv| kv.note_before_commit(&marks, granted.clock.elapsed()))
+    else {
         return Ok(None);
     };
-    granted.outbox.keep(note).await?;
+    granted.outbox.save_note(note).await?;
     Ok(Some(number))
 }
 
 /// Commits the rows; the ledger follows the result.
-async fn settle(
+async fn commit_rows_and_records(
     transaction: Option<Box<dyn SqlTransaction>>,
     written: Option<PendingRecords>,
     receipt: &StoredReceipt,
 ) -> Result<(), GrantError> {
     if let Some(transaction) = transaction {
-        transaction.commit(receipt).await.map_err(|error| match error {
+        transaction.commit_with_receipt(receipt).await.map_err(|error| match error {
             CommitError::RolledBack(error) => error,
             CommitError::InDoubt(error) => {
                 GrantError::Unavailable(format!("the commit is in doubt: {error}"))
@@ -156,7 +160,7 @@ async fn settle(
         })?;
     }
     match written {
-        Some(written) => written.keep().await,
+        Some(written) => written.keep_records().await,
         None => Ok(()),
     }
 }

@@ -73,7 +73,7 @@ pub struct ReceiptStores {
 impl ReceiptTracker {
     /// The number of readings that have begun. The receipts that a call knows are incomplete once another
     /// reading has begun.
-    pub fn readings(&self) -> u64 {
+    pub fn count_readings(&self) -> u64 {
         self.readings.load(Ordering::Acquire)
     }
 
@@ -82,11 +82,11 @@ impl ReceiptTracker {
     }
 
     /// Every state up to here is finished.
-    pub fn cursor(&self) -> Seq {
+    pub fn finished_cursor(&self) -> Seq {
         self.cursor.load(Ordering::Acquire)
     }
 
-    fn has(&self, (seq, print): (Seq, IdPrint)) -> bool {
+    fn has_receipt(&self, (seq, print): (Seq, IdPrint)) -> bool {
         self.applied.contains(ReceiptMark { seq, print })
     }
 
@@ -95,7 +95,7 @@ impl ReceiptTracker {
         self.told.load(Ordering::Acquire)
     }
 
-    fn stores(&self) -> ReceiptStores {
+    fn receipt_stores(&self) -> ReceiptStores {
         self.stores.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -103,7 +103,7 @@ impl ReceiptTracker {
     /// that part may not be removed because an earlier cursor had passed their positions.
     fn begin_at(&self, cursor: Seq) {
         if self.cursor.swap(cursor, Ordering::AcqRel) > cursor {
-            self.applied.pass(cursor);
+            self.applied.pass_cursor(cursor);
             *self.saved_cursors.lock().unwrap_or_else(PoisonError::into_inner) = SavedCursors::default();
             self.forgotten.fetch_min(cursor, Ordering::AcqRel);
         }
@@ -131,9 +131,9 @@ impl ReceiptTracker {
 
     async fn read(&self, plugin: &str) -> Result<(), GrantError> {
         self.readings.fetch_add(1, Ordering::AcqRel);
-        let stores = self.stores();
+        let stores = self.receipt_stores();
         for database in &stores.databases {
-            let marks = database.receipts(plugin).await?;
+            let marks = database.receipts_of_plugin(plugin).await?;
             let newest = self.newest.load(Ordering::Acquire);
             if marks.iter().any(|mark| mark.seq > newest) && !self.told.swap(true, Ordering::AcqRel) {
                 tracing::warn!(plugin, "{ELSEWHERE}");
@@ -141,7 +141,7 @@ impl ReceiptTracker {
             self.applied.add(&marks);
         }
         for ledger in &stores.ledgers {
-            self.applied.add(&ledger.receipts(plugin, &stores.deciders).await?);
+            self.applied.add(&ledger.receipts_of_plugin(plugin, &stores.deciders).await?);
         }
         Ok(())
     }
@@ -152,11 +152,11 @@ impl ReceiptTracker {
 
     /// Reads the receipts again if they are in doubt. Returns the number of the valid reading, and whether
     /// this call made it.
-    async fn known(&self, plugin: &str) -> Result<(u64, bool), GrantError> {
+    async fn ensure_known(&self, plugin: &str) -> Result<(u64, bool), GrantError> {
         let mut is_new = false;
         loop {
-            is_new |= self.refresh(plugin).await?;
-            let reading = self.readings();
+            is_new |= self.refresh_receipts(plugin).await?;
+            let reading = self.count_readings();
             // No reading with this number or an earlier one is in progress.
             if self.is_settled(self.doubts.load(Ordering::Acquire)) {
                 return Ok((reading, is_new));
@@ -165,7 +165,7 @@ impl ReceiptTracker {
     }
 
     /// Returns whether the receipts were read again.
-    async fn refresh(&self, plugin: &str) -> Result<bool, GrantError> {
+    async fn refresh_receipts(&self, plugin: &str) -> Result<bool, GrantError> {
         if self.is_settled(self.doubts.load(Ordering::Acquire)) {
             return Ok(false);
         }
@@ -180,26 +180,26 @@ impl ReceiptTracker {
     }
 
     /// Ledgers first: they need a database's receipt until their own is on disk.
-    pub async fn prune(
+    pub async fn prune_receipts(
         &self,
         plugin: &str,
         DurableCursor { cursor, recalled }: DurableCursor,
         now: Duration,
     ) -> Result<(), GrantError> {
         let cursor = self.cursor.fetch_max(cursor, Ordering::AcqRel).max(cursor);
-        self.applied.pass(cursor);
+        self.applied.pass_cursor(cursor);
         let through = self.saved_cursors.lock().unwrap_or_else(PoisonError::into_inner).save(now, cursor);
         let through = recalled.map_or(through, |first| through.min(first.saturating_sub(1)));
         if through < self.forgotten.load(Ordering::Acquire).saturating_add(FORGET_EVERY) {
             return Ok(());
         }
-        self.applied.prune(through);
-        let stores = self.stores();
+        self.applied.prune_through(through);
+        let stores = self.receipt_stores();
         for ledger in &stores.ledgers {
-            ledger.forget(plugin, through, &stores.deciders).await?;
+            ledger.forget_receipts(plugin, through, &stores.deciders).await?;
         }
         for database in &stores.databases {
-            database.forget(plugin, through).await?;
+            database.forget_receipts(plugin, through).await?;
         }
         self.forgotten.store(through, Ordering::Release);
         Ok(())
@@ -248,7 +248,7 @@ impl PluginAccess {
     /// was cut off.
     pub fn settle_kv(&self) {
         if let Some(kv) = &self.kv {
-            kv.settle(|mark| self.standing.has(mark));
+            kv.apply_committed(|mark| self.standing.has_receipt(mark));
         }
     }
 
@@ -265,7 +265,7 @@ pub struct PluginGrants(pub Arc<PluginAccess>);
 
 #[async_trait]
 impl GrantProvider for PluginGrants {
-    fn config(&self) -> &str {
+    fn plugin_config(&self) -> &str {
         &self.0.config
     }
 
@@ -273,19 +273,19 @@ impl GrantProvider for PluginGrants {
         self.0.outbox.begin_version(version);
     }
 
-    fn rest(&self) -> Option<CallPause> {
-        self.0.kv.as_ref()?.rest(self.0.clock.elapsed())
+    fn pause_before_call(&self) -> Option<CallPause> {
+        self.0.kv.as_ref()?.pause_before_call(self.0.clock.elapsed())
     }
 
     async fn open(&self, batch: &[StateDelivery]) -> Result<Box<dyn EffectSession>, GrantError> {
         if let Some(redacted) = &self.0.redacted {
-            redacted.redaction.ready().map_err(GrantError::Unavailable)?;
+            redacted.redaction.check_ready().map_err(GrantError::Unavailable)?;
         }
         let standing = &self.0.standing;
         if let Some(newest) = batch.iter().map(|one| one.state.seq).max() {
             standing.newest.fetch_max(newest, Ordering::AcqRel);
         }
-        let (reading, is_new) = standing.known(&self.0.plugin).await?;
+        let (reading, is_new) = standing.ensure_known(&self.0.plugin).await?;
         if is_new {
             self.0.settle_kv();
         }
@@ -296,11 +296,11 @@ impl GrantProvider for PluginGrants {
         if batch.is_empty() {
             return Ok(Box::new(CallSession::of_tick(self.0.clone(), self.0.tick_timeout)));
         }
-        self.0.lister.shows(batch).await?;
+        self.0.lister.await_shown(batch).await?;
         let marks: HashMap<Seq, ReceiptMark> =
             batch.iter().map(|one| (one.state.seq, ReceiptMark::of(&one.state))).collect();
         // Up to the cursor, finished states come again with a resync, and then they are done again. Others are owed.
-        let cursor = standing.cursor();
+        let cursor = standing.finished_cursor();
         let is_applied = |state: &State| {
             marks.get(&state.seq).is_some_and(|mark| standing.applied.contains_state(*mark, &state.id))
         };

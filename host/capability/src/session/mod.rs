@@ -38,11 +38,11 @@ use crate::objects::documents::{self, CallBatch};
 use crate::sql::guard::{self, StatementPurpose};
 use crate::sql::receipt::claims::{TransactionClaims, WriteClaim};
 use crate::sql::{SqlTransaction, TransactionMode};
-use crate::{denied, kv};
+use crate::{denied_error, kv};
 use granted::{GrantedDatabase, PluginAccess};
 use outbound::SentRequests;
 use post::{HttpPost, MailPost};
-use send::patient;
+use send::await_half_of_time;
 
 /// The next try reads the receipts again.
 const READ_SINCE: &str =
@@ -79,7 +79,7 @@ impl CallSession {
     ) -> Self {
         let kv = granted.kv.as_ref().map(kv::PluginKv::open);
         let claims = TransactionClaims::default();
-        let reading = granted.standing.readings();
+        let reading = granted.standing.count_readings();
         Self {
             granted,
             batch,
@@ -108,14 +108,14 @@ impl CallSession {
         Self { ends, ..Self::new(granted, CallBatch::default(), HashSet::new(), None) }
     }
 
-    fn database(&self, name: &str) -> Result<&GrantedDatabase, GrantError> {
-        self.granted.sql.get(name).ok_or_else(|| denied("database", name, "spec.grants.sql"))
+    fn granted_database(&self, name: &str) -> Result<&GrantedDatabase, GrantError> {
+        self.granted.sql.get(name).ok_or_else(|| denied_error("database", name, "spec.grants.sql"))
     }
 
     /// Refuses what the grant does not allow before it reaches the database.
-    fn may(&self, name: &str, needed: SqlAccess) -> Result<(), GrantError> {
-        let access = self.database(name)?.access;
-        self.granted.uses.needed(name, needed);
+    fn check_access(&self, name: &str, needed: SqlAccess) -> Result<(), GrantError> {
+        let access = self.granted_database(name)?.access;
+        self.granted.uses.note_needed_access(name, needed);
         if needed > access {
             let (access, needed) = (access.as_str(), needed.as_str());
             return Err(GrantError::Denied(format!(
@@ -127,9 +127,9 @@ impl CallSession {
     }
 
     /// The call's transaction, begun at its first use.
-    async fn transaction(&mut self, database: &str) -> Result<&mut Box<dyn SqlTransaction>, GrantError> {
-        let GrantedDatabase { engine, access, .. } = self.database(database)?;
-        let (engine, mode) = (engine.clone(), TransactionMode::of(*access));
+    async fn open_transaction(&mut self, database: &str) -> Result<&mut Box<dyn SqlTransaction>, GrantError> {
+        let GrantedDatabase { engine, access, .. } = self.granted_database(database)?;
+        let (engine, mode) = (engine.clone(), TransactionMode::for_access(*access));
         if self.sql.is_none() {
             if let Some(error) = &self.unreachable {
                 return Err(error.clone());
@@ -140,7 +140,7 @@ impl CallSession {
             });
             // The database accepts the process that read its receipts last. That may have been another call
             // of this process, which knows states that another process has applied since this call began.
-            let is_newest = || self.granted.standing.readings() == self.reading;
+            let is_newest = || self.granted.standing.count_readings() == self.reading;
             let begun = begun.and_then(|begun| match is_newest() {
                 true => Ok(begun),
                 false => Err(GrantError::Unavailable(READ_SINCE.into())),
@@ -150,22 +150,23 @@ impl CallSession {
         self.sql.as_mut().ok_or_else(|| GrantError::Other("the transaction is gone".into()))
     }
 
-    async fn ledger(&mut self, name: &str) -> Result<&mut LedgerHold, GrantError> {
+    async fn hold_ledger(&mut self, name: &str) -> Result<&mut LedgerHold, GrantError> {
         let granted = self.granted.clone();
-        let ledger = granted.ledgers.get(name).ok_or_else(|| denied("ledger", name, "spec.grants.ledger"))?;
+        let ledger =
+            granted.ledgers.get(name).ok_or_else(|| denied_error("ledger", name, "spec.grants.ledger"))?;
         if self.ledger.is_none() {
-            self.ledger = Some(ledger.hold(&granted.deciders).await?);
+            self.ledger = Some(ledger.hold_for_call(&granted.deciders).await?);
         }
         self.ledger.as_mut().ok_or_else(|| GrantError::Other("the ledger is gone".into()))
     }
 
-    fn kv(&mut self) -> Result<&mut kv::CallOverlay, GrantError> {
+    fn kv_overlay(&mut self) -> Result<&mut kv::CallOverlay, GrantError> {
         self.kv
             .as_mut()
             .ok_or_else(|| GrantError::Denied("kv was not granted: add `kv: true` to spec.grants".into()))
     }
 
-    fn seqs(&self) -> Vec<Seq> {
+    fn batch_seqs(&self) -> Vec<Seq> {
         let mut seqs: Vec<_> = self.batch.keys().copied().collect();
         seqs.sort_unstable();
         seqs
@@ -174,21 +175,21 @@ impl CallSession {
 
 #[async_trait]
 impl EffectSession for CallSession {
-    async fn show(&mut self, state: &Arc<State>) -> Result<ShownState, GrantError> {
+    async fn show_state(&mut self, state: &Arc<State>) -> Result<ShownState, GrantError> {
         let PluginAccess { raw, redacted, has_digest, subscribed, uses, .. } = &*self.granted;
         // For whole documents, reading one counts as the use.
         if *has_digest && redacted.is_some() {
             uses.count("documents", "");
         }
-        documents::show(&**raw, redacted.as_ref(), *has_digest, subscribed, state).await
+        documents::show_state(&**raw, redacted.as_ref(), *has_digest, subscribed, state).await
     }
 
-    fn applied(&self) -> &HashSet<Seq> {
+    fn applied_states(&self) -> &HashSet<Seq> {
         &self.applied
     }
 
     fn sql_dialect(&self, database: &str) -> Result<SqlDialect, GrantError> {
-        Ok(self.database(database)?.engine.dialect())
+        Ok(self.granted_database(database)?.engine.dialect())
     }
 
     async fn sql_execute(
@@ -199,11 +200,11 @@ impl EffectSession for CallSession {
     ) -> Result<u64, GrantError> {
         self.granted.uses.count("sql", database);
         let dialect = self.sql_dialect(database)?;
-        let statement = self.granted.statements.rendered(statement, dialect)?;
+        let statement = self.granted.statements.render_cached(statement, dialect)?;
         let checked = guard::check(&statement, StatementPurpose::Execute, dialect)?;
-        self.may(database, checked.access())?;
-        let done = self.transaction(database).await?.execute(&statement, rows).await?;
-        self.claims.ran(&checked);
+        self.check_access(database, checked.least_access())?;
+        let done = self.open_transaction(database).await?.execute(&statement, rows).await?;
+        self.claims.note_statement(&checked);
         Ok(done)
     }
 
@@ -214,11 +215,11 @@ impl EffectSession for CallSession {
         copy: Option<TableCopy>,
     ) -> Result<u64, GrantError> {
         self.granted.uses.count("sql", database);
-        self.may(database, SqlAccess::Write)?;
+        self.check_access(database, SqlAccess::Write)?;
         let claims =
             [Some(WriteClaim::of(&write)), copy.as_ref().map(|copy| WriteClaim::of_copy(copy, &write))];
-        let done = self.transaction(database).await?.write(write, copy).await?;
-        claims.into_iter().flatten().for_each(|claim| self.claims.wrote(claim));
+        let done = self.open_transaction(database).await?.write(write, copy).await?;
+        claims.into_iter().flatten().for_each(|claim| self.claims.note_claim(claim));
         Ok(done)
     }
 
@@ -230,13 +231,13 @@ impl EffectSession for CallSession {
     ) -> Result<Vec<Vec<SqlValue>>, GrantError> {
         self.granted.uses.count("sql", database);
         let dialect = self.sql_dialect(database)?;
-        let statement = self.granted.statements.rendered(statement, dialect)?;
+        let statement = self.granted.statements.render_cached(statement, dialect)?;
         let checked = guard::check(&statement, StatementPurpose::Query, dialect)?;
-        self.may(database, checked.access())?;
-        let rows = self.transaction(database).await?.query(&statement, params).await?;
+        self.check_access(database, checked.least_access())?;
+        let rows = self.open_transaction(database).await?.query(&statement, params).await?;
         // A WITH clause may also write.
         if !checked.reads_only() {
-            self.claims.ran(&checked);
+            self.claims.note_statement(&checked);
         }
         Ok(rows)
     }
@@ -248,7 +249,7 @@ impl EffectSession for CallSession {
     ) -> Result<HttpResponse, GrantError> {
         self.granted.uses.count("http", destination);
         let granted = self.granted.http.get(destination).cloned();
-        let granted = granted.ok_or_else(|| denied("destination", destination, "spec.grants.http"))?;
+        let granted = granted.ok_or_else(|| denied_error("destination", destination, "spec.grants.http"))?;
         let key = request.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case(IDEMPOTENCY_KEY));
         let (id, repeat) = (key.map(|(_, id)| id.as_str()), granted.spec.repeat);
         // A request that only reads may be sent twice.
@@ -256,9 +257,11 @@ impl EffectSession for CallSession {
             "GET" | "HEAD" => (Vec::new(), String::new()),
             _ => self.known_by(id, repeat, || post::digest_of(&request))?,
         };
-        let prepared = granted.prepare(request, self.only.as_ref(), self.granted.clock.now_ms()).await?;
+        let prepared =
+            granted.prepare_request(request, self.only.as_ref(), self.granted.clock.now_ms()).await?;
         let ends = self.ends;
-        patient(ends, self.send_once(HttpPost { destination: &granted, prepared }, seqs, digest)).await
+        await_half_of_time(ends, self.send_once(HttpPost { destination: &granted, prepared }, seqs, digest))
+            .await
     }
 
     async fn mail_send(
@@ -268,12 +271,12 @@ impl EffectSession for CallSession {
     ) -> Result<Vec<MailRefusal>, GrantError> {
         self.granted.uses.count("mail", server);
         let granted = self.granted.mail.get(server).cloned();
-        let granted = granted.ok_or_else(|| denied("mail server", server, "spec.grants.mail"))?;
-        let letter = granted.prepare(&message, self.granted.clock.now_ms())?;
+        let granted = granted.ok_or_else(|| denied_error("mail server", server, "spec.grants.mail"))?;
+        let letter = granted.prepare_mail(&message, self.granted.clock.now_ms())?;
         let digest = || post::digest_of_mail(&message);
         let (seqs, digest) = self.known_by(Some(&message.id), granted.spec.repeat, digest)?;
         let ends = self.ends;
-        patient(ends, self.send_once(MailPost { relay: &granted, letter }, seqs, digest)).await
+        await_half_of_time(ends, self.send_once(MailPost { relay: &granted, letter }, seqs, digest)).await
     }
 
     fn kv_get(&self, key: &str) -> Option<Vec<u8>> {
@@ -283,54 +286,55 @@ impl EffectSession for CallSession {
 
     fn kv_set(&mut self, key: &str, value: Vec<u8>) -> Result<(), GrantError> {
         self.granted.uses.count("kv", "");
-        self.kv()?.set(key, value)
+        self.kv_overlay()?.set_key(key, value)
     }
 
     fn kv_delete(&mut self, key: &str) -> Result<(), GrantError> {
         self.granted.uses.count("kv", "");
-        self.kv()?.delete(key)
+        self.kv_overlay()?.delete_key(key)
     }
 
     fn kv_keys(&self, prefix: &str, limit: usize) -> Vec<String> {
         self.granted.uses.count("kv", "");
-        self.kv.as_ref().map(|kv| kv.keys(prefix, limit)).unwrap_or_default()
+        self.kv.as_ref().map(|kv| kv.keys_with_prefix(prefix, limit)).unwrap_or_default()
     }
 
     async fn ledger_append(&mut self, ledger: &str, records: Vec<Vec<u8>>) -> Result<u64, GrantError> {
         self.granted.uses.count("ledger", ledger);
-        self.ledger(ledger).await?.append(records)
+        self.hold_ledger(ledger).await?.append_records(records)
     }
 
     async fn ledger_last(&mut self, ledger: &str) -> Result<Option<Vec<u8>>, GrantError> {
         self.granted.uses.count("ledger", ledger);
-        Ok(self.ledger(ledger).await?.last())
+        Ok(self.hold_ledger(ledger).await?.last_record())
     }
 
     fn ledger_sign(&self, key: &str, message: &[u8]) -> Result<Vec<u8>, GrantError> {
         self.granted.uses.count("key", key);
-        let granted = self.granted.keys.get(key).ok_or_else(|| denied("key", key, "spec.grants.keys"))?;
-        granted.sign(message)
+        let granted =
+            self.granted.keys.get(key).ok_or_else(|| denied_error("key", key, "spec.grants.keys"))?;
+        granted.sign_message(message)
     }
 
-    async fn conceal(&mut self, ledger: &str, name: String) -> Result<String, GrantError> {
+    async fn conceal_name(&mut self, ledger: &str, name: String) -> Result<String, GrantError> {
         self.granted.uses.count("ledger", ledger);
         let granted = self.granted.ledgers.get(ledger);
-        granted.ok_or_else(|| denied("ledger", ledger, "spec.grants.ledger"))?.conceal(name).await
+        granted.ok_or_else(|| denied_error("ledger", ledger, "spec.grants.ledger"))?.conceal_name(name).await
     }
 
-    async fn document(&mut self, seq: Seq) -> Result<Option<Bytes>, GrantError> {
+    async fn document_of_state(&mut self, seq: Seq) -> Result<Option<Bytes>, GrantError> {
         self.granted.count_document();
         if let Some((_, document)) = self.read.as_ref().filter(|(known, _)| *known == seq) {
             return Ok(document.clone());
         }
-        let document = documents::document(&self.granted.documents, &self.batch, seq).await?;
+        let document = documents::document_at(&self.granted.documents, &self.batch, seq).await?;
         self.read = Some((seq, document.clone()));
         Ok(document)
     }
 
     async fn document_before(&mut self, seq: Seq) -> Result<Option<Bytes>, GrantError> {
         self.granted.count_document();
-        documents::before(&self.granted.documents, &self.batch, seq).await
+        documents::document_before(&self.granted.documents, &self.batch, seq).await
     }
 
     async fn lister_get(
@@ -351,21 +355,24 @@ impl EffectSession for CallSession {
         limit: usize,
     ) -> Result<Vec<ObjectRef>, GrantError> {
         self.granted.uses.count("lister", source);
-        self.granted.lister.list(source, index, key, limit)
+        self.granted.lister.list_objects(source, index, key, limit)
     }
 
-    async fn outcome(&mut self, source: &str, uid: &str) -> Result<OutcomeFinding, GrantError> {
+    async fn find_outcome(&mut self, source: &str, uid: &str) -> Result<OutcomeFinding, GrantError> {
         self.granted.uses.count("outcomes", source);
-        self.granted.outcomes.explain(source, uid).await
+        self.granted.outcomes.explain_outcome(source, uid).await
     }
 
     async fn outcome_changes(&mut self, after: &str, limit: usize) -> Result<OutcomePage, GrantError> {
-        let page = self.granted.outcomes.changes(after, limit).await?;
-        self.granted.outcomes.sources().for_each(|source| self.granted.uses.count("outcomes", source));
+        let page = self.granted.outcomes.changes_after(after, limit).await?;
+        self.granted
+            .outcomes
+            .granted_sources()
+            .for_each(|source| self.granted.uses.count("outcomes", source));
         Ok(page)
     }
 
-    fn log(&self, level: LogLevel, message: &str, fields: &[(String, String)]) {
+    fn log_message(&self, level: LogLevel, message: &str, fields: &[(String, String)]) {
         self.granted.log.write(level, message, fields);
     }
 
@@ -374,26 +381,26 @@ impl EffectSession for CallSession {
     }
 
     fn in_doubt(&self) -> Vec<(Seq, String)> {
-        self.outbound.doubts()
+        self.outbound.all_doubts()
     }
 
-    fn settle(&mut self, seqs: &[Seq]) -> Vec<KvWrite> {
-        let mut writes = self.granted.kv.as_ref().map(|kv| kv.finish(seqs)).unwrap_or_default();
-        writes.extend(self.granted.outbox.finish(seqs));
+    fn writes_if_undone(&mut self, seqs: &[Seq]) -> Vec<KvWrite> {
+        let mut writes = self.granted.kv.as_ref().map(|kv| kv.remove_notes(seqs)).unwrap_or_default();
+        writes.extend(self.granted.outbox.remove_notes(seqs));
         writes
     }
 
-    async fn commit(self: Box<Self>, done: &[Seq]) -> Result<KvWrites, GrantError> {
-        self.keep(done).await
+    async fn commit_effects(self: Box<Self>, done: &[Seq]) -> Result<KvWrites, GrantError> {
+        self.commit_done(done).await
     }
 
-    async fn undo(self: Box<Self>, settled: &[Seq]) -> Result<KvWrites, GrantError> {
-        self.discard(settled).await
+    async fn undo_effects(self: Box<Self>, settled: &[Seq]) -> Result<KvWrites, GrantError> {
+        self.discard_effects(settled).await
     }
 
-    async fn rollback(mut self: Box<Self>) {
+    async fn roll_back_effects(mut self: Box<Self>) {
         if let Some(transaction) = self.sql.take() {
-            transaction.rollback().await;
+            transaction.roll_back().await;
         }
     }
 }

@@ -59,22 +59,22 @@ impl RequestOutbox {
         *self.version.write().unwrap_or_else(PoisonError::into_inner) = version.into();
     }
 
-    fn version(&self) -> String {
+    fn plugin_version(&self) -> String {
         self.version.read().unwrap_or_else(PoisonError::into_inner).to_string()
     }
 
-    fn lock(&self) -> MutexGuard<'_, RequestNotes> {
+    fn lock_notes(&self) -> MutexGuard<'_, RequestNotes> {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Stores a note of `kv` before a receipt commits.
-    pub async fn keep(&self, note: KvWrite) -> Result<(), GrantError> {
-        let kept = self.journal.note(&self.plugin, vec![note], NoteDurability::PowerLoss).await;
-        kept.map_err(|error| unkept(&error))
+    pub async fn save_note(&self, note: KvWrite) -> Result<(), GrantError> {
+        let kept = self.journal.save_notes(&self.plugin, vec![note], NoteDurability::PowerLoss).await;
+        kept.map_err(|error| note_failure(&error))
     }
 
     /// Returns the request's number once it may be sent.
-    pub async fn intend(
+    pub async fn note_request(
         &self,
         asked: PluginRequest,
         number: Option<u64>,
@@ -82,9 +82,9 @@ impl RequestOutbox {
         cursor: Seq,
     ) -> Result<u64, GrantError> {
         let (number, notes) = {
-            let mut requests = self.lock();
-            let (old, intended) = match requests.intend(asked.clone(), number) {
-                Err(NotesFull) => (requests.make_room(cursor), requests.intend(asked, number)),
+            let mut requests = self.lock_notes();
+            let (old, intended) = match requests.note_request(asked.clone(), number) {
+                Err(NotesFull) => (requests.make_room(cursor), requests.note_request(asked, number)),
                 intended => (Vec::new(), intended),
             };
             let full = |NotesFull| GrantError::Unavailable("too many requests have no verdict yet".into());
@@ -95,19 +95,19 @@ impl RequestOutbox {
             Repeat::Never => NoteDurability::PowerLoss,
             Repeat::InDoubt => NoteDurability::ProcessCrash,
         };
-        let noted = self.journal.note(&self.plugin, notes, kept).await;
+        let noted = self.journal.save_notes(&self.plugin, notes, kept).await;
         if let Err(error) = noted {
-            self.lock().unsent(number);
-            return Err(unkept(&error));
+            self.lock_notes().note_unsent(number);
+            return Err(note_failure(&error));
         }
         Ok(number)
     }
 
     /// Records the result of a request. A request that may have been sent and got no answer stays in doubt.
-    pub fn ended(&self, number: u64, sent: Result<StoredAnswer, &UnansweredRequest>) {
+    pub fn note_result(&self, number: u64, sent: Result<StoredAnswer, &UnansweredRequest>) {
         let note = match sent {
-            Ok(answer) => self.lock().answered(number, answer),
-            Err(unanswered) if unanswered.is_unsent => self.lock().unsent(number),
+            Ok(answer) => self.lock_notes().note_answer(number, answer),
+            Err(unanswered) if unanswered.is_unsent => self.lock_notes().note_unsent(number),
             Err(_) => return,
         };
         self.journal.note_later(&self.plugin, vec![note]);
@@ -115,24 +115,26 @@ impl RequestOutbox {
 
     /// Returns once the earlier answers are stored. If that fails, the only consequence is that a kill leaves
     /// more requests in doubt.
-    pub async fn flush(&self) {
-        if let Err(error) = self.journal.note(&self.plugin, Vec::new(), NoteDurability::ProcessCrash).await {
+    pub async fn flush_answers(&self) {
+        if let Err(error) =
+            self.journal.save_notes(&self.plugin, Vec::new(), NoteDurability::ProcessCrash).await
+        {
             tracing::debug!(plugin = self.plugin, %error, "answers could not be noted");
         }
     }
 
     /// Removes the notes that a tick has used, in the save that has the tick.
     pub fn end_tick(&self, sent: &SentRequests) -> Vec<KvWrite> {
-        self.lock().end_tick(&sent.ends)
+        self.lock_notes().end_tick(&sent.ends)
     }
 
     /// Removes the notes of these states, which have verdicts.
-    pub fn finish(&self, seqs: &[Seq]) -> Vec<KvWrite> {
-        self.lock().finish(seqs)
+    pub fn remove_notes(&self, seqs: &[Seq]) -> Vec<KvWrite> {
+        self.lock_notes().remove_finished_notes(seqs)
     }
 }
 
-fn unkept(error: &JournalError) -> GrantError {
+fn note_failure(error: &JournalError) -> GrantError {
     GrantError::Unavailable(format!("the journal can't note what the call is about to do: {error}"))
 }
 
@@ -155,8 +157,8 @@ impl SentRequests {
             [seq] => self.counts.get(&(to.clone(), seq)).copied().unwrap_or_default(),
             _ => 0,
         };
-        let asked = PluginRequest { seqs, to, nth, digest, version: outbox.version() };
-        let decision = outbox.lock().decide(&asked, repeat, &self.used);
+        let asked = PluginRequest { seqs, to, nth, digest, version: outbox.plugin_version() };
+        let decision = outbox.lock_notes().decide_request(&asked, repeat, &self.used);
         match decision {
             RequestDecision::Send(number) => Ok(NextSend::Send(asked, number)),
             RequestDecision::SendAgain(number) => Ok(NextSend::SendAgain(number)),
@@ -174,7 +176,7 @@ impl SentRequests {
                         "a request of a tick is not sent: {why}"
                     );
                 }
-                self.doubt(&asked.seqs, &why);
+                self.note_doubt(&asked.seqs, &why);
                 Err(GrantError::Denied(why))
             }
         }
@@ -182,24 +184,24 @@ impl SentRequests {
 
     /// Notes that it is about to be sent. If the destination allows no repeat, only an answer removes its
     /// note: without one it may have been sent.
-    pub fn begin(&mut self, number: u64, repeat: Repeat) {
+    pub fn note_begun(&mut self, number: u64, repeat: Repeat) {
         if repeat == Repeat::InDoubt {
             self.ends.insert(number);
         }
     }
 
-    pub fn answered(&mut self, number: u64) {
+    pub fn note_answered(&mut self, number: u64) {
         self.ends.insert(number);
     }
 
     /// The request got no answer. If it may be repeated, the plugin's verdict decides.
-    pub fn unanswered(&mut self, seqs: &[Seq], repeat: Repeat, error: &GrantError) {
+    pub fn note_unanswered(&mut self, seqs: &[Seq], repeat: Repeat, error: &GrantError) {
         if repeat == Repeat::Never {
-            self.doubt(seqs, &format!("{MAY_HAVE_BEEN_SENT}: {error}"));
+            self.note_doubt(seqs, &format!("{MAY_HAVE_BEEN_SENT}: {error}"));
         }
     }
 
-    fn doubt(&mut self, seqs: &[Seq], why: &str) {
+    fn note_doubt(&mut self, seqs: &[Seq], why: &str) {
         self.doubts.extend(seqs.iter().map(|seq| (*seq, why.to_owned())));
     }
 
@@ -216,7 +218,7 @@ impl SentRequests {
         !self.used.is_empty()
     }
 
-    pub fn doubts(&self) -> Vec<(Seq, String)> {
+    pub fn all_doubts(&self) -> Vec<(Seq, String)> {
         self.doubts.clone()
     }
 

@@ -15,12 +15,12 @@ pub trait OutboundPost: Send {
     type Answer: Send;
 
     /// The kind of the receiver and its name.
-    fn to(&self) -> String;
-    fn repeat(&self) -> Repeat;
+    fn receiver_name(&self) -> String;
+    fn repeat_rule(&self) -> Repeat;
     /// Takes a token from the receiver's rate.
     fn take(&self) -> Result<(), GrantError>;
     async fn send(self) -> Result<Self::Answer, UnansweredRequest>;
-    fn keep(answer: &Self::Answer) -> StoredAnswer;
+    fn stored_answer(answer: &Self::Answer) -> StoredAnswer;
     fn read(answer: StoredAnswer) -> Result<Self::Answer, GrantError>;
 }
 
@@ -45,11 +45,11 @@ struct AnswerHead {
 impl OutboundPost for HttpPost<'_> {
     type Answer = HttpResponse;
 
-    fn to(&self) -> String {
+    fn receiver_name(&self) -> String {
         format!("http:{}", self.destination.spec.name)
     }
 
-    fn repeat(&self) -> Repeat {
+    fn repeat_rule(&self) -> Repeat {
         self.destination.spec.repeat
     }
 
@@ -61,7 +61,7 @@ impl OutboundPost for HttpPost<'_> {
         self.destination.send(self.prepared).await
     }
 
-    fn keep(HttpResponse { status, headers, body }: &HttpResponse) -> StoredAnswer {
+    fn stored_answer(HttpResponse { status, headers, body }: &HttpResponse) -> StoredAnswer {
         let head = AnswerHead { status: *status, headers: headers.clone() };
         StoredAnswer { head: encode_head(&head), body: Some(body.clone()) }
     }
@@ -79,11 +79,11 @@ type RefusedRecipients = Vec<(String, bool, String)>;
 impl OutboundPost for MailPost<'_> {
     type Answer = Vec<MailRefusal>;
 
-    fn to(&self) -> String {
+    fn receiver_name(&self) -> String {
         format!("mail:{}", self.relay.spec.name)
     }
 
-    fn repeat(&self) -> Repeat {
+    fn repeat_rule(&self) -> Repeat {
         self.relay.spec.repeat
     }
 
@@ -95,7 +95,7 @@ impl OutboundPost for MailPost<'_> {
         self.relay.send(self.letter).await
     }
 
-    fn keep(refusals: &Vec<MailRefusal>) -> StoredAnswer {
+    fn stored_answer(refusals: &Vec<MailRefusal>) -> StoredAnswer {
         let refusals = refusals.iter().map(|it| (it.recipient.clone(), it.is_permanent, it.reason.clone()));
         StoredAnswer { head: encode_head(&refusals.collect::<RefusedRecipients>()), body: Some(Vec::new()) }
     }
@@ -120,21 +120,21 @@ fn decode_head<T: for<'d> Deserialize<'d>>(head: &str) -> Result<T, GrantError> 
 /// meanwhile.
 pub fn digest_of(HttpRequest { method, path, headers, body }: &HttpRequest) -> String {
     let headers = headers.iter().flat_map(|(name, value)| [name.as_bytes(), value.as_bytes()]);
-    digest([method.as_bytes(), path.as_bytes()].into_iter().chain(headers).chain([&body[..]]))
+    digest_parts([method.as_bytes(), path.as_bytes()].into_iter().chain(headers).chain([&body[..]]))
 }
 
 pub fn digest_of_mail(MailMessage { to, subject, text, html, id }: &MailMessage) -> String {
     let html = html.iter().map(String::as_bytes);
     let to = to.iter().map(String::as_bytes);
-    digest([id.as_bytes(), subject.as_bytes(), text.as_bytes()].into_iter().chain(to).chain(html))
+    digest_parts([id.as_bytes(), subject.as_bytes(), text.as_bytes()].into_iter().chain(to).chain(html))
 }
 
 /// The digest of a request that is identified by its id alone.
 pub fn digest_of_id(id: &str) -> String {
-    digest(std::iter::once(id.as_bytes()))
+    digest_parts(std::iter::once(id.as_bytes()))
 }
 
-fn digest<'p>(parts: impl Iterator<Item = &'p [u8]>) -> String {
+fn digest_parts<'p>(parts: impl Iterator<Item = &'p [u8]>) -> String {
     let mut context = Context::new(&SHA256);
     for part in parts {
         // With its length, so that different parts never give the same bytes.

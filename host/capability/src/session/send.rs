@@ -21,12 +21,12 @@ const ABOUT: usize = 64;
 
 impl CallSession {
     /// The states that this id is about: the one whose id it is, or those of the call.
-    fn about(&self, id: Option<&str>) -> Vec<Seq> {
+    fn states_of_id(&self, id: Option<&str>) -> Vec<Seq> {
         let print = id.map(IdPrint::of);
         let named = print.and_then(|print| self.batch.values().find(|mark| mark.print == print));
         match named {
             Some(mark) => vec![mark.seq],
-            None => self.seqs().into_iter().take(ABOUT).collect(),
+            None => self.batch_seqs().into_iter().take(ABOUT).collect(),
         }
     }
 
@@ -39,7 +39,7 @@ impl CallSession {
         digest: impl FnOnce() -> String,
     ) -> Result<(Vec<Seq>, String), GrantError> {
         match (self.ends, repeat, id) {
-            (None, ..) => Ok((self.about(id), digest())),
+            (None, ..) => Ok((self.states_of_id(id), digest())),
             (Some(_), _, Some(id)) => Ok((vec![TICK], post::digest_of_id(id))),
             (Some(_), Repeat::InDoubt, None) => Ok((Vec::new(), String::new())),
             (Some(_), Repeat::Never, None) => Err(GrantError::Invalid(SAYS_NO_ID.into())),
@@ -59,7 +59,7 @@ impl CallSession {
             post.take()?;
             return post.send().await.map_err(|unanswered| unanswered.error);
         }
-        let (to, repeat) = (post.to(), post.repeat());
+        let (to, repeat) = (post.receiver_name(), post.repeat_rule());
         let number = match self.outbound.next(&granted.outbox, to.clone(), seqs.clone(), digest, repeat)? {
             NextSend::Answer(answer) => return P::read(answer),
             NextSend::SendAgain(number) => {
@@ -68,31 +68,34 @@ impl CallSession {
             }
             NextSend::Send(asked, number) => {
                 post.take()?;
-                let noted = granted.outbox.intend(asked, number, repeat, granted.standing.cursor()).await;
+                let noted = granted
+                    .outbox
+                    .note_request(asked, number, repeat, granted.standing.finished_cursor())
+                    .await;
                 noted.inspect_err(|error| self.unreachable = Some(error.clone()))?
             }
         };
-        self.outbound.begin(number, repeat);
+        self.outbound.note_begun(number, repeat);
         let sent = post.send().await;
         match &sent {
             Err(UnansweredRequest { is_unsent: true, .. }) => {}
             Err(UnansweredRequest { error, .. }) => {
                 self.outbound.count(&to, &seqs, number);
-                self.outbound.unanswered(&seqs, repeat, error);
+                self.outbound.note_unanswered(&seqs, repeat, error);
             }
             Ok(_) => {
                 self.outbound.count(&to, &seqs, number);
-                self.outbound.answered(number);
+                self.outbound.note_answered(number);
             }
         }
-        granted.outbox.ended(number, sent.as_ref().map(P::keep));
+        granted.outbox.note_result(number, sent.as_ref().map(P::stored_answer));
         sent.map_err(|unanswered| unanswered.error)
     }
 }
 
 /// A tick that is cut off forgets what it has sent, and the next one sends it again. So a request may use
 /// only half of the remaining time, which leaves the plugin time to record the result.
-pub(super) async fn patient<T>(
+pub(super) async fn await_half_of_time<T>(
     ends: Option<Instant>,
     sending: impl Future<Output = Result<T, GrantError>>,
 ) -> Result<T, GrantError> {

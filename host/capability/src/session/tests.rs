@@ -33,7 +33,7 @@ struct SessionPapers;
 
 #[async_trait]
 impl DocumentReader for SessionPapers {
-    async fn document(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
+    async fn document_at(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
         let variables = r#"[{"name":"HF_TOKEN","value":"hush"}]"#;
         Ok(Some(Bytes::from(format!(r#"{{"seq":{seq},"env":{variables}}}"#))))
     }
@@ -52,10 +52,14 @@ struct EmptyCache;
 #[async_trait]
 impl ObjectLister for EmptyCache {
     fn get(&self, source: &str, _: &str, _: &str) -> Result<Option<CurrentObject>, SelectError> {
-        self.select(source, &ObjectSelection::default()).map(|_| None)
+        self.select_objects(source, &ObjectSelection::default()).map(|_| None)
     }
 
-    fn select(&self, source: &str, selection: &ObjectSelection) -> Result<SelectedObjects, SelectError> {
+    fn select_objects(
+        &self,
+        source: &str,
+        selection: &ObjectSelection,
+    ) -> Result<SelectedObjects, SelectError> {
         if source != "jobs" {
             return Err(SelectError::Source { source_name: source.into(), known: vec!["jobs".into()] });
         }
@@ -65,7 +69,7 @@ impl ObjectLister for EmptyCache {
         Ok(SelectedObjects::default())
     }
 
-    fn tally(&self, _: &str, _: &ObjectSelection, _: &mut ObjectCounts) -> Result<(), SelectError> {
+    fn tally_objects(&self, _: &str, _: &ObjectSelection, _: &mut ObjectCounts) -> Result<(), SelectError> {
         Ok(())
     }
 
@@ -74,7 +78,7 @@ impl ObjectLister for EmptyCache {
     }
 
     /// It never has what is at 99.
-    async fn shows(&self, source: &str, seq: Seq) {
+    async fn await_shown(&self, source: &str, seq: Seq) {
         if source == "jobs" && seq == 99 {
             std::future::pending::<()>().await;
         }
@@ -109,7 +113,7 @@ impl KvPaper {
 
 #[async_trait]
 impl NoteStore for KvPaper {
-    async fn note(&self, _: &str, notes: Vec<KvWrite>, _: NoteDurability) -> Result<(), JournalError> {
+    async fn save_notes(&self, _: &str, notes: Vec<KvWrite>, _: NoteDurability) -> Result<(), JournalError> {
         if self.is_away.load(Ordering::Relaxed) {
             return Err(JournalError::Unavailable("the disk is full".into()));
         }
@@ -157,7 +161,7 @@ impl SessionWorld {
     async fn started(&self, capabilities: &OpenCapabilities, spec: &PluginSpec) -> Arc<dyn GrantProvider> {
         let notes = self.paper.clone();
         let backing = PluginServices { kv: self.paper.read(), notes, ..backing(0) };
-        capabilities.grants("p", spec, backing).await.unwrap()
+        capabilities.grant_plugin("p", spec, backing).await.unwrap()
     }
 }
 
@@ -196,7 +200,7 @@ fn backing(cursor: Seq) -> PluginServices {
 }
 
 async fn grants(capabilities: &OpenCapabilities, spec: &PluginSpec) -> Arc<dyn GrantProvider> {
-    capabilities.grants("p", spec, backing(0)).await.unwrap()
+    capabilities.grant_plugin("p", spec, backing(0)).await.unwrap()
 }
 
 fn delivery(seq: Seq, id: &str) -> StateDelivery {
@@ -248,7 +252,7 @@ async fn stored(grants: &Arc<dyn GrantProvider>) -> usize {
     let mut session = grants.open(&[]).await.unwrap();
     session.sql_execute("main", CREATE, vec![vec![]]).await.unwrap();
     let rows = session.sql_query("main", "SELECT seq FROM t", vec![]).await.unwrap();
-    session.rollback().await;
+    session.roll_back_effects().await;
     rows.len()
 }
 
@@ -264,8 +268,8 @@ async fn applied_again(grants: &Arc<dyn GrantProvider>, seqs: &[Seq]) -> Vec<Seq
 
 async fn applied_of(grants: &Arc<dyn GrantProvider>, batch: Vec<StateDelivery>) -> Vec<Seq> {
     let session = grants.open(&batch).await.unwrap();
-    let mut applied: Vec<_> = session.applied().iter().copied().collect();
-    session.rollback().await;
+    let mut applied: Vec<_> = session.applied_states().iter().copied().collect();
+    session.roll_back_effects().await;
     applied.sort_unstable();
     applied
 }
@@ -277,7 +281,7 @@ async fn what_was_done_is_applied_and_what_was_not_comes_again() {
     let plugin = grants(&capabilities, &everything()).await;
     let mut session = plugin.open(&batch(&[1, 2, 3])).await.unwrap();
     insert(&mut session, &[1, 3]).await;
-    session.commit(&[3, 1]).await.unwrap();
+    session.commit_effects(&[3, 1]).await.unwrap();
     assert_eq!(applied(&plugin, &[1, 2, 3]).await, [1, 3]);
     drop((plugin, capabilities));
     let capabilities = world.open().await;
@@ -285,7 +289,7 @@ async fn what_was_done_is_applied_and_what_was_not_comes_again() {
     assert_eq!(applied(&plugin, &[1, 2, 3]).await, [1, 3]);
     // Another journal's state at the same position.
     let session = plugin.open(&[delivery(1, "other")]).await.unwrap();
-    assert!(session.applied().is_empty());
+    assert!(session.applied_states().is_empty());
 }
 
 #[tokio::test]
@@ -295,11 +299,11 @@ async fn a_receipt_belongs_to_its_plugin_and_goes_behind_the_cursor() {
     let plugin = grants(&capabilities, &everything()).await;
     let mut session = plugin.open(&batch(&[1, 9000])).await.unwrap();
     insert(&mut session, &[1, 9000]).await;
-    session.commit(&[1, 9000]).await.unwrap();
-    let other = capabilities.grants("q", &everything(), backing(0)).await.unwrap();
+    session.commit_effects(&[1, 9000]).await.unwrap();
+    let other = capabilities.grant_plugin("q", &everything(), backing(0)).await.unwrap();
     assert_eq!(applied(&other, &[1, 9000]).await, [] as [Seq; 0]);
     let minute = Duration::from_secs(60);
-    capabilities.prune("p", 9000, minute).await.unwrap();
+    capabilities.prune_receipts("p", 9000, minute).await.unwrap();
     assert_eq!(
         applied_again(&plugin, &[1, 9000]).await,
         [] as [Seq; 0],
@@ -308,16 +312,16 @@ async fn a_receipt_belongs_to_its_plugin_and_goes_behind_the_cursor() {
     assert_eq!(applied(&plugin, &[1, 9000]).await, [1, 9000], "what is owed is done once");
     // A journal that lost its newest commits gives a state another position.
     let moved = [delivery(9001, "id-9000")];
-    assert_eq!(plugin.open(&moved).await.unwrap().applied().len(), 1);
+    assert_eq!(plugin.open(&moved).await.unwrap().applied_states().len(), 1);
     let owed = kubewitness_core::ports::DurableCursor { cursor: 9000, recalled: Some(1) };
-    capabilities.prune("p", owed, minute * 10).await.unwrap();
+    capabilities.prune_receipts("p", owed, minute * 10).await.unwrap();
     assert_eq!(
-        plugin.open(&moved).await.unwrap().applied().len(),
+        plugin.open(&moved).await.unwrap().applied_states().len(),
         1,
         "it may be applied, and not yet finished"
     );
-    capabilities.prune("p", 9000, minute * 20).await.unwrap();
-    assert!(plugin.open(&moved).await.unwrap().applied().is_empty(), "minutes later it is gone");
+    capabilities.prune_receipts("p", 9000, minute * 20).await.unwrap();
+    assert!(plugin.open(&moved).await.unwrap().applied_states().is_empty(), "minutes later it is gone");
     drop((plugin, other, capabilities));
     let capabilities = world.open().await;
     assert_eq!(applied(&grants(&capabilities, &everything()).await, &[1, 9000]).await, [] as [Seq; 0]);
@@ -329,20 +333,20 @@ async fn receipts_of_a_past_stay_while_a_cursor_that_went_back_has_not_passed_th
     let world = SessionWorld::new();
     let capabilities = world.open().await;
     let far = 10_000_000;
-    drop(capabilities.grants("p", &everything(), backing(far)).await.unwrap());
+    drop(capabilities.grant_plugin("p", &everything(), backing(far)).await.unwrap());
     let minute = Duration::from_secs(60);
-    capabilities.prune("p", far, minute).await.unwrap();
-    let plugin = capabilities.grants("p", &everything(), backing(5)).await.unwrap();
+    capabilities.prune_receipts("p", far, minute).await.unwrap();
+    let plugin = capabilities.grant_plugin("p", &everything(), backing(5)).await.unwrap();
     let mut session = plugin.open(&batch(&[7, 9000])).await.unwrap();
     insert(&mut session, &[7, 9000]).await;
-    session.commit(&[7, 9000]).await.unwrap();
-    capabilities.prune("p", 8, minute * 10).await.unwrap();
+    session.commit_effects(&[7, 9000]).await.unwrap();
+    capabilities.prune_receipts("p", 8, minute * 10).await.unwrap();
     assert_eq!(applied_again(&plugin, &[7, 9000]).await, [9000]);
     drop((plugin, capabilities));
     let capabilities = world.open().await;
-    let plugin = capabilities.grants("p", &everything(), backing(5)).await.unwrap();
+    let plugin = capabilities.grant_plugin("p", &everything(), backing(5)).await.unwrap();
     assert_eq!(applied(&plugin, &[7, 9000]).await, [7, 9000], "nothing was removed");
-    capabilities.prune("p", far, minute).await.unwrap();
+    capabilities.prune_receipts("p", far, minute).await.unwrap();
     assert_eq!(applied(&plugin, &[7, 9000]).await, [] as [Seq; 0]);
 }
 
@@ -355,10 +359,10 @@ async fn rolled_back_means_nothing_anywhere() {
     insert(&mut session, &[1]).await;
     session.ledger_append("audit", vec![b"one".to_vec()]).await.unwrap();
     session.kv_set("seen", b"2".to_vec()).unwrap();
-    session.rollback().await;
+    session.roll_back_effects().await;
     assert_eq!((stored(&plugin).await, world.records()), (0, String::new()));
     let session = plugin.open(&batch(&[1])).await.unwrap();
-    assert_eq!((session.applied().len(), session.kv_get("seen")), (0, Some(b"1".to_vec())));
+    assert_eq!((session.applied_states().len(), session.kv_get("seen")), (0, Some(b"1".to_vec())));
 }
 
 #[tokio::test]
@@ -377,13 +381,13 @@ async fn a_call_whose_states_are_not_all_done_keeps_nothing_however_often_it_com
         insert(&mut session, &[1, 2]).await;
         session.ledger_append("audit", vec![b"one".to_vec()]).await.unwrap();
         session.kv_set("seen", b"2".to_vec()).unwrap();
-        assert_eq!(*session.undo(settled).await.unwrap(), []);
+        assert_eq!(*session.undo_effects(settled).await.unwrap(), []);
     }
     assert_eq!((stored(&plugin).await, world.records()), (0, String::new()));
     let mut session = plugin.open(&batch(&[1, 2])).await.unwrap();
-    assert_eq!((session.applied().len(), session.kv_get("seen")), (0, Some(b"1".to_vec())));
+    assert_eq!((session.applied_states().len(), session.kv_get("seen")), (0, Some(b"1".to_vec())));
     session.ledger_append("audit", vec![b"one".to_vec()]).await.unwrap();
-    session.commit(&[1, 2]).await.unwrap();
+    session.commit_effects(&[1, 2]).await.unwrap();
     assert_eq!(world.records(), "one\n");
 }
 
@@ -395,7 +399,7 @@ async fn kv_is_handed_back_by_the_commit_and_seen_by_the_next_call() {
     let mut session = plugin.open(&batch(&[1])).await.unwrap();
     session.kv_set("new", b"x".to_vec()).unwrap();
     session.kv_delete("seen").unwrap();
-    let writes = session.commit(&[1]).await.unwrap();
+    let writes = session.commit_effects(&[1]).await.unwrap();
     assert_eq!(writes.len(), 2);
     assert!(writes.contains(&KvWrite { key: "seen".into(), value: None }));
     let session = plugin.open(&batch(&[2])).await.unwrap();
@@ -416,14 +420,14 @@ async fn kv_of_a_call_with_a_receipt_is_there_after_a_kill_before_the_progress_i
         }
         session.kv_set("new", b"x".to_vec()).unwrap();
         // The kill: what the commit hands back never gets to the journal.
-        drop(session.commit(&[1]).await.unwrap());
+        drop(session.commit_effects(&[1]).await.unwrap());
         drop((killed, capabilities));
         let capabilities = world.open().await;
         let plugin = world.started(&capabilities, &everything()).await;
         let session = plugin.open(&batch(&[1, 2])).await.unwrap();
-        assert!(session.applied().contains(&1), "{effect}");
+        assert!(session.applied_states().contains(&1), "{effect}");
         assert_eq!(session.kv_get("new"), Some(b"x".to_vec()), "{effect}");
-        let writes = session.commit(&[]).await.unwrap();
+        let writes = session.commit_effects(&[]).await.unwrap();
         assert!(writes.contains(&KvWrite { key: "new".into(), value: Some(b"x".to_vec()) }), "{writes:?}");
         world.paper.keep(&writes);
         let left = world.paper.read();
@@ -442,17 +446,17 @@ async fn kv_of_a_call_whose_commit_failed_is_not_there_after_a_kill() {
     session.sql_execute("main", parent, vec![vec![]]).await.unwrap();
     session.sql_execute("main", "INSERT INTO c VALUES (77)", vec![vec![]]).await.unwrap();
     session.kv_set("new", b"undone".to_vec()).unwrap();
-    session.commit(&[1]).await.unwrap_err();
+    session.commit_effects(&[1]).await.unwrap_err();
     let mut session = killed.open(&batch(&[1])).await.unwrap();
     insert(&mut session, &[1]).await;
-    drop(session.commit(&[1]).await.unwrap());
+    drop(session.commit_effects(&[1]).await.unwrap());
     drop((killed, capabilities));
     let capabilities = world.open().await;
     let plugin = world.started(&capabilities, &everything()).await;
     let session = plugin.open(&batch(&[1])).await.unwrap();
-    assert!(session.applied().contains(&1));
+    assert!(session.applied_states().contains(&1));
     assert_eq!(session.kv_get("new"), None);
-    world.paper.keep(&session.commit(&[]).await.unwrap());
+    world.paper.keep(&session.commit_effects(&[]).await.unwrap());
     assert_eq!(world.paper.read(), [], "no note is left");
 }
 
@@ -465,7 +469,7 @@ async fn nothing_is_committed_while_the_journal_can_not_note_it() {
     let mut session = plugin.open(&batch(&[1])).await.unwrap();
     insert(&mut session, &[1]).await;
     session.kv_set("new", b"x".to_vec()).unwrap();
-    assert!(matches!(session.commit(&[1]).await, Err(GrantError::Unavailable(_))));
+    assert!(matches!(session.commit_effects(&[1]).await, Err(GrantError::Unavailable(_))));
     assert_eq!((applied(&plugin, &[1]).await, stored(&plugin).await), (vec![], 0));
 }
 
@@ -494,5 +498,5 @@ async fn a_request_in_a_tick_ends_before_the_tick_is_cut_off() {
     // An eighth of it is left: enough for a busy machine, too.
     assert!(begun.elapsed() < Duration::from_secs(6), "the plugin has time to note what it sent");
     tick.kv_set("told", b"1".to_vec()).unwrap();
-    assert_eq!(tick.commit(&[]).await.unwrap().len(), 1);
+    assert_eq!(tick.commit_effects(&[]).await.unwrap().len(), 1);
 }

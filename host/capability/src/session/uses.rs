@@ -49,7 +49,7 @@ impl GrantUses {
     }
 
     /// Each grant in the form in which a component names its needs, such as `sql:main`, with its calls.
-    pub fn all(&self) -> impl Iterator<Item = (String, u64)> {
+    pub fn counts_by_grant(&self) -> impl Iterator<Item = (String, u64)> {
         let of = |(capability, names): (&&'static str, &BTreeMap<String, AtomicU64>)| {
             let called = |(name, calls): (&String, &AtomicU64)| {
                 let name =
@@ -62,15 +62,15 @@ impl GrantUses {
     }
 
     /// Records that a statement needs this access to a database, even if it is refused.
-    pub fn needed(&self, database: &str, access: SqlAccess) {
+    pub fn note_needed_access(&self, database: &str, access: SqlAccess) {
         if let Some((_, most)) = self.access.get(database) {
             most.fetch_max(1 + access as u8, Ordering::Relaxed);
         }
     }
 
-    /// For a database grant as [`all`](Self::all) names it: the granted access, and the least access that
+    /// For a database grant as [`counts_by_grant`](Self::counts_by_grant) names it: the granted access, and the least access that
     /// would have sufficed so far.
-    pub fn access(&self, name: &str) -> Option<(SqlAccess, Option<SqlAccess>)> {
+    pub fn granted_and_needed(&self, name: &str) -> Option<(SqlAccess, Option<SqlAccess>)> {
         let (granted, most) = self.access.get(name.strip_prefix("sql:")?)?;
         let enough = usize::from(most.load(Ordering::Relaxed)).checked_sub(1);
         Some((*granted, enough.and_then(|at| ACCESSES.get(at).copied())))
@@ -85,11 +85,11 @@ mod tests {
     fn the_access_that_would_have_been_enough_is_the_most_that_was_needed() {
         let grants = serde_json::json!({"sql": [{"name": "main", "database": "d", "access": "write"}]});
         let uses = GrantUses::of(&serde_json::from_value(grants).unwrap());
-        assert_eq!(uses.access("sql:main"), Some((SqlAccess::Write, None)));
-        uses.needed("main", SqlAccess::Schema);
-        uses.needed("main", SqlAccess::Read);
-        assert_eq!(uses.access("sql:main"), Some((SqlAccess::Write, Some(SqlAccess::Schema))));
-        assert_eq!((uses.access("kv"), uses.access("sql:other")), (None, None));
+        assert_eq!(uses.granted_and_needed("sql:main"), Some((SqlAccess::Write, None)));
+        uses.note_needed_access("main", SqlAccess::Schema);
+        uses.note_needed_access("main", SqlAccess::Read);
+        assert_eq!(uses.granted_and_needed("sql:main"), Some((SqlAccess::Write, Some(SqlAccess::Schema))));
+        assert_eq!((uses.granted_and_needed("kv"), uses.granted_and_needed("sql:other")), (None, None));
     }
 
     #[test]
@@ -107,11 +107,11 @@ mod tests {
         {
             uses.count(capability, name);
         }
-        let all: Vec<_> = uses.all().collect();
+        let all: Vec<_> = uses.counts_by_grant().collect();
         let expected = [("documents", 1), ("key:k", 0), ("kv", 1), ("lister:jobs", 0), ("sql:main", 2)];
         assert_eq!(all, expected.map(|(name, calls)| (name.to_owned(), calls)));
         let redacted = GrantUses::of(&GrantsSpec::default());
         redacted.count("documents", "");
-        assert_eq!(redacted.all().count(), 0, "every plugin has them");
+        assert_eq!(redacted.counts_by_grant().count(), 0, "every plugin has them");
     }
 }

@@ -77,7 +77,7 @@ impl SuiteDatabase {
         let engine = self.open().await;
         let mut transaction = engine.begin("p").await.unwrap();
         transaction.execute(&self.create("t"), vec![vec![]]).await.unwrap();
-        transaction.commit(&receipt("p.setup", &[])).await.unwrap();
+        transaction.commit_with_receipt(&receipt("p.setup", &[])).await.unwrap();
         engine
     }
 
@@ -114,7 +114,7 @@ fn newer() -> OnConflict {
 async fn rows(engine: &SharedEngine) -> Vec<Vec<SqlValue>> {
     let mut transaction = engine.begin("q").await.unwrap();
     let rows = transaction.query("SELECT k, n, \"change\" FROM t ORDER BY k", vec![]).await.unwrap();
-    transaction.rollback().await;
+    transaction.roll_back().await;
     rows
 }
 
@@ -129,21 +129,21 @@ async fn a_transaction_that_only_reads_is_held_to_it_by_the_database_itself(worl
     };
     let mut transaction = engine.begin_in(TransactionMode::ReadOnly, "p").await.unwrap();
     let read = transaction.query("WITH x AS (SELECT k FROM t) SELECT k FROM x", vec![]).await.unwrap();
-    assert_eq!((read, transaction.wrote()), (vec![vec![text("a")]], false));
+    assert_eq!((read, transaction.has_writes()), (vec![vec![text("a")]], false));
     if let Some(writing) = writing {
         let refused = transaction.query(writing, vec![]).await;
         assert!(matches!(refused, Err(GrantError::Denied(_))), "{refused:?}");
     }
-    assert!(!transaction.wrote());
-    transaction.rollback().await;
+    assert!(!transaction.has_writes());
+    transaction.roll_back().await;
     let mut transaction = engine.begin_in(TransactionMode::ReadOnly, "p").await.unwrap();
     let refused = transaction.execute("DELETE FROM t", vec![vec![]]).await.unwrap_err();
     assert!(!matches!(refused, GrantError::Unavailable(_)), "no later try does better: {refused}");
-    transaction.rollback().await;
+    transaction.roll_back().await;
     assert_eq!(rows(&engine).await.len(), 1);
     let mut transaction = engine.begin("p").await.unwrap();
     transaction.execute("DELETE FROM t", vec![vec![]]).await.unwrap();
-    transaction.commit(&receipt("p.deleted", &[4])).await.unwrap();
+    transaction.commit_with_receipt(&receipt("p.deleted", &[4])).await.unwrap();
     assert!(rows(&engine).await.is_empty(), "the mode ends with the transaction");
 }
 
@@ -158,7 +158,7 @@ async fn all_that_is_named(engine: &SharedEngine, dialect: SqlDialect) -> Vec<Ve
     for query in more {
         found.extend(transaction.query(query, vec![]).await.unwrap());
     }
-    transaction.rollback().await;
+    transaction.roll_back().await;
     found
 }
 
@@ -168,7 +168,7 @@ async fn what_the_guard_takes_for_a_read_changes_nothing(world: SuiteDatabase) {
     world.run("INSERT INTO t (k, n) VALUES ('a', 1)").await;
     let mut transaction = engine.begin("p").await.unwrap();
     transaction.execute(&world.create("u"), vec![vec![]]).await.unwrap();
-    transaction.commit(&receipt("p.other", &[])).await.unwrap();
+    transaction.commit_with_receipt(&receipt("p.other", &[])).await.unwrap();
     world.run("INSERT INTO u (k, n) VALUES ('b', 2)").await;
     let (dialect, usual) = match world.service {
         None => (SqlDialect::Sqlite, 200),
@@ -186,7 +186,7 @@ async fn what_the_guard_takes_for_a_read_changes_nothing(world: SuiteDatabase) {
         let mut transaction = engine.begin("p").await.unwrap();
         let read = transaction.query(&statement, vec![]).await;
         transaction
-            .commit(&receipt("p.read", &[]))
+            .commit_with_receipt(&receipt("p.read", &[]))
             .await
             .unwrap_or_else(|error| panic!("{error:?}: {}", hint()));
         answered += u64::from(read.is_ok());
@@ -194,7 +194,7 @@ async fn what_the_guard_takes_for_a_read_changes_nothing(world: SuiteDatabase) {
         let mut transaction = engine.begin_in(TransactionMode::ReadOnly, "p").await.unwrap();
         let held = transaction.query(&statement, vec![]).await;
         assert!(!matches!(held, Err(GrantError::Denied(_))), "{held:?}: {}", hint());
-        transaction.rollback().await;
+        transaction.roll_back().await;
     }
     assert!(answered >= number / 40, "only {answered} of {number} were answered");
     assert_eq!(all_that_is_named(&engine, dialect).await, before);
@@ -205,30 +205,33 @@ async fn rows_and_receipt_are_there_together(world: SuiteDatabase) {
     let mut transaction = engine.begin("p").await.unwrap();
     let two = vec![row("a", 1, "x"), row("b", 2, "it's")];
     transaction.write(write(OnConflict::Ignore, two.clone()), None).await.unwrap();
-    transaction.commit(&receipt("p.one", &[3, 5])).await.unwrap();
+    transaction.commit_with_receipt(&receipt("p.one", &[3, 5])).await.unwrap();
     drop(engine);
     let again = world.open().await;
-    assert_eq!(again.receipts("p").await.unwrap(), receipt("p.one", &[3, 5]).marks);
-    assert_eq!(again.receipts("other").await.unwrap(), []);
-    assert_eq!((again.committed("p.one").await, again.committed("p.two").await), (Ok(true), Ok(false)));
+    assert_eq!(again.receipts_of_plugin("p").await.unwrap(), receipt("p.one", &[3, 5]).marks);
+    assert_eq!(again.receipts_of_plugin("other").await.unwrap(), []);
+    assert_eq!(
+        (again.was_committed("p.one").await, again.was_committed("p.two").await),
+        (Ok(true), Ok(false))
+    );
     assert_eq!(rows(&again).await, two);
-    again.forget("p", 4).await.unwrap();
-    assert_eq!(again.receipts("p").await.unwrap().len(), 2, "a receipt goes as a whole");
-    again.forget("p", 5).await.unwrap();
-    assert_eq!(again.receipts("p").await.unwrap(), []);
+    again.forget_receipts("p", 4).await.unwrap();
+    assert_eq!(again.receipts_of_plugin("p").await.unwrap().len(), 2, "a receipt goes as a whole");
+    again.forget_receipts("p", 5).await.unwrap();
+    assert_eq!(again.receipts_of_plugin("p").await.unwrap(), []);
 }
 
 /// A call that writes these rows.
 async fn call(engine: &SharedEngine, token: &str, seq: Seq, written: TableWrite) {
     let mut transaction = engine.begin("p").await.unwrap();
     let mut claims = TransactionClaims::default();
-    claims.wrote(WriteClaim::of(&written));
+    claims.note_claim(WriteClaim::of(&written));
     transaction.write(written, None).await.unwrap();
-    transaction.commit(&StoredReceipt { claims, ..receipt(token, &[seq]) }).await.unwrap();
+    transaction.commit_with_receipt(&StoredReceipt { claims, ..receipt(token, &[seq]) }).await.unwrap();
 }
 
 async fn a_receipt_tells_of_its_rows_until_they_may_be_gone(world: SuiteDatabase) {
-    let proof = async || proof::database(&world.spec(), world.folder.path()).await;
+    let proof = async || proof::prove_database(&world.spec(), world.folder.path()).await;
     assert_eq!(proof().await.receipts, [], "nothing was made by looking");
     let engine = world.prepared().await;
     call(&engine, "p.one", 3, write(OnConflict::Ignore, vec![row("a", 1, "x"), row("b", 2, "y")])).await;
@@ -240,7 +243,7 @@ async fn a_receipt_tells_of_its_rows_until_they_may_be_gone(world: SuiteDatabase
     // Somebody takes a row away, whom nobody asked.
     let mut other = engine.begin("p").await.unwrap();
     other.execute("DELETE FROM t WHERE k = ?", vec![vec![text("b")]]).await.unwrap();
-    other.commit(&receipt("p.three", &[])).await.unwrap();
+    other.commit_with_receipt(&receipt("p.three", &[])).await.unwrap();
     let problems = proof().await.problems;
     assert!(problems.len() == 1 && problems[0].contains("without its rows: 1 of 2"), "{problems:?}");
     // The plugin itself takes one away: nothing more is told of what was there until then.
@@ -248,7 +251,7 @@ async fn a_receipt_tells_of_its_rows_until_they_may_be_gone(world: SuiteDatabase
     own.execute("DELETE FROM t WHERE k = ?", vec![vec![text("a")]]).await.unwrap();
     let mut claims = TransactionClaims::default();
     claims.takes = true;
-    own.commit(&StoredReceipt { claims, ..receipt("p.four", &[6]) }).await.unwrap();
+    own.commit_with_receipt(&StoredReceipt { claims, ..receipt("p.four", &[6]) }).await.unwrap();
     let after = proof().await;
     assert_eq!((after.rows, after.receipts.len(), after.problems), (0, 3, Vec::new()));
     call(&engine, "p.five", 7, write(OnConflict::Ignore, vec![row("c", 1, "x")])).await;
@@ -272,7 +275,7 @@ async fn a_receipt_that_was_changed_is_found(world: SuiteDatabase) {
     for (statement, expected) in planted {
         call(&engine, "p.one", 3, write(OnConflict::Ignore, vec![row("a", 1, "x")])).await;
         world.run(statement).await;
-        let proof = proof::database(&world.spec(), world.folder.path()).await;
+        let proof = proof::prove_database(&world.spec(), world.folder.path()).await;
         let is_found = proof.problems.iter().any(|problem| problem.contains(expected));
         assert!(is_found, "{statement}: {proof:?}");
         world.run("DELETE FROM kubewitness_receipts").await;
@@ -287,9 +290,9 @@ async fn a_call_that_goes_away_leaves_nothing_and_blocks_nobody(world: SuiteData
         if dropped {
             drop(transaction);
         } else {
-            transaction.rollback().await;
+            transaction.roll_back().await;
         }
-        assert_eq!(engine.receipts("p").await.unwrap(), []);
+        assert_eq!(engine.receipts_of_plugin("p").await.unwrap(), []);
         assert_eq!(rows(&engine).await, [] as [Vec<SqlValue>; 0]);
     }
 }
@@ -302,7 +305,7 @@ async fn an_older_row_never_replaces_a_newer_one(world: SuiteDatabase) {
         transaction.write(write(newer(), vec![row("a", n, &change)]), None).await.unwrap();
         transaction.write(write(OnConflict::Ignore, vec![row("first", n, &change)]), None).await.unwrap();
     }
-    transaction.commit(&receipt("p.t", &[1])).await.unwrap();
+    transaction.commit_with_receipt(&receipt("p.t", &[1])).await.unwrap();
     assert_eq!(rows(&engine).await, [row("a", 6, "at 6"), row("first", 5, "at 5")]);
 }
 
@@ -315,14 +318,14 @@ async fn a_write_that_fails_is_undone_alone(world: SuiteDatabase) {
     many[299][1] = SqlValue::Null;
     let failed = transaction.write(write(OnConflict::Ignore, many), None).await;
     assert!(matches!(&failed, Err(GrantError::Invalid(_))), "{failed:?}");
-    assert_eq!(transaction.intact(), Ok(()));
+    assert_eq!(transaction.check_intact(), Ok(()));
     let failed = transaction.query("SELECT nothing FROM t", vec![]).await;
     assert!(matches!(&failed, Err(GrantError::Invalid(_))), "{failed:?}");
     let failed =
         transaction.execute("INSERT INTO t (k, n) VALUES (?, ?)", vec![row("a", 2, "")[..2].to_vec()]);
     assert!(matches!(failed.await, Err(GrantError::Invalid(_))), "the key is there already");
     transaction.write(write(OnConflict::Ignore, vec![row("b", 1, "y")]), None).await.unwrap();
-    transaction.commit(&receipt("p.t", &[1])).await.unwrap();
+    transaction.commit_with_receipt(&receipt("p.t", &[1])).await.unwrap();
     assert_eq!(rows(&engine).await, [row("a", 1, "x"), row("b", 1, "y")]);
 }
 
@@ -336,7 +339,7 @@ async fn the_same_rows_go_to_a_second_table_or_to_none(world: SuiteDatabase) {
     let engine = world.prepared().await;
     let mut transaction = engine.begin("p").await.unwrap();
     transaction.execute(&world.create("s"), vec![vec![]]).await.unwrap();
-    transaction.commit(&receipt("p.second", &[])).await.unwrap();
+    transaction.commit_with_receipt(&receipt("p.second", &[])).await.unwrap();
     let mut transaction = engine.begin("p").await.unwrap();
     let both = vec![row("old", 9, "x"), row("a", 2, "x"), row("b", 3, "y")];
     transaction.write(write(OnConflict::Ignore, both.clone()), Some(copy_into("s"))).await.unwrap();
@@ -356,7 +359,7 @@ async fn the_same_rows_go_to_a_second_table_or_to_none(world: SuiteDatabase) {
     }
     let refused = transaction.write(good(), Some(copy_into("nowhere"))).await;
     assert!(matches!(&refused, Err(GrantError::Invalid(_))), "{refused:?}");
-    transaction.commit(&receipt("p.t", &[1])).await.unwrap();
+    transaction.commit_with_receipt(&receipt("p.t", &[1])).await.unwrap();
     assert_eq!(
         rows(&engine).await,
         [row("a", 2, "x"), row("b", 3, "y"), row("c", 1, "z"), row("old", 9, "x")]
@@ -365,7 +368,7 @@ async fn the_same_rows_go_to_a_second_table_or_to_none(world: SuiteDatabase) {
     let second = transaction.query("SELECT k, n, \"change\" FROM s ORDER BY k", vec![]).await.unwrap();
     let kept = |key: &str, n| vec![text(key), SqlValue::Integer(n), SqlValue::Null];
     assert_eq!(second, [kept("a", 7), kept("b", 3)]);
-    transaction.rollback().await;
+    transaction.roll_back().await;
 }
 
 async fn one_statement_runs_for_many_rows_and_missing_values_are_not_null(world: SuiteDatabase) {
@@ -384,7 +387,7 @@ async fn one_statement_runs_for_many_rows_and_missing_values_are_not_null(world:
     assert!(matches!(short, Err(GrantError::Invalid(_))), "{short:?}");
     let read = transaction.query("SELECT n, \"change\" FROM t WHERE k = ?", vec![text("k0")]).await;
     assert_eq!(read.unwrap(), [[SqlValue::Integer(1), SqlValue::Null]]);
-    transaction.rollback().await;
+    transaction.roll_back().await;
 }
 
 async fn values_come_back_as_what_they_are(world: SuiteDatabase) {
@@ -414,7 +417,7 @@ async fn values_come_back_as_what_they_are(world: SuiteDatabase) {
     assert_eq!(transaction.query(read, vec![kept[0].clone()]).await.unwrap(), [kept]);
     other[3] = SqlValue::Integer(1);
     assert_eq!(transaction.query(read, vec![text("other")]).await.unwrap(), [other]);
-    transaction.rollback().await;
+    transaction.roll_back().await;
 }
 
 async fn a_table_is_made_and_written_in_one_call(world: SuiteDatabase) {
@@ -425,13 +428,13 @@ async fn a_table_is_made_and_written_in_one_call(world: SuiteDatabase) {
         matches!(&missing, Err(GrantError::Invalid(why)) if why.contains("no such table")),
         "{missing:?}"
     );
-    transaction.rollback().await;
+    transaction.roll_back().await;
     let mut transaction = engine.begin("p").await.unwrap();
     for _ in 0..2 {
         transaction.execute(&world.create("t"), vec![vec![]]).await.unwrap();
     }
     transaction.write(write(OnConflict::Ignore, vec![row("a", 1, "x")]), None).await.unwrap();
-    transaction.commit(&receipt("p.t", &[1])).await.unwrap();
+    transaction.commit_with_receipt(&receipt("p.t", &[1])).await.unwrap();
     assert_eq!(rows(&engine).await, [row("a", 1, "x")]);
 }
 
@@ -444,13 +447,13 @@ async fn calls_that_make_the_same_tables_at_once_all_succeed(world: SuiteDatabas
             transaction.execute(&create, vec![vec![]]).await.unwrap();
             let rows = vec![row(&n.to_string(), n, "x"), row("shared", n, "x")];
             transaction.write(write(newer(), rows), None).await.unwrap();
-            transaction.commit(&receipt(&format!("p.{n}"), &[n as Seq])).await.unwrap();
+            transaction.commit_with_receipt(&receipt(&format!("p.{n}"), &[n as Seq])).await.unwrap();
         }
     };
     futures::future::join_all((1..=8).map(call)).await;
     assert_eq!(rows(&engine).await.len(), 9);
     assert_eq!(rows(&engine).await[8], row("shared", 8, "x"));
-    assert_eq!(engine.receipts("p").await.unwrap().len(), 8);
+    assert_eq!(engine.receipts_of_plugin("p").await.unwrap().len(), 8);
 }
 
 async fn a_query_gives_no_more_than_its_bound(world: SuiteDatabase) {
@@ -467,8 +470,8 @@ async fn a_query_gives_no_more_than_its_bound(world: SuiteDatabase) {
     assert!(matches!(over, Err(GrantError::TooLarge(_))), "{over:?}");
     // The connection is as good as before.
     transaction.write(write(newer(), vec![row("0", 99, "y")]), None).await.unwrap();
-    transaction.commit(&receipt("p.t", &[1])).await.unwrap();
-    assert_eq!(engine.committed("p.t").await, Ok(true));
+    transaction.commit_with_receipt(&receipt("p.t", &[1])).await.unwrap();
+    assert_eq!(engine.was_committed("p.t").await, Ok(true));
 }
 
 /// Against a model that applies the rows one by one.
@@ -502,7 +505,7 @@ async fn any_writes_leave_what_a_model_has(world: SuiteDatabase) {
             drop(transaction);
             continue;
         }
-        transaction.commit(&receipt(&format!("p.{round}"), &[round])).await.unwrap();
+        transaction.commit_with_receipt(&receipt(&format!("p.{round}"), &[round])).await.unwrap();
         for (key, n, change) in rows {
             let kept = model.entry(key).or_insert((n, change.clone()));
             if replaces && n > kept.0 {

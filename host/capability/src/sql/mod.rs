@@ -34,7 +34,7 @@ pub enum TransactionMode {
 }
 
 impl TransactionMode {
-    pub fn of(access: SqlAccess) -> Self {
+    pub fn for_access(access: SqlAccess) -> Self {
         match access {
             SqlAccess::Read => Self::ReadOnly,
             SqlAccess::Write | SqlAccess::Schema => Self::ReadWrite,
@@ -65,11 +65,11 @@ pub trait DatabaseEngine: Send + Sync {
         self.begin_in(TransactionMode::ReadWrite, plugin).await
     }
     /// Every receipt of this plugin.
-    async fn receipts(&self, plugin: &str) -> Result<Vec<ReceiptMark>, GrantError>;
+    async fn receipts_of_plugin(&self, plugin: &str) -> Result<Vec<ReceiptMark>, GrantError>;
     /// Drops receipts that lie at or below the position.
-    async fn forget(&self, plugin: &str, through: Seq) -> Result<(), GrantError>;
+    async fn forget_receipts(&self, plugin: &str, through: Seq) -> Result<(), GrantError>;
     /// Whether the transaction with this token was committed.
-    async fn committed(&self, token: &str) -> Result<bool, GrantError>;
+    async fn was_committed(&self, token: &str) -> Result<bool, GrantError>;
 }
 
 /// The outcome of a transaction that could not be committed.
@@ -77,7 +77,7 @@ pub trait DatabaseEngine: Send + Sync {
 pub enum CommitError {
     /// Nothing of it is there.
     RolledBack(GrantError),
-    /// It may be there or not; [`DatabaseEngine::committed`] will know once the database answers again.
+    /// It may be there or not; [`DatabaseEngine::was_committed`] will know once the database answers again.
     InDoubt(GrantError),
 }
 
@@ -109,11 +109,11 @@ pub trait SqlTransaction: Send {
         params: Vec<SqlValue>,
     ) -> Result<Vec<Vec<SqlValue>>, GrantError>;
     /// Whether there is anything to commit. A transaction that only reads has nothing.
-    fn wrote(&self) -> bool;
+    fn has_writes(&self) -> bool;
     /// Refuses where an earlier fault has already undone the transaction.
-    fn intact(&self) -> Result<(), GrantError>;
-    async fn commit(self: Box<Self>, receipt: &StoredReceipt) -> Result<(), CommitError>;
-    async fn rollback(self: Box<Self>);
+    fn check_intact(&self) -> Result<(), GrantError>;
+    async fn commit_with_receipt(self: Box<Self>, receipt: &StoredReceipt) -> Result<(), CommitError>;
+    async fn roll_back(self: Box<Self>);
 }
 
 pub type SharedEngine = Arc<dyn DatabaseEngine>;

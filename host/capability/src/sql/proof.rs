@@ -16,8 +16,8 @@ use super::guard::{self, StatementPurpose};
 use super::receipt::claims::{self, OWNER, WriteClaim};
 use super::receipt::{KEPT, ReceiptColumns, ReceiptRow};
 use super::servers::{PATIENCE, READER, ServerLink};
-use super::sqlite::{bind, safe_message};
-use super::write::quote;
+use super::sqlite::{bind_values, safe_message};
+use super::write::quote_name;
 use crate::receipts::{self, ReceiptMark};
 use crate::secrets;
 
@@ -58,7 +58,7 @@ struct FileReader(Option<Connection>);
 
 impl FileReader {
     /// Work that waits for the disk runs on a thread that may block.
-    async fn ask<T: Send + 'static>(
+    async fn run_query<T: Send + 'static>(
         &mut self,
         question: impl FnOnce(&Connection) -> Result<T, rusqlite::Error> + Send + 'static,
     ) -> Result<T, String> {
@@ -80,7 +80,7 @@ impl ReadConnection for FileReader {
     }
 
     async fn receipt_rows(&mut self) -> Result<Option<Vec<ReceiptRow>>, String> {
-        self.ask(|connection| {
+        self.run_query(|connection| {
             let there = "SELECT 1 FROM sqlite_schema WHERE name = 'kubewitness_receipts'";
             if !connection.prepare(there)?.exists([])? {
                 return Ok(None);
@@ -94,9 +94,9 @@ impl ReadConnection for FileReader {
 
     async fn count(&mut self, text: &str, values: Vec<SqlValue>) -> Result<u64, String> {
         let text = text.to_owned();
-        self.ask(move |connection| {
+        self.run_query(move |connection| {
             let mut counted = connection.prepare_cached(&text)?;
-            bind(&mut counted, values.iter().enumerate())?;
+            bind_values(&mut counted, values.iter().enumerate())?;
             let mut rows = counted.raw_query();
             let row = rows.next()?.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
             row.get::<_, i64>(0).map(|count| count as u64)
@@ -120,7 +120,8 @@ impl<L: ServerLink> ReadConnection for ServerReader<L> {
     }
 
     async fn receipt_rows(&mut self) -> Result<Option<Vec<ReceiptRow>>, String> {
-        in_time(async { self.0.receipt_rows().await.map_err(|error| L::reason(&error)) }).await
+        in_time(async { self.0.receipt_rows().await.map_err(|error| L::connect_failure_reason(&error)) })
+            .await
     }
 
     async fn count(&mut self, text: &str, values: Vec<SqlValue>) -> Result<u64, String> {
@@ -137,9 +138,9 @@ impl<L: ServerLink> ReadConnection for ServerReader<L> {
     }
 }
 
-async fn file(path: &Path) -> Result<Option<Box<dyn ReadConnection>>, String> {
+async fn open_file_reader(path: &Path) -> Result<Option<Box<dyn ReadConnection>>, String> {
     let asked = path.to_owned();
-    let looked = files::within(path, files::ANSWER, move || files::look(&asked)).await;
+    let looked = files::run_within_limit(path, files::ANSWER, move || files::look(&asked)).await;
     if looked.map_err(|error| error.to_string())?.is_none() {
         return Ok(None);
     }
@@ -155,13 +156,15 @@ async fn file(path: &Path) -> Result<Option<Box<dyn ReadConnection>>, String> {
     Ok(Some(Box::new(FileReader(Some(connection)))))
 }
 
-async fn served<L: ServerLink>(spec: &ServerSpec) -> Result<Option<Box<dyn ReadConnection>>, String> {
-    let url = secrets::resolve(&spec.url_from).await?;
-    let options = L::options(url.expose())?;
-    address::expect_files(url.expose()).await?;
+async fn open_server_reader<L: ServerLink>(
+    spec: &ServerSpec,
+) -> Result<Option<Box<dyn ReadConnection>>, String> {
+    let url = secrets::resolve_secret(&spec.url_from).await?;
+    let options = L::parse_options(url.expose_secret())?;
+    address::expect_files(url.expose_secret()).await?;
     let connected = in_time(async {
-        let mut link = L::connect(&options).await.map_err(|error| L::reason(&error))?;
-        link.run(L::SNAPSHOT).await.map_err(|error| L::reason(&error))?;
+        let mut link = L::connect_link(&options).await.map_err(|error| L::connect_failure_reason(&error))?;
+        link.run(L::SNAPSHOT).await.map_err(|error| L::connect_failure_reason(&error))?;
         Ok(link)
     });
     Ok(Some(Box::new(ServerReader(connected.await?))))
@@ -172,31 +175,33 @@ async fn served<L: ServerLink>(spec: &ServerSpec) -> Result<Option<Box<dyn ReadC
 pub async fn prove_receipts(host: &HostSpec, data: &Path) -> Vec<DatabaseProof> {
     let mut proofs = Vec::new();
     for spec in &host.databases {
-        proofs.push(database(spec, data).await);
+        proofs.push(prove_database(spec, data).await);
     }
     proofs
 }
 
 /// Reads the receipts of one database that the host's settings name. `data` is where relative paths lie.
-pub(super) async fn database(spec: &DatabaseSpec, data: &Path) -> DatabaseProof {
+pub(super) async fn prove_database(spec: &DatabaseSpec, data: &Path) -> DatabaseProof {
     let mut proof = DatabaseProof { database: spec.name.clone(), ..DatabaseProof::default() };
-    let reader = match spec.kind() {
-        Some(DatabaseKind::Sqlite(sqlite)) => file(&data.join(&sqlite.path)).await,
-        Some(DatabaseKind::Postgres(server)) => served::<super::postgres::PostgresLink>(server).await,
-        Some(DatabaseKind::Mysql(server)) => served::<super::mysql::MysqlLink>(server).await,
+    let reader = match spec.only_kind() {
+        Some(DatabaseKind::Sqlite(sqlite)) => open_file_reader(&data.join(&sqlite.path)).await,
+        Some(DatabaseKind::Postgres(server)) => {
+            open_server_reader::<super::postgres::PostgresLink>(server).await
+        }
+        Some(DatabaseKind::Mysql(server)) => open_server_reader::<super::mysql::MysqlLink>(server).await,
         None => Ok(None),
     };
     let read = match reader {
         // Nothing was ever written there.
         Ok(None) => Ok(()),
-        Ok(Some(mut reader)) => whole(&mut *reader, &mut proof).await,
+        Ok(Some(mut reader)) => prove_whole(&mut *reader, &mut proof).await,
         Err(error) => Err(error),
     };
     proof.unread = read.err().or(proof.unread);
     proof
 }
 
-async fn whole(reader: &mut dyn ReadConnection, proof: &mut DatabaseProof) -> Result<(), String> {
+async fn prove_whole(reader: &mut dyn ReadConnection, proof: &mut DatabaseProof) -> Result<(), String> {
     let Some(rows) = reader.receipt_rows().await? else { return Ok(()) };
     // Who reads them is no receipt.
     let rows = rows.into_iter().filter(|row| row.plugin != READER);
@@ -207,7 +212,7 @@ async fn whole(reader: &mut dyn ReadConnection, proof: &mut DatabaseProof) -> Re
         let said = told.remove(&row.token);
         let ReceiptRow { plugin, first, last, states, .. } = row;
         let name = format!("the receipt of {plugin} for positions {first} to {last}");
-        match marks(&states, first, last) {
+        match marks_within(&states, first, last) {
             None => proof.problems.push(format!("{name} is not what was written")),
             Some(marks) => proof.receipts.push(ReceiptProof { plugin, marks }),
         }
@@ -220,7 +225,7 @@ async fn whole(reader: &mut dyn ReadConnection, proof: &mut DatabaseProof) -> Re
         for claim in claims {
             let wanted = claim.keys.len() as u64;
             proof.rows += wanted;
-            match found(reader, &claim).await {
+            match count_found_rows(reader, &claim).await {
                 Ok(found) if found == wanted => {}
                 Ok(found) => proof.problems.push(format!(
                     "{name} is there without its rows: {} of {wanted} are not in the table `{}`",
@@ -242,7 +247,7 @@ async fn whole(reader: &mut dyn ReadConnection, proof: &mut DatabaseProof) -> Re
     Ok(())
 }
 
-fn marks(states: &[u8], first: i64, last: i64) -> Option<Vec<(Seq, IdPrint)>> {
+fn marks_within(states: &[u8], first: i64, last: i64) -> Option<Vec<(Seq, IdPrint)>> {
     let marks = receipts::decode(states)?;
     let at = |mark: Option<&ReceiptMark>| mark.and_then(|mark| i64::try_from(mark.seq).ok());
     let is_whole = at(marks.first()) == Some(first) && at(marks.last()) == Some(last);
@@ -251,16 +256,16 @@ fn marks(states: &[u8], first: i64, last: i64) -> Option<Vec<(Seq, IdPrint)>> {
 }
 
 /// How many of the rows are there.
-async fn found(reader: &mut dyn ReadConnection, claim: &WriteClaim) -> Result<u64, String> {
+async fn count_found_rows(reader: &mut dyn ReadConnection, claim: &WriteClaim) -> Result<u64, String> {
     let dialect = reader.dialect();
     let names: Vec<_> =
-        claim.columns.iter().map(|column| format!("{} = ?", quote(column, dialect))).collect();
+        claim.columns.iter().map(|column| format!("{} = ?", quote_name(column, dialect))).collect();
     let one = format!("({})", names.join(" AND "));
     let mut found = 0;
     for keys in claim.keys.chunks(PAGE) {
         let all = vec![one.as_str(); keys.len()].join(" OR ");
-        let text = format!("SELECT count(*) FROM {} WHERE {all}", quote(&claim.table, dialect));
-        let values = keys.iter().flatten().map(claims::KeyPart::value).collect();
+        let text = format!("SELECT count(*) FROM {} WHERE {all}", quote_name(&claim.table, dialect));
+        let values = keys.iter().flatten().map(claims::KeyPart::as_sql_value).collect();
         found += reader.count(&text, values).await?;
     }
     Ok(found)

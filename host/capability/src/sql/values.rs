@@ -14,7 +14,7 @@ pub const VALUE_BYTES: usize = 16 * 1024 * 1024;
 /// Rows that one query may give.
 pub const QUERY_ROWS: usize = 10_000;
 
-pub fn size(values: &[SqlValue]) -> usize {
+pub fn values_size(values: &[SqlValue]) -> usize {
     let of = |value: &SqlValue| match value {
         SqlValue::Text(text) => text.len(),
         SqlValue::Blob(bytes) => bytes.len(),
@@ -35,7 +35,7 @@ pub fn check_size(rows: &[Vec<SqlValue>]) -> Result<(), GrantError> {
     if rows.len() > MAX_ROWS {
         return Err(GrantError::TooLarge(format!("a statement is given at most {MAX_ROWS} rows")));
     }
-    let bytes: usize = rows.iter().map(|row| size(row)).sum();
+    let bytes: usize = rows.iter().map(|row| values_size(row)).sum();
     if bytes > VALUE_BYTES {
         return Err(GrantError::TooLarge(format!("{bytes} bytes of values, the most is {VALUE_BYTES}")));
     }
@@ -43,7 +43,7 @@ pub fn check_size(rows: &[Vec<SqlValue>]) -> Result<(), GrantError> {
 }
 
 /// The rows of an answer, as long as they are no more than a plugin may be given.
-pub async fn bounded<E>(
+pub async fn collect_bounded<E>(
     rows: impl Stream<Item = Result<Vec<SqlValue>, E>>,
     own: impl FnOnce(GrantError) -> E,
 ) -> Result<Vec<Vec<SqlValue>>, E> {
@@ -51,7 +51,7 @@ pub async fn bounded<E>(
     let mut rows = Vec::new();
     let mut bytes = 0;
     while let Some(row) = stream.try_next().await? {
-        bytes += size(&row);
+        bytes += values_size(&row);
         if rows.len() >= QUERY_ROWS || bytes > VALUE_BYTES {
             return Err(own(GrantError::TooLarge(format!(
                 "a query gives at most {QUERY_ROWS} rows and {VALUE_BYTES} bytes"

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use hashbrown::{DefaultHashBuilder, HashTable};
 use kubewitness_core::ports::{GrantError, OnConflict, SqlDialect, SqlValue, TableWrite};
 
-use super::guard::{GuardedStatement, MAX_BINDS, OWN_PREFIX, invalid};
-use super::values::{MAX_ROWS, size};
+use super::guard::{GuardedStatement, MAX_BINDS, OWN_PREFIX, invalid_statement};
+use super::values::{MAX_ROWS, values_size};
 
 /// Rows of one statement. Beyond it the cost of a statement no longer matters.
 const MAX_CHUNK: usize = 256;
@@ -37,16 +37,18 @@ fn check_name(what: &str, name: &str) -> Result<(), GrantError> {
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
         && !name.starts_with(|c: char| c.is_ascii_digit());
     if !shaped {
-        return invalid(format!("{what} is not named by 1 to {NAME_BYTES} letters, digits and underscores"));
+        return invalid_statement(format!(
+            "{what} is not named by 1 to {NAME_BYTES} letters, digits and underscores"
+        ));
     }
     let lower = name.to_ascii_lowercase();
     if [OWN_PREFIX, "sqlite_", "pg_", "pragma_"].iter().any(|prefix| lower.starts_with(prefix)) {
-        return invalid(format!("{what} `{name}`: names that begin so are not for plugins"));
+        return invalid_statement(format!("{what} `{name}`: names that begin so are not for plugins"));
     }
     Ok(())
 }
 
-pub fn quote(name: &str, dialect: SqlDialect) -> String {
+pub fn quote_name(name: &str, dialect: SqlDialect) -> String {
     // The name has been checked: it has no quote of its own.
     match dialect {
         SqlDialect::Mysql => format!("`{name}`"),
@@ -54,7 +56,7 @@ pub fn quote(name: &str, dialect: SqlDialect) -> String {
     }
 }
 
-pub fn plan(write: TableWrite, dialect: SqlDialect) -> Result<WritePlan, GrantError> {
+pub fn plan_write(write: TableWrite, dialect: SqlDialect) -> Result<WritePlan, GrantError> {
     let key = check_shape(&write)?;
     let newer = match &write.on_conflict {
         OnConflict::Ignore => None,
@@ -73,34 +75,34 @@ pub fn plan(write: TableWrite, dialect: SqlDialect) -> Result<WritePlan, GrantEr
 pub fn check_shape(write: &TableWrite) -> Result<Vec<usize>, GrantError> {
     check_name("the table", &write.table)?;
     if write.columns.is_empty() || write.columns.len() > MAX_COLUMNS {
-        return invalid(format!("a write has 1 to {MAX_COLUMNS} columns"));
+        return invalid_statement(format!("a write has 1 to {MAX_COLUMNS} columns"));
     }
     let mut at: HashMap<String, usize> = HashMap::new();
     for (index, column) in write.columns.iter().enumerate() {
         check_name("a column", column)?;
         if at.insert(column.to_ascii_lowercase(), index).is_some() {
-            return invalid(format!("the column `{column}` is there twice"));
+            return invalid_statement(format!("the column `{column}` is there twice"));
         }
     }
     let position = |name: &String| match write.columns.iter().position(|column| column == name) {
         Some(position) => Ok(position),
-        None => invalid("the key and the newer column are among the columns"),
+        None => invalid_statement("the key and the newer column are among the columns"),
     };
     let key = write.key.iter().map(position).collect::<Result<Vec<_>, _>>()?;
     if key.is_empty() {
-        return invalid("a write needs a key: the columns of a unique index");
+        return invalid_statement("a write needs a key: the columns of a unique index");
     }
     if let OnConflict::ReplaceOlder { newer } = &write.on_conflict
         && key.contains(&position(newer)?)
     {
-        return invalid("the newer column is not part of the key");
+        return invalid_statement("the newer column is not part of the key");
     }
     if write.rows.len() > MAX_ROWS {
         return Err(GrantError::TooLarge(format!("a write has at most {MAX_ROWS} rows")));
     }
     if let Some(row) = write.rows.iter().position(|row| row.len() != write.columns.len()) {
         let (has, wants) = (write.rows[row].len(), write.columns.len());
-        return invalid(format!("row {row} has {has} values for {wants} columns"));
+        return invalid_statement(format!("row {row} has {has} values for {wants} columns"));
     }
     Ok(key)
 }
@@ -112,7 +114,7 @@ pub fn check_newer<'w>(
     let Some(newer) = newer else { return Ok(()) };
     match rows.all(|row| matches!(row.get(newer), Some(SqlValue::Integer(_)))) {
         true => Ok(()),
-        false => invalid("the newer column holds an integer in each row"),
+        false => invalid_statement("the newer column holds an integer in each row"),
     }
 }
 
@@ -192,7 +194,7 @@ fn encode_key(row: &[SqlValue], key: &[usize]) -> Option<Vec<u8>> {
 }
 
 /// Sizes of statements for so many rows: powers of two, the largest first.
-pub fn chunks(rows: usize, width: usize) -> impl Iterator<Item = usize> {
+pub fn chunk_sizes(rows: usize, width: usize) -> impl Iterator<Item = usize> {
     let most = MAX_CHUNK.min(MAX_BINDS / width.max(1)).max(1);
     let most = 1 << most.ilog2();
     let mut left = rows;
@@ -205,7 +207,7 @@ pub fn chunks(rows: usize, width: usize) -> impl Iterator<Item = usize> {
 
 /// A plugin's statement for all its rows: where it inserts one row, as few as there can be. Those with the same text share
 /// it: a long one for each of many rows would not fit into memory.
-pub fn statements(
+pub fn statements_for_rows(
     checked: &GuardedStatement<'_>,
     rows: Vec<Vec<SqlValue>>,
 ) -> Vec<(Arc<str>, Vec<SqlValue>)> {
@@ -213,13 +215,13 @@ pub fn statements(
         let text: Arc<str> = checked.text.into();
         return rows.into_iter().map(|row| (Arc::clone(&text), row)).collect();
     };
-    let sizes = chunks(rows.len(), checked.arity);
+    let sizes = chunk_sizes(rows.len(), checked.arity);
     let mut rows = rows.into_iter();
     let mut last: Option<(usize, Arc<str>)> = None;
     let statement = |size| {
         let text = match &last {
             Some((known, text)) if *known == size => Arc::clone(text),
-            _ => repeat(insert.head, insert.tuple, insert.tail, size).into(),
+            _ => repeat_tuple(insert.head, insert.tuple, insert.tail, size).into(),
         };
         last = Some((size, Arc::clone(&text)));
         (text, rows.by_ref().take(size).flatten().collect())
@@ -227,7 +229,7 @@ pub fn statements(
     sizes.map(statement).collect()
 }
 
-fn repeat(head: &str, tuple: &str, tail: &str, rows: usize) -> String {
+fn repeat_tuple(head: &str, tuple: &str, tail: &str, rows: usize) -> String {
     let mut text = String::with_capacity(head.len() + (tuple.len() + 1) * rows + tail.len());
     text.push_str(head);
     for row in 0..rows {
@@ -242,42 +244,42 @@ fn repeat(head: &str, tuple: &str, tail: &str, rows: usize) -> String {
 
 impl WritePlan {
     pub fn quoted_table(&self) -> String {
-        quote(&self.table, self.dialect)
+        quote_name(&self.table, self.dialect)
     }
 
-    fn quoted(&self, column: usize) -> String {
-        quote(&self.columns[column], self.dialect)
+    fn quoted_column(&self, column: usize) -> String {
+        quote_name(&self.columns[column], self.dialect)
     }
 
-    fn list(&self, columns: impl Iterator<Item = usize>) -> String {
-        columns.map(|column| self.quoted(column)).collect::<Vec<_>>().join(", ")
+    fn list_columns(&self, columns: impl Iterator<Item = usize>) -> String {
+        columns.map(|column| self.quoted_column(column)).collect::<Vec<_>>().join(", ")
     }
 
-    fn all(&self) -> std::ops::Range<usize> {
+    fn all_columns(&self) -> std::ops::Range<usize> {
         0..self.columns.len()
     }
 
-    fn others(&self) -> impl Iterator<Item = usize> {
-        self.all().filter(|column| !self.key.contains(column))
+    fn other_columns(&self) -> impl Iterator<Item = usize> {
+        self.all_columns().filter(|column| !self.key.contains(column))
     }
 
     /// `INSERT INTO table (columns) `.
-    pub fn head(&self) -> String {
-        format!("INSERT INTO {} ({}) ", self.quoted_table(), self.list(self.all()))
+    pub fn insert_head(&self) -> String {
+        format!("INSERT INTO {} ({}) ", self.quoted_table(), self.list_columns(self.all_columns()))
     }
 
     /// The places of one row's values.
-    fn tuple(&self) -> String {
+    fn placeholder_tuple(&self) -> String {
         format!("({})", vec!["?"; self.columns.len()].join(","))
     }
 
     /// A statement that is run once for each row.
     pub fn for_one_row(&self) -> String {
-        format!("{}VALUES {}{}", self.head(), self.tuple(), self.tail())
+        format!("{}VALUES {}{}", self.insert_head(), self.placeholder_tuple(), self.conflict_tail())
     }
 
     /// The treatment of a row whose key exists.
-    pub fn tail(&self) -> String {
+    pub fn conflict_tail(&self) -> String {
         match self.dialect {
             SqlDialect::Sqlite | SqlDialect::Postgres => self.on_conflict(),
             SqlDialect::Mysql => self.on_duplicate_key(),
@@ -285,11 +287,14 @@ impl WritePlan {
     }
 
     fn on_conflict(&self) -> String {
-        let keys = self.list(self.key.iter().copied());
+        let keys = self.list_columns(self.key.iter().copied());
         let Some(newer) = self.newer else { return format!(" ON CONFLICT ({keys}) DO NOTHING") };
-        let set: Vec<_> =
-            self.others().map(|c| self.quoted(c)).map(|c| format!("{c} = excluded.{c}")).collect();
-        let (set, newer, table) = (set.join(", "), self.quoted(newer), self.quoted_table());
+        let set: Vec<_> = self
+            .other_columns()
+            .map(|c| self.quoted_column(c))
+            .map(|c| format!("{c} = excluded.{c}"))
+            .collect();
+        let (set, newer, table) = (set.join(", "), self.quoted_column(newer), self.quoted_table());
         format!(" ON CONFLICT ({keys}) DO UPDATE SET {set} WHERE excluded.{newer} > {table}.{newer}")
     }
 
@@ -297,23 +302,23 @@ impl WritePlan {
     /// so the one that decides is set last. (`INSERT IGNORE` would turn every error into a warning.)
     fn on_duplicate_key(&self) -> String {
         let Some(newer) = self.newer else {
-            let same = self.quoted(self.key[0]);
+            let same = self.quoted_column(self.key[0]);
             return format!(" ON DUPLICATE KEY UPDATE {same} = {same}");
         };
-        let decides = self.quoted(newer);
-        let others = self.others().filter(|column| *column != newer).chain([newer]);
+        let decides = self.quoted_column(newer);
+        let others = self.other_columns().filter(|column| *column != newer).chain([newer]);
         let set: Vec<_> = others
-            .map(|column| self.quoted(column))
+            .map(|column| self.quoted_column(column))
             .map(|c| format!("{c} = IF(VALUES({decides}) > {decides}, VALUES({c}), {c})"))
             .collect();
         format!(" ON DUPLICATE KEY UPDATE {}", set.join(", "))
     }
 
     /// One statement for all rows, which come as one array a column.
-    pub fn unnested(&self, arrays: &[&str], casts: &[Option<&str>]) -> String {
+    pub fn unnested_statement(&self, arrays: &[&str], casts: &[Option<&str>]) -> String {
         let arrays: Vec<_> =
             arrays.iter().enumerate().map(|(n, array)| format!("${}::{array}[]", n + 1)).collect();
-        let names: Vec<_> = self.all().map(|n| format!("c{n}")).collect();
+        let names: Vec<_> = self.all_columns().map(|n| format!("c{n}")).collect();
         let cast = |(name, cast): (&String, &Option<&str>)| match cast {
             Some(cast) => format!("CAST({name} AS {cast})"),
             None => name.clone(),
@@ -321,31 +326,31 @@ impl WritePlan {
         let values: Vec<_> = names.iter().zip(casts).map(cast).collect();
         format!(
             "{}SELECT {} FROM UNNEST({}) AS given ({}){}",
-            self.head(),
+            self.insert_head(),
             values.join(", "),
             arrays.join(", "),
             names.join(", "),
-            self.tail()
+            self.conflict_tail()
         )
     }
 
     /// Statements of several rows each, with the values they bind and at most so many bytes of them.
     pub fn into_statements(self, most: usize) -> Vec<(String, Vec<SqlValue>)> {
-        let head = format!("{}VALUES ", self.head());
-        let (tuple, tail, width) = (self.tuple(), self.tail(), self.columns.len());
+        let head = format!("{}VALUES ", self.insert_head());
+        let (tuple, tail, width) = (self.placeholder_tuple(), self.conflict_tail(), self.columns.len());
         let mut rows = self.rows.into_iter().peekable();
         let mut statements = Vec::new();
         while rows.peek().is_some() {
             let mut bytes = 0;
             let mut fitting = Vec::new();
-            while let Some(row) = rows.next_if(|row| fitting.is_empty() || bytes + size(row) <= most) {
-                bytes += size(&row);
+            while let Some(row) = rows.next_if(|row| fitting.is_empty() || bytes + values_size(row) <= most) {
+                bytes += values_size(&row);
                 fitting.push(row);
             }
             let mut fitting = fitting.into_iter();
-            for size in chunks(fitting.len(), width) {
+            for size in chunk_sizes(fitting.len(), width) {
                 let values = fitting.by_ref().take(size).flatten().collect();
-                statements.push((repeat(&head, &tuple, &tail, size), values));
+                statements.push((repeat_tuple(&head, &tuple, &tail, size), values));
             }
         }
         statements
@@ -383,7 +388,7 @@ mod tests {
     fn the_newest_row_of_a_key_is_written_and_the_first_where_rows_stay() {
         let rows = [("a", 2, "Running"), ("b", 1, "Pending"), ("a", 3, "Failed"), ("a", 1, "Queued")];
         let phases = |on_conflict| {
-            let plan = plan(write(on_conflict, &rows), SqlDialect::Mysql).unwrap();
+            let plan = plan_write(write(on_conflict, &rows), SqlDialect::Mysql).unwrap();
             plan.rows.into_iter().map(|mut row| row.remove(2)).collect::<Vec<_>>()
         };
         assert_eq!(phases(newer()), [SqlValue::Text("Failed".into()), SqlValue::Text("Pending".into())]);
@@ -417,7 +422,7 @@ mod tests {
         for text in ["UPDATE t SET n = ? WHERE k = ?", "INSERT INTO t (k, n) VALUES (?, ?)"] {
             let checked = check(text, StatementPurpose::Execute, SqlDialect::Postgres).unwrap();
             let rows = vec![vec![SqlValue::Integer(1); 2]; 1024];
-            let made = statements(&checked, rows);
+            let made = statements_for_rows(&checked, rows);
             assert_eq!(made.iter().map(|(_, values)| values.len()).sum::<usize>(), 2048);
             assert!(made.len() > 1 && made.iter().all(|(text, _)| Arc::ptr_eq(text, &made[0].0)), "{text}");
         }
@@ -425,7 +430,7 @@ mod tests {
 
     #[test]
     fn the_statement_guards_by_the_newer_column() {
-        let plan = plan(write(newer(), &[("a", 1, "x"), ("b", 1, "x")]), SqlDialect::Sqlite).unwrap();
+        let plan = plan_write(write(newer(), &[("a", 1, "x"), ("b", 1, "x")]), SqlDialect::Sqlite).unwrap();
         assert_eq!(
             plan.into_statements(VALUE_BYTES)[0].0,
             "INSERT INTO \"status\" (\"uid\", \"seq\", \"phase\") VALUES (?,?,?),(?,?,?) ON CONFLICT (\"uid\") \
@@ -437,47 +442,47 @@ mod tests {
     #[test]
     fn each_database_has_its_own_fastest_form() {
         let rows = [("b", 1, "x"), ("a", 1, "y")];
-        let postgres = plan(write(newer(), &rows), SqlDialect::Postgres).unwrap();
+        let postgres = plan_write(write(newer(), &rows), SqlDialect::Postgres).unwrap();
         assert_eq!(
-            postgres.unnested(&["text", "int8", "text"], &[None, None, Some("date")]),
+            postgres.unnested_statement(&["text", "int8", "text"], &[None, None, Some("date")]),
             "INSERT INTO \"status\" (\"uid\", \"seq\", \"phase\") SELECT c0, c1, CAST(c2 AS date) \
              FROM UNNEST($1::text[], $2::int8[], $3::text[]) AS given (c0, c1, c2) ON CONFLICT (\"uid\") \
              DO UPDATE SET \"seq\" = excluded.\"seq\", \"phase\" = excluded.\"phase\" \
              WHERE excluded.\"seq\" > \"status\".\"seq\""
         );
         assert_eq!(postgres.rows[0][0], SqlValue::Text("a".into()), "rows are locked in order of their keys");
-        let sqlite = plan(write(OnConflict::Ignore, &rows), SqlDialect::Sqlite).unwrap();
+        let sqlite = plan_write(write(OnConflict::Ignore, &rows), SqlDialect::Sqlite).unwrap();
         assert_eq!(
             sqlite.for_one_row(),
             "INSERT INTO \"status\" (\"uid\", \"seq\", \"phase\") VALUES (?,?,?) ON CONFLICT (\"uid\") DO NOTHING"
         );
-        let mysql = plan(write(newer(), &rows), SqlDialect::Mysql).unwrap();
+        let mysql = plan_write(write(newer(), &rows), SqlDialect::Mysql).unwrap();
         assert_eq!(
-            mysql.tail(),
+            mysql.conflict_tail(),
             " ON DUPLICATE KEY UPDATE `phase` = IF(VALUES(`seq`) > `seq`, VALUES(`phase`), `phase`), \
              `seq` = IF(VALUES(`seq`) > `seq`, VALUES(`seq`), `seq`)"
         );
-        let mysql = plan(write(OnConflict::Ignore, &rows), SqlDialect::Mysql).unwrap();
-        assert_eq!(mysql.tail(), " ON DUPLICATE KEY UPDATE `uid` = `uid`");
+        let mysql = plan_write(write(OnConflict::Ignore, &rows), SqlDialect::Mysql).unwrap();
+        assert_eq!(mysql.conflict_tail(), " ON DUPLICATE KEY UPDATE `uid` = `uid`");
     }
 
     #[test]
     fn a_statement_holds_no_more_bytes_than_it_may() {
         let rows: Vec<_> = ["a", "b", "c", "d", "e"].map(|key| (key, 1, "0123456789")).to_vec();
-        let plan = plan(write(newer(), &rows), SqlDialect::Mysql).unwrap();
+        let plan = plan_write(write(newer(), &rows), SqlDialect::Mysql).unwrap();
         let sizes: Vec<_> = plan.into_statements(40).iter().map(|(_, values)| values.len() / 3).collect();
         assert_eq!(sizes, [2, 2, 1], "19 bytes a row");
     }
 
     #[test]
     fn rows_are_cut_into_few_different_sizes_within_the_bounds() {
-        assert_eq!(chunks(64, 22).collect::<Vec<_>>(), [64]);
-        assert_eq!(chunks(77, 22).collect::<Vec<_>>(), [64, 8, 4, 1]);
-        assert_eq!(chunks(700, 3).collect::<Vec<_>>(), [256, 256, 128, 32, 16, 8, 4]);
-        assert_eq!(chunks(0, 3).count(), 0);
+        assert_eq!(chunk_sizes(64, 22).collect::<Vec<_>>(), [64]);
+        assert_eq!(chunk_sizes(77, 22).collect::<Vec<_>>(), [64, 8, 4, 1]);
+        assert_eq!(chunk_sizes(700, 3).collect::<Vec<_>>(), [256, 256, 128, 32, 16, 8, 4]);
+        assert_eq!(chunk_sizes(0, 3).count(), 0);
         for (rows, width) in [(1000, 1), (1000, 250), (3, 32_766)] {
-            assert!(chunks(rows, width).all(|size| size * width <= MAX_BINDS));
-            assert_eq!(chunks(rows, width).sum::<usize>(), rows);
+            assert!(chunk_sizes(rows, width).all(|size| size * width <= MAX_BINDS));
+            assert_eq!(chunk_sizes(rows, width).sum::<usize>(), rows);
         }
     }
 
@@ -499,7 +504,7 @@ mod tests {
         let refused = |change: &dyn Fn(&mut TableWrite)| {
             let mut write = write(newer(), &[("a", 1, "x")]);
             change(&mut write);
-            plan(write, SqlDialect::Sqlite).is_err()
+            plan_write(write, SqlDialect::Sqlite).is_err()
         };
         assert!(refused(&|w| w.table = "kubewitness_receipts".into()));
         assert!(refused(&|w| w.table = "sqlite_master".into()));

@@ -86,7 +86,7 @@ pub struct ModulesSpec {
 
 impl ModulesSpec {
     /// A registry within the cluster has a private address.
-    pub fn reachable(&self) -> Vec<AddressRange> {
+    pub fn reachable_addresses(&self) -> Vec<AddressRange> {
         match self.addresses.is_empty() {
             true => vec![AddressRange::Public, AddressRange::Private],
             false => self.addresses.clone(),
@@ -201,7 +201,7 @@ impl SourceSpec {
     }
 
     /// The API group of the witnessed resource; empty for the core group.
-    pub fn group(&self) -> &str {
+    pub fn api_group(&self) -> &str {
         self.api_version.rsplit_once('/').map_or("", |(group, _)| group)
     }
 }
@@ -238,7 +238,7 @@ pub enum DatabaseKind<'a> {
 
 impl DatabaseSpec {
     /// `None` unless exactly one kind is given.
-    pub fn kind(&self) -> Option<DatabaseKind<'_>> {
+    pub fn only_kind(&self) -> Option<DatabaseKind<'_>> {
         match (&self.sqlite, &self.postgres, &self.mysql) {
             (Some(sqlite), None, None) => Some(DatabaseKind::Sqlite(sqlite)),
             (None, Some(server), None) => Some(DatabaseKind::Postgres(server)),

@@ -26,7 +26,7 @@ pub use crate::model::fault::ManifestFault;
 pub use crate::model::kinds::is_name;
 pub use components::{
     CeilingSpec, ComponentsSpec, ConfigField, GrantKind, HostLimitsSpec, ModuleKind, OciReference,
-    config_fields, conform, is_local,
+    config_faults, config_fields, is_local,
 };
 pub use destinations::*;
 pub use host::*;

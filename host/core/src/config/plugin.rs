@@ -82,7 +82,7 @@ pub struct TickSpec {
 }
 
 impl TickSpec {
-    pub fn timeout(self) -> std::time::Duration {
+    pub fn timeout_or_default(self) -> std::time::Duration {
         self.timeout.map_or(TICK_TIMEOUT.min(self.every.0), |timeout| timeout.0)
     }
 }
@@ -186,7 +186,7 @@ pub enum StartTime {
 }
 
 impl StartTime {
-    pub fn ms(self, now_ms: u64) -> u64 {
+    pub fn as_unix_ms(self, now_ms: u64) -> u64 {
         match self {
             Self::At(ms) => ms,
             Self::Ago(ago) => now_ms.saturating_sub(u64::try_from(ago.0.as_millis()).unwrap_or(u64::MAX)),
@@ -213,7 +213,7 @@ impl TryFrom<String> for StartTime {
 impl From<StartTime> for String {
     fn from(since: StartTime) -> Self {
         match since {
-            StartTime::At(ms) => calendar::rfc3339(ms),
+            StartTime::At(ms) => calendar::format_rfc3339(ms),
             StartTime::Ago(ago) => ago.into(),
         }
     }
@@ -440,7 +440,7 @@ pub struct RateSpec {
 }
 
 impl RateSpec {
-    pub fn burst(self) -> u32 {
+    pub fn burst_or_default(self) -> u32 {
         self.burst.unwrap_or(self.per_second)
     }
 }

@@ -157,7 +157,7 @@ impl RedactionSpec {
         *self == Self::default()
     }
 
-    pub(crate) fn redactor(&self) -> Result<RedactionRules, Vec<ManifestFault>> {
+    pub(crate) fn compile_redaction_rules(&self) -> Result<RedactionRules, Vec<ManifestFault>> {
         let mut faults = Vec::new();
         for (list, length) in [("variables", self.variables.len()), ("fields", self.fields.len())] {
             if length > RULES_MOST {
@@ -202,23 +202,24 @@ mod tests {
 
     #[test]
     fn the_defaults_are_right_and_wrong_settings_are_told_with_their_place() {
-        assert!(RedactionSpec::default().redactor().is_ok());
+        assert!(RedactionSpec::default().compile_redaction_rules().is_ok());
         let wrong = RedactionSpec {
             variables: vec![String::new()],
             fields: vec![RedactedField { kind: None, pointer: "data".into() }],
             key_from: None,
         };
-        let faults: Vec<_> = wrong.redactor().unwrap_err().into_iter().map(|fault| fault.field).collect();
+        let faults: Vec<_> =
+            wrong.compile_redaction_rules().unwrap_err().into_iter().map(|fault| fault.field).collect();
         assert_eq!(faults, ["spec.redaction.variables[0]", "spec.redaction.fields[0].pointer"]);
         for pointer in ["/a/**", "/**/a/**/b"] {
             let fields = vec![RedactedField { kind: None, pointer: pointer.into() }];
             let wrong = RedactionSpec { fields, ..RedactionSpec::default() };
-            assert!(wrong.redactor().unwrap_err()[0].message.contains("write it once"));
+            assert!(wrong.compile_redaction_rules().unwrap_err()[0].message.contains("write it once"));
         }
         let many = RedactionSpec { variables: vec!["A".into(); RULES_MOST + 1], ..RedactionSpec::default() };
-        assert_eq!(many.redactor().unwrap_err()[0].field, "spec.redaction.variables");
+        assert_eq!(many.compile_redaction_rules().unwrap_err()[0].field, "spec.redaction.variables");
         let long =
             RedactionSpec { variables: vec!["A".repeat(PATTERN_BYTES + 1)], ..RedactionSpec::default() };
-        assert_eq!(long.redactor().unwrap_err()[0].field, "spec.redaction.variables[0]");
+        assert_eq!(long.compile_redaction_rules().unwrap_err()[0].field, "spec.redaction.variables[0]");
     }
 }

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::values::{check_secret, unknown};
+use super::values::{check_secret, unknown_name_message};
 use super::{Bytes, Duration, HostSpec, SecretRef, SourceSpec};
 use crate::limits::PARTITIONS;
 use crate::model::fault::{ManifestFault, fault};
@@ -94,7 +94,7 @@ fn two_minutes() -> Duration {
 
 impl FromSpec {
     /// The partitions that this controller reads, of a stream that has `all` partitions.
-    pub fn partitions(&self, all: u32) -> Vec<u32> {
+    pub fn chosen_partitions(&self, all: u32) -> Vec<u32> {
         match self.partitions.as_slice() {
             [] => (0..all).collect(),
             some => some.to_vec(),
@@ -122,7 +122,7 @@ fn check_stream(place: &str, stream: &StreamSpec, host: &HostSpec, faults: &mut 
     for (index, name) in stream.carry.iter().enumerate() {
         let field = format!("{place}.carry[{index}]");
         match host.sources.iter().find(|source| source.name == *name) {
-            None => faults.push(fault(field, unknown("source", name, &sources))),
+            None => faults.push(fault(field, unknown_name_message("source", name, &sources))),
             Some(source) if source.from.is_some() => {
                 let message =
                     format!("`{name}` is not witnessed here: carry it from the controller that witnesses it");
@@ -159,7 +159,10 @@ fn check_from(
 ) {
     let names: Vec<_> = streams.iter().map(|stream| stream.name.as_str()).collect();
     let Some(stream) = streams.iter().find(|stream| stream.name == from.stream) else {
-        faults.push(fault(format!("{place}.from.stream"), unknown("stream", &from.stream, &names)));
+        faults.push(fault(
+            format!("{place}.from.stream"),
+            unknown_name_message("stream", &from.stream, &names),
+        ));
         return;
     };
     if from.take_over.as_deref() == Some("") {

@@ -4,7 +4,7 @@
 //! Opening a pipe without a writer blocks forever, reading a device may never end, and merely opening a
 //! device may have side effects. So the file is checked, opened without blocking, and checked again, because
 //! the name may lead elsewhere by then. A file system that does not answer still blocks the caller. Callers
-//! that must not block use [`within`].
+//! that must not block use [`run_within_limit`].
 
 mod own_key;
 mod sockets;
@@ -18,8 +18,8 @@ use std::path::{Path, PathBuf};
 
 pub use own_key::{KEY_BYTES, KeyOrigin, own_key};
 pub use sockets::send_at_once;
-pub use time_limit::{ANSWER, WORK, within, within_blocking};
-pub use unnamed::unnamed;
+pub use time_limit::{ANSWER, WORK, run_within_limit, within_blocking};
+pub use unnamed::open_unnamed_file;
 
 /// Opens a regular file. With `create` in the options, it creates a missing file.
 pub fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
@@ -52,16 +52,16 @@ pub fn read_from(input: impl Read, most: u64) -> io::Result<Vec<u8>> {
 
 fn read_into(mut bytes: Vec<u8>, input: impl Read, most: u64) -> io::Result<Vec<u8>> {
     input.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
-    fits(bytes.len() as u64, most)?;
+    check_file_size(bytes.len() as u64, most)?;
     Ok(bytes)
 }
 
 /// Refuses a file of this many bytes if that exceeds the limit.
-pub fn fits(bytes: u64, most: u64) -> io::Result<()> {
+pub fn check_file_size(bytes: u64, most: u64) -> io::Result<()> {
     if bytes <= most {
         return Ok(());
     }
-    let told = format!("it is larger than {}: name another file", shown(most));
+    let told = format!("it is larger than {}: name another file", byte_size_text(most));
     Err(io::Error::new(io::ErrorKind::FileTooLarge, told))
 }
 
@@ -71,7 +71,7 @@ pub fn into_text(bytes: Vec<u8>) -> io::Result<String> {
 
 /// Replaces one of our own files atomically: after a crash it has its old or its new content. `mode` applies
 /// to a new file.
-pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+pub fn replace_file_atomically(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
     let beside = PathBuf::from(beside);
@@ -100,7 +100,7 @@ pub fn is_handed_over(path: &Path) -> bool {
 }
 
 /// Opens the input of a command: a regular file, or an input that the caller passed on.
-pub fn named(path: &Path) -> io::Result<File> {
+pub fn open_command_input(path: &Path) -> io::Result<File> {
     match is_handed_over(path) {
         true => File::open(path),
         false => open(path, OpenOptions::new().read(true)),
@@ -108,7 +108,7 @@ pub fn named(path: &Path) -> io::Result<File> {
 }
 
 fn expect_file(found: &Metadata) -> io::Result<()> {
-    match kind(found.file_type()) {
+    match special_file_kind(found.file_type()) {
         None => Ok(()),
         Some(kind) => Err(io::Error::new(
             io::ErrorKind::InvalidInput,
@@ -118,7 +118,7 @@ fn expect_file(found: &Metadata) -> io::Result<()> {
 }
 
 /// The word for this type of file; `None` for a regular file.
-fn kind(found: FileType) -> Option<&'static str> {
+fn special_file_kind(found: FileType) -> Option<&'static str> {
     match () {
         () if found.is_file() => None,
         () if found.is_dir() => Some("a folder"),
@@ -128,7 +128,7 @@ fn kind(found: FileType) -> Option<&'static str> {
     }
 }
 
-fn shown(bytes: u64) -> String {
+fn byte_size_text(bytes: u64) -> String {
     match bytes {
         0..1024 => format!("{bytes} bytes"),
         1024..1_048_576 => format!("{} KiB", bytes >> 10),
@@ -161,13 +161,13 @@ mod tests {
     fn a_file_is_written_anew_as_a_whole_and_a_pipe_beside_it_is_not_waited_for() {
         let (folder, path) = folder();
         for text in ["a longer text", "short"] {
-            replace(&path, text.as_bytes(), 0o600).unwrap();
+            replace_file_atomically(&path, text.as_bytes(), 0o600).unwrap();
             assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
         }
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside it");
         let beside = folder.path().join("x.new");
         assert!(Command::new("mkfifo").arg(&beside).status().unwrap().success());
-        assert!(replace(&path, b"lost", 0o600).is_err());
+        assert!(replace_file_atomically(&path, b"lost", 0o600).is_err());
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "short");
     }
 
@@ -187,11 +187,11 @@ mod tests {
     fn a_pipe_that_a_command_is_told_to_read_is_taken_where_it_was_handed_over_and_refused_where_it_lies() {
         let (_folder, path) = folder();
         assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
-        assert!(named(&path).unwrap_err().to_string().starts_with("it is a pipe"));
+        assert!(open_command_input(&path).unwrap_err().to_string().starts_with("it is a pipe"));
         let (reader, writer) = io::pipe().unwrap();
         drop(writer);
         let handed = format!("/dev/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&reader));
-        assert_eq!(read_from(named(Path::new(&handed)).unwrap(), 1).unwrap(), b"");
+        assert_eq!(read_from(open_command_input(Path::new(&handed)).unwrap(), 1).unwrap(), b"");
     }
 
     #[test]

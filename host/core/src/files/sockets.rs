@@ -15,7 +15,7 @@ pub fn send_at_once(port: u16) {
     let Ok(open) = std::fs::read_dir("/proc/self/fd") else { return };
     let sockets = open.flatten().filter(|file| is_socket(&file.path()));
     for number in sockets.filter_map(|file| file.file_name().to_str()?.parse().ok()) {
-        let stream = borrowed(number);
+        let stream = borrow_socket(number);
         if stream.peer_addr().is_ok_and(|peer| peer.port() == port) {
             stream.set_nodelay(true).ok();
         }
@@ -27,7 +27,7 @@ fn is_socket(file: &Path) -> bool {
 }
 
 #[allow(unsafe_code)]
-fn borrowed(number: RawFd) -> ManuallyDrop<TcpStream> {
+fn borrow_socket(number: RawFd) -> ManuallyDrop<TcpStream> {
     // SAFETY: the socket is never closed here. If its owner closes it meanwhile, the calls above fail, or
     // they reach another file that got the same number. Then they read that file's peer, and set an option
     // that only makes a connection send sooner.

@@ -51,7 +51,7 @@ struct AskingGuard {
 }
 
 impl AskingGuard {
-    fn begin(place: Arc<PathLock>, turn: OwnedMutexGuard<()>) -> Self {
+    fn hold_turn(place: Arc<PathLock>, turn: OwnedMutexGuard<()>) -> Self {
         *lock(&place.since) = Some(Instant::now());
         Self { place, _turn: turn }
     }
@@ -76,30 +76,30 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Runs `work`, which accesses `path`, and waits for it at most `limit`. Only one caller accesses a path at a
 /// time. While a path has been silent for longer than the limit, other callers fail at once.
-pub async fn within<T: Send + 'static>(
+pub async fn run_within_limit<T: Send + 'static>(
     path: &Path,
     limit: Duration,
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
-    PLACES.within(path, limit, work).await
+    PLACES.run_within_limit(path, limit, work).await
 }
 
 impl PathLocks {
-    async fn within<T: Send + 'static>(
+    async fn run_within_limit<T: Send + 'static>(
         &self,
         path: &Path,
         limit: Duration,
         work: impl FnOnce() -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
-        let place = self.place(path)?;
+        let place = self.lock_of_path(path)?;
         if place.has_been_silent(limit) {
-            return Err(silent(limit));
+            return Err(silent_path_error(limit));
         }
         let asking = async {
             let turn = place.turn.clone().lock_owned().await;
-            let asking = AskingGuard::begin(place.clone(), turn);
+            let asking = AskingGuard::hold_turn(place.clone(), turn);
             let (sender, answer) = oneshot::channel();
-            begin(move || {
+            spawn_file_thread(move || {
                 // A caller that has given up takes no result. What the work made, such as a locked file, is
                 // dropped before the next caller starts.
                 let done = Some(work()).filter(|_| !sender.is_closed());
@@ -109,10 +109,10 @@ impl PathLocks {
             })?;
             answer.await.unwrap_or_else(|_| Err(broken_off()))
         };
-        tokio::time::timeout(limit, asking).await.unwrap_or_else(|_| Err(silent(limit)))
+        tokio::time::timeout(limit, asking).await.unwrap_or_else(|_| Err(silent_path_error(limit)))
     }
 
-    fn place(&self, path: &Path) -> io::Result<Arc<PathLock>> {
+    fn lock_of_path(&self, path: &Path) -> io::Result<Arc<PathLock>> {
         let mut known = lock(&self.known);
         if let Some(place) = known.get(path) {
             return Ok(place.clone());
@@ -136,19 +136,19 @@ pub fn within_blocking<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
     let (sender, answer) = mpsc::sync_channel(1);
-    begin(move || drop(sender.send(work())))?;
+    spawn_file_thread(move || drop(sender.send(work())))?;
     answer.recv_timeout(limit).unwrap_or_else(|error| match error {
-        mpsc::RecvTimeoutError::Timeout => Err(silent(limit)),
+        mpsc::RecvTimeoutError::Timeout => Err(silent_path_error(limit)),
         mpsc::RecvTimeoutError::Disconnected => Err(broken_off()),
     })
 }
 
 /// The thread ends with its work or with the process; nothing waits for it.
-fn begin(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+fn spawn_file_thread(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     thread::Builder::new().name("file".into()).spawn(work).map(drop)
 }
 
-fn silent(limit: Duration) -> io::Error {
+fn silent_path_error(limit: Duration) -> io::Error {
     let message =
         format!("it has not answered for {} s: check the network mount that holds it", limit.as_secs());
     io::Error::new(io::ErrorKind::TimedOut, message)
@@ -190,17 +190,17 @@ mod tests {
         let (_folder, path) = fifo("mount");
         let tries = Arc::new(AtomicUsize::new(0));
         for _ in 0..20 {
-            let told = within(&path, SHORT, hangs(&path, &tries)).await.unwrap_err();
+            let told = run_within_limit(&path, SHORT, hangs(&path, &tries)).await.unwrap_err();
             assert_eq!(told.kind(), io::ErrorKind::TimedOut);
             assert!(told.to_string().contains("network mount"), "{told}");
         }
         assert_eq!(tries.load(Ordering::SeqCst), 1, "nobody asks again while the first hangs");
-        assert_eq!(within(Path::new("other"), ANSWER, || Ok(7)).await.unwrap(), 7);
+        assert_eq!(run_within_limit(Path::new("other"), ANSWER, || Ok(7)).await.unwrap(), 7);
 
         // The mount is back.
         drop(OpenOptions::new().write(true).open(&path).unwrap());
         let deadline = Instant::now() + Duration::from_secs(20);
-        while within(&path, ANSWER, || Ok(())).await.is_err() {
+        while run_within_limit(&path, ANSWER, || Ok(())).await.is_err() {
             assert!(Instant::now() < deadline, "it is asked again once it has answered");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -212,10 +212,10 @@ mod tests {
         let places = PathLocks { known: Mutex::default(), silence: SHORT, left_behind: 2 };
         let tries = Arc::new(AtomicUsize::new(0));
         for name in ["a", "b", "c"] {
-            places.within(Path::new(name), SHORT, hangs(&path, &tries)).await.unwrap_err();
+            places.run_within_limit(Path::new(name), SHORT, hangs(&path, &tries)).await.unwrap_err();
         }
         assert_eq!(tries.load(Ordering::SeqCst), 2);
-        let told = places.within(Path::new("c"), SHORT, || Ok(())).await.unwrap_err().to_string();
+        let told = places.run_within_limit(Path::new("c"), SHORT, || Ok(())).await.unwrap_err().to_string();
         assert!(told.contains("2 other files do not answer"), "{told}");
     }
 
@@ -223,7 +223,7 @@ mod tests {
     async fn paths_that_nobody_asks_for_are_not_remembered() {
         let places = PathLocks { known: Mutex::default(), silence: ANSWER, left_behind: 2 };
         for n in 0..3 * PATHS {
-            places.within(Path::new(&n.to_string()), ANSWER, || Ok(())).await.unwrap();
+            places.run_within_limit(Path::new(&n.to_string()), ANSWER, || Ok(())).await.unwrap();
         }
         assert!(lock(&places.known).len() <= PATHS);
     }
@@ -233,7 +233,7 @@ mod tests {
         let busy = Arc::new(AtomicUsize::new(0));
         let ask = || {
             let busy = busy.clone();
-            within(Path::new("shared"), WORK, move || {
+            run_within_limit(Path::new("shared"), WORK, move || {
                 assert_eq!(busy.fetch_add(1, Ordering::SeqCst), 0, "one at a time");
                 thread::sleep(Duration::from_millis(1));
                 busy.fetch_sub(1, Ordering::SeqCst);
@@ -246,9 +246,10 @@ mod tests {
 
     #[tokio::test]
     async fn work_that_panics_is_an_error_and_frees_its_path() {
-        let broken: io::Result<()> = within(Path::new("panics"), WORK, || panic!("a test's own")).await;
+        let broken: io::Result<()> =
+            run_within_limit(Path::new("panics"), WORK, || panic!("a test's own")).await;
         assert!(broken.unwrap_err().to_string().contains("interrupted"));
-        within(Path::new("panics"), WORK, || Ok(())).await.unwrap();
+        run_within_limit(Path::new("panics"), WORK, || Ok(())).await.unwrap();
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const TRIES: u32 = 100;
 
 /// The file has a name for a moment. Meanwhile only its owner may open it.
-pub fn unnamed(folder: &Path) -> io::Result<File> {
+pub fn open_unnamed_file(folder: &Path) -> io::Result<File> {
     static TURN: AtomicU64 = AtomicU64::new(0);
     let mut tries = 0;
     loop {
@@ -37,13 +37,13 @@ mod tests {
         for turn in 0..20 {
             fs::write(folder.path().join(format!("unnamed.{}-{turn}.tmp", process::id())), b"left").unwrap();
         }
-        let mut file = unnamed(folder.path()).unwrap();
+        let mut file = open_unnamed_file(folder.path()).unwrap();
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 20);
         file.write_all(b"text").unwrap();
         file.seek(SeekFrom::Start(0)).unwrap();
         let mut text = String::new();
         file.read_to_string(&mut text).unwrap();
         assert_eq!(text, "text");
-        assert!(unnamed(&folder.path().join("gone")).is_err());
+        assert!(open_unnamed_file(&folder.path().join("gone")).is_err());
     }
 }

@@ -50,10 +50,10 @@ impl DocumentFacts {
     /// Reduces the document to the parts that [`Self::read`] uses, each at its original path, so that
     /// redaction hides the same values. The rest may be long and untrusted, so lists don't redact it. `None`
     /// if the document is not an object.
-    pub fn cut(document: &[u8]) -> Option<Vec<u8>> {
+    pub fn cut_to_facts(document: &[u8]) -> Option<Vec<u8>> {
         let text = std::str::from_utf8(document).ok()?;
         let (mut scanner, mut cut) = (JsonScanner::of_text(text), CutMember { text, out: Vec::new() });
-        cut.object(&mut scanner, ScanLevel::Document).and_then(|()| scanner.end()).ok()?;
+        cut.cut_object(&mut scanner, ScanLevel::Document).and_then(|()| scanner.expect_end()).ok()?;
         Some(cut.out)
     }
 }
@@ -75,8 +75,8 @@ enum MemberFilter {
 impl ScanLevel {
     /// `first` is the first byte of the value. A value of an unexpected type is kept, so that the reduced
     /// document stays unreadable.
-    fn kept(self, key: &RawString<'_>, first: u8) -> MemberFilter {
-        let is = |names: &[&str]| names.iter().any(|name| key.is(name.as_bytes()));
+    fn member_filter(self, key: &RawString<'_>, first: u8) -> MemberFilter {
+        let is = |names: &[&str]| names.iter().any(|name| key.equals_bytes(name.as_bytes()));
         match self {
             Self::Document if is(&["metadata"]) && first == b'{' => MemberFilter::Members(Self::Metadata),
             Self::Metadata if is(&["annotations"]) && first == b'{' => {
@@ -97,23 +97,25 @@ struct CutMember<'t> {
 }
 
 impl CutMember<'_> {
-    fn object(&mut self, scanner: &mut JsonScanner<'_>, within: ScanLevel) -> Result<(), ProjectError> {
+    fn cut_object(&mut self, scanner: &mut JsonScanner<'_>, within: ScanLevel) -> Result<(), ProjectError> {
         self.out.push(b'{');
         let mut before: &[u8] = b"\"";
-        scanner.members(|key, scanner| {
-            let kept = within.kept(&key, scanner.peek());
+        scanner.for_each_member(|key, scanner| {
+            let kept = within.member_filter(&key, scanner.peek_byte());
             if let MemberFilter::Nothing = kept {
-                scanner.skip()?;
+                scanner.skip_any_value()?;
                 return Ok(ScanFlow::Next);
             }
-            let (at, length, _) = key.place();
+            let (at, length, _) = key.place_in_text();
             for part in [before, &self.text.as_bytes()[at..at + length], b"\":"] {
                 self.out.extend_from_slice(part);
             }
             before = b",\"";
             match kept {
-                MemberFilter::Members(within) => self.object(scanner, within)?,
-                MemberFilter::All | MemberFilter::Nothing => self.out.extend_from_slice(scanner.value()?),
+                MemberFilter::Members(within) => self.cut_object(scanner, within)?,
+                MemberFilter::All | MemberFilter::Nothing => {
+                    self.out.extend_from_slice(scanner.take_value_bytes()?);
+                }
             }
             Ok(ScanFlow::Next)
         })?;
@@ -139,7 +141,7 @@ mod tests {
         let empty = br#"{"metadata":{"labels":null,"annotations":{"kubewitness.dev/submitter":""}}}"#;
         assert_eq!(DocumentFacts::read(empty), DocumentFacts::default());
         for document in [&b""[..], b"[1]", b"{", b"{} x", b"\xff"] {
-            assert_eq!(DocumentFacts::cut(document), None);
+            assert_eq!(DocumentFacts::cut_to_facts(document), None);
         }
     }
 
@@ -149,11 +151,11 @@ mod tests {
             kind: Some("Job".into()).filter(|_| pointer.contains("team")),
             pointer: (*pointer).to_owned(),
         }));
-        HostSpec { redaction, ..HostSpec::default() }.redactor().unwrap()
+        HostSpec { redaction, ..HostSpec::default() }.compile_redaction_rules().unwrap()
     }
 
     fn redacted(rules: &RedactionRules, document: &[u8]) -> DocumentFacts {
-        match rules.redact(document, |value| format!("{:016x}", value.len())) {
+        match rules.redact_document(document, |value| format!("{:016x}", value.len())) {
             Ok(shown) => DocumentFacts::read(shown.as_deref().unwrap_or(document)),
             Err(_) => DocumentFacts::default(),
         }
@@ -199,7 +201,7 @@ mod tests {
             if is_broken {
                 text.pop();
             }
-            let (rules, cut) = (rules(&pointers), DocumentFacts::cut(text.as_bytes()));
+            let (rules, cut) = (rules(&pointers), DocumentFacts::cut_to_facts(text.as_bytes()));
             let told = cut.map_or_else(DocumentFacts::default, |cut| redacted(&rules, &cut));
             prop_assert_eq!(told, redacted(&rules, text.as_bytes()), "{}", text);
         }
@@ -210,7 +212,7 @@ mod tests {
         let document =
             br#"{ "kind" : "Job", "spec": {"args": ["a"]}, "metadata": {"name": "x", "labels": {"a" : "b"},
             "annotations": {"note": "c", "kubewitness.dev/submitter": "ana"}, "managedFields": []}}"#;
-        let cut = String::from_utf8(DocumentFacts::cut(document).unwrap()).unwrap();
+        let cut = String::from_utf8(DocumentFacts::cut_to_facts(document).unwrap()).unwrap();
         assert_eq!(
             cut,
             r#"{"kind":"Job","metadata":{"labels":{"a" : "b"},"annotations":{"kubewitness.dev/submitter":"ana"}}}"#

@@ -101,11 +101,11 @@ impl ObjectOrder {
 
     /// Whether greater values come first. Names and phases ascend; every other order begins with the
     /// greatest.
-    pub fn descends(self) -> bool {
+    pub fn is_descending(self) -> bool {
         matches!(self.by, OrderKey::Changed | OrderKey::Created | OrderKey::Restarts) != self.turned
     }
 
-    pub fn place(self, object: &OrderFields<'_>, uid: impl FnOnce() -> String) -> OrderPosition {
+    pub fn position_of(self, object: &OrderFields<'_>, uid: impl FnOnce() -> String) -> OrderPosition {
         let text = |text: &str| text.to_owned();
         match self.by {
             OrderKey::Changed => OrderPosition { number: object.seq, ..OrderPosition::default() },
@@ -132,18 +132,18 @@ impl ObjectOrder {
 
     /// Whether one position precedes another.
     pub fn is_before(self, place: &OrderPosition, other: &OrderPosition) -> bool {
-        if self.descends() { place > other } else { place < other }
+        if self.is_descending() { place > other } else { place < other }
     }
 }
 
 impl OrderPosition {
     /// The time of a change or of an end.
-    pub fn at(seq: Seq) -> Self {
+    pub fn at_seq(seq: Seq) -> Self {
         Self { number: seq, ..Self::default() }
     }
 
     /// The position as the cursor of a page: a number, a uid, and a text with arbitrary characters.
-    pub fn cursor(&self) -> String {
+    pub fn as_page_cursor(&self) -> String {
         match (&*self.text, &*self.uid) {
             ("", "") => self.number.to_string(),
             (text, uid) => format!("{}/{uid}/{text}", self.number),
@@ -178,13 +178,13 @@ mod tests {
     #[test]
     fn a_place_comes_back_from_its_cursor_whatever_the_name_is() {
         let places = [
-            OrderPosition::at(7),
+            OrderPosition::at_seq(7),
             OrderPosition { text: "a/b c".into(), number: 0, uid: "u-1".into() },
             OrderPosition { text: "Running".into(), number: u64::MAX, uid: String::new() },
             OrderPosition { text: "a b".into(), number: 0, uid: "u-2".into() },
         ];
         for place in places {
-            assert_eq!(OrderPosition::parse(&place.cursor()), Some(place));
+            assert_eq!(OrderPosition::parse(&place.as_page_cursor()), Some(place));
         }
         assert_eq!(OrderPosition::parse("ended-7"), None);
     }
@@ -194,19 +194,19 @@ mod tests {
         let before = |order: &str, a: &OrderPosition, b: &OrderPosition| {
             ObjectOrder::parse(order).unwrap().is_before(a, b)
         };
-        assert!(before("changed", &OrderPosition::at(2), &OrderPosition::at(1)));
-        assert!(before("-created", &OrderPosition::at(1), &OrderPosition::at(2)));
+        assert!(before("changed", &OrderPosition::at_seq(2), &OrderPosition::at_seq(1)));
+        assert!(before("-created", &OrderPosition::at_seq(1), &OrderPosition::at_seq(2)));
         let named = |name: &str| OrderPosition { text: name.into(), ..OrderPosition::default() };
         assert!(before("name", &named("a"), &named("b")) && before("-name", &named("b"), &named("a")));
         let status = Status { phase: "Failed".into(), ..Status::default() };
         let of = |seq| {
             let placed = OrderFields { seq, created_s: 0, namespace: "n", name: "x", status: &status };
-            ObjectOrder { by: OrderKey::Phase, turned: false }.place(&placed, String::new)
+            ObjectOrder { by: OrderKey::Phase, turned: false }.position_of(&placed, String::new)
         };
         assert!(before("phase", &of(9), &of(8)), "within a phase the newest change comes first");
         let in_namespace = |namespace, name| {
             let placed = OrderFields { seq: 1, created_s: 0, namespace, name, status: &status };
-            ObjectOrder { by: OrderKey::Namespace, turned: false }.place(&placed, String::new)
+            ObjectOrder { by: OrderKey::Namespace, turned: false }.position_of(&placed, String::new)
         };
         let wanted = [("a", "x"), ("a", "z"), ("a-b", "y"), ("a.b", "y"), ("ab", "a")];
         let places = wanted.map(|(namespace, name)| in_namespace(namespace, name));

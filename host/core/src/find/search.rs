@@ -51,16 +51,16 @@ impl SearchText {
 
     /// Ignores values that the rules hide, in whole or in part: otherwise somebody could guess them letter by
     /// letter from the results.
-    pub fn beside(self, rules: Arc<RedactionRules>) -> Self {
+    pub fn hiding_secrets(self, rules: Arc<RedactionRules>) -> Self {
         Self { rules: Some(rules), ..self }
     }
 
     /// The pairs and triples with which signatures rule out objects. `None` if the rules may hide a text of a
     /// signature: the length of a page would then reveal it.
-    pub fn grams(&self) -> Option<SearchGrams> {
+    pub fn signature_grams(&self) -> Option<SearchGrams> {
         let may_hide = |rules: &Arc<RedactionRules>| {
             rules.hides_any(&["metadata", "labels"])
-                || rules.hides(None, &["metadata", "annotations", SUBMITTER])
+                || rules.hides_value_at(None, &["metadata", "annotations", SUBMITTER])
         };
         let grams = SearchGrams::of(&self.text);
         (!grams.is_empty() && !self.rules.as_ref().is_some_and(may_hide)).then_some(grams)
@@ -88,13 +88,13 @@ impl SearchText {
         if !self.may_be_in(document) {
             return false;
         }
-        let Some(cut) = DocumentFacts::cut(document) else { return false };
-        let about = self.fitting(DocumentFacts::read(&cut));
+        let Some(cut) = DocumentFacts::cut_to_facts(document) else { return false };
+        let about = self.retain_matching_facts(DocumentFacts::read(&cut));
         if about == DocumentFacts::default() {
             return false;
         }
         let Some(rules) = &self.rules else { return true };
-        match rules.redact(&cut, |_| String::new()) {
+        match rules.redact_document(&cut, |_| String::new()) {
             Ok(None) => true,
             Ok(Some(shown)) => {
                 let shown = DocumentFacts::read(&shown);
@@ -106,7 +106,7 @@ impl SearchText {
         }
     }
 
-    fn fitting(&self, mut about: DocumentFacts) -> DocumentFacts {
+    fn retain_matching_facts(&self, mut about: DocumentFacts) -> DocumentFacts {
         about.labels.retain(|_, it| self.is_in(it));
         about.submitter = about.submitter.filter(|name| self.is_in(name));
         about.created = None;
@@ -174,11 +174,11 @@ mod tests {
         let document =
             br#"{"metadata":{"creationTimestamp":"2026-11-20T13:45:11Z","labels":{"team":"vision"},
             "annotations":{"note":"\u0061"}}}"#;
-        let rules = Arc::new(crate::config::RedactionSpec::default().redactor().unwrap());
+        let rules = Arc::new(crate::config::RedactionSpec::default().compile_redaction_rules().unwrap());
         for text in ["zz qq", "no/such", "zz\"", "zzé", "zzqq"] {
             let search = SearchText::new(text).unwrap();
             assert!(!search.fits_document(document), "{text}");
-            assert!(!search.beside(rules.clone()).fits_document(document), "{text}");
+            assert!(!search.hiding_secrets(rules.clone()).fits_document(document), "{text}");
         }
     }
 
@@ -198,13 +198,13 @@ mod tests {
 
         let mut rules = RedactionSpec::default();
         rules.fields.push(RedactedField { kind: None, pointer: "/metadata/labels/code".into() });
-        let rules = Arc::new(rules.redactor().unwrap());
+        let rules = Arc::new(rules.compile_redaction_rules().unwrap());
         let fits = |text: &str, submitter: &str| {
             let document = format!(
                 r#"{{"kind":"Job","metadata":{{"labels":{{"team":"vision","code":"redacts"}},
                 "annotations":{{"kubewitness.dev/submitter":"{submitter}"}}}}}}"#
             );
-            SearchText::new(text).unwrap().beside(rules.clone()).fits_document(document.as_bytes())
+            SearchText::new(text).unwrap().hiding_secrets(rules.clone()).fits_document(document.as_bytes())
         };
         let hidden = "https://u:rsecret@x";
         for text in ["https://u:rse", "https://u", "https://r", "rsecret", "@x", "redact"] {
@@ -214,7 +214,7 @@ mod tests {
         assert!(
             !SearchText::new("a")
                 .unwrap()
-                .beside(rules.clone())
+                .hiding_secrets(rules.clone())
                 .fits_document(br#"{"metadata":{"labels":{"a":"a"}},"#)
         );
     }
@@ -224,16 +224,16 @@ mod tests {
     fn of_a_document_only_what_is_looked_at_is_redacted() {
         use crate::redact::computed;
 
-        let rules = Arc::new(crate::config::RedactionSpec::default().redactor().unwrap());
+        let rules = Arc::new(crate::config::RedactionSpec::default().compile_redaction_rules().unwrap());
         let arguments = "KEY=a ".repeat(10_000);
         let document = format!(r#"{{"metadata":{{"labels":{{"a":"b"}}}},"args":["-c","{arguments}"]}}"#);
-        let search = SearchText::new("b").unwrap().beside(rules.clone());
+        let search = SearchText::new("b").unwrap().hiding_secrets(rules.clone());
         let took = |work: &dyn Fn()| {
             let begun = computed();
             work();
             computed() - begun
         };
-        let whole = took(&|| drop(rules.redact(document.as_bytes(), |_| String::new()).unwrap()));
+        let whole = took(&|| drop(rules.redact_document(document.as_bytes(), |_| String::new()).unwrap()));
         let looked = took(&|| assert!(search.fits_document(document.as_bytes())));
         assert!(looked * 4 < whole, "{looked:?}, {whole:?}");
     }

@@ -58,7 +58,7 @@ impl SearchSignature {
 
 impl BitSet {
     fn add(&mut self, text: &str) {
-        grams(text, |bit| self.0[usize::from(bit / 64)] |= 1 << (bit % 64));
+        for_each_gram(text, |bit| self.0[usize::from(bit / 64)] |= 1 << (bit % 64));
     }
 
     fn may_hold(&self, grams: &SearchGrams) -> bool {
@@ -70,7 +70,7 @@ impl SearchGrams {
     /// A text of one byte has no pairs.
     pub fn of(text: &str) -> Self {
         let mut bits = Vec::new();
-        grams(text, |bit| {
+        for_each_gram(text, |bit| {
             if bits.len() < GRAMS && !bits.contains(&bit) {
                 bits.push(bit);
             }
@@ -85,13 +85,13 @@ impl SearchGrams {
 }
 
 /// The bit of each pair and triple of a text in lower-case letters.
-fn grams(text: &str, mut found: impl FnMut(u16)) {
+fn for_each_gram(text: &str, mut found: impl FnMut(u16)) {
     let (mut before, mut last) = (None, None);
     let mut next = |byte: u8| {
         if let Some(last) = last {
-            found(bit([0, last, byte]));
+            found(gram_bit([0, last, byte]));
             if let Some(before) = before {
-                found(bit([before, last, byte]));
+                found(gram_bit([before, last, byte]));
             }
         }
         (before, last) = (last, Some(byte));
@@ -103,7 +103,7 @@ fn grams(text: &str, mut found: impl FnMut(u16)) {
 }
 
 /// The highest bits of a product depend on all bits of its factor.
-fn bit([first, second, third]: [u8; 3]) -> u16 {
+fn gram_bit([first, second, third]: [u8; 3]) -> u16 {
     let gram = u32::from_le_bytes([first, second, third, 0]);
     (gram.wrapping_mul(0x9E37_79B1) >> (32 - BITS.ilog2())) as u16
 }

@@ -18,10 +18,10 @@ fn key(kind: &str, number: u64) -> String {
     format!("{NOTE}{kind}/{number:020}")
 }
 
-fn number(kind: &str, key: &str) -> Option<u64> {
+fn note_number(kind: &str, key: &str) -> Option<u64> {
     key.strip_prefix(NOTE)?.strip_prefix(kind)?.strip_prefix('/')?.parse().ok()
 }
 
-fn removal(kind: &str, number: u64) -> KvWrite {
+fn note_removal(kind: &str, number: u64) -> KvWrite {
     KvWrite { key: key(kind, number), value: None }
 }

@@ -27,10 +27,10 @@ impl IdPrint {
         let hash = id.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });
-        Self::short((hash >> 32) as u32 ^ hash as u32)
+        Self::from_short_print((hash >> 32) as u32 ^ hash as u32)
     }
 
-    pub fn short(print: u32) -> Self {
+    pub fn from_short_print(print: u32) -> Self {
         let mut bytes = [0; BYTES];
         bytes[..4].copy_from_slice(&print.to_le_bytes());
         Self(bytes)
@@ -83,7 +83,9 @@ impl Visitor<'_> for PrintVisitor {
 
     fn visit_u64<E: Error>(self, number: u64) -> Result<IdPrint, E> {
         let print = u32::try_from(number);
-        print.map(IdPrint::short).map_err(|_| E::invalid_value(Unexpected::Unsigned(number), &self))
+        print
+            .map(IdPrint::from_short_print)
+            .map_err(|_| E::invalid_value(Unexpected::Unsigned(number), &self))
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<IdPrint, E> {
@@ -105,7 +107,7 @@ mod tests {
             serde_json::to_string(&IdPrint::short_of("")).unwrap(),
             (0xcbf2_9ce4_u32 ^ 0x8422_2325).to_string()
         );
-        for print in [IdPrint::of("a"), IdPrint::short_of("a"), IdPrint::short(0)] {
+        for print in [IdPrint::of("a"), IdPrint::short_of("a"), IdPrint::from_short_print(0)] {
             let text = serde_json::to_string(&print).unwrap();
             assert_eq!(serde_json::from_str::<IdPrint>(&text).unwrap(), print);
         }

@@ -116,14 +116,19 @@ impl RequestNotes {
     /// Loads a stored note. Returns `None` if the key is not that of such a note, and `Some(false)` if it
     /// can't be read.
     pub fn read(&mut self, key: &str, value: &[u8]) -> Option<bool> {
-        let number = super::number(KIND, key)?;
+        let number = super::note_number(KIND, key)?;
         let Some(note) = RequestNote::decode(value) else { return Some(false) };
-        self.put(number, note);
+        self.put_note(number, note);
         Some(true)
     }
 
     /// `used` are the notes of requests that this call has already made.
-    pub fn decide(&self, asked: &PluginRequest, repeat: Repeat, used: &BTreeSet<u64>) -> RequestDecision {
+    pub fn decide_request(
+        &self,
+        asked: &PluginRequest,
+        repeat: Repeat,
+        used: &BTreeSet<u64>,
+    ) -> RequestDecision {
         let Some((number, note)) = self.find(asked, used) else { return RequestDecision::Send(None) };
         let is_same = note.asked.digest == asked.digest;
         let doubtful = |what: &str| {
@@ -153,33 +158,37 @@ impl RequestNotes {
     }
 
     /// Notes a request before it is sent. Returns its number, and what must be stored first.
-    pub fn intend(&mut self, asked: PluginRequest, number: Option<u64>) -> Result<(u64, KvWrite), NotesFull> {
+    pub fn note_request(
+        &mut self,
+        asked: PluginRequest,
+        number: Option<u64>,
+    ) -> Result<(u64, KvWrite), NotesFull> {
         if number.is_none() && self.notes.len() >= limits::INTENTS {
             return Err(NotesFull);
         }
         let number = number.unwrap_or(self.last + 1);
-        self.put(number, RequestNote { asked, fate: RequestFate::Sent });
+        self.put_note(number, RequestNote { asked, fate: RequestFate::Sent });
         Ok((number, self.write(number)))
     }
 
     /// Records the answer of a request, or that it was certainly not sent. Returns what to store.
-    pub fn answered(&mut self, number: u64, answer: StoredAnswer) -> KvWrite {
-        self.settle(number, RequestFate::Answered(answer))
+    pub fn note_answer(&mut self, number: u64, answer: StoredAnswer) -> KvWrite {
+        self.set_fate(number, RequestFate::Answered(answer))
     }
 
-    pub fn unsent(&mut self, number: u64) -> KvWrite {
-        self.settle(number, RequestFate::Unsent)
+    pub fn note_unsent(&mut self, number: u64) -> KvWrite {
+        self.set_fate(number, RequestFate::Unsent)
     }
 
-    fn settle(&mut self, number: u64, fate: RequestFate) -> KvWrite {
+    fn set_fate(&mut self, number: u64, fate: RequestFate) -> KvWrite {
         if let Some(note) = self.take(number) {
-            self.put(number, RequestNote { fate: self.fitting(fate), ..note });
+            self.put_note(number, RequestNote { fate: self.fit_to_bounds(fate), ..note });
         }
         self.write(number)
     }
 
     /// An answer beyond the bounds is kept without its body.
-    fn fitting(&self, fate: RequestFate) -> RequestFate {
+    fn fit_to_bounds(&self, fate: RequestFate) -> RequestFate {
         let fits = |body: &Vec<u8>| {
             body.len() <= limits::ANSWER_KEPT && self.bytes + body.len() <= limits::ANSWERS_KEPT
         };
@@ -192,7 +201,7 @@ impl RequestNotes {
     }
 
     /// Removes the notes of states that got a verdict, in the save that has the verdict.
-    pub fn finish(&mut self, seqs: &[Seq]) -> Vec<KvWrite> {
+    pub fn remove_finished_notes(&mut self, seqs: &[Seq]) -> Vec<KvWrite> {
         let numbers: BTreeSet<u64> =
             seqs.iter().filter_map(|seq| self.by_seq.get(seq)).flatten().copied().collect();
         let mut removals = Vec::new();
@@ -200,8 +209,8 @@ impl RequestNotes {
             let Some(mut note) = self.take(number) else { continue };
             note.asked.seqs.retain(|seq| !seqs.contains(seq));
             match note.asked.seqs.is_empty() {
-                true => removals.push(super::removal(KIND, number)),
-                false => self.put(number, note),
+                true => removals.push(super::note_removal(KIND, number)),
+                false => self.put_note(number, note),
             }
         }
         removals
@@ -222,7 +231,7 @@ impl RequestNotes {
     }
 
     fn remove(&mut self, numbers: Vec<u64>) -> Vec<KvWrite> {
-        let removal = |number| self.take(number).map(|_| super::removal(KIND, number));
+        let removal = |number| self.take(number).map(|_| super::note_removal(KIND, number));
         numbers.into_iter().filter_map(removal).collect()
     }
 
@@ -251,10 +260,10 @@ impl RequestNotes {
         }
     }
 
-    fn put(&mut self, number: u64, note: RequestNote) {
+    fn put_note(&mut self, number: u64, note: RequestNote) {
         self.take(number);
         self.last = self.last.max(number);
-        self.bytes += note.bytes();
+        self.bytes += note.body_bytes();
         for seq in &note.asked.seqs {
             self.by_seq.entry(*seq).or_default().insert(number);
         }
@@ -263,7 +272,7 @@ impl RequestNotes {
 
     fn take(&mut self, number: u64) -> Option<RequestNote> {
         let note = self.notes.remove(&number)?;
-        self.bytes -= note.bytes();
+        self.bytes -= note.body_bytes();
         for seq in &note.asked.seqs {
             if let Some(numbers) = self.by_seq.get_mut(seq) {
                 numbers.remove(&number);
@@ -282,7 +291,7 @@ impl RequestNotes {
 }
 
 impl RequestNote {
-    fn bytes(&self) -> usize {
+    fn body_bytes(&self) -> usize {
         match &self.fate {
             RequestFate::Answered(answer) => answer.body.as_ref().map_or(0, Vec::len),
             _ => 0,

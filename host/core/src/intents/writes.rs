@@ -47,7 +47,7 @@ impl WriteNotes {
     /// Loads a stored note. Returns `None` if the key is not that of such a note, and `Some(false)` if it
     /// can't be read.
     pub fn read(&mut self, key: &str, value: &[u8]) -> Option<bool> {
-        let number = super::number(KIND, key)?;
+        let number = super::note_number(KIND, key)?;
         let Some(note) = WriteNote::decode(value) else { return Some(false) };
         self.last = self.last.max(number);
         self.notes.insert(number, note);
@@ -56,7 +56,7 @@ impl WriteNotes {
 
     /// The note to store before the receipt of these states commits, with its number. `None` if a kill would
     /// lose nothing.
-    pub fn note(&mut self, marks: &[ReceiptKey], writes: &[KvWrite]) -> Option<(u64, KvWrite)> {
+    pub fn note_writes(&mut self, marks: &[ReceiptKey], writes: &[KvWrite]) -> Option<(u64, KvWrite)> {
         let is_repeat = self.notes.values().any(|note| note.has_one_of(marks));
         // Without a receipt, a repeat does everything again.
         if marks.is_empty() || (writes.is_empty() && !is_repeat) {
@@ -76,16 +76,16 @@ impl WriteNotes {
     }
 
     /// Removes the notes of states whose call is finished, in the save that has its writes.
-    pub fn finish(&mut self, seqs: &[Seq]) -> Vec<KvWrite> {
+    pub fn remove_finished_notes(&mut self, seqs: &[Seq]) -> Vec<KvWrite> {
         for note in self.notes.values_mut() {
             note.marks.retain(|(seq, _)| !seqs.contains(seq));
         }
         let done = self.notes.extract_if(.., |_, note| note.marks.is_empty());
-        done.map(|(number, _)| super::removal(KIND, number)).collect()
+        done.map(|(number, _)| super::note_removal(KIND, number)).collect()
     }
 
     /// Returns the writes that count, in order, once the receipts are known. The next save must contain them.
-    pub fn settle(&mut self, is_applied: impl Fn(ReceiptKey) -> bool) -> Vec<KvWrite> {
+    pub fn committed_writes(&mut self, is_applied: impl Fn(ReceiptKey) -> bool) -> Vec<KvWrite> {
         let counts = |number: &u64, note: &WriteNote| {
             note.marks.iter().all(|mark| is_applied(*mark))
                 && !self.notes.range(number + 1..).any(|(_, later)| later.has_one_of(&note.marks))
@@ -99,7 +99,7 @@ impl WriteNotes {
         let mut writes = Vec::new();
         for number in settled {
             writes.extend(self.notes.remove(&number).into_iter().flat_map(|note| note.writes));
-            self.owed.push(super::removal(KIND, number));
+            self.owed.push(super::note_removal(KIND, number));
         }
         self.owed.extend(writes.iter().cloned());
         writes
@@ -154,7 +154,7 @@ mod tests {
     }
 
     fn mark(seq: Seq, print: u32) -> ReceiptKey {
-        (seq, IdPrint::short(print))
+        (seq, IdPrint::from_short_print(print))
     }
 
     fn after_a_kill(kept: &[KvWrite]) -> WriteNotes {
@@ -169,16 +169,17 @@ mod tests {
     fn what_was_noted_counts_once_its_states_have_receipts() {
         let gone = KvWrite { key: "b".into(), value: None };
         let writes = [set("a", "1\n2"), gone, set("c", "")];
-        let (_, kept) = WriteNotes::default().note(&[mark(5, 7), (6, IdPrint::of("6"))], &writes).unwrap();
+        let (_, kept) =
+            WriteNotes::default().note_writes(&[mark(5, 7), (6, IdPrint::of("6"))], &writes).unwrap();
         let mut found = after_a_kill(std::slice::from_ref(&kept));
-        assert_eq!(found.settle(|(seq, _)| seq == 5), [], "a receipt is whole or not there");
+        assert_eq!(found.committed_writes(|(seq, _)| seq == 5), [], "a receipt is whole or not there");
         assert_eq!(
-            found.settle(|found| found == mark(5, 7) || found == (6, IdPrint::of("other"))),
+            found.committed_writes(|found| found == mark(5, 7) || found == (6, IdPrint::of("other"))),
             [],
             "of another state"
         );
-        assert_eq!(found.settle(|_| true), writes);
-        assert_eq!(found.settle(|_| true), [], "once");
+        assert_eq!(found.committed_writes(|_| true), writes);
+        assert_eq!(found.committed_writes(|_| true), [], "once");
         let owed = found.take_owed();
         assert_eq!(owed[0], KvWrite { key: kept.key, value: None });
         assert_eq!(owed[1..], writes);
@@ -187,24 +188,29 @@ mod tests {
     #[test]
     fn the_note_of_a_call_that_was_rolled_back_does_not_count_for_the_next_call() {
         let mut killed = WriteNotes::default();
-        let whole = killed.note(&[mark(5, 1), mark(6, 1)], &[set("a", "undone")]);
+        let whole = killed.note_writes(&[mark(5, 1), mark(6, 1)], &[set("a", "undone")]);
         // The batch is split, and a half writes nothing to kv.
-        let halves = [killed.note(&[mark(5, 1)], &[]), killed.note(&[mark(6, 1)], &[set("a", "done")])];
+        let halves =
+            [killed.note_writes(&[mark(5, 1)], &[]), killed.note_writes(&[mark(6, 1)], &[set("a", "done")])];
         let kept: Vec<_> = halves.into_iter().chain([whole]).flatten().map(|(_, note)| note).collect();
         assert_eq!(kept.len(), 3);
-        assert_eq!(after_a_kill(&kept).settle(|_| true), [set("a", "done")]);
+        assert_eq!(after_a_kill(&kept).committed_writes(|_| true), [set("a", "done")]);
     }
 
     #[test]
     fn nothing_is_noted_where_a_kill_loses_nothing_and_what_is_finished_is_removed() {
         let mut writes = WriteNotes::default();
-        assert_eq!(writes.note(&[mark(1, 1)], &[]), None);
-        assert_eq!(writes.note(&[], &[set("a", "1")]), None, "without a receipt all of it comes again");
-        let (number, kept) = writes.note(&[mark(1, 1), mark(2, 1)], &[set("a", "1")]).unwrap();
+        assert_eq!(writes.note_writes(&[mark(1, 1)], &[]), None);
+        assert_eq!(
+            writes.note_writes(&[], &[set("a", "1")]),
+            None,
+            "without a receipt all of it comes again"
+        );
+        let (number, kept) = writes.note_writes(&[mark(1, 1), mark(2, 1)], &[set("a", "1")]).unwrap();
         assert!(writes.is_open(number));
-        assert_eq!(writes.finish(&[1]), []);
-        assert_eq!(writes.finish(&[2, 3]), [KvWrite { key: kept.key, value: None }]);
-        assert_eq!(writes.settle(|_| true), []);
+        assert_eq!(writes.remove_finished_notes(&[1]), []);
+        assert_eq!(writes.remove_finished_notes(&[2, 3]), [KvWrite { key: kept.key, value: None }]);
+        assert_eq!(writes.committed_writes(|_| true), []);
     }
 
     #[test]
@@ -213,7 +219,7 @@ mod tests {
         assert_eq!(writes.read("kv/1", b""), None);
         assert_eq!(writes.read("\0request/00000000000000000001", b""), None);
         assert_eq!(writes.read(&super::super::key(KIND, 1), b"{}\n"), Some(false));
-        let (_, kept) = writes.note(&[mark(1, 1)], &[set("a", "12")]).unwrap();
+        let (_, kept) = writes.note_writes(&[mark(1, 1)], &[set("a", "12")]).unwrap();
         let value = kept.value.unwrap();
         assert_eq!(writes.read(&kept.key, &value[..value.len() - 1]), Some(false));
     }

@@ -20,38 +20,38 @@ pub struct TokenBucket {
 impl TokenBucket {
     pub fn new(rate: RateSpec) -> Self {
         let interval = Duration::from_secs(1) / rate.per_second.max(1);
-        let depth = interval * rate.burst().max(1);
+        let depth = interval * rate.burst_or_default().max(1);
         Self { interval, depth, spent_until: Duration::ZERO }
     }
 
     /// Never gives more than the quota, whatever moment its time begins at: half of it may come at once, and the other
     /// half comes evenly.
-    pub fn within(quota: RateQuota) -> Self {
+    pub fn within_quota(quota: RateQuota) -> Self {
         let burst = (quota.most / 2).max(1);
         let interval = quota.within / quota.most.saturating_sub(burst).max(1);
         Self { interval, depth: interval * burst, spent_until: Duration::ZERO }
     }
 
-    pub fn available(&self, now: Duration) -> usize {
+    pub fn available_tokens(&self, now: Duration) -> usize {
         let left = self.depth.saturating_sub(self.spent_until.saturating_sub(now));
         usize::try_from(left.as_nanos() / self.interval.as_nanos().max(1)).unwrap_or(usize::MAX)
     }
 
     /// When the bucket holds this many tokens, or when it is full if it never holds so many.
-    pub fn due(&self, tokens: u32) -> Duration {
+    pub fn due_at(&self, tokens: u32) -> Duration {
         (self.spent_until + (self.interval * tokens).min(self.depth)).saturating_sub(self.depth)
     }
 
-    pub fn spend(&mut self, tokens: usize, now: Duration) {
+    pub fn spend_tokens(&mut self, tokens: usize, now: Duration) {
         let tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
         self.spent_until = self.spent_until.max(now) + self.interval * tokens;
     }
 
     /// Takes a token, or returns the time until there is one.
     pub fn take(&mut self, now: Duration) -> Result<(), Duration> {
-        match self.due(1).saturating_sub(now) {
+        match self.due_at(1).saturating_sub(now) {
             Duration::ZERO => {
-                self.spend(1, now);
+                self.spend_tokens(1, now);
                 Ok(())
             }
             wait => Err(wait),
@@ -60,22 +60,23 @@ impl TokenBucket {
 
     /// Takes a token of each, or returns the time until each has one.
     pub fn take_all(buckets: &mut [Self], now: Duration) -> Result<(), Duration> {
-        let wait = buckets.iter().map(|bucket| bucket.due(1).saturating_sub(now)).max().unwrap_or_default();
+        let wait =
+            buckets.iter().map(|bucket| bucket.due_at(1).saturating_sub(now)).max().unwrap_or_default();
         if wait > Duration::ZERO {
             return Err(wait);
         }
-        buckets.iter_mut().for_each(|bucket| bucket.spend(1, now));
+        buckets.iter_mut().for_each(|bucket| bucket.spend_tokens(1, now));
         Ok(())
     }
 
     /// Takes the next free token and returns the time until the caller may use it. If that is longer than
     /// `longest`, it takes no token and returns `longest`.
-    pub fn reserve(&mut self, now: Duration, longest: Duration) -> Duration {
-        let wait = self.due(1).saturating_sub(now);
+    pub fn reserve_token(&mut self, now: Duration, longest: Duration) -> Duration {
+        let wait = self.due_at(1).saturating_sub(now);
         if wait > longest {
             return longest;
         }
-        self.spend(1, now);
+        self.spend_tokens(1, now);
         wait
     }
 }
@@ -97,10 +98,10 @@ mod tests {
     #[test]
     fn a_full_bucket_gives_its_burst_and_then_one_token_at_a_time() {
         let mut bucket = bucket(10, 3);
-        assert_eq!(bucket.available(ms(0)), 3);
-        bucket.spend(3, ms(0));
-        assert_eq!((bucket.available(ms(99)), bucket.available(ms(100))), (0, 1));
-        assert_eq!((bucket.due(1), bucket.due(2), bucket.due(9)), (ms(100), ms(200), ms(300)));
+        assert_eq!(bucket.available_tokens(ms(0)), 3);
+        bucket.spend_tokens(3, ms(0));
+        assert_eq!((bucket.available_tokens(ms(99)), bucket.available_tokens(ms(100))), (0, 1));
+        assert_eq!((bucket.due_at(1), bucket.due_at(2), bucket.due_at(9)), (ms(100), ms(200), ms(300)));
     }
 
     #[test]
@@ -116,9 +117,9 @@ mod tests {
     fn a_reservation_waits_its_turn_and_never_longer_than_it_may() {
         let mut bucket = bucket(10, 1);
         let waits = [0, 100, 200, 250, 250].map(ms);
-        assert_eq!([0; 5].map(|now| bucket.reserve(ms(now), ms(250))), waits);
+        assert_eq!([0; 5].map(|now| bucket.reserve_token(ms(now), ms(250))), waits);
         assert_eq!(
-            bucket.reserve(ms(200), ms(250)),
+            bucket.reserve_token(ms(200), ms(250)),
             ms(100),
             "those that took none did not lengthen the line"
         );
@@ -137,7 +138,7 @@ mod tests {
         fn a_quota_is_kept_in_any_stretch_of_its_time(
             most in 1u32..120, pauses in proptest::collection::vec(0u64..3_000, 1..400),
         ) {
-            let mut bucket = TokenBucket::within(RateQuota { most, within: ms(60_000) });
+            let mut bucket = TokenBucket::within_quota(RateQuota { most, within: ms(60_000) });
             let (mut now, mut given) = (0, Vec::new());
             for pause in pauses {
                 now += pause;
@@ -165,9 +166,9 @@ mod tests {
                 now += pass;
                 level = (level + u128::from(pass) * 1_000_000).min(full);
                 let there = usize::try_from(level / interval).unwrap();
-                prop_assert_eq!(bucket.available(ms(now)), there);
+                prop_assert_eq!(bucket.available_tokens(ms(now)), there);
                 let spent = wanted.min(there);
-                bucket.spend(spent, ms(now));
+                bucket.spend_tokens(spent, ms(now));
                 level -= spent as u128 * interval;
             }
         }

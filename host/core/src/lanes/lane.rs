@@ -90,7 +90,7 @@ impl LaneSlot {
         }
     }
 
-    pub fn tried(&mut self, tried: Try) {
+    pub fn push_try(&mut self, tried: Try) {
         if self.tries.len() >= limits::TRIES_KEPT {
             self.tries.remove(0);
         }
@@ -98,7 +98,7 @@ impl LaneSlot {
     }
 
     /// The number of tries, also before the state was parked.
-    pub fn attempts(&self) -> u32 {
+    pub fn count_attempts(&self) -> u32 {
         let before = if let SlotOrigin::Letter(prior) = self.origin { prior.attempts } else { 0 };
         before + self.failed.map_or(0, |failed| failed.tries)
     }
@@ -122,7 +122,7 @@ impl LatestKey {
         (state.change != Change::Gap).then(|| Self { object: hasher.finish(), gives_way })
     }
 
-    pub fn gives_way_to(self, newer: Self) -> bool {
+    pub fn is_superseded_by(self, newer: Self) -> bool {
         self.gives_way && self.object == newer.object
     }
 }
@@ -161,12 +161,12 @@ impl Lane {
         }
     }
 
-    pub fn index(&self, seq: Seq) -> Option<usize> {
+    pub fn index_of(&self, seq: Seq) -> Option<usize> {
         self.queue.binary_search_by_key(&seq, |slot| slot.seq).ok()
     }
 
     pub fn get_mut(&mut self, seq: Seq) -> Option<&mut LaneSlot> {
-        let index = self.index(seq)?;
+        let index = self.index_of(seq)?;
         self.queue.get_mut(index)
     }
 
@@ -177,13 +177,13 @@ impl Lane {
     }
 
     pub fn remove(&mut self, seq: Seq) -> Option<LaneSlot> {
-        let slot = self.index(seq).and_then(|index| self.queue.remove(index))?;
+        let slot = self.index_of(seq).and_then(|index| self.queue.remove(index))?;
         self.loaded -= usize::from(slot.state.is_some());
         Some(slot)
     }
 
     /// The positions to read again, in order.
-    pub fn unloaded(&self, limit: usize) -> impl Iterator<Item = Seq> + '_ {
+    pub fn unloaded_positions(&self, limit: usize) -> impl Iterator<Item = Seq> + '_ {
         self.queue.iter().filter(|slot| slot.state.is_none()).map(|slot| slot.seq).take(limit)
     }
 }

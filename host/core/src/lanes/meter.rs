@@ -23,7 +23,7 @@ pub struct Histogram {
 
 impl Histogram {
     /// The upper bounds in seconds, each with the number of values up to it.
-    pub fn cumulative(&self) -> impl Iterator<Item = (f64, u64)> + '_ {
+    pub fn cumulative_counts(&self) -> impl Iterator<Item = (f64, u64)> + '_ {
         (0..BOUNDS).scan(0, |total, bound| {
             *total += self.counts[bound];
             Some((10f64.powi(bound as i32 - 8), *total))
@@ -34,7 +34,7 @@ impl Histogram {
         self.counts.iter().sum()
     }
 
-    pub(super) fn observe(&mut self, time: Duration) {
+    pub(super) fn observe_time(&mut self, time: Duration) {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.counts[NANOS.partition_point(|bound| *bound < nanos)] += 1;
         self.sum += time;
@@ -61,12 +61,12 @@ pub struct QueueStats {
 
 impl QueueStats {
     /// The time that the states in flight have taken so far, summed.
-    pub fn unfinished(&self, now: Duration) -> Duration {
+    pub fn unfinished_time(&self, now: Duration) -> Duration {
         let flights = u32::try_from(self.in_flight).unwrap_or(u32::MAX);
         now.saturating_mul(flights).saturating_sub(self.since_sum)
     }
 
-    pub fn longest(&self, now: Duration) -> Duration {
+    pub fn longest_time(&self, now: Duration) -> Duration {
         self.since_first.map_or(Duration::ZERO, |since| now.saturating_sub(since))
     }
 }
@@ -87,12 +87,12 @@ mod tests {
     fn a_time_lies_in_the_first_bound_that_it_does_not_exceed() {
         let mut histogram = Histogram::default();
         for nanos in [0, 10, 11, 1_000_000_000, u64::MAX] {
-            histogram.observe(Duration::from_nanos(nanos));
+            histogram.observe_time(Duration::from_nanos(nanos));
         }
         let mut counts = [0; BOUNDS + 1];
         (counts[0], counts[1], counts[8], counts[BOUNDS]) = (2, 1, 1, 1);
         assert_eq!(histogram.counts, counts);
-        let cumulative: Vec<_> = histogram.cumulative().collect();
+        let cumulative: Vec<_> = histogram.cumulative_counts().collect();
         assert_eq!((cumulative[0].1, cumulative[1].1, cumulative[8], histogram.count()), (2, 3, (1.0, 4), 5));
     }
 
@@ -105,7 +105,10 @@ mod tests {
             since_first: Some(seconds(3)),
             ..QueueStats::default()
         };
-        assert_eq!((stats.unfinished(seconds(10)), stats.longest(seconds(10))), (seconds(13), seconds(7)));
-        assert_eq!(QueueStats::default().longest(seconds(10)), Duration::ZERO);
+        assert_eq!(
+            (stats.unfinished_time(seconds(10)), stats.longest_time(seconds(10))),
+            (seconds(13), seconds(7))
+        );
+        assert_eq!(QueueStats::default().longest_time(seconds(10)), Duration::ZERO);
     }
 }

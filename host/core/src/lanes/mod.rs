@@ -16,9 +16,9 @@
 //! each round, and so does a namespace with a hundred thousand lanes.
 //!
 //! **A window of the journal.** The lanes hold at most `window` states, and each namespace has a share of
-//! them ([`shares`]). A lane that is deeper than `depth` keeps only positions, at most `deferred` over all lanes. Their states are read again ([`Lanes::wanted`], [`Lanes::fill`]) when
+//! them ([`shares`]). A lane that is deeper than `depth` keeps only positions, at most `deferred` over all lanes. Their states are read again ([`Lanes::wanted_positions`], [`Lanes::fill_wanted`]) when
 //! their turn comes. States beyond a namespace's share are left in the journal as runs of positions. The
-//! lanes go back for them ([`Lanes::next_behind`], [`Lanes::catch_up`]) while reading goes on for the other
+//! lanes go back for them ([`Lanes::next_behind`], [`Lanes::take_in_deferred`]) while reading goes on for the other
 //! namespaces. So no busy object, blocked object or busy namespace fills the window for the others, however
 //! far behind it is.
 //!
@@ -52,7 +52,7 @@ use meter::LaneMeter;
 pub use meter::{BOUNDS, Histogram, QueueStats};
 pub use options::{ClockReading, LaneOptions};
 use positions::PositionTracker;
-pub use positions::holes;
+pub use positions::unfinished_ranges;
 use resync::ResyncState;
 pub use take_in::CatchUpRange;
 use turns::debts::OwedStates;
@@ -178,7 +178,7 @@ pub struct Lanes {
 
 impl Lanes {
     /// Goes on from a saved progress. Reading begins at its cursor and skips what it calls finished above
-    /// that. The caller then adds its dead letters with [`park`](Self::park) and [`replay`](Self::replay),
+    /// that. The caller then adds its dead letters with [`add_parked`](Self::add_parked) and [`replay_letter`](Self::replay_letter),
     /// and the unread states with [`count`](Self::count).
     pub fn new(options: LaneOptions, progress: &PluginProgress) -> Self {
         let positions = PositionTracker::new(progress);
@@ -188,7 +188,7 @@ impl Lanes {
             delayed: BTreeSet::new(),
             hungry: BTreeSet::new(),
             flying: InFlight::default(),
-            counted: positions.through(),
+            counted: positions.last_read(),
             positions,
             shares: WindowShares::new(options.window, options.deferred),
             pasts: Vec::new(),
@@ -216,7 +216,7 @@ impl Lanes {
     }
 
     /// Puts a lane where its head belongs. Call it after every change to the lane.
-    fn place(&mut self, key: LaneKey, first: bool) {
+    fn place_lane(&mut self, key: LaneKey, first: bool) {
         self.list_debt(key);
         let Some(lane) = self.lanes.get_mut(&key) else { return };
         let head = lane.head();
@@ -263,8 +263,8 @@ impl Lanes {
     }
 
     /// The last position that was read.
-    pub fn through(&self) -> Seq {
-        self.positions.through()
+    pub fn last_read(&self) -> Seq {
+        self.positions.last_read()
     }
 
     pub fn oldest_unfinished_ms(&self) -> Option<u64> {
@@ -272,11 +272,11 @@ impl Lanes {
         self.positions.oldest_ms().into_iter().chain(owed).min()
     }
 
-    pub fn plugin(&self) -> &str {
+    pub fn plugin_name(&self) -> &str {
         &self.options.plugin
     }
 
-    pub fn stats(&self) -> LaneStats {
+    pub fn lane_stats(&self) -> LaneStats {
         LaneStats {
             delivered: self.delivered,
             filtered: self.filtered,
@@ -295,8 +295,8 @@ impl Lanes {
     }
 
     /// The queue's figures, as a client-go work queue reports them.
-    pub fn queue(&self) -> QueueStats {
-        let stats = self.stats();
+    pub fn queue_stats(&self) -> QueueStats {
+        let stats = self.lane_stats();
         QueueStats {
             depth: stats.waiting.saturating_sub(stats.in_flight),
             adds: self.meter.adds,
@@ -310,10 +310,10 @@ impl Lanes {
     }
 
     /// The progress to save. The caller knows where the subscription starts.
-    pub fn progress(&self) -> PluginProgress {
+    pub fn progress_to_save(&self) -> PluginProgress {
         PluginProgress {
             cursor: self.positions.cursor(),
-            above: self.positions.above(),
+            above: self.positions.finished_above_cursor(),
             delivered: self.delivered,
             filtered: self.filtered,
             superseded: self.superseded,
@@ -322,7 +322,7 @@ impl Lanes {
         }
     }
 
-    /// The letters since the last call. The caller saves them together with [`progress`](Self::progress), and
+    /// The letters since the last call. The caller saves them together with [`progress_to_save`](Self::progress_to_save), and
     /// then calls [`letters_saved`](Self::letters_saved) and [`owed_saved`](Self::owed_saved) with them.
     pub fn take_letters(&mut self) -> LetterChanges {
         std::mem::take(&mut self.letters)

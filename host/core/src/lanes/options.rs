@@ -51,7 +51,7 @@ impl LaneOptions {
     }
 
     /// The pause after this many failed tries.
-    pub(super) fn pause(&self, tries: u32) -> Duration {
+    pub(super) fn pause_after_tries(&self, tries: u32) -> Duration {
         let factor = 1u32.checked_shl(tries.saturating_sub(1)).unwrap_or(u32::MAX);
         self.backoff.saturating_mul(factor).min(self.max_backoff)
     }

@@ -61,7 +61,7 @@ impl Lane {
 
 impl Lanes {
     /// Whether the next state of this lane becomes a row.
-    pub(super) fn owes(&self, key: LaneKey, seq: Seq) -> bool {
+    pub(super) fn becomes_owed_row(&self, key: LaneKey, seq: Seq) -> bool {
         let holds = self.options.on_dead_letter == OnDeadLetter::Hold;
         self.lanes.get(&key).is_some_and(|lane| {
             lane.debt.rows > 0 || lane.is_put_aside() || (holds && lane.is_held_before(seq))
@@ -69,14 +69,14 @@ impl Lanes {
     }
 
     /// Makes a row of a state that was just read.
-    pub(super) fn owe(&mut self, key: LaneKey, seq: Seq, observed_ms: u64) {
+    pub(super) fn make_owed_row(&mut self, key: LaneKey, seq: Seq, observed_ms: u64) {
         self.owe_all(key);
         self.positions.close(seq);
         self.note_owed(key, seq);
         let lane = self.lanes.entry(key).or_default();
         lane.debt.add(seq, observed_ms);
         lane.debt.unsaved += 1;
-        self.place(key, false);
+        self.place_lane(key, false);
     }
 
     fn note_owed(&mut self, key: LaneKey, seq: Seq) {
@@ -109,7 +109,7 @@ impl Lanes {
             self.forget_slot(key, &slot);
             match slot.origin {
                 SlotOrigin::Journal => {
-                    self.positions.finish(slot.seq);
+                    self.positions.finish_position(slot.seq);
                     self.note_owed(key, slot.seq);
                 }
                 _ => drop(self.debts.recalled.remove(&slot.seq)),
@@ -134,9 +134,9 @@ impl Lanes {
                 if let Some(lane) = self.lanes.get_mut(&key) {
                     lane.loaded -= 1;
                 }
-                self.shares.unload(key.namespace, 1);
+                self.shares.unload_states(key.namespace, 1);
             }
-            None => self.shares.recall(key.namespace, 1),
+            None => self.shares.recall_positions(key.namespace, 1),
         }
         self.retrying -= u64::from(slot.failed.is_some());
     }
@@ -155,7 +155,7 @@ impl Lanes {
             })
             .collect();
         for seq in rows {
-            self.positions.finish(seq);
+            self.positions.finish_position(seq);
             self.note_owed(key, seq);
             if self.flying.contains(seq) {
                 self.debts.recalled.insert(seq);
@@ -165,10 +165,10 @@ impl Lanes {
 
     /// Adds a row from before the start, after the letters that hold lanes. Rows come in order.
     pub fn owe_again(&mut self, state: &State) {
-        let key = state.lane();
+        let key = state.lane_key();
         self.debts.states += 1;
         self.lanes.entry(key).or_default().debt.add(state.seq, state.observed_ms);
-        self.place(key, false);
+        self.place_lane(key, false);
     }
 
     /// Notes that these rows are durable, and that the journal has those no more.
@@ -189,7 +189,7 @@ impl Lanes {
             {
                 debt.unsaved = debt.unsaved.saturating_sub(1);
             }
-            self.place(key, false);
+            self.place_lane(key, false);
         }
     }
 
@@ -211,7 +211,7 @@ impl Lanes {
 
     /// The position from which rows are read again, if a lane that moves has room for them.
     pub fn next_owed(&self) -> Option<Seq> {
-        self.debts.returning.first_where(|namespace| self.shares.fits(namespace))
+        self.debts.returning.first_where(|namespace| self.shares.fits_one_more(namespace))
     }
 
     /// Lists the lane where its rows are looked for. Called after every change to the lane.
@@ -251,7 +251,7 @@ impl Lanes {
         }
         let mut stopped = HashSet::new();
         for (state, fit) in states {
-            let (seq, key) = (state.seq, state.lane());
+            let (seq, key) = (state.seq, state.lane_key());
             let Some(lane) = self.lanes.get(&key) else { continue };
             // Rows of this lane that lie before the answer come first.
             let is_next = lane.debt.rows > 0 && (from..=seq).contains(&lane.debt.next);
@@ -259,7 +259,7 @@ impl Lanes {
                 continue;
             }
             let is_still = lane.is_put_aside() || lane.is_held_before(state.seq);
-            let is_full = lane.queue.len() >= self.options.depth || !self.shares.fits(key.namespace);
+            let is_full = lane.queue.len() >= self.options.depth || !self.shares.fits_one_more(key.namespace);
             match is_still || is_full {
                 true => drop(stopped.insert(key)),
                 false => self.return_one(key, state, fit, now),
@@ -285,7 +285,7 @@ impl Lanes {
                     debt.rows = debt.unsaved;
                 }
             }
-            self.place(key, false);
+            self.place_lane(key, false);
         }
         self.debts.states -= missing;
         missing
@@ -304,19 +304,19 @@ impl Lanes {
             self.debts.states -= 1;
             self.debts.unsaved.remove(&seq);
             self.note_finished_row(seq);
-            return self.place(key, false);
+            return self.place_lane(key, false);
         }
-        self.supersede(key);
+        self.drop_waiting_resync(key);
         let latest = if fit == SubscriptionFit::Latest { LatestKey::of(&state) } else { None };
         if let Some(newer) = latest {
-            self.replace(key, newer);
+            self.replace_waiting(key, newer);
         }
         self.shares.load(key.namespace, 1);
         self.debts.recalled.insert(seq);
         let slot = LaneSlot { latest, ..LaneSlot::new(seq, Some(state), SlotOrigin::Owed, now) };
         self.lanes.entry(key).or_default().insert(slot);
         self.meter.adds += 1;
-        self.place(key, false);
+        self.place_lane(key, false);
     }
 
     /// A position from which on receipts are needed, however far the cursor is: there may lie a state that was applied

@@ -46,7 +46,7 @@ impl DeferredRuns {
     }
 
     /// Notes that something was taken in here.
-    fn cut(&mut self) {
+    fn end_current_run(&mut self) {
         self.goes_on = None;
     }
 
@@ -62,12 +62,12 @@ impl DeferredRuns {
         self.runs.range(seq..).next().map(|(from, _)| *from)
     }
 
-    fn first(&self) -> Option<(Seq, u64)> {
+    fn first_position(&self) -> Option<(Seq, u64)> {
         self.runs.first_key_value().map(|(from, (_, observed_ms))| (*from, *observed_ms))
     }
 
     /// Removes what lies between two positions.
-    fn lift(&mut self, from: Seq, end: Seq) -> DeferredRuns {
+    fn remove_between(&mut self, from: Seq, end: Seq) -> DeferredRuns {
         let mut lifted = DeferredRuns::default();
         let before = self.runs.range(..from).next_back().filter(|(_, (to, _))| *to >= from);
         let first = before.map_or(from, |(first, _)| *first);
@@ -98,16 +98,16 @@ impl DeferredStretch {
         self.was.contains(seq)
     }
 
-    pub fn stay(&mut self, seq: Seq, observed_ms: u64) {
+    pub fn keep_deferred(&mut self, seq: Seq, observed_ms: u64) {
         self.stays.add(seq, seq, observed_ms);
     }
 
-    pub fn cut(&mut self) {
-        self.stays.cut();
+    pub fn end_current_run(&mut self) {
+        self.stays.end_current_run();
     }
 
     /// The number of runs that stay so far.
-    pub fn runs(&self) -> usize {
+    pub fn count_kept_runs(&self) -> usize {
         self.stays.runs.len()
     }
 }
@@ -117,18 +117,18 @@ impl PositionTracker {
     pub fn new(progress: &PluginProgress) -> Self {
         let ahead = progress.above.iter().copied().collect();
         let mut positions = Self { through: progress.cursor, ahead, ..Self::default() };
-        positions.advance(progress.cursor);
+        positions.advance_to(progress.cursor);
         positions
     }
 
-    pub fn through(&self) -> Seq {
+    pub fn last_read(&self) -> Seq {
         self.through
     }
 
-    fn advance(&mut self, seq: Seq) {
+    fn advance_to(&mut self, seq: Seq) {
         self.through = self.through.max(seq);
         while let Some((_, to)) = self.ahead.front().copied().filter(|(from, _)| *from <= self.through + 1) {
-            self.left.cut();
+            self.left.end_current_run();
             self.through = self.through.max(to);
             self.ahead.pop_front();
         }
@@ -136,24 +136,24 @@ impl PositionTracker {
 
     /// Notes that every position up to here is finished, open or left.
     pub fn read_through(&mut self, seq: Seq) {
-        self.advance(seq);
+        self.advance_to(seq);
     }
 
     pub fn open(&mut self, seq: Seq, open: OpenPosition) {
-        self.cut(seq);
-        self.advance(seq);
+        self.end_run_before(seq);
+        self.advance_to(seq);
         self.open.insert(seq, open);
     }
 
     /// Notes a position that was finished when it was read.
     pub fn close(&mut self, seq: Seq) {
-        self.cut(seq);
-        self.advance(seq);
+        self.end_run_before(seq);
+        self.advance_to(seq);
     }
 
-    fn cut(&mut self, seq: Seq) {
+    fn end_run_before(&mut self, seq: Seq) {
         if seq > self.through {
-            self.left.cut();
+            self.left.end_current_run();
         }
     }
 
@@ -164,13 +164,13 @@ impl PositionTracker {
     }
 
     /// Reads past these positions, which come next.
-    pub fn leave(&mut self, from: Seq, to: Seq, observed_ms: u64) {
+    pub fn defer_positions(&mut self, from: Seq, to: Seq, observed_ms: u64) {
         let mut from = from.max(self.through + 1);
         while let Some((first, last)) = self.ahead.front().copied().filter(|(first, _)| *first <= to) {
             if from < first {
                 self.left.add(from, first - 1, observed_ms);
             }
-            self.left.cut();
+            self.left.end_current_run();
             self.ahead.pop_front();
             self.through = self.through.max(last);
             from = last + 1;
@@ -178,7 +178,7 @@ impl PositionTracker {
         if from <= to {
             self.left.add(from, to, observed_ms);
         }
-        self.advance(to);
+        self.advance_to(to);
     }
 
     pub fn is_left(&self, seq: Seq) -> bool {
@@ -191,7 +191,7 @@ impl PositionTracker {
     }
 
     pub fn first_left(&self) -> Option<Seq> {
-        self.left.first().map(|(seq, _)| seq)
+        self.left.first_position().map(|(seq, _)| seq)
     }
 
     /// Whether everything below the reading position was taken in, and nothing above it.
@@ -200,17 +200,17 @@ impl PositionTracker {
     }
 
     /// The number of runs that were read past.
-    pub fn runs(&self) -> usize {
+    pub fn count_deferred_runs(&self) -> usize {
         self.left.runs.len()
     }
 
     /// Begins to go through a stretch of deferred positions. Positions that no call keeps are deferred no
     /// longer.
-    pub fn lift(&mut self, from: Seq, end: Seq) -> DeferredStretch {
-        DeferredStretch { was: self.left.lift(from, end), stays: DeferredRuns::default() }
+    pub fn begin_stretch(&mut self, from: Seq, end: Seq) -> DeferredStretch {
+        DeferredStretch { was: self.left.remove_between(from, end), stays: DeferredRuns::default() }
     }
 
-    pub fn put_back(&mut self, stretch: DeferredStretch) {
+    pub fn end_stretch(&mut self, stretch: DeferredStretch) {
         self.left.runs.extend(stretch.stays.runs);
     }
 
@@ -218,7 +218,7 @@ impl PositionTracker {
         self.open.get(&seq).copied()
     }
 
-    pub fn finish(&mut self, seq: Seq) {
+    pub fn finish_position(&mut self, seq: Seq) {
         self.open.remove(&seq);
     }
 
@@ -229,7 +229,7 @@ impl PositionTracker {
     /// When the oldest unfinished position was observed.
     pub fn oldest_ms(&self) -> Option<u64> {
         let open = self.open.first_key_value().map(|(seq, open)| (*seq, open.observed_ms));
-        open.into_iter().chain(self.left.first()).min().map(|(_, observed_ms)| observed_ms)
+        open.into_iter().chain(self.left.first_position()).min().map(|(_, observed_ms)| observed_ms)
     }
 
     pub fn cursor(&self) -> Seq {
@@ -238,7 +238,7 @@ impl PositionTracker {
     }
 
     /// The finished ranges above the cursor.
-    pub fn above(&self) -> Vec<(Seq, Seq)> {
+    pub fn finished_above_cursor(&self) -> Vec<(Seq, Seq)> {
         let mut open = self.open.keys().map(|seq| (*seq, *seq)).peekable();
         let mut left = self.left.runs.iter().map(|(from, (to, _))| (*from, *to)).peekable();
         let mut ranges = Vec::new();
@@ -264,7 +264,7 @@ impl PositionTracker {
 }
 
 /// The unfinished positions up to `newest`, as ranges `(after, through]`.
-pub fn holes(progress: &PluginProgress, newest: Seq) -> impl Iterator<Item = (Seq, Seq)> + '_ {
+pub fn unfinished_ranges(progress: &PluginProgress, newest: Seq) -> impl Iterator<Item = (Seq, Seq)> + '_ {
     let starts = std::iter::once(progress.cursor).chain(progress.above.iter().map(|&(_, last)| last));
     let ends = progress.above.iter().map(|&(first, _)| first - 1).chain([newest]);
     starts.zip(ends).filter(|(after, through)| after < through)
@@ -285,19 +285,22 @@ mod tests {
     #[test]
     fn what_was_left_is_not_finished_until_it_is_gone_through() {
         let mut positions = PositionTracker::default();
-        positions.leave(1, 3, 10);
+        positions.defer_positions(1, 3, 10);
         positions.open(4, open());
-        positions.leave(5, 5, 50);
+        positions.defer_positions(5, 5, 50);
         positions.read_through(6);
-        positions.leave(7, 9, 70);
-        assert_eq!((positions.cursor(), positions.above(), positions.runs()), (0, vec![], 2));
-        positions.finish(4);
-        assert_eq!(positions.above(), [(4, 4)]);
-        let mut stretch = positions.lift(2, 6);
+        positions.defer_positions(7, 9, 70);
+        assert_eq!(
+            (positions.cursor(), positions.finished_above_cursor(), positions.count_deferred_runs()),
+            (0, vec![], 2)
+        );
+        positions.finish_position(4);
+        assert_eq!(positions.finished_above_cursor(), [(4, 4)]);
+        let mut stretch = positions.begin_stretch(2, 6);
         assert!(stretch.contains(2) && stretch.contains(6) && !stretch.contains(1) && !stretch.contains(4));
-        stretch.stay(5, 50);
-        positions.put_back(stretch);
-        assert_eq!((positions.cursor(), positions.above()), (0, vec![(2, 4), (6, 6)]));
+        stretch.keep_deferred(5, 50);
+        positions.end_stretch(stretch);
+        assert_eq!((positions.cursor(), positions.finished_above_cursor()), (0, vec![(2, 4), (6, 6)]));
         assert!(
             positions.is_left(1) && positions.is_left(5) && positions.is_left(8) && !positions.is_left(3)
         );
@@ -308,12 +311,12 @@ mod tests {
         let progress =
             PluginProgress { cursor: 2, above: vec![(3, 4), (7, 8), (10, 12)], ..PluginProgress::default() };
         let mut positions = PositionTracker::new(&progress);
-        assert_eq!(positions.through(), 4);
+        assert_eq!(positions.last_read(), 4);
         assert!(positions.is_ahead(8) && !positions.is_ahead(9));
-        positions.leave(5, 11, 0);
-        assert_eq!((positions.through(), positions.cursor()), (12, 4));
-        assert_eq!(positions.above(), [(7, 8), (10, 12)]);
-        let ranges: Vec<_> = holes(&progress, 20).collect();
+        positions.defer_positions(5, 11, 0);
+        assert_eq!((positions.last_read(), positions.cursor()), (12, 4));
+        assert_eq!(positions.finished_above_cursor(), [(7, 8), (10, 12)]);
+        let ranges: Vec<_> = unfinished_ranges(&progress, 20).collect();
         assert_eq!(ranges, [(4, 6), (8, 9), (12, 20)]);
     }
 
@@ -327,11 +330,11 @@ mod tests {
             let mut model: BTreeMap<Seq, bool> = BTreeMap::new();
             let mut foreign: BTreeSet<Seq> = BTreeSet::new();
             for (step, count, pick) in steps {
-                let next = positions.through() + 1;
+                let next = positions.last_read() + 1;
                 let any_open = model.iter().filter(|(_, left)| !**left).map(|(seq, _)| *seq).nth(pick as usize % 7);
                 match step {
                     0 => {
-                        positions.leave(next, next + count, 0);
+                        positions.defer_positions(next, next + count, 0);
                         model.extend((next..=next + count).filter(|seq| !positions.is_ahead(*seq)).map(|seq| (seq, true)));
                     }
                     1 => { positions.open(next, open()); model.insert(next, false); }
@@ -339,38 +342,38 @@ mod tests {
                         foreign.extend((next..=next + count).filter(|seq| !positions.is_ahead(*seq)));
                         positions.read_through(next + count);
                     }
-                    3 => if let Some(seq) = any_open { positions.finish(seq); model.remove(&seq); },
+                    3 => if let Some(seq) = any_open { positions.finish_position(seq); model.remove(&seq); },
                     4 => {
                         let from = pick % next;
                         let end = (from + count * 3).min(next - 1);
-                        let mut stretch = positions.lift(from, end);
+                        let mut stretch = positions.begin_stretch(from, end);
                         for seq in from..=end {
                             let stays = seq % count != 0;
                             match (stretch.contains(seq), stays) {
-                                (true, true) => stretch.stay(seq, 0),
-                                (true, false) => { stretch.cut(); positions.close(seq); model.remove(&seq); }
-                                (false, _) => stretch.cut(),
+                                (true, true) => stretch.keep_deferred(seq, 0),
+                                (true, false) => { stretch.end_current_run(); positions.close(seq); model.remove(&seq); }
+                                (false, _) => stretch.end_current_run(),
                             }
                         }
-                        positions.put_back(stretch);
+                        positions.end_stretch(stretch);
                     }
                     _ => {
-                        let progress = PluginProgress { cursor: positions.cursor(), above: positions.above(), ..PluginProgress::default() };
+                        let progress = PluginProgress { cursor: positions.cursor(), above: positions.finished_above_cursor(), ..PluginProgress::default() };
                         let known = progress.above.last().map_or(progress.cursor, |last| last.1);
                         positions = PositionTracker::new(&progress);
-                        model.retain(|seq, _| *seq > positions.through() && *seq <= known);
-                        while positions.through() < known {
-                            let next = positions.through() + 1;
+                        model.retain(|seq, _| *seq > positions.last_read() && *seq <= known);
+                        while positions.last_read() < known {
+                            let next = positions.last_read() + 1;
                             let was_open = model.insert(next, false).is_some() || foreign.remove(&next);
                             prop_assert!(was_open, "{} was finished", next);
                             positions.open(next, open());
                         }
                     }
                 }
-                let expected = model.keys().next().map_or(positions.through(), |first| first - 1);
+                let expected = model.keys().next().map_or(positions.last_read(), |first| first - 1);
                 prop_assert!(positions.cursor() <= expected);
-                for seq in (positions.cursor() + 1..=positions.through()).filter(|seq| !foreign.contains(seq)) {
-                    let above = positions.above().iter().any(|(from, to)| (from..=to).contains(&&seq));
+                for seq in (positions.cursor() + 1..=positions.last_read()).filter(|seq| !foreign.contains(seq)) {
+                    let above = positions.finished_above_cursor().iter().any(|(from, to)| (from..=to).contains(&&seq));
                     prop_assert_eq!(above, !model.contains_key(&seq), "{}", seq);
                     prop_assert_eq!(positions.is_left(seq), model.get(&seq).copied().unwrap_or(false), "{}", seq);
                 }

@@ -26,17 +26,17 @@ impl Lanes {
     /// are owed.
     pub fn resync_room(&self) -> usize {
         let share = (self.options.window / 4).max(1).saturating_sub(self.resync.held);
-        share.min(self.shares.free())
+        share.min(self.shares.free_slots())
     }
 
     /// Hands a state over once more. It returns `false` if this state or a newer one of its object is still
     /// to be handed over, or if it is parked: then an operator decides about it.
     ///
-    /// The state must be the newest of its object among all states up to [`through`](Self::through). Then it
+    /// The state must be the newest of its object among all states up to [`last_read`](Self::last_read). Then it
     /// comes after everything that its lane has had.
-    pub fn resync(&mut self, state: Arc<State>, now: Duration) -> bool {
-        let (seq, key) = (state.seq, state.lane());
-        let is_owed = seq > self.positions.through()
+    pub fn resync_state(&mut self, state: Arc<State>, now: Duration) -> bool {
+        let (seq, key) = (state.seq, state.lane_key());
+        let is_owed = seq > self.positions.last_read()
             || self.positions.is_left(seq)
             || self.lanes.contains_key(&key)
             || self.parked.contains(&seq)
@@ -49,12 +49,12 @@ impl Lanes {
         self.shares.load(key.namespace, 1);
         self.meter.adds += 1;
         self.resync.held += 1;
-        self.place(key, false);
+        self.place_lane(key, false);
         true
     }
 
     /// Drops a waiting resync. Call it before anything is put into the lane.
-    pub(super) fn supersede(&mut self, key: LaneKey) {
+    pub(super) fn drop_waiting_resync(&mut self, key: LaneKey) {
         let Some(lane) = self.lanes.get(&key).filter(|lane| lane.place != LanePlace::Flying) else { return };
         let waiting = lane.queue.front().filter(|slot| slot.origin == SlotOrigin::Resync);
         if let Some(seq) = waiting.map(|slot| slot.seq) {
@@ -64,7 +64,7 @@ impl Lanes {
     }
 
     /// Drops a resync that was in flight and failed, if other states wait after it.
-    pub(super) fn make_way(&mut self, key: LaneKey, seq: Seq) -> bool {
+    pub(super) fn drop_failed_resync(&mut self, key: LaneKey, seq: Seq) -> bool {
         let waits = |lane: &&mut Lane| lane.queue.len() > 1 || lane.debt.rows > 0;
         let Some(lane) = self.lanes.get_mut(&key).filter(waits) else { return false };
         if lane.get_mut(seq).is_none_or(|slot| slot.origin != SlotOrigin::Resync) {

@@ -47,28 +47,29 @@ impl Lanes {
     /// Sets how many states of the subscription lie between the reading position and `through`. Retention may
     /// have removed some that were counted before. Call it only where [`is_countable`](Self::is_countable)
     /// holds.
-    pub fn recount(&mut self, through: Seq, states: u64) {
+    pub fn set_unread_count(&mut self, through: Seq, states: u64) {
         self.unread = states;
         self.counted = self.counted.max(through);
     }
 
     /// The position up to which the states of the subscription are counted, taken in or not.
-    pub fn counted(&self) -> Seq {
-        self.counted.max(self.positions.through())
+    pub fn counted_through(&self) -> Seq {
+        self.counted.max(self.positions.last_read())
     }
 
     /// The number of states that fit for certain, whatever their namespace.
-    pub fn room(&self) -> usize {
-        self.shares.room()
+    pub fn room_for_states(&self) -> usize {
+        self.shares.room_for_states()
     }
 
     /// Whether so many runs were left that the lanes must take some in before anything new is read.
     pub fn is_scattered(&self) -> bool {
-        self.positions.runs() >= self.options.runs || self.shares.behind() >= limits::LANE_BEHIND
+        self.positions.count_deferred_runs() >= self.options.runs
+            || self.shares.count_behind() >= limits::LANE_BEHIND
     }
 
     /// The namespaces that are behind: something of them was left, so nothing newer of them may be taken in.
-    pub fn behind(&self) -> Vec<String> {
+    pub fn namespaces_behind(&self) -> Vec<String> {
         self.shares.all_behind().map(|(_, _, name)| name.to_owned()).collect()
     }
 
@@ -82,7 +83,7 @@ impl Lanes {
 
     /// Whether the reading position is still within a past. Of its states only the lanes are needed.
     pub fn is_in_past(&self) -> bool {
-        self.pasts.iter().any(|past| past.until > self.positions.through())
+        self.pasts.iter().any(|past| past.until > self.positions.last_read())
     }
 
     // ---- reading on ----------------------------------------------------------------------
@@ -101,18 +102,18 @@ impl Lanes {
         self.read_to(through);
     }
 
-    /// Does the same with states that exclude the namespaces that are [`behind`](Self::behind).
+    /// Does the same with states that exclude the namespaces that are [`namespaces_behind`](Self::namespaces_behind).
     pub fn read_outside(&mut self, states: Vec<(Arc<State>, SubscriptionFit)>, through: Seq, now: Duration) {
         for (state, fit) in states {
-            let next = self.positions.through() + 1;
+            let next = self.positions.last_read() + 1;
             if state.seq > next {
-                self.positions.leave(next, state.seq - 1, self.observed_ms);
+                self.positions.defer_positions(next, state.seq - 1, self.observed_ms);
             }
             self.read_one(state, fit, now);
         }
-        let next = self.positions.through() + 1;
+        let next = self.positions.last_read() + 1;
         if through >= next {
-            self.positions.leave(next, through, self.observed_ms);
+            self.positions.defer_positions(next, through, self.observed_ms);
         }
         self.read_to(through);
     }
@@ -120,10 +121,10 @@ impl Lanes {
     fn read_to(&mut self, seq: Seq) {
         self.positions.read_through(seq);
         self.end_pasts();
-        if self.positions.through() >= self.counted {
-            self.counted = self.positions.through();
+        if self.positions.last_read() >= self.counted {
+            self.counted = self.positions.last_read();
             // Nothing was left, so nothing is unread, whatever was counted.
-            if self.positions.runs() == 0 {
+            if self.positions.count_deferred_runs() == 0 {
                 self.unread = 0;
             }
         }
@@ -131,33 +132,35 @@ impl Lanes {
 
     fn read_one(&mut self, state: Arc<State>, fit: SubscriptionFit, now: Duration) {
         let seq = state.seq;
-        if seq <= self.positions.through() || self.positions.is_ahead(seq) || fit == SubscriptionFit::Foreign
+        if seq <= self.positions.last_read()
+            || self.positions.is_ahead(seq)
+            || fit == SubscriptionFit::Foreign
         {
             self.positions.read_through(seq);
             return;
         }
         self.observed_ms = state.observed_ms;
-        let group = self.group(&state);
-        if self.next_of(group).is_none() && self.shares.fits(state.lane().namespace) {
+        let group = self.deferred_group_of(&state);
+        if self.next_of(group).is_none() && self.shares.fits_one_more(state.lane_key().namespace) {
             self.unread -= u64::from(seq <= self.counted && self.unread > 0);
             self.take_in(state, fit, now);
             return;
         }
         self.unread += u64::from(seq > self.counted);
         match group {
-            DeferredGroup::Past(index) => self.pasts[index].remember(&state),
+            DeferredGroup::Past(index) => self.pasts[index].remember_lane(&state),
             DeferredGroup::Namespace(namespace) if self.next_of(group).is_none() => {
                 self.shares.set_behind(namespace, &state.object.namespace, seq);
             }
             DeferredGroup::Namespace(_) => {}
         }
-        self.positions.leave(seq, seq, state.observed_ms);
+        self.positions.defer_positions(seq, seq, state.observed_ms);
     }
 
-    fn group(&self, state: &State) -> DeferredGroup {
-        match self.pasts.iter().position(|past| past.has(state)) {
+    fn deferred_group_of(&self, state: &State) -> DeferredGroup {
+        match self.pasts.iter().position(|past| past.is_of_past(state)) {
             Some(index) => DeferredGroup::Past(index),
-            None => DeferredGroup::Namespace(state.lane().namespace),
+            None => DeferredGroup::Namespace(state.lane_key().namespace),
         }
     }
 
@@ -172,22 +175,22 @@ impl Lanes {
     fn take_in(&mut self, state: Arc<State>, fit: SubscriptionFit, now: Duration) {
         let seq = state.seq;
         if matches!(fit, SubscriptionFit::Wanted | SubscriptionFit::Latest) {
-            self.put(state, fit == SubscriptionFit::Latest, now);
+            self.put_state(state, fit == SubscriptionFit::Latest, now);
         } else {
             self.filtered += 1;
             self.positions.close(seq);
         }
     }
 
-    fn put(&mut self, state: Arc<State>, latest: bool, now: Duration) {
-        let (seq, key) = (state.seq, state.lane());
-        self.supersede(key);
+    fn put_state(&mut self, state: Arc<State>, latest: bool, now: Duration) {
+        let (seq, key) = (state.seq, state.lane_key());
+        self.drop_waiting_resync(key);
         let latest = if latest { LatestKey::of(&state) } else { None };
         if let Some(newer) = latest {
-            self.replace(key, newer);
+            self.replace_waiting(key, newer);
         }
-        if self.owes(key, seq) {
-            return self.owe(key, seq, state.observed_ms);
+        if self.becomes_owed_row(key, seq) {
+            return self.make_owed_row(key, seq, state.observed_ms);
         }
         self.positions.open(seq, OpenPosition { lane: key, observed_ms: state.observed_ms });
         let lane = self.lanes.entry(key).or_default();
@@ -196,11 +199,11 @@ impl Lanes {
         let state = (follows && lane.held.is_empty()).then_some(state);
         match state {
             Some(_) => self.shares.load(key.namespace, 1),
-            None => self.shares.defer(key.namespace, 1),
+            None => self.shares.defer_positions(key.namespace, 1),
         }
         lane.insert(LaneSlot { latest, ..LaneSlot::new(seq, state, SlotOrigin::Journal, now) });
         self.meter.adds += 1;
-        self.place(key, false);
+        self.place_lane(key, false);
     }
 
     // ---- going back ----------------------------------------------------------------------
@@ -209,41 +212,41 @@ impl Lanes {
     /// are too many runs, only the group that owns the first run goes on.
     pub fn next_behind(&self, now: Duration) -> Option<CatchUpRange> {
         let first = self.positions.first_left()?;
-        let is_crowded = self.positions.runs() >= self.options.runs;
+        let is_crowded = self.positions.count_deferred_runs() >= self.options.runs;
         let is_starving = !self.has_ready(now);
         let from = |next: Seq| self.positions.next_left(next).filter(|from| !is_crowded || *from == first);
         let namespaces = self.shares.all_behind().filter(|(namespace, _, _)| {
-            self.shares.has_room(*namespace) || is_starving && self.shares.fits(*namespace)
+            self.shares.has_room(*namespace) || is_starving && self.shares.fits_one_more(*namespace)
         });
         let namespaces =
             namespaces.filter_map(|(_, next, _)| Some(CatchUpRange { from: from(next)?, limit: usize::MAX }));
         let pasts = self.pasts.iter().filter(|past| {
-            let waits_for = past.waits_for.is_some_and(|namespace| !self.shares.fits(namespace));
-            !waits_for && self.shares.free() > 0 && past.due() <= now
+            let waits_for = past.waits_for.is_some_and(|namespace| !self.shares.fits_one_more(namespace));
+            !waits_for && self.shares.free_slots() > 0 && past.next_read_at() <= now
         });
-        let pasts =
-            pasts.filter_map(|past| Some(CatchUpRange { from: from(past.next)?, limit: past.limit(now) }));
+        let pasts = pasts
+            .filter_map(|past| Some(CatchUpRange { from: from(past.next)?, limit: past.read_limit(now) }));
         namespaces.chain(pasts).min_by_key(|behind| behind.from)
     }
 
     /// When a past that waits for its rate may go on.
     pub fn past_due(&self) -> Option<Duration> {
         let has_left = |past: &&BackfillTurns| self.positions.next_left(past.next).is_some();
-        self.pasts.iter().filter(has_left).map(BackfillTurns::due).min()
+        self.pasts.iter().filter(has_left).map(BackfillTurns::next_read_at).min()
     }
 
     /// Takes in what was left in this stretch, as far as there is room. `states` is all that the journal has
     /// of it.
-    pub fn catch_up(
+    pub fn take_in_deferred(
         &mut self,
         from: Seq,
         states: Vec<(Arc<State>, SubscriptionFit)>,
         end: Seq,
         now: Duration,
     ) {
-        let end = end.min(self.positions.through());
-        self.go_on(0, 0, &HashSet::new());
-        let mut stretch = self.positions.lift(from, end);
+        let end = end.min(self.positions.last_read());
+        self.advance_groups(0, 0, &HashSet::new());
+        let mut stretch = self.positions.begin_stretch(from, end);
         let mut stopped = HashSet::new();
         let is_first = self.positions.first_left().is_none_or(|first| first > from);
         for (state, fit) in states {
@@ -252,55 +255,56 @@ impl Lanes {
                 continue;
             }
             if !stretch.contains(seq) {
-                stretch.cut();
+                stretch.end_current_run();
                 continue;
             }
-            let group = self.group(&state);
-            let is_crowded = self.positions.runs() + stretch.runs() >= self.options.runs;
-            let splits = stretch.runs() > 0 || !is_first;
+            let group = self.deferred_group_of(&state);
+            let is_crowded =
+                self.positions.count_deferred_runs() + stretch.count_kept_runs() >= self.options.runs;
+            let splits = stretch.count_kept_runs() > 0 || !is_first;
             // Something of this group that was left before this stretch comes first.
             let is_next = self.next_of(group).is_none_or(|next| next >= from);
             let may = is_next && !stopped.contains(&group) && !(is_crowded && splits);
-            if may && self.may_go_on(group, &state, fit, now) {
-                stretch.cut();
+            if may && self.may_take_in(group, &state, fit, now) {
+                stretch.end_current_run();
                 self.unread = self.unread.saturating_sub(1);
                 self.take_in(state, fit, now);
                 continue;
             }
             if is_next && stopped.insert(group) {
-                self.stop(group, &state);
+                self.defer_group(group, &state);
             }
-            stretch.stay(seq, state.observed_ms);
+            stretch.keep_deferred(seq, state.observed_ms);
         }
-        self.positions.put_back(stretch);
-        self.go_on(from, end, &stopped);
+        self.positions.end_stretch(stretch);
+        self.advance_groups(from, end, &stopped);
     }
 
-    fn may_go_on(
+    fn may_take_in(
         &mut self,
         group: DeferredGroup,
         state: &State,
         fit: SubscriptionFit,
         now: Duration,
     ) -> bool {
-        self.shares.fits(state.lane().namespace)
+        self.shares.fits_one_more(state.lane_key().namespace)
             && match group {
                 DeferredGroup::Past(index) if fit != SubscriptionFit::Filtered => {
-                    self.pasts[index].spend(now)
+                    self.pasts[index].try_spend_token(now)
                 }
                 _ => true,
             }
     }
 
     /// Notes that this state and all later states of its group stay in this stretch.
-    fn stop(&mut self, group: DeferredGroup, state: &State) {
-        let namespace = state.lane().namespace;
+    fn defer_group(&mut self, group: DeferredGroup, state: &State) {
+        let namespace = state.lane_key().namespace;
         match group {
             DeferredGroup::Namespace(namespace) => {
                 self.shares.set_behind(namespace, &state.object.namespace, state.seq);
             }
             DeferredGroup::Past(index) => {
-                let waits = !self.shares.fits(namespace);
+                let waits = !self.shares.fits_one_more(namespace);
                 let past = &mut self.pasts[index];
                 past.next = state.seq;
                 past.waits_for = waits.then_some(namespace);
@@ -310,14 +314,14 @@ impl Lanes {
 
     /// Moves every group on to its next position that was left. Groups that had their turn and were not
     /// stopped have nothing left between `from` and `end`.
-    fn go_on(&mut self, from: Seq, end: Seq, stopped: &HashSet<DeferredGroup>) {
+    fn advance_groups(&mut self, from: Seq, end: Seq, stopped: &HashSet<DeferredGroup>) {
         let positions = &self.positions;
         let next_of = |group: DeferredGroup, next: Seq| {
             let is_through = (from..=end).contains(&next) && !stopped.contains(&group);
             positions.next_left(if is_through { end + 1 } else { next })
         };
-        self.shares.go_on(|namespace, next| next_of(DeferredGroup::Namespace(namespace), next));
-        let through = positions.through();
+        self.shares.advance_namespaces(|namespace, next| next_of(DeferredGroup::Namespace(namespace), next));
+        let through = positions.last_read();
         for (index, past) in self.pasts.iter_mut().enumerate() {
             let group = DeferredGroup::Past(index);
             if !stopped.contains(&group) {
@@ -332,18 +336,18 @@ impl Lanes {
     fn end_pasts(&mut self) {
         let positions = &self.positions;
         self.pasts
-            .retain(|past| past.until > positions.through() || positions.next_left(past.next).is_some());
+            .retain(|past| past.until > positions.last_read() || positions.next_left(past.next).is_some());
     }
 
     // ---- dead letters --------------------------------------------------------------------
 
-    /// Adds a dead letter from before the start. Under `hold`, [`hold`](Self::hold) names its lane.
-    pub fn park(&mut self, seq: Seq) {
+    /// Adds a dead letter from before the start. Under `hold`, [`hold_lane_at`](Self::hold_lane_at) names its lane.
+    pub fn add_parked(&mut self, seq: Seq) {
         self.parked.insert(seq);
     }
 
     /// Under `hold`, keeps a lane from passing this position until the position is finished.
-    pub fn hold(&mut self, seq: Seq, key: LaneKey) {
+    pub fn hold_lane_at(&mut self, seq: Seq, key: LaneKey) {
         if self.options.on_dead_letter == OnDeadLetter::Hold {
             self.lanes.entry(key).or_default().held.insert(seq);
             self.holders.insert(seq, key);
@@ -354,7 +358,7 @@ impl Lanes {
     pub fn letters_saved(&mut self, letters: impl IntoIterator<Item = Seq>) {
         for seq in letters {
             if self.unkept.contains_key(&seq) {
-                self.release(seq);
+                self.release_lane(seq);
             }
         }
     }
@@ -364,12 +368,12 @@ impl Lanes {
     pub fn drop_letter(&mut self, seq: Seq) {
         self.parked.remove(&seq);
         self.dropped += 1;
-        self.release(seq);
+        self.release_lane(seq);
     }
 
-    /// Takes a dead letter back. Its position becomes [`wanted`](Self::wanted), and its state then goes into
+    /// Takes a dead letter back. Its position becomes [`wanted_positions`](Self::wanted_positions), and its state then goes into
     /// its lane in the order of positions.
-    pub fn replay(&mut self, letter: &DeadLetter) {
+    pub fn replay_letter(&mut self, letter: &DeadLetter) {
         self.letters_saved([letter.seq]);
         self.parked.remove(&letter.seq);
         let prior = LetterHistory { attempts: letter.attempts, first_ms: letter.first_ms };
@@ -379,8 +383,8 @@ impl Lanes {
     // ---- reading again -------------------------------------------------------------------
 
     /// At most `max` positions whose states are needed now.
-    pub fn wanted(&self, max: usize) -> Vec<Seq> {
-        let max = max.min(self.shares.free());
+    pub fn wanted_positions(&self, max: usize) -> Vec<Seq> {
+        let max = max.min(self.shares.free_slots());
         // Thousands of letters that are taken back must share the window with new states.
         let replays = (self.options.window / 4).max(1).saturating_sub(self.replaying).min(max);
         let mut seqs: Vec<Seq> = self.replays.keys().copied().take(replays).collect();
@@ -390,18 +394,18 @@ impl Lanes {
             }
             let Some(lane) = self.lanes.get(key) else { continue };
             // A lane without a loaded state may take what it needs to go on.
-            if lane.loaded > 0 && !self.shares.fits(key.namespace) {
+            if lane.loaded > 0 && !self.shares.fits_one_more(key.namespace) {
                 continue;
             }
             let depth = self.options.depth - lane.loaded.min(self.options.depth);
-            seqs.extend(lane.unloaded(depth.max(1).min(max - seqs.len())));
+            seqs.extend(lane.unloaded_positions(depth.max(1).min(max - seqs.len())));
         }
         seqs
     }
 
-    /// Takes the states that [`wanted`](Self::wanted) asked for. Returns the positions that the journal no
+    /// Takes the states that [`wanted_positions`](Self::wanted_positions) asked for. Returns the positions that the journal no
     /// longer has. They count as finished, but in no figure.
-    pub fn fill(&mut self, asked: &[Seq], states: Vec<Arc<State>>, now: Duration) -> Vec<Seq> {
+    pub fn fill_wanted(&mut self, asked: &[Seq], states: Vec<Arc<State>>, now: Duration) -> Vec<Seq> {
         let mut found: HashMap<Seq, Arc<State>> =
             states.into_iter().map(|state| (state.seq, state)).collect();
         asked.iter().copied().filter(|&seq| !self.fill_one(seq, found.remove(&seq), now)).collect()
@@ -411,8 +415,8 @@ impl Lanes {
         let known = state.is_some();
         if let Some(recalled) = self.replays.remove(&seq) {
             match state {
-                Some(state) => self.take_back(state, recalled, now),
-                None => self.forget(seq),
+                Some(state) => self.take_in_recalled(state, recalled, now),
+                None => self.forget_letter(seq),
             }
             return known;
         }
@@ -422,45 +426,45 @@ impl Lanes {
             (Some(slot), Some(state)) if slot.state.is_none() => {
                 slot.state = Some(state);
                 lane.loaded += 1;
-                self.shares.recall(key.namespace, 1);
+                self.shares.recall_positions(key.namespace, 1);
                 self.shares.load(key.namespace, 1);
             }
             (Some(slot), None) if slot.state.is_none() => {
                 lane.remove(seq);
-                self.shares.recall(key.namespace, 1);
-                self.positions.finish(seq);
+                self.shares.recall_positions(key.namespace, 1);
+                self.positions.finish_position(seq);
             }
             _ => return true,
         }
-        self.place(key, false);
+        self.place_lane(key, false);
         known
     }
 
     /// Forgets a dead letter whose state the journal no longer has: it can't be delivered.
-    fn forget(&mut self, seq: Seq) {
+    fn forget_letter(&mut self, seq: Seq) {
         self.letters.revived.push(seq);
-        self.release(seq);
+        self.release_lane(seq);
     }
 
     /// Lets the lane go on that this position held.
-    pub(super) fn release(&mut self, seq: Seq) {
+    pub(super) fn release_lane(&mut self, seq: Seq) {
         let holder = self.holders.remove(&seq);
         if let Some(key) = self.unkept.remove(&seq).or(holder) {
             if let Some(lane) = self.lanes.get_mut(&key) {
                 lane.held.remove(&seq);
             }
-            self.place(key, false);
+            self.place_lane(key, false);
         }
     }
 
-    fn take_back(
+    fn take_in_recalled(
         &mut self,
         state: Arc<State>,
         RecalledLetter { prior, tries }: RecalledLetter,
         now: Duration,
     ) {
-        let (seq, key) = (state.seq, state.lane());
-        self.supersede(key);
+        let (seq, key) = (state.seq, state.lane_key());
+        self.drop_waiting_resync(key);
         let lane = self.lanes.entry(key).or_default();
         lane.held.remove(&seq);
         self.holders.remove(&seq);
@@ -469,6 +473,6 @@ impl Lanes {
         self.debts.recalled.insert(seq);
         self.replaying += 1;
         self.meter.adds += 1;
-        self.place(key, false);
+        self.place_lane(key, false);
     }
 }

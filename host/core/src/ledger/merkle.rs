@@ -16,7 +16,7 @@ pub fn sha256(bytes: &[u8]) -> MerkleHash {
     Sha256::digest(bytes).into()
 }
 
-fn node(left: &MerkleHash, right: &MerkleHash) -> MerkleHash {
+fn hash_node(left: &MerkleHash, right: &MerkleHash) -> MerkleHash {
     Sha256::new().chain_update(NODE).chain_update(left).chain_update(right).finalize().into()
 }
 
@@ -32,21 +32,21 @@ impl MerkleTree {
         let mut hash: MerkleHash = Sha256::new().chain_update(LEAF).chain_update(leaf).finalize().into();
         for _ in 0..self.leaves.trailing_ones() {
             if let Some(left) = self.subtrees.pop() {
-                hash = node(&left, &hash);
+                hash = hash_node(&left, &hash);
             }
         }
         self.subtrees.push(hash);
         self.leaves += 1;
     }
 
-    pub fn leaves(&self) -> u64 {
+    pub fn count_leaves(&self) -> u64 {
         self.leaves
     }
 
     pub fn root(&self) -> MerkleHash {
         let mut smallest_first = self.subtrees.iter().rev();
         match smallest_first.next() {
-            Some(first) => smallest_first.fold(*first, |right, left| node(left, &right)),
+            Some(first) => smallest_first.fold(*first, |right, left| hash_node(left, &right)),
             None => sha256(b""),
         }
     }

@@ -50,7 +50,7 @@ impl PersonEntry {
                 let salt = hex::decode(salt).ok()?.try_into().ok()?;
                 Self::named(name, salt) == person
             }
-            Self::Erased { .. } => person.line().ok()?.trim_ascii_end() == line.trim_ascii_end(),
+            Self::Erased { .. } => person.encode_line().ok()?.trim_ascii_end() == line.trim_ascii_end(),
         };
         holds.then_some(person)
     }
@@ -62,14 +62,14 @@ impl PersonEntry {
     }
 
     /// Encodes the line, with its newline.
-    pub fn line(&self) -> Result<Vec<u8>, serde_json::Error> {
+    pub fn encode_line(&self) -> Result<Vec<u8>, serde_json::Error> {
         let mut line = serde_json::to_vec(self)?;
         line.push(b'\n');
         Ok(line)
     }
 
     /// The line that replaces a line of `bytes` bytes, newline included. It has the time of the erasure.
-    pub fn erased(&self, at: &str, bytes: usize) -> Result<Vec<u8>, serde_json::Error> {
+    pub fn encode_erased_line(&self, at: &str, bytes: usize) -> Result<Vec<u8>, serde_json::Error> {
         let erased = Self::Erased { digest: self.digest().to_owned(), erased: at.to_owned() };
         let mut line = serde_json::to_vec(&erased)?;
         line.resize(bytes.saturating_sub(1).max(line.len()), b' ');
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn a_name_under_the_digest_of_another_says_nothing() {
-        let line = PersonEntry::named("ada", [7; SALT_BYTES]).line().unwrap();
+        let line = PersonEntry::named("ada", [7; SALT_BYTES]).encode_line().unwrap();
         let text = String::from_utf8(line).unwrap();
         assert!(PersonEntry::parse(text.as_bytes()).is_some());
         assert_eq!(PersonEntry::parse(text.replace("ada", "bob").as_bytes()), None);
@@ -114,10 +114,10 @@ mod tests {
         #[test]
         fn what_takes_the_place_of_a_name_has_its_length_and_its_digest_and_not_the_name(name in "[^\"\\\\]{1,64}") {
             let person = PersonEntry::named(&name, [9; SALT_BYTES]);
-            let line = person.line().unwrap();
+            let line = person.encode_line().unwrap();
             prop_assert!(line.len() <= PERSON_BYTES);
             prop_assert_eq!(PersonEntry::parse(&line), Some(person.clone()));
-            let erased = person.erased("2026-11-26T10:00:00.000Z", line.len()).unwrap();
+            let erased = person.encode_erased_line("2026-11-26T10:00:00.000Z", line.len()).unwrap();
             prop_assert_eq!(erased.len(), line.len());
             let read = PersonEntry::parse(&erased).unwrap();
             prop_assert_eq!(read.digest(), person.digest());

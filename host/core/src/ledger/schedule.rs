@@ -44,7 +44,7 @@ impl LedgerSchedule {
     }
 
     /// `bytes` is the length of the open file.
-    pub fn due(&self, tally: &LedgerTally, bytes: u64, now_ms: u64) -> DueWrite {
+    pub fn due_write(&self, tally: &LedgerTally, bytes: u64, now_ms: u64) -> DueWrite {
         if !tally.has_records() {
             return DueWrite::Nothing;
         }
@@ -53,7 +53,7 @@ impl LedgerSchedule {
             bytes >= rotation.bytes || is_old
         };
         let is_waiting = |signing: SigningInterval| {
-            let Some((records, since_ms)) = tally.waiting() else { return false };
+            let Some((records, since_ms)) = tally.unsigned_records() else { return false };
             records >= signing.records || has_passed(since_ms, signing.every_ms, now_ms)
         };
         match () {
@@ -79,53 +79,53 @@ mod tests {
     };
 
     fn tally(records: u64, now_ms: u64) -> LedgerTally {
-        let mut tally = LedgerTally::first(now_ms);
-        (0..records).for_each(|number| tally.record(number.to_string().as_bytes(), now_ms));
+        let mut tally = LedgerTally::before_first_statement(now_ms);
+        (0..records).for_each(|number| tally.count_record(number.to_string().as_bytes(), now_ms));
         tally
     }
 
     #[test]
     fn a_file_without_records_is_neither_signed_nor_closed() {
-        assert_eq!(BOTH.due(&tally(0, 0), 5000, 10_000), DueWrite::Nothing);
+        assert_eq!(BOTH.due_write(&tally(0, 0), 5000, 10_000), DueWrite::Nothing);
     }
 
     #[test]
     fn a_root_is_due_after_so_many_records_or_so_long() {
-        assert_eq!(BOTH.due(&tally(2, 0), 10, 99), DueWrite::Nothing);
-        assert_eq!(BOTH.due(&tally(3, 0), 10, 99), DueWrite::Root);
-        assert_eq!(BOTH.due(&tally(1, 0), 10, 100), DueWrite::Root);
+        assert_eq!(BOTH.due_write(&tally(2, 0), 10, 99), DueWrite::Nothing);
+        assert_eq!(BOTH.due_write(&tally(3, 0), 10, 99), DueWrite::Root);
+        assert_eq!(BOTH.due_write(&tally(1, 0), 10, 100), DueWrite::Root);
     }
 
     #[test]
     fn at_the_end_whatever_waits_is_signed() {
-        assert_eq!(BOTH.at_the_end().due(&tally(1, 0), 10, 0), DueWrite::Root);
+        assert_eq!(BOTH.at_the_end().due_write(&tally(1, 0), 10, 0), DueWrite::Root);
         let unsigned = LedgerSchedule { signing: None, ..BOTH };
-        assert_eq!(unsigned.at_the_end().due(&tally(1, 0), 10, 0), DueWrite::Nothing);
+        assert_eq!(unsigned.at_the_end().due_write(&tally(1, 0), 10, 0), DueWrite::Nothing);
     }
 
     #[test]
     fn a_root_that_covers_every_record_is_not_repeated() {
         let mut tally = tally(3, 0);
-        tally.root(b"a root");
-        assert_eq!(BOTH.due(&tally, 10, 400), DueWrite::Nothing);
-        tally.record(b"one more", 400);
+        tally.count_statement(b"a root");
+        assert_eq!(BOTH.due_write(&tally, 10, 400), DueWrite::Nothing);
+        tally.count_record(b"one more", 400);
         assert_eq!(
-            (BOTH.due(&tally, 10, 499), BOTH.due(&tally, 10, 500)),
+            (BOTH.due_write(&tally, 10, 499), BOTH.due_write(&tally, 10, 500)),
             (DueWrite::Nothing, DueWrite::Seal)
         );
     }
 
     #[test]
     fn a_file_is_closed_by_its_size_or_its_age() {
-        assert_eq!(BOTH.due(&tally(1, 0), 1000, 1), DueWrite::Seal);
-        assert_eq!(BOTH.due(&tally(1, 0), 1, 500), DueWrite::Seal);
+        assert_eq!(BOTH.due_write(&tally(1, 0), 1000, 1), DueWrite::Seal);
+        assert_eq!(BOTH.due_write(&tally(1, 0), 1, 500), DueWrite::Seal);
         let never = LedgerSchedule { rotation: None, signing: None };
-        assert_eq!(never.due(&tally(9, 0), u64::MAX, u64::MAX), DueWrite::Nothing);
+        assert_eq!(never.due_write(&tally(9, 0), u64::MAX, u64::MAX), DueWrite::Nothing);
     }
 
     #[test]
     fn a_clock_that_is_set_back_makes_a_root_due() {
         let schedule = LedgerSchedule { rotation: None, ..BOTH };
-        assert_eq!(schedule.due(&tally(1, 1000), 10, 900), DueWrite::Root);
+        assert_eq!(schedule.due_write(&tally(1, 1000), 10, 900), DueWrite::Root);
     }
 }

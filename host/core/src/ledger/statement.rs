@@ -59,7 +59,7 @@ impl LedgerStatement {
     }
 
     /// The line without its end. `sign` gets the bytes that are signed.
-    pub fn line(&self, sign: Option<&StatementSigner<'_>>) -> Result<Vec<u8>, serde_json::Error> {
+    pub fn encode_line(&self, sign: Option<&StatementSigner<'_>>) -> Result<Vec<u8>, serde_json::Error> {
         let mut text = serde_json::to_vec(self)?;
         if let Some(sign) = sign {
             text.truncate(text.len() - 1);
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn a_signed_statement_is_read_back_and_its_signature_covers_the_text_before_it() {
         let sign = |bytes: &[u8]| sha256(bytes).to_vec();
-        let line = seal().line(Some(&sign)).unwrap();
+        let line = seal().encode_line(Some(&sign)).unwrap();
         let text = String::from_utf8(line.clone()).unwrap();
         let (signed, rest) = text.split_once(",\"signature\":\"").unwrap();
         assert_eq!(rest, format!("{}\"}}", hex::encode(sha256(format!("{CONTEXT}{signed}").as_bytes()))));
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn the_longest_statement_has_no_more_bytes_than_its_bound() {
-        let line = seal().line(Some(&|_| vec![0; 64])).unwrap();
+        let line = seal().encode_line(Some(&|_| vec![0; 64])).unwrap();
         assert!(line.len() < STATEMENT_BYTES, "{}", line.len());
     }
 

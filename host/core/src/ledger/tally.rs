@@ -36,7 +36,7 @@ pub struct LedgerProgress {
 
 impl LedgerTally {
     /// The tally of a ledger that has no statement yet.
-    pub fn first(now_ms: u64) -> Self {
+    pub fn before_first_statement(now_ms: u64) -> Self {
         Self {
             ledger: None,
             file: 1,
@@ -51,14 +51,14 @@ impl LedgerTally {
     }
 
     /// Counts the next line of a file, and reports a fault in it.
-    pub fn line(&mut self, line: &[u8], now_ms: u64) -> Result<(), &'static str> {
+    pub fn count_line(&mut self, line: &[u8], now_ms: u64) -> Result<(), &'static str> {
         if !super::is_statement(line) {
-            self.record(line, now_ms);
+            self.count_record(line, now_ms);
             return Ok(());
         }
         let statement = LedgerStatement::parse(line).ok_or("is a statement that this version can't read")?;
         let at_ms = calendar::parse(&statement.at).ok_or("is a statement without a time")?;
-        match (statement.kind, self.tree.leaves()) {
+        match (statement.kind, self.tree.count_leaves()) {
             (StatementKind::Head, 0) => {
                 self.file = statement.file;
                 self.previous = statement.previous;
@@ -74,15 +74,15 @@ impl LedgerTally {
             }
             _ => {}
         }
-        if self.ledger.is_none() && self.tree.leaves() > 0 {
+        if self.ledger.is_none() && self.tree.count_leaves() > 0 {
             self.began_ms = at_ms;
         }
         self.ledger = Some(statement.ledger);
-        self.root(line);
+        self.count_statement(line);
         Ok(())
     }
 
-    pub fn record(&mut self, line: &[u8], now_ms: u64) {
+    pub fn count_record(&mut self, line: &[u8], now_ms: u64) {
         self.tree.push(line);
         self.records += 1;
         let (records, since_ms) = self.waiting.unwrap_or((0, now_ms));
@@ -90,26 +90,26 @@ impl LedgerTally {
     }
 
     /// Counts a statement that was written.
-    pub fn root(&mut self, line: &[u8]) {
+    pub fn count_statement(&mut self, line: &[u8]) {
         self.tree.push(line);
         (self.waiting, self.adopted) = (None, None);
     }
 
     /// Adopts existing lines, except those that the journal already knows.
-    pub fn adopt(&mut self, reached: Option<&LedgerProgress>) {
+    pub fn adopt_existing_lines(&mut self, reached: Option<&LedgerProgress>) {
         let known = reached.filter(|reached| reached.file == self.file).map_or(0, |reached| reached.lines);
-        self.adopted = self.tree.leaves().checked_sub(known).filter(|lines| *lines > 0);
+        self.adopted = self.tree.count_leaves().checked_sub(known).filter(|lines| *lines > 0);
     }
 
     /// `None` before the first statement.
-    pub fn reached(&self) -> Option<LedgerProgress> {
+    pub fn progress_reached(&self) -> Option<LedgerProgress> {
         let ledger = self.ledger.clone()?;
-        let (file, lines, root) = (self.file, self.tree.leaves(), hex::encode(self.tree.root()));
+        let (file, lines, root) = (self.file, self.tree.count_leaves(), hex::encode(self.tree.root()));
         Some(LedgerProgress { ledger, file, lines, root })
     }
 
     /// The next statement. `fresh` becomes the ledger's id if it has none yet.
-    pub fn statement(
+    pub fn next_statement(
         &self,
         kind: StatementKind,
         fresh: &str,
@@ -121,11 +121,11 @@ impl LedgerTally {
             ledger: self.ledger.clone().unwrap_or_else(|| fresh.to_owned()),
             file: self.file,
             previous: self.previous.clone(),
-            lines: Some(self.tree.leaves()),
+            lines: Some(self.tree.count_leaves()),
             records: self.records_before + self.records,
             adopted: self.adopted,
             root: Some(hex::encode(self.tree.root())),
-            at: calendar::rfc3339(now_ms),
+            at: calendar::format_rfc3339(now_ms),
             key,
         }
     }
@@ -138,7 +138,7 @@ impl LedgerTally {
         self.began_ms
     }
 
-    pub fn waiting(&self) -> Option<(u64, u64)> {
+    pub fn unsigned_records(&self) -> Option<(u64, u64)> {
         self.waiting
     }
 }

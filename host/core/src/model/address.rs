@@ -13,7 +13,7 @@ const FILES: [&str; 8] =
 pub async fn expect_files(url: &str) -> Result<(), String> {
     for (field, path) in named_files(url) {
         let asked = path.clone();
-        let looked = files::within(&path, files::ANSWER, move || files::look(&asked)).await;
+        let looked = files::run_within_limit(&path, files::ANSWER, move || files::look(&asked)).await;
         looked.map_err(|error| format!("the file that its `{field}` names: {error}"))?;
     }
     Ok(())

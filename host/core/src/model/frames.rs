@@ -38,7 +38,7 @@ impl FrameSplitter {
             return;
         }
         if self.carry.len() + chunk.len() > self.limit {
-            self.oversized(&chunk, out);
+            self.push_oversized(&chunk, out);
             self.skipping = true;
             return;
         }
@@ -50,7 +50,7 @@ impl FrameSplitter {
             return;
         }
         if self.carry.len() + tail.len() > self.limit {
-            self.oversized(&tail, out);
+            self.push_oversized(&tail, out);
             return;
         }
         let line = if self.carry.is_empty() {
@@ -66,7 +66,7 @@ impl FrameSplitter {
 
     /// Keeps the same number of bytes however the stream was chunked, so the same frame always becomes the
     /// same poison message.
-    fn oversized(&mut self, more: &[u8], out: &mut Vec<FrameLine>) {
+    fn push_oversized(&mut self, more: &[u8], out: &mut Vec<FrameLine>) {
         let most = OVERSIZED_KEPT.min(self.limit);
         let mut kept = std::mem::take(&mut self.carry);
         kept.truncate(most);
@@ -76,7 +76,7 @@ impl FrameSplitter {
     }
 
     /// The bytes of a frame that has not ended yet.
-    pub fn pending(&self) -> usize {
+    pub fn pending_bytes(&self) -> usize {
         self.carry.len()
     }
 }
@@ -91,7 +91,7 @@ mod tests {
         for chunk in chunks {
             splitter.push(Bytes::copy_from_slice(chunk), &mut out);
         }
-        (out, splitter.pending())
+        (out, splitter.pending_bytes())
     }
 
     fn frame(text: &str) -> FrameLine {

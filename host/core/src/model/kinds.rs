@@ -56,7 +56,7 @@ pub fn is_kind(group: &str, kind: &str, wanted: &str) -> bool {
     }
     let (name, rest) = wanted.split_once('.').unwrap_or((&wanted, ""));
     let kind = kind.to_ascii_lowercase();
-    in_group(group, rest) && (name == kind || name == plural(&kind) || is_short(group, &kind, name))
+    in_group(group, rest) && (name == kind || name == plural_of_kind(&kind) || is_short(group, &kind, name))
 }
 
 /// Both `batch` and `v1.batch` name the group `batch`.
@@ -72,7 +72,7 @@ fn is_short(group: &str, kind: &str, name: &str) -> bool {
 }
 
 /// The usual plural of a kind in lower case. Most resources have it as their name.
-pub fn plural(kind: &str) -> String {
+pub fn plural_of_kind(kind: &str) -> String {
     let before = |end: &str| kind.strip_suffix(end);
     match before("y") {
         Some(stem) if !stem.ends_with(['a', 'e', 'i', 'o', 'u']) => format!("{stem}ies"),

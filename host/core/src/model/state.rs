@@ -137,7 +137,7 @@ pub struct Gap {
     /// The first version above the gap; empty if it is not known ("until now").
     pub before: String,
     /// A word for programs.
-    #[cfg_attr(feature = "schema", schemars(extend("examples" = crate::words::names(&gap_reason::ALL))))]
+    #[cfg_attr(feature = "schema", schemars(extend("examples" = crate::words::names_of_words(&gap_reason::ALL))))]
     pub reason: String,
     /// A sentence for people.
     pub message: String,
@@ -223,18 +223,21 @@ pub struct LaneKey {
 
 impl LaneKey {
     pub fn of(source: &str, object: &ObjectRef) -> Self {
-        Self { namespace: hash(&object.namespace), lane: hash((source, &object.namespace, &object.name)) }
+        Self {
+            namespace: hash_value(&object.namespace),
+            lane: hash_value((source, &object.namespace, &object.name)),
+        }
     }
 }
 
-fn hash(value: impl Hash) -> u64 {
+fn hash_value(value: impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     value.hash(&mut hasher);
     hasher.finish()
 }
 
 impl State {
-    pub fn lane(&self) -> LaneKey {
+    pub fn lane_key(&self) -> LaneKey {
         LaneKey::of(&self.source, &self.object)
     }
 

@@ -29,7 +29,7 @@ impl Version {
     }
 
     /// The version as a number, if it is comparable and fits.
-    pub fn number(&self) -> Option<u64> {
+    pub fn as_number(&self) -> Option<u64> {
         if !self.is_comparable() {
             return None;
         }
@@ -37,7 +37,7 @@ impl Version {
     }
 
     /// Compares the length, then the bytes. `None` if the two differ and one is not comparable.
-    pub fn compare(&self, other: &Self) -> Option<Ordering> {
+    pub fn compare_to(&self, other: &Self) -> Option<Ordering> {
         if self == other {
             return Some(Ordering::Equal);
         }
@@ -48,17 +48,17 @@ impl Version {
     }
 
     pub fn is_newer_than(&self, other: &Self) -> bool {
-        self.compare(other) == Some(Ordering::Greater)
+        self.compare_to(other) == Some(Ordering::Greater)
     }
 
     /// The version before all others in a history that has this version. It is empty if versions have no
     /// order.
-    pub fn beginning(&self) -> Self {
+    pub fn first_of_history(&self) -> Self {
         Self::new(if self.is_comparable() { "1" } else { "" })
     }
 
     /// The version directly before this one, for the walk-back; `None` at 1, or if not comparable.
-    pub fn before(&self) -> Option<Self> {
+    pub fn directly_before(&self) -> Option<Self> {
         if !self.is_comparable() || &*self.0 == "1" {
             return None;
         }
@@ -114,13 +114,13 @@ mod tests {
             version("340282366920938463463374607431768211456")
                 .is_newer_than(&version("18446744073709551616"))
         );
-        assert_eq!(version("77").compare(&version("77")), Some(Ordering::Equal));
+        assert_eq!(version("77").compare_to(&version("77")), Some(Ordering::Equal));
     }
 
     #[test]
     fn a_version_that_compares_and_fits_is_a_number() {
         let numbers = ["1", "18446744073709551615", "18446744073709551616", "0", "007", "+1", "", "x"]
-            .map(|text| version(text).number());
+            .map(|text| version(text).as_number());
         assert_eq!(numbers, [Some(1), Some(u64::MAX), None, None, None, None, None, None]);
     }
 
@@ -128,17 +128,17 @@ mod tests {
     fn versions_that_are_not_decimal_are_equal_or_unordered() {
         for odd in ["", "0", "007", "abc", "-1", "1.5"] {
             assert!(!version(odd).is_comparable(), "{odd}");
-            assert_eq!(version(odd).compare(&version("5")), None);
-            assert_eq!(version(odd).compare(&version(odd)), Some(Ordering::Equal));
+            assert_eq!(version(odd).compare_to(&version("5")), None);
+            assert_eq!(version(odd).compare_to(&version(odd)), Some(Ordering::Equal));
         }
     }
 
     #[test]
     fn the_version_before_borrows_across_digits() {
-        assert_eq!(version("1000").before(), Some(version("999")));
-        assert_eq!(version("10").before(), Some(version("9")));
-        assert_eq!(version("42").before(), Some(version("41")));
-        assert_eq!(version("1").before(), None);
-        assert_eq!(version("abc").before(), None);
+        assert_eq!(version("1000").directly_before(), Some(version("999")));
+        assert_eq!(version("10").directly_before(), Some(version("9")));
+        assert_eq!(version("42").directly_before(), Some(version("41")));
+        assert_eq!(version("1").directly_before(), None);
+        assert_eq!(version("abc").directly_before(), None);
     }
 }

@@ -113,7 +113,7 @@ impl OtherNamespaces {
 #[async_trait]
 pub trait Backlog: Send + Sync {
     /// The newest durable position. A change wakes the dispatchers.
-    fn newest(&self) -> watch::Receiver<Seq>;
+    fn newest_position(&self) -> watch::Receiver<Seq>;
     /// Reads at most `limit` states of any source after `after`, in order.
     async fn read(&self, after: Seq, limit: usize) -> Result<Vec<Arc<State>>, JournalError>;
     /// Reads at most `limit` states in `(after, through]`, in order, whose objects are in none of these
@@ -132,14 +132,19 @@ pub trait Backlog: Send + Sync {
     async fn read_at(&self, seqs: &[Seq]) -> Result<Vec<Arc<State>>, JournalError>;
     /// Reads at most `limit` present objects of a source, from the end of the previous part (0: from the
     /// first). The answer contains everything that is durable when the call begins.
-    async fn present(&self, source: &str, from: u64, limit: usize) -> Result<PresentPage, JournalError>;
+    async fn present_objects(
+        &self,
+        source: &str,
+        from: u64,
+        limit: usize,
+    ) -> Result<PresentPage, JournalError>;
     /// Counts the states of these sources in `(after, through]`.
     async fn count(&self, sources: &[Arc<str>], after: Seq, through: Seq) -> Result<u64, JournalError>;
-    async fn progress(&self, plugin: &str) -> Result<Option<PluginProgress>, JournalError>;
+    async fn plugin_progress(&self, plugin: &str) -> Result<Option<PluginProgress>, JournalError>;
     async fn save(&self, plugin: &str, save: ProgressSave) -> Result<(), JournalError>;
     async fn dead_letters(&self, plugin: &str) -> Result<Vec<DeadLetter>, JournalError>;
     /// Reads at most `limit` states that are owed to a plugin, from a position on, in order.
-    async fn owed(&self, plugin: &str, from: Seq, limit: usize) -> Result<OwedPage, JournalError>;
+    async fn owed_states(&self, plugin: &str, from: Seq, limit: usize) -> Result<OwedPage, JournalError>;
     /// Marks dead letters as replaying, durably, before they go back into their lanes.
     async fn mark_replaying(
         &self,
@@ -158,25 +163,29 @@ pub trait Backlog: Send + Sync {
     ) -> Result<(), JournalError>;
     /// The plugin's pause, if it is paused. A pause belongs to the plugin's name and applies to every version
     /// of it.
-    async fn paused(&self, plugin: &str) -> Result<Option<PluginPause>, JournalError>;
+    async fn plugin_pause(&self, plugin: &str) -> Result<Option<PluginPause>, JournalError>;
     /// Records, durably, that an operator pauses the plugin or resumes it.
     async fn mark_paused(&self, plugin: &str, pauses: bool, who: &str, why: &str)
     -> Result<(), JournalError>;
-    async fn kv(&self, plugin: &str) -> Result<Vec<(String, Vec<u8>)>, JournalError>;
+    async fn plugin_kv(&self, plugin: &str) -> Result<Vec<(String, Vec<u8>)>, JournalError>;
     /// Returns once every earlier write is done or can never happen, even if its caller has given up. A
     /// dispatcher that takes over from another calls it first: a late save by the old one would undo what
     /// both rely on.
-    async fn settle(&self) -> Result<(), JournalError>;
+    async fn await_earlier_writes(&self) -> Result<(), JournalError>;
 }
 
 /// Stores what a plugin's calls are about to do, beside its `kv` and fenced as its progress is. The keys
-/// begin with [`NOTE`], so none collides with a key of the plugin. [`Backlog::kv`] reads them back, and the
+/// begin with [`NOTE`], so none collides with a key of the plugin. [`Backlog::plugin_kv`] reads them back, and the
 /// writes of a [`ProgressSave`] remove them.
 #[async_trait]
 pub trait NoteStore: Send + Sync {
     /// Returns once the notes are durable to this degree.
-    async fn note(&self, plugin: &str, notes: Vec<KvWrite>, kept: NoteDurability)
-    -> Result<(), JournalError>;
+    async fn save_notes(
+        &self,
+        plugin: &str,
+        notes: Vec<KvWrite>,
+        kept: NoteDurability,
+    ) -> Result<(), JournalError>;
     /// Stores the notes with the journal's next transaction, after all earlier notes. They may be lost, so
     /// only a repeat that skips work may rely on them.
     fn note_later(&self, plugin: &str, notes: Vec<KvWrite>);
@@ -185,9 +194,9 @@ pub trait NoteStore: Send + Sync {
 /// Stores the progress of each signed ledger, fenced as notes are.
 #[async_trait]
 pub trait Ledgers: Send + Sync {
-    async fn reached(&self, ledger: &str) -> Result<Option<LedgerProgress>, JournalError>;
+    async fn ledger_progress(&self, ledger: &str) -> Result<Option<LedgerProgress>, JournalError>;
     /// A power failure may lose the newest.
-    async fn reach(&self, ledger: &str, reached: &LedgerProgress) -> Result<(), JournalError>;
+    async fn save_ledger_progress(&self, ledger: &str, reached: &LedgerProgress) -> Result<(), JournalError>;
 }
 
 /// No key of a plugin contains a NUL.
@@ -207,7 +216,7 @@ pub enum NoteDurability {
 #[async_trait]
 pub trait DocumentReader: Send + Sync {
     /// `None` if the journal has no document: the position is unknown, or a relist found the deletion.
-    async fn document(&self, seq: Seq) -> Result<Option<Bytes>, JournalError>;
+    async fn document_at(&self, seq: Seq) -> Result<Option<Bytes>, JournalError>;
     /// The version of the same object that was journaled before this one.
     async fn document_before(&self, seq: Seq) -> Result<Option<Bytes>, JournalError>;
     /// The newest states of the object with this uid in this namespace, at most three. `None` if no such
@@ -229,5 +238,5 @@ pub enum FilterError {
 /// The filter of a subscription. It always gives the same answer for the same state.
 #[async_trait]
 pub trait StateFilter: Send + Sync + std::fmt::Debug {
-    async fn wants(&self, state: &State) -> Result<bool, FilterError>;
+    async fn wants_state(&self, state: &State) -> Result<bool, FilterError>;
 }

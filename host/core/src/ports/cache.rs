@@ -55,7 +55,7 @@ pub struct SelectedObjects {
 
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SelectError {
-    #[error("no source `{source_name}` runs here; there is {}", list(known))]
+    #[error("no source `{source_name}` runs here; there is {}", names_or_none(known))]
     Source { source_name: String, known: Vec<String> },
     #[error("the source `{0}` is being read from the journal: ask again in a moment")]
     Loading(String),
@@ -63,7 +63,7 @@ pub enum SelectError {
     Index(#[from] IndexError),
 }
 
-fn list(names: &[String]) -> String {
+fn names_or_none(names: &[String]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
@@ -71,9 +71,13 @@ fn list(names: &[String]) -> String {
 #[async_trait]
 pub trait ObjectLister: Send + Sync {
     fn get(&self, source: &str, namespace: &str, name: &str) -> Result<Option<CurrentObject>, SelectError>;
-    fn select(&self, source: &str, selection: &ObjectSelection) -> Result<SelectedObjects, SelectError>;
+    fn select_objects(
+        &self,
+        source: &str,
+        selection: &ObjectSelection,
+    ) -> Result<SelectedObjects, SelectError>;
     /// Adds the selected objects to the counts, ignoring the selection's limit.
-    fn tally(
+    fn tally_objects(
         &self,
         source: &str,
         selection: &ObjectSelection,
@@ -82,5 +86,5 @@ pub trait ObjectLister: Send + Sync {
     fn count(&self, source: &str) -> usize;
     /// Returns once the source is loaded and shows its state at this position or later. Returns at once if
     /// the source does not run.
-    async fn shows(&self, source: &str, seq: Seq);
+    async fn await_shown(&self, source: &str, seq: Seq);
 }

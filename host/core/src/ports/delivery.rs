@@ -55,7 +55,7 @@ pub enum WritesFate {
     Commit,
     /// Nothing is committed, and the verdicts count: no other state loses anything.
     RollBack,
-    /// Nothing is committed, and the states are delivered again in smaller calls ([`apart`]).
+    /// Nothing is committed, and the states are delivered again in smaller calls ([`split_by_verdict`]).
     Apart,
 }
 
@@ -75,7 +75,7 @@ impl WritesFate {
 
 /// The calls into which a mixed batch is split: the states that were done together, those to retry together,
 /// and each rejected state alone. They settle most batches, and each is smaller than the batch.
-pub fn apart<T>(batch: Vec<T>, verdicts: &[Verdict]) -> Vec<Vec<T>> {
+pub fn split_by_verdict<T>(batch: Vec<T>, verdicts: &[Verdict]) -> Vec<Vec<T>> {
     let (mut done, mut later, mut alone) = (Vec::new(), Vec::new(), Vec::new());
     for (one, verdict) in batch.into_iter().zip(verdicts) {
         match verdict {
@@ -131,7 +131,7 @@ crate::words! {
 }
 
 impl CallError {
-    pub fn end(&self) -> CallEnd {
+    pub fn as_call_end(&self) -> CallEnd {
         match self {
             Self::Trap(_) => CallEnd::Trapped,
             Self::Timeout { .. } => CallEnd::TimedOut,
@@ -169,15 +169,15 @@ pub struct CallPause {
 /// A plugin that is ready to be called.
 #[async_trait]
 pub trait PluginHandler: Send + Sync {
-    async fn handle(&self, batch: &[StateDelivery]) -> Result<CallOutcome, CallError>;
+    async fn handle_batch(&self, batch: &[StateDelivery]) -> Result<CallOutcome, CallError>;
 
     /// Calls the plugin without a state. Returns its writes to `kv`. A plugin without a schedule refuses.
-    async fn tick(&self, _tick: ScheduledCall) -> Result<Vec<KvWrite>, CallError> {
+    async fn handle_tick(&self, _tick: ScheduledCall) -> Result<Vec<KvWrite>, CallError> {
         Err(CallError::Protocol("it exports no `ticker`".into()))
     }
 
     /// Asked before each call. The states wait meanwhile, and use up no tries.
-    fn rest(&self) -> Option<CallPause> {
+    fn pause_before_call(&self) -> Option<CallPause> {
         None
     }
 }
@@ -215,8 +215,8 @@ mod tests {
     #[test]
     fn a_batch_that_is_taken_apart_comes_again_in_smaller_calls_with_each_state_once() {
         let word = "drxddxr";
-        let parts = apart((0..word.len()).collect(), &verdicts(word));
+        let parts = split_by_verdict((0..word.len()).collect(), &verdicts(word));
         assert_eq!(parts, [vec![0, 3, 4], vec![1, 6], vec![2], vec![5]]);
-        assert_eq!(apart(vec![0, 1], &verdicts("xx")), [[0], [1]]);
+        assert_eq!(split_by_verdict(vec![0, 1], &verdicts("xx")), [[0], [1]]);
     }
 }

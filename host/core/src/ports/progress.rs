@@ -63,8 +63,8 @@ impl PluginProgress {
     }
 
     /// The last position that was ever read.
-    pub fn furthest(&self) -> Seq {
-        self.former_cursors.iter().map(FormerCursor::last).fold(self.read_through(), Seq::max)
+    pub fn furthest_position(&self) -> Seq {
+        self.former_cursors.iter().map(FormerCursor::last_finished).fold(self.read_through(), Seq::max)
     }
 
     /// Whether new states of this source belong to the subscription.
@@ -79,8 +79,8 @@ impl PluginProgress {
         let former_cursors = &self.former_cursors;
         for start in self.sources.iter_mut().filter(|start| start.until.is_none() && !kept(&start.source)) {
             let before =
-                former_cursors.iter().filter(|former| former.concerns(&start.source, start.after + 1));
-            start.until = Some(before.map(FormerCursor::last).fold(read_through, Seq::max));
+                former_cursors.iter().filter(|former| former.concerns_source(&start.source, start.after + 1));
+            start.until = Some(before.map(FormerCursor::last_finished).fold(read_through, Seq::max));
         }
         self.sources.retain(|start| start.until.is_none_or(|until| until > start.after));
     }
@@ -101,7 +101,7 @@ impl PluginProgress {
             until: None,
         }));
         for former in &mut self.former_cursors {
-            let last = former.last();
+            let last = former.last_finished();
             former.added.extend(added.iter().filter(|(_, after)| *after < last).cloned());
         }
         let first = added.iter().map(|(_, after)| *after).min();
@@ -140,7 +140,7 @@ pub struct SourceStart {
 }
 
 impl SourceStart {
-    pub fn covers(&self, state: &State) -> bool {
+    pub fn covers_state(&self, state: &State) -> bool {
         self.source == state.source
             && state.seq > self.after
             && self.until.is_none_or(|until| state.seq <= until)
@@ -159,23 +159,25 @@ pub struct FormerCursor {
 
 impl FormerCursor {
     /// The last position that was finished.
-    pub fn last(&self) -> Seq {
+    pub fn last_finished(&self) -> Seq {
         last_of(self.cursor, &self.above)
     }
 
     /// Whether this source was subscribed at this position when the cursor moved back.
-    fn concerns(&self, source: &str, seq: Seq) -> bool {
+    fn concerns_source(&self, source: &str, seq: Seq) -> bool {
         !self.added.iter().any(|(added, after)| **added == *source && seq > *after)
     }
 
     pub fn has_finished(&self, source: &str, seq: Seq) -> bool {
-        seq <= self.last() && is_within(self.cursor, &self.above, seq) && self.concerns(source, seq)
+        seq <= self.last_finished()
+            && is_within(self.cursor, &self.above, seq)
+            && self.concerns_source(source, seq)
     }
 
     /// The parts of `(after, through]` in which states of this source were not finished, as ranges of the
     /// same form.
-    pub fn unfinished(&self, source: &str, (after, through): (Seq, Seq)) -> Vec<(Seq, Seq)> {
-        if after >= self.last() {
+    pub fn unfinished_parts(&self, source: &str, (after, through): (Seq, Seq)) -> Vec<(Seq, Seq)> {
+        if after >= self.last_finished() {
             return vec![(after, through)];
         }
         let added = self.added.iter().filter(|(added, _)| **added == *source);
@@ -223,12 +225,12 @@ mod tests {
             ..PluginProgress::default()
         };
         progress.add_sources(vec![("pods".into(), 10), ("nodes".into(), 50)]);
-        assert_eq!((progress.cursor, &*progress.above, progress.furthest()), (10, &[][..], 30));
+        assert_eq!((progress.cursor, &*progress.above, progress.furthest_position()), (10, &[][..], 30));
         let finished = |source: &str| (1..=60).filter(|seq| progress.has_finished(source, *seq)).count();
         assert_eq!((finished("jobs"), finished("pods"), finished("nodes")), (26, 10, 26));
         let former = &progress.former_cursors[0];
-        assert_eq!(former.unfinished("jobs", (0, 60)), [(20, 24), (30, 60)]);
-        assert_eq!(former.unfinished("pods", (0, 60)), [(10, 60)]);
+        assert_eq!(former.unfinished_parts("jobs", (0, 60)), [(20, 24), (30, 60)]);
+        assert_eq!(former.unfinished_parts("pods", (0, 60)), [(10, 60)]);
     }
 
     #[test]
@@ -295,7 +297,7 @@ mod tests {
                             }
                         }
                         (progress.cursor, progress.above) = (cursor, vec![above]);
-                        progress.former_cursors.retain(|former| former.last() > cursor);
+                        progress.former_cursors.retain(|former| former.last_finished() > cursor);
                     }
                     ProgressStep::Add(source, after) if !progress.is_subscribed(SOURCES[source]) => {
                         let after = after.max(progress.first_beginning(SOURCES[source]));
@@ -304,7 +306,7 @@ mod tests {
                     ProgressStep::End(source) => progress.end_sources(|name| name != SOURCES[source]),
                     ProgressStep::Add(..) => {}
                 }
-                let end = progress.furthest() + 1;
+                let end = progress.furthest_position() + 1;
                 for (source, name) in SOURCES.iter().enumerate() {
                     for seq in 1..=end {
                         if subscribed(&progress, source, seq) {
@@ -313,7 +315,7 @@ mod tests {
                         }
                     }
                     for former in &progress.former_cursors {
-                        let open = former.unfinished(name, (3, end));
+                        let open = former.unfinished_parts(name, (3, end));
                         let is_open = |seq: Seq| open.iter().any(|(start, last)| seq > *start && seq <= *last);
                         prop_assert!(open.is_sorted());
                         for seq in 4..=end {

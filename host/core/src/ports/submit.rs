@@ -54,10 +54,10 @@ pub struct TemplateOffer {
 #[async_trait]
 pub trait JobSubmitter: Send + Sync {
     /// `None` if submission is disabled.
-    fn offer(&self) -> Option<Arc<TemplateOffer>>;
+    fn template_offer(&self) -> Option<Arc<TemplateOffer>>;
 
     /// The Job as the API server created it, or, with `dry_run`, would create it.
-    async fn create(
+    async fn create_job(
         &self,
         acting: ActingIdentity<'_>,
         namespace: &str,
@@ -66,7 +66,7 @@ pub trait JobSubmitter: Send + Sync {
     ) -> Result<Value, SubmitError>;
 
     /// The Job with this name; `None` if it does not exist.
-    async fn job(
+    async fn find_job(
         &self,
         acting: ActingIdentity<'_>,
         namespace: &str,

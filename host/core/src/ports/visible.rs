@@ -125,7 +125,7 @@ pub fn is_of_namespace(created_ms: u64, since_ms: u64, ended_ms: Option<u64>) ->
 /// The creation time in an object's document. The API server sets it, and nobody can change it. `None` if the
 /// document has none, such as that of a gap.
 pub fn created_ms(document: &[u8]) -> Option<u64> {
-    calendar::moment(&project::created(document)?)
+    calendar::parse_rfc3339_ms(&project::creation_time(document)?)
 }
 
 #[cfg(test)]

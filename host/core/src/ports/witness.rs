@@ -39,7 +39,7 @@ pub struct WitnessedState {
 
 impl WitnessedState {
     /// A state that another journal holds, with its document.
-    pub fn elsewhere(state: State, document: Bytes) -> Self {
+    pub fn from_other_journal(state: State, document: Bytes) -> Self {
         Self {
             id: state.id,
             change: state.change,
@@ -182,20 +182,20 @@ pub struct FormerVersion {
 #[async_trait]
 pub trait StateWitness: Send + Sync {
     /// Returns when the append is durable. Repeats are harmless, because every state has an id.
-    async fn append(&self, append: AppendBatch) -> Result<AppendResult, JournalError>;
-    async fn warm(&self, source: &str) -> Result<WarmStart, JournalError>;
+    async fn append_batch(&self, append: AppendBatch) -> Result<AppendResult, JournalError>;
+    async fn load_warm_start(&self, source: &str) -> Result<WarmStart, JournalError>;
     /// The differences that were found so far; none if the store does not keep them.
-    async fn discrepancies(&self, _source: &str) -> Result<AuditDifferences, JournalError> {
+    async fn audit_differences(&self, _source: &str) -> Result<AuditDifferences, JournalError> {
         Ok(AuditDifferences::default())
     }
-    /// The same as [`warm`](Self::warm), but passes the objects on in parts. The caller can load one part
+    /// The same as [`load_warm_start`](Self::load_warm_start), but passes the objects on in parts. The caller can load one part
     /// into the cache while the next is read. The result has the objects that were not passed on.
     async fn warm_by_parts(
         &self,
         source: &str,
         parts: mpsc::Sender<Vec<CurrentObject>>,
     ) -> Result<WarmStart, JournalError> {
-        let mut warm = self.warm(source).await?;
+        let mut warm = self.load_warm_start(source).await?;
         if let Err(unheard) = parts.send(std::mem::take(&mut warm.objects)).await {
             warm.objects = unheard.0;
         }
@@ -203,7 +203,7 @@ pub trait StateWitness: Send + Sync {
     }
     /// The source's epoch and checkpoint in a journal that other witnesses also write to. `None` if no other
     /// witness exists.
-    async fn standing(&self, _source: &str) -> Result<Option<(u32, Option<Version>)>, JournalError> {
+    async fn shared_standing(&self, _source: &str) -> Result<Option<(u32, Option<Version>)>, JournalError> {
         Ok(None)
     }
     /// Whether other witnesses may write states of the same sources.
@@ -212,7 +212,7 @@ pub trait StateWitness: Send + Sync {
     }
     /// Announces since which version of which epoch this witness has watched a source without a break; `None`
     /// if it does not watch it. The other witnesses see it within seconds.
-    fn watches(&self, _source: &str, _since: Option<(u32, Version)>) {}
+    fn announce_watch(&self, _source: &str, _since: Option<(u32, Version)>) {}
     /// The name of another witness that has watched the source without a break since before this version.
     async fn watched_elsewhere(
         &self,
@@ -224,11 +224,11 @@ pub trait StateWitness: Send + Sync {
     }
     /// How the witnessed history of a former object ends. A store that can't tell returns `Unknown`: the
     /// history is then sent again, with the same ids.
-    async fn fate(&self, _source: &str, _epoch: u32, _uid: &str) -> Result<FormerEnd, JournalError> {
+    async fn end_of_former(&self, _source: &str, _epoch: u32, _uid: &str) -> Result<FormerEnd, JournalError> {
         Ok(FormerEnd::Unknown)
     }
     /// The newest version between these numbers that was witnessed in an epoch.
-    async fn former(
+    async fn newest_version_within(
         &self,
         _source: &str,
         _epoch: u32,

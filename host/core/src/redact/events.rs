@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::quoted::{add_places, merge};
-use super::{RedactionRules, SecretDigests, WithheldDocument, replaced};
+use super::{RedactionRules, SecretDigests, WithheldDocument, replace_secrets};
 use crate::events;
 use crate::project::{JsonScanner, ProjectError, ScanFlow};
 use crate::state::ObjectRef;
@@ -13,19 +13,19 @@ const TEXTS: [&[u8]; 4] = [b"message", b"note", b"reason", b"action"];
 
 /// The object that an Event is about, with an empty uid if the Event has none. `None` if the document is not
 /// an Event. The API server ensures that a namespaced object is in the Event's namespace.
-pub fn about(document: &[u8]) -> Option<ObjectRef> {
+pub fn event_subject(document: &[u8]) -> Option<ObjectRef> {
     let may_be = [&b"involvedObject"[..], b"regarding"]
         .iter()
         .any(|key| memchr::memmem::find(document, key).is_some());
     let text = may_be.then(|| std::str::from_utf8(document).ok())??;
-    let parts = parts(text).ok().filter(|parts| parts.is_event)?;
-    let about = events::about(document).unwrap_or_default();
+    let parts = event_parts(text).ok().filter(|parts| parts.is_event)?;
+    let about = events::event_subject(document).unwrap_or_default();
     let namespace = if about.namespace.is_empty() { String::new() } else { parts.namespace };
     Some(ObjectRef { namespace, ..about })
 }
 
 impl RedactionRules {
-    /// [`Self::redact`] for an Event. It also replaces each secret of the object that the Event is about.
+    /// [`Self::redact_document`] for an Event. It also replaces each secret of the object that the Event is about.
     pub fn redact_event(
         &self,
         event: &[u8],
@@ -33,13 +33,13 @@ impl RedactionRules {
         digest: impl Fn(&[u8]) -> String,
     ) -> Result<Option<Vec<u8>>, WithheldDocument> {
         let mut found = self.find(event)?;
-        let text = std::str::from_utf8(event).map_err(WithheldDocument::because)?;
-        let sought = of_object.sought();
-        for range in parts(text)?.texts {
-            add_places(text, range, |_| false, |text| of_object.places(&sought, text), &mut found);
+        let text = std::str::from_utf8(event).map_err(WithheldDocument::from_error)?;
+        let sought = of_object.sought_words();
+        for range in event_parts(text)?.texts {
+            add_places(text, range, |_| false, |text| of_object.quoted_ranges(&sought, text), &mut found);
         }
         merge(&mut found);
-        Ok(replaced(event, found, digest))
+        Ok(replace_secrets(event, found, digest))
     }
 }
 
@@ -50,20 +50,20 @@ struct EventParts {
     texts: Vec<Range<usize>>,
 }
 
-fn parts(event: &str) -> Result<EventParts, ProjectError> {
+fn event_parts(event: &str) -> Result<EventParts, ProjectError> {
     let (mut parts, mut is_another) = (EventParts::default(), false);
     let mut scanner = JsonScanner::of_text(event);
-    scanner.members(|key, scanner| {
+    scanner.for_each_member(|key, scanner| {
         let start = scanner.start();
-        if key.is(b"metadata") && scanner.peek() == b'{' {
+        if key.equals_bytes(b"metadata") && scanner.peek_byte() == b'{' {
             parts.read_metadata(scanner)?;
             return Ok(ScanFlow::Next);
         }
-        let value = scanner.value()?;
-        parts.is_event |= key.is(b"involvedObject") || key.is(b"regarding");
+        let value = scanner.take_value_bytes()?;
+        parts.is_event |= key.equals_bytes(b"involvedObject") || key.equals_bytes(b"regarding");
         // Lists of the API server omit it.
-        is_another |= key.is(b"kind") && value != b"\"Event\"";
-        if TEXTS.iter().any(|name| key.is(name)) {
+        is_another |= key.equals_bytes(b"kind") && value != b"\"Event\"";
+        if TEXTS.iter().any(|name| key.equals_bytes(name)) {
             parts.texts.push(start..scanner.position());
         }
         Ok(ScanFlow::Next)
@@ -74,14 +74,14 @@ fn parts(event: &str) -> Result<EventParts, ProjectError> {
 
 impl EventParts {
     fn read_metadata(&mut self, scanner: &mut JsonScanner<'_>) -> Result<(), ProjectError> {
-        scanner.members(|key, scanner| {
+        scanner.for_each_member(|key, scanner| {
             let start = scanner.start();
-            if key.is(b"namespace") && scanner.peek() == b'"' {
+            if key.equals_bytes(b"namespace") && scanner.peek_byte() == b'"' {
                 self.namespace = scanner.text()?.decode()?.into_owned();
                 return Ok(ScanFlow::Next);
             }
-            scanner.skip()?;
-            if key.is(b"annotations") {
+            scanner.skip_any_value()?;
+            if key.equals_bytes(b"annotations") {
                 self.texts.push(start..scanner.position());
             }
             Ok(ScanFlow::Next)
@@ -104,7 +104,7 @@ mod tests {
     }
 
     fn shown(event: &str, of_object: &SecretDigests) -> String {
-        let rules = HostSpec::default().redactor().unwrap();
+        let rules = HostSpec::default().compile_redaction_rules().unwrap();
         let shown = rules.redact_event(event.as_bytes(), of_object, |value| value.len().to_string()).unwrap();
         shown.map_or_else(|| event.to_owned(), |shown| String::from_utf8(shown).unwrap())
     }
@@ -112,7 +112,11 @@ mod tests {
     fn of(object: &str) -> SecretDigests {
         let mut secrets = SecretDigests::default();
         let digest = |value: &[u8]| Ok::<_, WithheldDocument>(value.len().to_string());
-        HostSpec::default().redactor().unwrap().add_secrets(object.as_bytes(), digest, &mut secrets).unwrap();
+        HostSpec::default()
+            .compile_redaction_rules()
+            .unwrap()
+            .add_secrets(object.as_bytes(), digest, &mut secrets)
+            .unwrap();
         secrets
     }
 
@@ -145,17 +149,17 @@ mod tests {
 
     #[test]
     fn where_nothing_is_known_of_the_object_all_texts_are_hidden() {
-        let shown = shown(&event(r#""message":"any","reason":"""#), &SecretDigests::unknown());
+        let shown = shown(&event(r#""message":"any","reason":"""#), &SecretDigests::hide_all());
         assert!(shown.contains(r#""message":"redacted:3","reason":"""#), "{shown}");
     }
 
     #[test]
     fn an_event_is_told_from_other_objects_by_its_reference_and_kind() {
-        let uid = |document: &str| about(document.as_bytes()).map(|about| about.uid);
+        let uid = |document: &str| event_subject(document.as_bytes()).map(|about| about.uid);
         assert_eq!(uid(&event(r#""a":1"#)).as_deref(), Some("u"));
         let foreign = event(r#""a":1"#).replace(r#""uid":"u""#, r#""uid":"u","namespace":"other""#);
         assert_eq!(
-            about(foreign.as_bytes()).unwrap().namespace,
+            event_subject(foreign.as_bytes()).unwrap().namespace,
             "team",
             "it is written by whom the team lets"
         );

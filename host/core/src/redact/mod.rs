@@ -26,7 +26,7 @@ use thiserror::Error;
 
 use crate::project::{JsonScanner, ProjectError, ScanFlow};
 
-pub use events::about;
+pub use events::event_subject;
 pub use quoted::SecretDigests;
 pub(crate) use revealing_queries::{may_hold_secret, names_an_address};
 pub use rules::{RedactionRules, RulesInForce, SecretField};
@@ -51,14 +51,14 @@ pub(crate) const COPIES: [&str; 5] = [
 pub struct WithheldDocument(String);
 
 impl WithheldDocument {
-    pub fn because(error: impl std::fmt::Display) -> Self {
+    pub fn from_error(error: impl std::fmt::Display) -> Self {
         Self(error.to_string())
     }
 }
 
 impl From<ProjectError> for WithheldDocument {
     fn from(error: ProjectError) -> Self {
-        Self::because(error)
+        Self::from_error(error)
     }
 }
 
@@ -73,17 +73,17 @@ struct FoundSecret {
 }
 
 impl FoundSecret {
-    fn part(range: Range<usize>) -> Self {
+    fn part_of_value(range: Range<usize>) -> Self {
         Self { range, is_part: true, is_copy: false }
     }
 
     /// The secret without its JSON quotes, so that it has the same digest everywhere.
-    fn secret<'d>(&self, document: &'d [u8]) -> &'d [u8] {
-        &document[self.within(document)]
+    fn unquoted_secret<'d>(&self, document: &'d [u8]) -> &'d [u8] {
+        &document[self.unquoted_range(document)]
     }
 
     /// The range of the secret without its JSON quotes.
-    fn within(&self, document: &[u8]) -> Range<usize> {
+    fn unquoted_range(&self, document: &[u8]) -> Range<usize> {
         let Range { start, end } = self.range;
         let is_quoted = end - start > 1 && document[start] == b'"' && document[end - 1] == b'"';
         if is_quoted && !self.is_part { start + 1..end - 1 } else { start..end }
@@ -98,12 +98,12 @@ impl FoundSecret {
 impl RedactionRules {
     /// The document without secrets; `None` if it contains none. `digest` makes a short text from a value's
     /// bytes.
-    pub fn redact(
+    pub fn redact_document(
         &self,
         document: &[u8],
         digest: impl Fn(&[u8]) -> String,
     ) -> Result<Option<Vec<u8>>, WithheldDocument> {
-        Ok(replaced(document, self.find(document)?, digest))
+        Ok(replace_secrets(document, self.find(document)?, digest))
     }
 
     /// The same for settings, in which a secret's name counts at any depth.
@@ -112,15 +112,15 @@ impl RedactionRules {
         settings: &[u8],
         digest: impl Fn(&[u8]) -> String,
     ) -> Result<Option<Vec<u8>>, WithheldDocument> {
-        let text = std::str::from_utf8(settings).map_err(WithheldDocument::because)?;
-        let found = SecretSearch::of_settings(self, settings).all(&mut JsonScanner::of_text(text))?;
-        Ok(replaced(settings, found, digest))
+        let text = std::str::from_utf8(settings).map_err(WithheldDocument::from_error)?;
+        let found = SecretSearch::of_settings(self, settings).find_all(&mut JsonScanner::of_text(text))?;
+        Ok(replace_secrets(settings, found, digest))
     }
 
     /// The ranges of the secrets, in order; none contains another.
     fn find(&self, document: &[u8]) -> Result<Vec<FoundSecret>, WithheldDocument> {
-        let text = std::str::from_utf8(document).map_err(WithheldDocument::because)?;
-        let (mut found, status) = self.search(text)?;
+        let text = std::str::from_utf8(document).map_err(WithheldDocument::from_error)?;
+        let (mut found, status) = self.search_secrets(text)?;
         if !found.is_empty() {
             self.add_repeats(text, status, &mut found);
         }
@@ -128,17 +128,25 @@ impl RedactionRules {
     }
 
     /// Finds the values that the rules hide, and the status, which may quote them.
-    fn search(&self, document: &str) -> Result<(Vec<FoundSecret>, Option<Range<usize>>), WithheldDocument> {
+    fn search_secrets(
+        &self,
+        document: &str,
+    ) -> Result<(Vec<FoundSecret>, Option<Range<usize>>), WithheldDocument> {
         let mut scanner = JsonScanner::of_text(document);
         let top = DocumentTop::of(scanner.clone())?;
-        let found = SecretSearch::new(self, document.as_bytes(), top.kind.as_deref()).all(&mut scanner)?;
-        scanner.end()?;
+        let found =
+            SecretSearch::new(self, document.as_bytes(), top.kind.as_deref()).find_all(&mut scanner)?;
+        scanner.expect_end()?;
         Ok((found, top.status))
     }
 }
 
 /// The document with each secret replaced by its digest; `None` if it contains none.
-fn replaced(document: &[u8], found: Vec<FoundSecret>, digest: impl Fn(&[u8]) -> String) -> Option<Vec<u8>> {
+fn replace_secrets(
+    document: &[u8],
+    found: Vec<FoundSecret>,
+    digest: impl Fn(&[u8]) -> String,
+) -> Option<Vec<u8>> {
     if found.is_empty() {
         return None;
     }
@@ -149,7 +157,7 @@ fn replaced(document: &[u8], found: Vec<FoundSecret>, digest: impl Fn(&[u8]) -> 
         out.extend_from_slice(&document[taken..one.range.start]);
         out.extend_from_slice(quote);
         out.extend_from_slice(MARK.as_bytes());
-        out.extend_from_slice(digest(one.secret(document)).as_bytes());
+        out.extend_from_slice(digest(one.unquoted_secret(document)).as_bytes());
         out.extend_from_slice(quote);
         taken = one.range.end;
     }
@@ -168,17 +176,17 @@ struct DocumentTop {
 impl DocumentTop {
     fn of(mut scanner: JsonScanner<'_>) -> Result<Self, ProjectError> {
         let mut top = Self::default();
-        if scanner.peek() != b'{' {
+        if scanner.peek_byte() != b'{' {
             return Ok(top);
         }
-        scanner.members(|key, scanner| {
-            if key.is(b"kind") && scanner.peek() == b'"' {
+        scanner.for_each_member(|key, scanner| {
+            if key.equals_bytes(b"kind") && scanner.peek_byte() == b'"' {
                 top.kind = Some(scanner.text()?.decode()?.into_owned());
                 return Ok(ScanFlow::Next);
             }
             let start = scanner.start();
-            scanner.skip()?;
-            if key.is(b"status") {
+            scanner.skip_any_value()?;
+            if key.equals_bytes(b"status") {
                 top.status = Some(start..scanner.position());
             }
             Ok(ScanFlow::Next)

@@ -8,7 +8,7 @@ use memchr::memmem::Finder;
 
 use super::fixed_texts::is_fixed_text;
 use super::repeats::VisibleText;
-use super::text::commands::{escaped, merged};
+use super::text::commands::{escaped_ranges, merge_ranges};
 use super::text::digest::{MARK, is_digest};
 use super::walk::SecretSearch;
 use super::words::SECRET_CHARS;
@@ -28,7 +28,7 @@ pub struct SecretDigests {
 }
 
 impl RedactionRules {
-    /// Adds the secrets of a document. `digest` as for [`Self::redact`].
+    /// Adds the secrets of a document. `digest` as for [`Self::redact_document`].
     pub fn add_secrets<E: From<WithheldDocument>>(
         &self,
         document: &[u8],
@@ -36,9 +36,9 @@ impl RedactionRules {
         secrets: &mut SecretDigests,
     ) -> Result<(), E> {
         let found = self.find(document)?;
-        let text = std::str::from_utf8(document).map_err(WithheldDocument::because)?;
+        let text = std::str::from_utf8(document).map_err(WithheldDocument::from_error)?;
         let shown = VisibleText::of(text, &found).map_err(WithheldDocument::from)?;
-        self.add_words_of(document, &found, |word| shown.has(word), digest, secrets)
+        self.add_words_of(document, &found, |word| shown.has_word(word), digest, secrets)
     }
 
     /// `is_shown` is true for a word that also occurs in the visible part of the document.
@@ -51,8 +51,8 @@ impl RedactionRules {
         secrets: &mut SecretDigests,
     ) -> Result<(), E> {
         for one in found {
-            let secret = one.secret(document);
-            for (place, text) in self.quotable(one, document).into_iter().enumerate() {
+            let secret = one.unquoted_secret(document);
+            for (place, text) in self.quotable_words(one, document).into_iter().enumerate() {
                 if secrets.found.len() > SECRETS || secrets.found.iter().any(|(known, _)| *known == text) {
                     continue;
                 }
@@ -80,9 +80,9 @@ impl RedactionRules {
         secrets: &mut SecretDigests,
     ) -> Result<(), WithheldDocument> {
         let mut scanner =
-            JsonScanner::of_text(std::str::from_utf8(document).map_err(WithheldDocument::because)?);
-        let found = SecretSearch::new(self, document, Some(kind)).all(&mut scanner)?;
-        scanner.end()?;
+            JsonScanner::of_text(std::str::from_utf8(document).map_err(WithheldDocument::from_error)?);
+        let found = SecretSearch::new(self, document, Some(kind)).find_all(&mut scanner)?;
+        scanner.expect_end()?;
         match found.is_empty() {
             true => Ok(()),
             // The status may quote a part of a secret, so its own secrets count too.
@@ -115,24 +115,24 @@ pub(super) fn add_places(
         let mut scanner = JsonScanner::of_text(&document[at..value.end]);
         // The document was read before, so this can't fail.
         let Ok(text) = scanner.text() else { break };
-        let (start, length, is_escaped) = text.place();
+        let (start, length, is_escaped) = text.place_in_text();
         let (start, raw) = (at + start, &document[at + start..at + start + length]);
         at += scanner.position();
-        if scanner.peek() == b':' {
+        if scanner.peek_byte() == b':' {
             if spares(raw) {
                 let colon = document[at..].find(':').unwrap_or_default();
                 let mut scanner = JsonScanner::of_text(&document[at + colon + 1..value.end]);
-                let Ok(()) = scanner.skip() else { break };
+                let Ok(()) = scanner.skip_any_value() else { break };
                 at += colon + 1 + scanner.position();
             }
             continue;
         }
         let Ok(decoded) = text.decode() else { continue };
-        let ranges = merged(quotes(&decoded));
-        let ranges = if is_escaped { escaped(raw.as_bytes(), &ranges) } else { ranges };
+        let ranges = merge_ranges(quotes(&decoded));
+        let ranges = if is_escaped { escaped_ranges(raw.as_bytes(), &ranges) } else { ranges };
         for range in ranges {
-            let one = FoundSecret::part(start + range.start..start + range.end);
-            if !is_digest(one.secret(document.as_bytes())) {
+            let one = FoundSecret::part_of_value(start + range.start..start + range.end);
+            if !is_digest(one.unquoted_secret(document.as_bytes())) {
                 found.push(one);
             }
         }
@@ -162,7 +162,7 @@ impl<'w> SoughtWord<'w> {
 
     /// The ranges in which a text quotes one of these words. With too many words, the whole text counts as a
     /// quote.
-    pub(super) fn places(&self, text: &str) -> Vec<Range<usize>> {
+    pub(super) fn quoted_ranges(&self, text: &str) -> Vec<Range<usize>> {
         match self.0.len() > SECRETS {
             true if text.is_empty() => Vec::new(),
             true => std::iter::once(0..text.len()).collect(),
@@ -179,12 +179,12 @@ fn places_of<'t>(word: &'t Finder<'_>, text: &'t str) -> impl Iterator<Item = Ra
 
 impl SecretDigests {
     /// The secrets of a document that can't be searched: its whole status is hidden.
-    pub fn unknown() -> Self {
+    pub fn hide_all() -> Self {
         Self { found: vec![Default::default(); SECRETS + 1] }
     }
 
     /// How many bytes a search for them reads beside the text.
-    pub fn bytes(&self) -> usize {
+    pub fn searched_bytes(&self) -> usize {
         self.found.iter().map(|(word, _)| word.len()).sum()
     }
 
@@ -198,14 +198,14 @@ impl SecretDigests {
         may_quote(&status.reason) || may_quote(&status.message)
     }
 
-    pub(super) fn sought(&self) -> SoughtWord<'_> {
+    pub(super) fn sought_words(&self) -> SoughtWord<'_> {
         SoughtWord::of(self.found.iter().map(|(word, _)| word.as_str()))
     }
 
     /// The ranges in which a text quotes one of the words, or ends with the beginning of one. `sought` are
     /// the same words.
-    pub(super) fn places(&self, sought: &SoughtWord<'_>, text: &str) -> Vec<Range<usize>> {
-        let mut places = sought.places(text);
+    pub(super) fn quoted_ranges(&self, sought: &SoughtWord<'_>, text: &str) -> Vec<Range<usize>> {
+        let mut places = sought.quoted_ranges(text);
         if text.len() >= MAY_BE_CUT {
             places.extend(self.cut_end(text).map(|(range, _)| range));
         }
@@ -214,7 +214,7 @@ impl SecretDigests {
 
     /// The status with each secret replaced by its digest; `None` if it quotes none.
     pub fn hidden_in(&self, status: &Status) -> Option<Status> {
-        let (reason, message) = (self.without(&status.reason), self.without(&status.message));
+        let (reason, message) = (self.redact_text(&status.reason), self.redact_text(&status.message));
         let changed = matches!(reason, Cow::Owned(_)) || matches!(message, Cow::Owned(_));
         changed.then(|| Status {
             reason: reason.into_owned(),
@@ -223,7 +223,7 @@ impl SecretDigests {
         })
     }
 
-    fn without<'t>(&self, text: &'t str) -> Cow<'t, str> {
+    fn redact_text<'t>(&self, text: &'t str) -> Cow<'t, str> {
         if text.is_empty() || is_fixed_text(text) {
             return Cow::Borrowed(text);
         }
@@ -251,7 +251,7 @@ impl SecretDigests {
     fn cut_end(&self, text: &str) -> Option<(Range<usize>, &str)> {
         let whole = text.trim_end_matches(['…', '.']);
         self.found.iter().find_map(|(secret, digest)| {
-            let begun = overlap(secret.as_bytes(), whole.as_bytes());
+            let begun = longest_overlap(secret.as_bytes(), whole.as_bytes());
             (begun >= SECRET_CHARS).then(|| (whole.len() - begun..text.len(), digest.as_str()))
         })
     }
@@ -259,7 +259,7 @@ impl SecretDigests {
 
 /// The longest prefix of a secret with which the text ends. The number of steps grows with the length of the
 /// secret (the algorithm of Knuth, Morris and Pratt).
-fn overlap(secret: &[u8], text: &[u8]) -> usize {
+fn longest_overlap(secret: &[u8], text: &[u8]) -> usize {
     let secret = &secret[..secret.len().min(text.len())];
     // For each prefix: the length of the longest shorter prefix that it ends with.
     let mut shorter = vec![0; secret.len()];
@@ -284,7 +284,7 @@ mod tests {
         let mut secrets = SecretDigests::default();
         let digest = |value: &[u8]| Ok::<_, WithheldDocument>(value.len().to_string());
         HostSpec::default()
-            .redactor()
+            .compile_redaction_rules()
             .unwrap()
             .add_secrets(document.as_bytes(), digest, &mut secrets)
             .unwrap();
@@ -326,14 +326,14 @@ mod tests {
                 ("", "redacted: the object can't be searched for what this may quote"),
             ),
         ] {
-            let hidden = SecretDigests::unknown().hidden_in(&status).unwrap();
+            let hidden = SecretDigests::hide_all().hidden_in(&status).unwrap();
             assert_eq!((&*hidden.reason, &*hidden.message), told);
         }
-        assert_eq!(SecretDigests::unknown().hidden_in(&Status::default()), None);
+        assert_eq!(SecretDigests::hide_all().hidden_in(&Status::default()), None);
         let fixed =
             Status { reason: "JobSuspended".into(), message: "Job suspended".into(), ..Status::default() };
         assert_eq!(
-            SecretDigests::unknown().hidden_in(&fixed),
+            SecretDigests::hide_all().hidden_in(&fixed),
             None,
             "Kubernetes says it of each suspended Job"
         );
@@ -353,7 +353,7 @@ mod tests {
             fields: vec![RedactedField { kind: None, pointer: "/spec/credentials".into() }],
             ..RedactionSpec::default()
         };
-        let rules = HostSpec { redaction: rules, ..HostSpec::default() }.redactor().unwrap();
+        let rules = HostSpec { redaction: rules, ..HostSpec::default() }.compile_redaction_rules().unwrap();
         let document =
             br#"{"spec":{"credentials":{"user":"ada","list":[{"password":"hush-hush"}],"pin":1234567}}}"#;
         let mut secrets = SecretDigests::default();
@@ -381,8 +381,11 @@ mod tests {
         let message = "train-queue ran registry/train:9 with older-4711 and hush-hush";
         let told = "train-queue ran registry/train:9 with redacted:10 and redacted:9";
         assert_eq!(hidden(&applied(copy), message).as_deref(), Some(told));
-        let rules = HostSpec::default().redactor().unwrap();
-        let shown = rules.redact(applied(copy).as_bytes(), |value| value.len().to_string()).unwrap().unwrap();
+        let rules = HostSpec::default().compile_redaction_rules().unwrap();
+        let shown = rules
+            .redact_document(applied(copy).as_bytes(), |value| value.len().to_string())
+            .unwrap()
+            .unwrap();
         let shown = String::from_utf8(shown).unwrap();
         assert!(shown.contains("train-queue ran registry/train:9 with redacted:10"), "{shown}");
         let secret =
@@ -406,7 +409,7 @@ mod tests {
 
     #[test]
     fn words_are_those_of_the_secrets_that_would_be_hidden() {
-        let rules = HostSpec::default().redactor().unwrap();
+        let rules = HostSpec::default().compile_redaction_rules().unwrap();
         let words = |document: &str| {
             let mut words = SecretDigests::default();
             rules.add_secret_words(document.as_bytes(), "Job", &mut words).map(|()| words.found)
@@ -432,8 +435,11 @@ mod tests {
         };
         let digest = |value: &[u8]| format!("{:016x}", value.len());
         let redact = |text: &str| {
-            let rules = HostSpec::default().redactor().unwrap();
-            rules.redact(text.as_bytes(), digest).unwrap().map(|bytes| String::from_utf8(bytes).unwrap())
+            let rules = HostSpec::default().compile_redaction_rules().unwrap();
+            rules
+                .redact_document(text.as_bytes(), digest)
+                .unwrap()
+                .map(|bytes| String::from_utf8(bytes).unwrap())
         };
         let hidden = format!("redacted:{}", digest(b"123456"));
         let expected = document(&hidden, &hidden);
@@ -467,7 +473,7 @@ mod tests {
         for secret in ["", "a", "aab", "abab", "abcabd", "aaaaaa", "abaab"] {
             for text in ["", "a", "aa", "xaab", "ababab", "abcab", "aaaaaaaaab", "abcabcabd", "abaaba"] {
                 let [secret, text] = [secret, text].map(str::as_bytes);
-                assert_eq!(overlap(secret, text), slow(secret, text), "{secret:?} {text:?}");
+                assert_eq!(longest_overlap(secret, text), slow(secret, text), "{secret:?} {text:?}");
             }
         }
     }

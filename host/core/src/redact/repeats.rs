@@ -70,11 +70,11 @@ impl RedactionRules {
         status: Option<Range<usize>>,
         found: &mut Vec<FoundSecret>,
     ) {
-        let words = found.iter().flat_map(|one| self.quotable(one, document.as_bytes()));
+        let words = found.iter().flat_map(|one| self.quotable_words(one, document.as_bytes()));
         let mut words: BTreeSet<String> = words.collect();
         let is_searched = words.len() <= SECRETS && words.len() * document.len() <= SEARCHED_BYTES;
         if is_searched {
-            let shown = VisibleText { document, status: status.clone(), hidden: ranges(found) };
+            let shown = VisibleText { document, status: status.clone(), hidden: secret_ranges(found) };
             let long: Vec<&str> = words
                 .iter()
                 .map(String::as_str)
@@ -84,25 +84,25 @@ impl RedactionRules {
                 let long = SoughtWord::of(long.into_iter());
                 let status = status.clone().unwrap_or(document.len()..document.len());
                 for part in [0..status.start, status.end..document.len()] {
-                    add_places(document, part, is_structural, |text| long.places(text), found);
+                    add_places(document, part, is_structural, |text| long.quoted_ranges(text), found);
                 }
                 merge(found);
             }
         }
         let Some(status) = status else { return };
         if is_searched {
-            let shown = VisibleText { document, status: Some(status.clone()), hidden: ranges(found) };
+            let shown = VisibleText { document, status: Some(status.clone()), hidden: secret_ranges(found) };
             let is_quoted =
                 |word: &str| memmem::find(document[status.clone()].as_bytes(), word.as_bytes()).is_some();
-            words.retain(|word| !(is_quoted(word) && shown.has(word)));
+            words.retain(|word| !(is_quoted(word) && shown.has_word(word)));
         }
         let words = SoughtWord::of(words.iter().map(String::as_str));
-        add_places(document, status, is_structural, |text| words.places(text), found);
+        add_places(document, status, is_structural, |text| words.quoted_ranges(text), found);
         merge(found);
     }
 }
 
-fn ranges(found: &[FoundSecret]) -> Vec<Range<usize>> {
+fn secret_ranges(found: &[FoundSecret]) -> Vec<Range<usize>> {
     found.iter().map(|one| one.range.clone()).collect()
 }
 
@@ -119,12 +119,12 @@ impl<'d> VisibleText<'d> {
     pub fn of(document: &'d str, found: &[FoundSecret]) -> Result<Self, ProjectError> {
         let status =
             if found.is_empty() { None } else { DocumentTop::of(JsonScanner::of_text(document))?.status };
-        Ok(Self { document, status, hidden: ranges(found) })
+        Ok(Self { document, status, hidden: secret_ranges(found) })
     }
 
     /// Whether the word occurs by itself, as `postgres` does in `postgres:16`.
-    pub fn has(&self, word: &str) -> bool {
-        self.places(word).any(|place| {
+    pub fn has_word(&self, word: &str) -> bool {
+        self.word_places(word).any(|place| {
             let (before, after) = (&self.document[..place.start], &self.document[place.end..]);
             !before.ends_with(|c: char| c.is_alphanumeric())
                 && !after.starts_with(|c: char| c.is_alphanumeric())
@@ -133,10 +133,10 @@ impl<'d> VisibleText<'d> {
 
     /// Whether the word occurs at all, by itself or inside another word.
     fn has_part(&self, word: &str) -> bool {
-        self.places(word).next().is_some()
+        self.word_places(word).next().is_some()
     }
 
-    fn places(&self, word: &str) -> impl Iterator<Item = Range<usize>> {
+    fn word_places(&self, word: &str) -> impl Iterator<Item = Range<usize>> {
         let length = word.len();
         let places: Vec<usize> = memmem::find_iter(self.document.as_bytes(), word.as_bytes()).collect();
         let places = places.into_iter().map(move |start| start..start + length);

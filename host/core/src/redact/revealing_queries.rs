@@ -4,16 +4,16 @@
 use super::RedactionRules;
 use super::rules::PathToken;
 use super::text::addresses::in_addresses;
-use super::walk::{ParentKey, under};
+use super::walk::{ParentKey, meaning_under_key};
 
 impl RedactionRules {
     /// Whether the value at this path is hidden, or may be. `kind` is `None` if the object may be of any
     /// kind.
-    pub fn hides(&self, kind: Option<&str>, path: &[&str]) -> bool {
-        let mut here = self.matches(kind);
+    pub fn hides_value_at(&self, kind: Option<&str>, path: &[&str]) -> bool {
+        let mut here = self.field_matches(kind);
         let (mut above, mut depth) = (ParentKey::Other, 0);
         for token in path {
-            here = here.step(PathToken::Key(token));
+            here = here.step_into(PathToken::Key(token));
             if here.is_met() || (above != ParentKey::Other && self.is_secret_name(token)) {
                 return true;
             }
@@ -21,21 +21,21 @@ impl RedactionRules {
             if above != ParentKey::Other && (token.parse::<usize>().is_ok() || *token == "*") {
                 return true;
             }
-            above = under(kind, token, depth);
+            above = meaning_under_key(kind, token, depth);
             depth += 1;
         }
         // An index has each element of a list.
-        above == ParentKey::Command || here.step(PathToken::Element).is_met()
+        above == ParentKey::Command || here.step_into(PathToken::Element).is_met()
     }
 
     /// Whether a field's rule hides the object at this path, or may hide a value inside of it.
     pub fn hides_any(&self, path: &[&str]) -> bool {
-        let mut here = self.matches(None);
+        let mut here = self.field_matches(None);
         let is_hidden = path.iter().any(|token| {
-            here = here.step(PathToken::Key(token));
+            here = here.step_into(PathToken::Key(token));
             here.is_met()
         });
-        is_hidden || here.step(PathToken::AnyKey).is_met()
+        is_hidden || here.step_into(PathToken::AnyKey).is_met()
     }
 }
 
@@ -46,7 +46,7 @@ pub(crate) fn names_an_address(text: &str) -> bool {
 
 /// Whether a label or an annotation may hold a secret, whatever the rules' names and fields are.
 pub(crate) fn may_hold_secret(key: &str, value: &str) -> bool {
-    under(None, key, 2) != ParentKey::Other || names_an_address(value)
+    meaning_under_key(None, key, 2) != ParentKey::Other || names_an_address(value)
 }
 
 #[cfg(test)]

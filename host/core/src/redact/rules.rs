@@ -27,7 +27,7 @@ pub struct RedactionRules {
 pub struct RulesInForce(Arc<RwLock<Option<Arc<RedactionRules>>>>);
 
 impl RulesInForce {
-    pub fn set(&self, rules: Arc<RedactionRules>) {
+    pub fn set_rules(&self, rules: Arc<RedactionRules>) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(rules);
     }
 
@@ -57,17 +57,21 @@ impl RedactionRules {
         let (plain, names): (Vec<_>, Vec<_>) = names.iter().partition(|pattern| pattern.starts_with('!'));
         Self {
             print,
-            names: names.into_iter().flat_map(|pattern| spellings(pattern)).map(NamePattern::of).collect(),
+            names: names
+                .into_iter()
+                .flat_map(|pattern| variable_spellings(pattern))
+                .map(NamePattern::of)
+                .collect(),
             plain: plain
                 .into_iter()
-                .flat_map(|pattern| spellings(&pattern[1..]))
+                .flat_map(|pattern| variable_spellings(&pattern[1..]))
                 .map(NamePattern::of)
                 .collect(),
             fields,
         }
     }
 
-    pub fn print(&self) -> RulesPrint {
+    pub fn rules_print(&self) -> RulesPrint {
         self.print
     }
 
@@ -75,20 +79,20 @@ impl RedactionRules {
         if name.len() > NAME_BYTES {
             return true;
         }
-        let names = spellings(name);
+        let names = variable_spellings(name);
         let is_any = |patterns: &[NamePattern]| {
-            patterns.iter().any(|pattern| names.iter().any(|name| pattern.fits(name)))
+            patterns.iter().any(|pattern| names.iter().any(|name| pattern.matches_name(name)))
         };
         is_any(&self.names) && !is_any(&self.plain)
     }
 
     /// The start of a search. A document without a kind is searched for the fields of every kind.
-    pub(super) fn matches(&self, kind: Option<&str>) -> FieldMatches<'_> {
+    pub(super) fn field_matches(&self, kind: Option<&str>) -> FieldMatches<'_> {
         let is_asked =
             |field: &SecretField| field.kind.as_deref().is_none_or(|of| kind.is_none_or(|kind| kind == of));
         let asked = (0..self.fields.len()).filter(|place| is_asked(&self.fields[*place]));
         let mut open = OpenFields { fields: &self.fields, places: Vec::new() };
-        asked.for_each(|place| open.go_on(place, 0));
+        asked.for_each(|place| open.advance_field(place, 0));
         open.into_matches(false)
     }
 }
@@ -113,7 +117,7 @@ fn print_of(names: &[String], fields: &[SecretField]) -> RulesPrint {
 }
 
 /// A name in capitals with `_` between its words: as written, and with its camel case split.
-fn spellings(name: &str) -> Vec<String> {
+fn variable_spellings(name: &str) -> Vec<String> {
     let bytes = name.as_bytes();
     let (mut whole, mut apart) = (String::with_capacity(bytes.len()), String::with_capacity(bytes.len()));
     for (at, letter) in name.char_indices() {
@@ -158,18 +162,18 @@ impl NamePattern {
         }
     }
 
-    fn fits(&self, name: &str) -> bool {
+    fn matches_name(&self, name: &str) -> bool {
         match self {
             Self::Name(whole) => name == whole,
             Self::End(end) => name.ends_with(end),
             Self::Part(part) => name.len() >= part.len() && name.contains(part),
-            Self::Other(pattern) => fits(pattern.as_bytes(), name.as_bytes()),
+            Self::Other(pattern) => matches_pattern(pattern.as_bytes(), name.as_bytes()),
         }
     }
 }
 
 /// `*` matches any number of characters. Takes at most as many steps as the product of the lengths.
-fn fits(pattern: &[u8], name: &[u8]) -> bool {
+fn matches_pattern(pattern: &[u8], name: &[u8]) -> bool {
     let (mut at, mut from, mut star) = (0, 0, None);
     while from < name.len() {
         match pattern.get(at) {
@@ -198,7 +202,7 @@ pub(super) enum PathToken<'a> {
 }
 
 impl PathToken<'_> {
-    fn fits(self, token: &str) -> bool {
+    fn matches_token(self, token: &str) -> bool {
         match (token, self) {
             ("*", _) | (_, Self::AnyKey) => true,
             (token, Self::Key(key)) => token == key,
@@ -236,13 +240,13 @@ impl KeyShapes {
             "**" => {}
             "*" => self.is_any = true,
             token => {
-                self.lengths |= Self::length(token);
+                self.lengths |= Self::length_bit(token);
                 self.has_index |= token.parse::<usize>().is_ok();
             }
         }
     }
 
-    fn length(token: &str) -> u64 {
+    fn length_bit(token: &str) -> u64 {
         1 << token.len().min(63)
     }
 
@@ -250,14 +254,14 @@ impl KeyShapes {
         match name {
             _ if self.is_any => true,
             PathToken::AnyKey => true,
-            PathToken::Key(key) => self.lengths & Self::length(key) != 0,
+            PathToken::Key(key) => self.lengths & Self::length_bit(key) != 0,
             PathToken::Index(_) | PathToken::Element => self.has_index,
         }
     }
 }
 
 impl<'r> FieldMatches<'r> {
-    pub fn step(&self, name: PathToken<'_>) -> FieldMatches<'r> {
+    pub fn step_into(&self, name: PathToken<'_>) -> FieldMatches<'r> {
         if self.is_repeated && !(self.keys.may_fit(name) && self.has_fitting(name)) {
             return FieldMatches { is_met: false, ..self.clone() };
         }
@@ -265,14 +269,14 @@ impl<'r> FieldMatches<'r> {
         for (place, met) in &*self.open {
             let path = self.fields[*place].path.tokens();
             if path[*met] == "**" {
-                next.go_on(*place, *met);
+                next.advance_field(*place, *met);
                 continue;
             }
-            let fits = name.fits(&path[*met]);
+            let fits = name.matches_token(&path[*met]);
             if fits && met + 1 == path.len() {
                 is_met = true;
             } else if fits {
-                next.go_on(*place, met + 1);
+                next.advance_field(*place, met + 1);
             }
         }
         next.into_matches(is_met)
@@ -281,7 +285,7 @@ impl<'r> FieldMatches<'r> {
     /// Whether a token besides `**` fits. Many keys are as long as a token, and few are one.
     fn has_fitting(&self, name: PathToken<'_>) -> bool {
         let token = |(place, met): &(usize, usize)| self.fields[*place].path.tokens()[*met].as_str();
-        self.open.iter().map(token).any(|token| token != "**" && name.fits(token))
+        self.open.iter().map(token).any(|token| token != "**" && name.matches_token(token))
     }
 
     pub fn is_met(&self) -> bool {
@@ -297,7 +301,7 @@ struct OpenFields<'r> {
 
 impl<'r> OpenFields<'r> {
     /// `**` also matches no key, so the token after it may match at once.
-    fn go_on(&mut self, place: usize, met: usize) {
+    fn advance_field(&mut self, place: usize, met: usize) {
         let tokens = self.fields[place].path.tokens();
         let stars = tokens[met..].iter().take_while(|token| *token == "**").count();
         (met..=met + stars).filter(|next| *next < tokens.len()).for_each(|next| self.open_at(place, next));

@@ -72,16 +72,16 @@ impl<'r> SecretSearch<'r> {
         Self { is_settings: true, ..Self::new(redactor, settings, None) }
     }
 
-    pub fn all(mut self, scanner: &mut JsonScanner<'_>) -> Result<Vec<FoundSecret>, ProjectError> {
-        let fields = self.redactor.matches(self.kind);
-        self.value(scanner, &fields, self.otherwise(), self.depth)?;
+    pub fn find_all(mut self, scanner: &mut JsonScanner<'_>) -> Result<Vec<FoundSecret>, ProjectError> {
+        let fields = self.redactor.field_matches(self.kind);
+        self.search_value(scanner, &fields, self.ordinary_meaning(), self.depth)?;
         self.found.sort_by_key(|found| found.range.start);
         Ok(self.found)
     }
 
-    fn under(&self, key: &str, depth: u32) -> ParentKey {
-        match under(self.kind, key, depth) {
-            ParentKey::Other => self.otherwise(),
+    fn meaning_under(&self, key: &str, depth: u32) -> ParentKey {
+        match meaning_under_key(self.kind, key, depth) {
+            ParentKey::Other => self.ordinary_meaning(),
             under => under,
         }
     }
@@ -97,11 +97,11 @@ impl<'r> SecretSearch<'r> {
     }
 
     /// The meaning of a value under an ordinary key.
-    fn otherwise(&self) -> ParentKey {
+    fn ordinary_meaning(&self) -> ParentKey {
         if self.is_settings { ParentKey::Variables } else { ParentKey::Other }
     }
 
-    fn value(
+    fn search_value(
         &mut self,
         scanner: &mut JsonScanner<'_>,
         here: &FieldMatches<'_>,
@@ -111,21 +111,21 @@ impl<'r> SecretSearch<'r> {
         if depth > NESTING {
             return Err(ProjectError::TooDeep { at: scanner.position() });
         }
-        match scanner.peek() {
+        match scanner.peek_byte() {
             // The object may be one named value.
-            b'{' if self.is_settings => self.variable(scanner, here, false, under, depth),
-            b'{' => self.object(scanner, here, under, depth),
-            b'[' => self.list(scanner, here, under, depth),
+            b'{' if self.is_settings => self.search_variable(scanner, here, false, under, depth),
+            b'{' => self.search_object(scanner, here, under, depth),
+            b'[' => self.search_list(scanner, here, under, depth),
             b'"' if under == ParentKey::Command => self.text(scanner, Some(&mut NextElement::Script), depth),
             b'"' if under == ParentKey::Environment => self.variable_text(scanner, depth),
             // The text may be a command line, whatever the program that reads this JSON calls its key.
             b'"' if self.within > 0 => self.text(scanner, Some(&mut NextElement::Argument), depth),
             b'"' if !self.is_plain => self.text(scanner, None, depth),
-            _ => scanner.skip(),
+            _ => scanner.skip_any_value(),
         }
     }
 
-    fn list(
+    fn search_list(
         &mut self,
         scanner: &mut JsonScanner<'_>,
         here: &FieldMatches<'_>,
@@ -133,36 +133,38 @@ impl<'r> SecretSearch<'r> {
         depth: u32,
     ) -> Result<(), ProjectError> {
         let (mut place, mut next) = (0, NextElement::default());
-        scanner.elements(|scanner| {
-            let within = here.step(PathToken::Index(place));
+        scanner.for_each_element(|scanner| {
+            let within = here.step_into(PathToken::Index(place));
             place += 1;
-            match (under, scanner.peek()) {
+            match (under, scanner.peek_byte()) {
                 _ if within.is_met() => self.take(scanner),
                 (ParentKey::Command | ParentKey::Variables | ParentKey::Environment, b'{') => {
-                    self.variable(scanner, &within, false, under, depth + 1)
+                    self.search_variable(scanner, &within, false, under, depth + 1)
                 }
-                (ParentKey::Command, b'[') => self.value(scanner, &within, ParentKey::Command, depth + 1),
+                (ParentKey::Command, b'[') => {
+                    self.search_value(scanner, &within, ParentKey::Command, depth + 1)
+                }
                 // Variables and headers may occur there as `NAME=value` and `Name: value`.
                 (ParentKey::Command | ParentKey::Variables | ParentKey::Environment, b'"') => {
                     self.text(scanner, Some(&mut next), depth + 1)
                 }
-                _ => self.value(scanner, &within, self.otherwise(), depth + 1),
+                _ => self.search_value(scanner, &within, self.ordinary_meaning(), depth + 1),
             }
         })
     }
 
-    fn object(
+    fn search_object(
         &mut self,
         scanner: &mut JsonScanner<'_>,
         here: &FieldMatches<'_>,
         under: ParentKey,
         depth: u32,
     ) -> Result<(), ProjectError> {
-        scanner.members(|key, scanner| {
+        scanner.for_each_member(|key, scanner| {
             let name = key.decode()?;
-            let within = here.step(PathToken::Key(&name));
+            let within = here.step_into(PathToken::Key(&name));
             let is_secret = under != ParentKey::Other && self.redactor.is_secret_name(&name);
-            match scanner.peek() {
+            match scanner.peek_byte() {
                 _ if within.is_met() => {
                     self.take(scanner)?;
                     if let Some(last) = self.found.last_mut().filter(|_| COPIES.contains(&&*name)) {
@@ -171,11 +173,11 @@ impl<'r> SecretSearch<'r> {
                 }
                 // An object contains the value, or refers to its source.
                 b'{' if is_secret && !self.is_settings => {
-                    self.variable(scanner, &within, true, under, depth + 1)?;
+                    self.search_variable(scanner, &within, true, under, depth + 1)?;
                 }
                 _ if is_secret => self.take(scanner)?,
                 b'"' if under == ParentKey::Environment => self.variable_text(scanner, depth + 1)?,
-                _ => self.value(scanner, &within, self.under(&name, depth), depth + 1)?,
+                _ => self.search_value(scanner, &within, self.meaning_under(&name, depth), depth + 1)?,
             }
             Ok(ScanFlow::Next)
         })
@@ -184,7 +186,7 @@ impl<'r> SecretSearch<'r> {
     /// One named value: `{"name": …, "value": …}`, in any order. If the name occurs twice, it is secret if
     /// either is. `is_secret` is true if the key of the object is the name of a secret. `under` is the
     /// meaning of the list's key.
-    fn variable(
+    fn search_variable(
         &mut self,
         scanner: &mut JsonScanner<'_>,
         here: &FieldMatches<'_>,
@@ -193,13 +195,13 @@ impl<'r> SecretSearch<'r> {
         depth: u32,
     ) -> Result<(), ProjectError> {
         let (begun, mut values) = (self.found.len(), Vec::new());
-        scanner.members(|key, scanner| {
+        scanner.for_each_member(|key, scanner| {
             let name = key.decode()?;
-            let within = here.step(PathToken::Key(&name));
+            let within = here.step_into(PathToken::Key(&name));
             match &*name {
                 _ if within.is_met() => self.take(scanner)?,
-                _ if self.within > 0 && REFERENCES.contains(&&*name) => scanner.skip()?,
-                "name" | "key" | "Name" | "Key" | "NAME" | "KEY" if scanner.peek() == b'"' => {
+                _ if self.within > 0 && REFERENCES.contains(&&*name) => scanner.skip_any_value()?,
+                "name" | "key" | "Name" | "Key" | "NAME" | "KEY" if scanner.peek_byte() == b'"' => {
                     let start = scanner.start();
                     is_secret |= self.redactor.is_secret_name(&scanner.text()?.decode()?);
                     if self.is_secret_setting(&name) {
@@ -212,10 +214,10 @@ impl<'r> SecretSearch<'r> {
                     // A value that is hidden whole is not searched for parts.
                     let is_read = under == ParentKey::Environment && !is_secret;
                     let read = if is_read { under } else { ParentKey::Other };
-                    self.value(scanner, &within, read, depth + 1)?;
+                    self.search_value(scanner, &within, read, depth + 1)?;
                     values.push(start..scanner.position());
                 }
-                _ => self.value(scanner, &within, self.under(&name, depth), depth + 1)?,
+                _ => self.search_value(scanner, &within, self.meaning_under(&name, depth), depth + 1)?,
             }
             Ok(ScanFlow::Next)
         })?;
@@ -251,7 +253,7 @@ impl<'r> SecretSearch<'r> {
     fn variable_text(&mut self, scanner: &mut JsonScanner<'_>, depth: u32) -> Result<(), ProjectError> {
         let start = scanner.start();
         let text = scanner.text()?;
-        let (at, length, is_escaped) = text.place();
+        let (at, length, is_escaped) = text.place_in_text();
         let raw = &self.document[at..at + length];
         let may_hold_names = is_escaped || memchr::memchr3(b'=', b':', b' ', raw).is_some();
         let mut next = NextElement::Arguments;
@@ -267,7 +269,7 @@ impl<'r> SecretSearch<'r> {
         command: Option<&mut NextElement>,
         depth: u32,
     ) {
-        let (at, length, is_escaped) = text.place();
+        let (at, length, is_escaped) = text.place_in_text();
         let raw = &self.document[at..at + length];
         if command.is_none() && !is_escaped && memchr::memmem::find(raw, b"://").is_none() {
             return;
@@ -287,12 +289,12 @@ impl<'r> SecretSearch<'r> {
             // A program that finds JSON among other words decodes its escapes.
             None => {
                 if let Some(copy) = UnescapedText::of(&decoded) {
-                    secrets.extend(copy.places(self.in_words(&copy.text, this.as_mut())));
+                    secrets.extend(copy.original_ranges(self.in_words(&copy.text, this.as_mut())));
                 }
             }
         }
-        let secrets = commands::merged(secrets);
-        let secrets = if is_escaped { commands::escaped(raw, &secrets) } else { secrets };
+        let secrets = commands::merge_ranges(secrets);
+        let secrets = if is_escaped { commands::escaped_ranges(raw, &secrets) } else { secrets };
         for range in secrets {
             self.add(at + range.start..at + range.end, true);
         }
@@ -326,8 +328,8 @@ impl<'r> SecretSearch<'r> {
             depth,
             ..SecretSearch::of_settings(self.redactor, text.as_bytes())
         };
-        match search.all(&mut JsonScanner::of_text(text)) {
-            Ok(found) => Some(found.iter().map(|found| found.within(text.as_bytes())).collect()),
+        match search.find_all(&mut JsonScanner::of_text(text)) {
+            Ok(found) => Some(found.iter().map(|found| found.unquoted_range(text.as_bytes())).collect()),
             Err(ProjectError::TooDeep { .. }) => whole,
             Err(_) => None,
         }
@@ -335,21 +337,21 @@ impl<'r> SecretSearch<'r> {
 
     fn take(&mut self, scanner: &mut JsonScanner<'_>) -> Result<(), ProjectError> {
         let start = scanner.start();
-        scanner.skip()?;
+        scanner.skip_any_value()?;
         self.add(start..scanner.position(), false);
         Ok(())
     }
 
     fn add(&mut self, range: Range<usize>, is_part: bool) {
         let found = FoundSecret { range, is_part, is_copy: false };
-        if !is_digest(found.secret(self.document)) {
+        if !is_digest(found.unquoted_secret(self.document)) {
             self.found.push(found);
         }
     }
 }
 
 /// The meaning of a value under a key. Keys of a `ConfigMap` are names, too.
-pub(super) fn under(kind: Option<&str>, key: &str, depth: u32) -> ParentKey {
+pub(super) fn meaning_under_key(kind: Option<&str>, key: &str, depth: u32) -> ParentKey {
     let is_config_map = || kind.is_none_or(|kind| kind == "ConfigMap");
     match key {
         "env" | "envVars" | "env_vars" | "parameters" => ParentKey::Environment,

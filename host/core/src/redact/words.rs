@@ -17,18 +17,18 @@ impl RedactionRules {
     /// The whole secret, and the parts that a program uses on their own: the password of an address, the
     /// credentials after `Bearer` and the like, and each line. Very short parts are not searched for. For a
     /// copy of the document, the parts are what the rules would hide in it.
-    pub(super) fn quotable(&self, one: &FoundSecret, document: &[u8]) -> Vec<String> {
+    pub(super) fn quotable_words(&self, one: &FoundSecret, document: &[u8]) -> Vec<String> {
         let mut words = SecretWords::default();
         self.add_words(one, document, COPIES_WITHIN, &mut words);
         words.0
     }
 
     fn add_words(&self, one: &FoundSecret, document: &[u8], copies: u32, words: &mut SecretWords) {
-        let secret = one.secret(document);
+        let secret = one.unquoted_secret(document);
         if one.is_container(document) {
             // The document was read before, so this can't fail.
             serde_json::from_slice(secret).into_iter().for_each(|value| words.add_leaves(value, 0));
-        } else if let Some(text) = decoded(secret) {
+        } else if let Some(text) = decode_quoted(secret) {
             let copy = (one.is_copy && copies > 0).then(|| self.found_in(&text)).flatten();
             match copy {
                 Some(found) => {
@@ -43,12 +43,16 @@ impl RedactionRules {
     /// `None` if the copy is not a document. Quotes in its status are left out, because the document has its
     /// own.
     fn found_in(&self, copy: &str) -> Option<Vec<FoundSecret>> {
-        copy.trim_start().starts_with('{').then(|| self.search(copy).ok()).flatten().map(|(found, _)| found)
+        copy.trim_start()
+            .starts_with('{')
+            .then(|| self.search_secrets(copy).ok())
+            .flatten()
+            .map(|(found, _)| found)
     }
 }
 
 /// The text between its quotes.
-fn decoded(raw: &[u8]) -> Option<String> {
+fn decode_quoted(raw: &[u8]) -> Option<String> {
     let quoted = [b"\"", raw, b"\""].concat();
     let text = JsonScanner::new(&quoted).text().ok()?;
     text.decode().ok().map(|text| text.into_owned())

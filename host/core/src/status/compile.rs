@@ -6,14 +6,14 @@ use super::rule::{RuleCase, RuleCheck, RuleNumber, RuleTest, RuleText, StatusRul
 use super::spec::{CaseSpec, NumberSpec, OneOrMany, RuleSpec, TestSpec};
 use crate::model::fault::ManifestFault;
 
-pub(super) fn compile(spec: &RuleSpec) -> Result<StatusRule, Vec<ManifestFault>> {
+pub(super) fn compile_rule(spec: &RuleSpec) -> Result<StatusRule, Vec<ManifestFault>> {
     let mut compiler = RuleCompiler::default();
-    compiler.names(spec);
-    let attempt = compiler.numbers("attempt", &spec.attempt);
-    let ready = compiler.numbers("ready", &spec.ready);
-    let total = compiler.numbers("total", &spec.total);
-    let exit = compiler.paths("exit", &spec.exit);
-    let cases = compiler.cases(&spec.cases);
+    compiler.check_names(spec);
+    let attempt = compiler.compile_numbers("attempt", &spec.attempt);
+    let ready = compiler.compile_numbers("ready", &spec.ready);
+    let total = compiler.compile_numbers("total", &spec.total);
+    let exit = compiler.compile_paths("exit", &spec.exit);
+    let cases = compiler.compile_cases(&spec.cases);
     if !compiler.faults.is_empty() {
         return Err(compiler.faults);
     }
@@ -27,27 +27,27 @@ struct RuleCompiler {
 }
 
 impl RuleCompiler {
-    fn fault(&mut self, field: &str, message: impl Into<String>) {
+    fn push_fault(&mut self, field: &str, message: impl Into<String>) {
         self.faults.push(ManifestFault { field: field.to_owned(), message: message.into() });
     }
 
-    fn names(&mut self, spec: &RuleSpec) {
+    fn check_names(&mut self, spec: &RuleSpec) {
         let kinds = &spec.kind.0;
         if kinds.is_empty() || kinds.iter().any(String::is_empty) {
-            self.fault("kind", "names no kind: write one, such as Job, or a list of them");
+            self.push_fault("kind", "names no kind: write one, such as Job, or a list of them");
         }
         if (spec.group == "*") != kinds.iter().any(|kind| kind == "*") {
             let message = "`*` stands for every kind without a rule, and only as both group and kind";
-            self.fault("kind", message);
+            self.push_fault("kind", message);
         }
         if let Some((group, version)) = spec.group.split_once('/') {
-            self.fault("group", format!("leave out the version: `{group}` and not `{group}/{version}`"));
+            self.push_fault("group", format!("leave out the version: `{group}` and not `{group}/{version}`"));
         }
     }
 
-    fn cases(&mut self, specs: &[CaseSpec]) -> Vec<RuleCase> {
+    fn compile_cases(&mut self, specs: &[CaseSpec]) -> Vec<RuleCase> {
         let Some(last) = specs.len().checked_sub(1) else {
-            self.fault("cases", "is empty: the last case has an empty `when`, so that one always holds");
+            self.push_fault("cases", "is empty: the last case has an empty `when`, so that one always holds");
             return Vec::new();
         };
         let mut cases = Vec::new();
@@ -55,63 +55,65 @@ impl RuleCompiler {
             let at = format!("cases[{index}]");
             if index == last && !spec.when.is_empty() {
                 let message = "add a last case with an empty `when` after it, so that one always holds";
-                self.fault(&format!("{at}.when"), message);
+                self.push_fault(&format!("{at}.when"), message);
             } else if index < last && spec.when.is_empty() {
                 let message = "is empty and always holds, so that the cases after it never decide";
-                self.fault(&format!("{at}.when"), message);
+                self.push_fault(&format!("{at}.when"), message);
             }
-            cases.extend(self.case(&at, spec));
+            cases.extend(self.compile_case(&at, spec));
         }
         cases
     }
 
-    fn case(&mut self, at: &str, spec: &CaseSpec) -> Option<RuleCase> {
+    fn compile_case(&mut self, at: &str, spec: &CaseSpec) -> Option<RuleCase> {
         let phase = PHASES.into_iter().find(|phase| *phase == spec.phase);
         if phase.is_none() {
             let message = format!("`{}` is no phase; there are {}", spec.phase, PHASES.join(", "));
-            self.fault(&format!("{at}.phase"), message);
+            self.push_fault(&format!("{at}.phase"), message);
         }
         Some(RuleCase {
-            when: self.tests(at, &spec.when),
+            when: self.compile_tests(at, &spec.when),
             terminal: spec.terminal,
-            reason: self.texts(&format!("{at}.reason"), &spec.reason),
-            message: self.texts(&format!("{at}.message"), &spec.message),
+            reason: self.compile_texts(&format!("{at}.reason"), &spec.reason),
+            message: self.compile_texts(&format!("{at}.message"), &spec.message),
             phase: phase?,
         })
     }
 
-    fn numbers(&mut self, field: &str, specs: &[NumberSpec]) -> Vec<RuleNumber> {
+    fn compile_numbers(&mut self, field: &str, specs: &[NumberSpec]) -> Vec<RuleNumber> {
         let mut numbers = Vec::new();
         for (index, spec) in specs.iter().enumerate() {
             let at = format!("{field}[{index}]");
             numbers.push(RuleNumber {
-                when: self.tests(&at, &spec.when),
-                sum: self.paths(&format!("{at}.sum"), &spec.sum),
-                max: self.paths(&format!("{at}.max"), &spec.max),
-                count: self.paths(&format!("{at}.count"), &spec.count),
+                when: self.compile_tests(&at, &spec.when),
+                sum: self.compile_paths(&format!("{at}.sum"), &spec.sum),
+                max: self.compile_paths(&format!("{at}.max"), &spec.max),
+                count: self.compile_paths(&format!("{at}.count"), &spec.count),
                 plus: spec.plus,
             });
         }
         numbers
     }
 
-    fn texts(&mut self, field: &str, specs: &[String]) -> Vec<RuleText> {
+    fn compile_texts(&mut self, field: &str, specs: &[String]) -> Vec<RuleText> {
         let mut texts = Vec::new();
         for (index, spec) in specs.iter().enumerate() {
             match spec.strip_prefix('@') {
-                Some(path) => texts.extend(self.path(&format!("{field}[{index}]"), path).map(RuleText::At)),
+                Some(path) => {
+                    texts.extend(self.compile_path(&format!("{field}[{index}]"), path).map(RuleText::At));
+                }
                 None => texts.push(RuleText::Fixed(spec.clone())),
             }
         }
         texts
     }
 
-    fn tests(&mut self, at: &str, specs: &[TestSpec]) -> Vec<RuleTest> {
+    fn compile_tests(&mut self, at: &str, specs: &[TestSpec]) -> Vec<RuleTest> {
         let tests = specs.iter().enumerate();
-        tests.filter_map(|(index, spec)| self.test(&format!("{at}.when[{index}]"), spec)).collect()
+        tests.filter_map(|(index, spec)| self.compile_test(&format!("{at}.when[{index}]"), spec)).collect()
     }
 
-    fn test(&mut self, field: &str, spec: &TestSpec) -> Option<RuleTest> {
+    fn compile_test(&mut self, field: &str, spec: &TestSpec) -> Option<RuleTest> {
         let at = self.one_or_many(&format!("{field}.at"), &spec.at);
         let mut wanted = !spec.not;
         let mut checks = Vec::new();
@@ -122,7 +124,7 @@ impl RuleCompiler {
         if let Some(value) = &spec.is {
             match text_of(value) {
                 Some(scalar) => checks.push(RuleCheck::In(vec![scalar.into_owned()])),
-                None => self.fault(&format!("{field}.is"), "is no text, number, true or false"),
+                None => self.push_fault(&format!("{field}.is"), "is no text, number, true or false"),
             }
         }
         checks.extend(spec.one_of.clone().map(RuleCheck::In));
@@ -130,14 +132,14 @@ impl RuleCompiler {
         checks.extend(spec.above.map(RuleCheck::Above));
         checks.extend(spec.below.map(RuleCheck::Below));
         if let Some(path) = &spec.behind {
-            checks.push(RuleCheck::Behind(self.path(&format!("{field}.behind"), path)?));
+            checks.push(RuleCheck::Behind(self.compile_path(&format!("{field}.behind"), path)?));
         }
         match (checks.pop(), checks.is_empty()) {
             (Some(check), true) => Some(RuleTest { at, wanted, check }),
             (None, _) if spec.is.is_some() => None,
             _ => {
                 let message = "needs exactly one of exists, is, in, like, above, below and behind";
-                self.fault(field, message);
+                self.push_fault(field, message);
                 None
             }
         }
@@ -146,20 +148,20 @@ impl RuleCompiler {
     fn one_or_many(&mut self, field: &str, texts: &OneOrMany) -> Vec<RulePath> {
         match texts.0.as_slice() {
             [] => {
-                self.fault(field, "names no path");
+                self.push_fault(field, "names no path");
                 Vec::new()
             }
-            [path] => self.path(field, path).into_iter().collect(),
-            many => self.paths(field, many),
+            [path] => self.compile_path(field, path).into_iter().collect(),
+            many => self.compile_paths(field, many),
         }
     }
 
-    fn paths(&mut self, field: &str, texts: &[String]) -> Vec<RulePath> {
+    fn compile_paths(&mut self, field: &str, texts: &[String]) -> Vec<RulePath> {
         let texts = texts.iter().enumerate();
-        texts.filter_map(|(index, text)| self.path(&format!("{field}[{index}]"), text)).collect()
+        texts.filter_map(|(index, text)| self.compile_path(&format!("{field}[{index}]"), text)).collect()
     }
 
-    fn path(&mut self, field: &str, text: &str) -> Option<RulePath> {
-        RulePath::parse(text, &mut self.slots).map_err(|message| self.fault(field, message)).ok()
+    fn compile_path(&mut self, field: &str, text: &str) -> Option<RulePath> {
+        RulePath::parse(text, &mut self.slots).map_err(|message| self.push_fault(field, message)).ok()
     }
 }

@@ -8,7 +8,7 @@ use super::path::{MemberCut, RulePath};
 use super::rule::{RuleTest, StatusRule, first_text};
 use super::spec::RuleSpec;
 use super::{RuleOrigin, StatusRules};
-use crate::model::fault::shortened;
+use crate::model::fault::shorten_text;
 use crate::project::ObjectOutline;
 use crate::state::Status;
 
@@ -44,10 +44,10 @@ pub struct TestedCase {
 
 impl StatusRules {
     /// Returns `None` if the bytes are not an object.
-    pub fn explain(&self, group: &str, kind: &str, object: &[u8]) -> Option<RuleExplanation<'_>> {
+    pub fn explain_status(&self, group: &str, kind: &str, object: &[u8]) -> Option<RuleExplanation<'_>> {
         let (origin, rule) = self.find(group, kind);
         let cut = MemberCut::new(&rule.slots, object, &ObjectOutline::of(object).ok()?);
-        let decided = rule.deciding(&cut)?;
+        let decided = rule.deciding_case(&cut)?;
         let case = rule.cases.get(decided)?;
         let spec = rule.spec.cases.get(decided)?;
         let from = |texts, items: &[String]| items.get(first_text(texts, &cut, VALUE_BYTES).1?).cloned();
@@ -56,33 +56,33 @@ impl StatusRules {
             origin: *origin,
             rule: &rule.spec,
             case: decided,
-            held: (0..case.when.len()).filter_map(|test| tested(rule, decided, test, &cut)).collect(),
-            before: (0..decided).filter_map(|case| failed(rule, case, &cut)).collect(),
+            held: (0..case.when.len()).filter_map(|test| tested_case(rule, decided, test, &cut)).collect(),
+            before: (0..decided).filter_map(|case| failed_test(rule, case, &cut)).collect(),
             reason_from: from(&case.reason, &spec.reason),
             message_from: from(&case.message, &spec.message),
         })
     }
 }
 
-fn failed(rule: &StatusRule, case: usize, cut: &MemberCut<'_>) -> Option<TestedCase> {
+fn failed_test(rule: &StatusRule, case: usize, cut: &MemberCut<'_>) -> Option<TestedCase> {
     let test = rule.cases.get(case)?.when.iter().position(|test| !test.holds(cut))?;
-    tested(rule, case, test, cut)
+    tested_case(rule, case, test, cut)
 }
 
-fn tested(rule: &StatusRule, case: usize, test: usize, cut: &MemberCut<'_>) -> Option<TestedCase> {
+fn tested_case(rule: &StatusRule, case: usize, test: usize, cut: &MemberCut<'_>) -> Option<TestedCase> {
     let spec = rule.spec.cases.get(case)?.when.get(test)?;
     Some(TestedCase {
         field: format!("cases[{case}].when[{test}]"),
         test: spec.to_string(),
-        found: found(rule.cases.get(case)?.when.get(test)?, cut),
+        found: found_values(rule.cases.get(case)?.when.get(test)?, cut),
     })
 }
 
-fn found(test: &RuleTest, cut: &MemberCut<'_>) -> Vec<String> {
+fn found_values(test: &RuleTest, cut: &MemberCut<'_>) -> Vec<String> {
     let mut values = Vec::new();
     let mut visit = |path: &RulePath| {
-        path.any(cut, |value| {
-            values.push(shown(value));
+        path.any_value(cut, |value| {
+            values.push(value_text(value));
             values.len() >= VALUES
         })
     };
@@ -90,6 +90,6 @@ fn found(test: &RuleTest, cut: &MemberCut<'_>) -> Vec<String> {
     values
 }
 
-fn shown(value: &StatusNode<'_>) -> String {
-    shortened(&value.to_string(), VALUE_BYTES).into_owned()
+fn value_text(value: &StatusNode<'_>) -> String {
+    shorten_text(&value.to_string(), VALUE_BYTES).into_owned()
 }

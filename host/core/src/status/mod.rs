@@ -90,12 +90,15 @@ struct KnownKinds {
 static BUILTIN: LazyLock<StatusRules> = LazyLock::new(|| {
     let parse = |(name, text): &(&'static str, &str)| {
         let spec: RuleSpec = serde_json::from_str(text).expect("a built-in rule is tested");
-        (RuleOrigin::Builtin(name), Arc::new(compile::compile(&spec).expect("a built-in rule is tested")))
+        (
+            RuleOrigin::Builtin(name),
+            Arc::new(compile::compile_rule(&spec).expect("a built-in rule is tested")),
+        )
     };
     let mut all = FILES.iter().map(parse);
     let generic = all.next().expect("the first file is the generic ladder");
     let mut rules = StatusRules { kinds: Vec::new(), generic };
-    all.for_each(|(origin, rule)| rules.put(origin, &rule));
+    all.for_each(|(origin, rule)| rules.put_rule(origin, &rule));
     rules
 });
 
@@ -106,7 +109,7 @@ impl StatusRules {
 
     /// The built-in rules, with those of the operator in place of built-in ones for the same kinds. A fault
     /// names its field as `[2].cases[0].phase`.
-    pub fn with(specs: &[RuleSpec]) -> Result<Self, Vec<ManifestFault>> {
+    pub fn with_rules(specs: &[RuleSpec]) -> Result<Self, Vec<ManifestFault>> {
         let (mut rules, mut faults) = (Self::builtin(), Vec::new());
         let mut seen = std::collections::HashMap::new();
         for (index, spec) in specs.iter().enumerate() {
@@ -116,8 +119,8 @@ impl StatusRules {
                     faults.push(ManifestFault { field: format!("[{index}].kind"), message });
                 }
             }
-            match compile::compile(spec) {
-                Ok(rule) => rules.put(RuleOrigin::Operator(index), &Arc::new(rule)),
+            match compile::compile_rule(spec) {
+                Ok(rule) => rules.put_rule(RuleOrigin::Operator(index), &Arc::new(rule)),
                 Err(found) => faults.extend(found.into_iter().map(|fault| ManifestFault {
                     field: format!("[{index}].{}", fault.field),
                     message: fault.message,
@@ -128,7 +131,7 @@ impl StatusRules {
     }
 
     /// Replaces the rule for each of the kinds that this rule names.
-    fn put(&mut self, origin: RuleOrigin, rule: &Arc<StatusRule>) {
+    fn put_rule(&mut self, origin: RuleOrigin, rule: &Arc<StatusRule>) {
         let group = &rule.spec.group;
         for kind in &rule.spec.kind.0 {
             let value = (origin, Arc::clone(rule));
@@ -136,7 +139,7 @@ impl StatusRules {
                 self.generic = value;
                 continue;
             }
-            match self.position(group, kind) {
+            match self.find_position(group, kind) {
                 Ok(at) => self.kinds[at].rule = value,
                 Err(at) => {
                     self.kinds
@@ -146,21 +149,21 @@ impl StatusRules {
         }
     }
 
-    fn position(&self, group: &str, kind: &str) -> Result<usize, usize> {
+    fn find_position(&self, group: &str, kind: &str) -> Result<usize, usize> {
         self.kinds.binary_search_by(|known| (&*known.kind, &*known.group).cmp(&(kind, group)))
     }
 
     fn find(&self, group: &str, kind: &str) -> &(RuleOrigin, Arc<StatusRule>) {
-        self.position(group, kind).map_or(&self.generic, |at| &self.kinds[at].rule)
+        self.find_position(group, kind).map_or(&self.generic, |at| &self.kinds[at].rule)
     }
 
     /// The status of an object. Bytes that are not an object are `Unknown`.
-    pub fn status(&self, group: &str, kind: &str, object: &[u8]) -> Status {
-        self.outlined(group, kind, object, ObjectOutline::of(object).ok().as_ref())
+    pub fn status_of(&self, group: &str, kind: &str, object: &[u8]) -> Status {
+        self.status_with_outline(group, kind, object, ObjectOutline::of(object).ok().as_ref())
     }
 
-    /// Does the work of [`Self::status`] with an outline that the caller has; `None` if it has none.
-    pub fn outlined(
+    /// Does the work of [`Self::status_of`] with an outline that the caller has; `None` if it has none.
+    pub fn status_with_outline(
         &self,
         group: &str,
         kind: &str,
@@ -176,19 +179,19 @@ impl StatusRules {
     }
 
     /// The rule for a kind, in its written form.
-    pub fn rule(&self, group: &str, kind: &str) -> &RuleSpec {
+    pub fn rule_for(&self, group: &str, kind: &str) -> &RuleSpec {
         &self.find(group, kind).1.spec
     }
 
     /// Whether both sets have the same rule for this kind.
-    pub fn agree(&self, other: &Self, group: &str, kind: &str) -> bool {
-        let (mine, others) = (self.rule(group, kind), other.rule(group, kind));
+    pub fn agree_on_kind(&self, other: &Self, group: &str, kind: &str) -> bool {
+        let (mine, others) = (self.rule_for(group, kind), other.rule_for(group, kind));
         (&mine.cases, &mine.attempt, &mine.ready, &mine.total, &mine.exit)
             == (&others.cases, &others.attempt, &others.ready, &others.total, &others.exit)
     }
 
     /// Every rule once, with its origin. The ladder for all other kinds comes last.
-    pub fn all(&self) -> Vec<(RuleOrigin, &RuleSpec)> {
+    pub fn all_rules(&self) -> Vec<(RuleOrigin, &RuleSpec)> {
         let mut all: Vec<(RuleOrigin, &RuleSpec)> = Vec::new();
         for (origin, rule) in self.kinds.iter().map(|known| &known.rule).chain([&self.generic]) {
             if !all.iter().any(|(known, _)| known == origin) {
@@ -207,7 +210,7 @@ impl StatusRules {
     /// as running. The reason is the phase before the deletion. It distinguishes a Job that was cleaned up
     /// after `Succeeded` from one that was deleted while `Running`. Attempt, total and exit code stay; the
     /// ready count becomes 0. A message stays only if it is about an outcome.
-    pub fn deleted(last: &Status) -> Status {
+    pub fn deleted_status(last: &Status) -> Status {
         if last.phase == phase::DELETED {
             return last.clone();
         }

@@ -31,11 +31,11 @@ impl<'a> StatusNode<'a> {
     }
 
     fn read(value: &mut JsonScanner<'a>) -> Result<Option<Self>, ProjectError> {
-        Ok(Some(match value.peek() {
+        Ok(Some(match value.peek_byte() {
             b'"' => Self::Text(value.text()?.decode()?),
             b'{' => {
                 let (mut map, mut is_whole) = (Vec::new(), true);
-                value.members(|key, value| {
+                value.for_each_member(|key, value| {
                     if map.is_empty() {
                         map.reserve(MEMBERS);
                     }
@@ -49,7 +49,7 @@ impl<'a> StatusNode<'a> {
             }
             b'[' => {
                 let (mut list, mut is_whole) = (Vec::new(), true);
-                value.elements(|value| {
+                value.for_each_element(|value| {
                     match Self::read(value)? {
                         Some(node) => list.push(node),
                         None => is_whole = false,
@@ -58,10 +58,10 @@ impl<'a> StatusNode<'a> {
                 })?;
                 return Ok(is_whole.then_some(Self::List(list)));
             }
-            b'n' => value.skip().map(|()| Self::Null)?,
-            b't' => value.skip().map(|()| Self::Bool(true))?,
-            b'f' => value.skip().map(|()| Self::Bool(false))?,
-            _ => return Ok(Self::number(value.value()?)),
+            b'n' => value.skip_any_value().map(|()| Self::Null)?,
+            b't' => value.skip_any_value().map(|()| Self::Bool(true))?,
+            b'f' => value.skip_any_value().map(|()| Self::Bool(false))?,
+            _ => return Ok(Self::number(value.take_value_bytes()?)),
         }))
     }
 
@@ -114,7 +114,7 @@ impl<'a> StatusNode<'a> {
 
     /// Visits the elements of a list, or the values of a map in key order, until `visit` returns `true`.
     /// Returns whether it did.
-    pub fn any(&self, mut visit: impl FnMut(&Self) -> bool) -> bool {
+    pub fn any_value(&self, mut visit: impl FnMut(&Self) -> bool) -> bool {
         match self {
             Self::List(list) => list.iter().any(visit),
             Self::Map(map) => {
@@ -173,7 +173,7 @@ mod tests {
             _ => Vec::new(),
         };
         values.reverse();
-        node.any(|inner| {
+        node.any_value(|inner| {
             agree(inner, values.pop().unwrap());
             false
         });

@@ -37,7 +37,7 @@ struct TopMembers {
 
 impl MemberSlots {
     /// The slot of a member. It is created if no path began with this member yet.
-    fn place(&mut self, top: &str, second: &str) -> usize {
+    fn slot_of(&mut self, top: &str, second: &str) -> usize {
         let known = self.tops.iter().position(|known| known.key == top);
         let known = known.unwrap_or_else(|| {
             self.tops.push(TopMembers { key: top.to_owned(), members: Vec::new() });
@@ -90,7 +90,7 @@ impl RulePath {
             while let Some(inner) = rest.strip_prefix('[') {
                 let end = if inner.starts_with('"') { "\"]" } else { "]" };
                 let close = inner.find(end).ok_or_else(|| wrong("a `]` is missing"))?;
-                segments.push(PathSegment::selector(&inner[..close]).map_err(wrong)?);
+                segments.push(PathSegment::parse_selector(&inner[..close]).map_err(wrong)?);
                 rest = &inner[close + end.len()..];
             }
             match rest.strip_prefix('.') {
@@ -106,19 +106,23 @@ impl RulePath {
         else {
             return Err(wrong("it needs at least two keys, such as `status.phase`"));
         };
-        let slot = slots.place(&top, &second);
+        let slot = slots.slot_of(&top, &second);
         Ok(Self { slot, rest: segments.collect() })
     }
 
     /// Calls `visit` with each value until it returns `true`. Returns whether it did.
-    pub(super) fn any(&self, cut: &MemberCut<'_>, mut visit: impl FnMut(&StatusNode<'_>) -> bool) -> bool {
-        walk(cut.value(self.slot), &self.rest, &mut visit)
+    pub(super) fn any_value(
+        &self,
+        cut: &MemberCut<'_>,
+        mut visit: impl FnMut(&StatusNode<'_>) -> bool,
+    ) -> bool {
+        walk_segments(cut.slot_value(self.slot), &self.rest, &mut visit)
     }
 
     /// The first value, if it is an integer.
-    pub(super) fn integer(&self, cut: &MemberCut<'_>) -> Option<i64> {
+    pub(super) fn first_integer(&self, cut: &MemberCut<'_>) -> Option<i64> {
         let mut found = None;
-        self.any(cut, |value| {
+        self.any_value(cut, |value| {
             found = value.as_i64();
             true
         });
@@ -127,7 +131,7 @@ impl RulePath {
 }
 
 impl PathSegment {
-    fn selector(text: &str) -> Result<Self, &'static str> {
+    fn parse_selector(text: &str) -> Result<Self, &'static str> {
         let selected = |key: &str, test: ElementTest| {
             let key = key.split('.').filter(|key| !key.is_empty()).map(str::to_owned).collect();
             Ok(Self::Where { key, test })
@@ -151,7 +155,7 @@ impl PathSegment {
     }
 }
 
-fn walk(
+fn walk_segments(
     value: &StatusNode<'_>,
     segments: &[PathSegment],
     visit: &mut dyn FnMut(&StatusNode<'_>) -> bool,
@@ -160,15 +164,15 @@ fn walk(
         return !value.is_null() && visit(value);
     };
     match segment {
-        PathSegment::Key(key) => value.get(key).is_some_and(|inner| walk(inner, rest, visit)),
-        PathSegment::Each => value.any(|element| walk(element, rest, visit)),
+        PathSegment::Key(key) => value.get(key).is_some_and(|inner| walk_segments(inner, rest, visit)),
+        PathSegment::Each => value.any_value(|element| walk_segments(element, rest, visit)),
         PathSegment::Where { key, test } => {
-            value.any(|element| selected(element, key, test) && walk(element, rest, visit))
+            value.any_value(|element| is_selected(element, key, test) && walk_segments(element, rest, visit))
         }
     }
 }
 
-fn selected(element: &StatusNode<'_>, key: &[String], test: &ElementTest) -> bool {
+fn is_selected(element: &StatusNode<'_>, key: &[String], test: &ElementTest) -> bool {
     let found = key.iter().try_fold(element, |value, key| value.get(key)).filter(|value| !value.is_null());
     match (found, test) {
         (None, test) => matches!(test, ElementTest::Absent),
@@ -207,18 +211,20 @@ impl<'a> MemberCut<'a> {
     pub(super) fn new(slots: &MemberSlots, object: &'a [u8], outline: &ObjectOutline) -> Self {
         let mut cut: Vec<MemberSlot<'a>> = (0..slots.count).map(|_| MemberSlot::default()).collect();
         let mut members: &[(String, usize)] = &[];
-        for found in outline.members(object) {
+        for found in outline.outlined_members(object) {
             if !found.is_inner {
-                let wanted = slots.tops.iter().find(|wanted| found.key.is(wanted.key.as_bytes()));
+                let wanted = slots.tops.iter().find(|wanted| found.key.equals_bytes(wanted.key.as_bytes()));
                 members = wanted.map_or(&[], |wanted| &wanted.members);
-            } else if let Some((_, slot)) = members.iter().find(|(key, _)| found.key.is(key.as_bytes())) {
+            } else if let Some((_, slot)) =
+                members.iter().find(|(key, _)| found.key.equals_bytes(key.as_bytes()))
+            {
                 cut[*slot].bytes.get_or_insert(found.value);
             }
         }
         Self { slots: cut }
     }
 
-    fn value(&self, slot: usize) -> &StatusNode<'a> {
+    fn slot_value(&self, slot: usize) -> &StatusNode<'a> {
         let slot = &self.slots[slot];
         match slot.bytes {
             None => &ABSENT,

@@ -69,12 +69,12 @@ pub(super) enum RuleCheck {
 impl StatusRule {
     pub fn status(&self, object: &[u8], outline: &ObjectOutline) -> Option<Status> {
         let cut = MemberCut::new(&self.slots, object, outline);
-        Some(self.case_status(self.cases.get(self.deciding(&cut)?)?, &cut))
+        Some(self.case_status(self.cases.get(self.deciding_case(&cut)?)?, &cut))
     }
 
     /// The index of the first case whose tests all hold.
-    pub fn deciding(&self, cut: &MemberCut<'_>) -> Option<usize> {
-        self.cases.iter().position(|case| hold(&case.when, cut))
+    pub fn deciding_case(&self, cut: &MemberCut<'_>) -> Option<usize> {
+        self.cases.iter().position(|case| all_hold(&case.when, cut))
     }
 
     pub fn case_status(&self, case: &RuleCase, cut: &MemberCut<'_>) -> Status {
@@ -82,10 +82,10 @@ impl StatusRule {
             phase: case.phase.to_owned(),
             reason: first_text(&case.reason, cut, REASON_BYTES).0,
             message: first_text(&case.message, cut, MESSAGE_BYTES).0,
-            attempt: number(&self.attempt, cut),
-            ready: number(&self.ready, cut),
-            total: number(&self.total, cut),
-            exit_code: self.exit.iter().find_map(|path| i32::try_from(path.integer(cut)?).ok()),
+            attempt: first_number(&self.attempt, cut),
+            ready: first_number(&self.ready, cut),
+            total: first_number(&self.total, cut),
+            exit_code: self.exit.iter().find_map(|path| i32::try_from(path.first_integer(cut)?).ok()),
             terminal: case.terminal,
         }
     }
@@ -93,24 +93,24 @@ impl StatusRule {
 
 impl RuleNumber {
     /// All sums saturate, because the numbers come from outside.
-    fn value(&self, cut: &MemberCut<'_>) -> u32 {
+    fn evaluate_sum(&self, cut: &MemberCut<'_>) -> u32 {
         let mut value = self.plus;
         for path in &self.sum {
-            path.any(cut, |found| {
-                value = value.saturating_add(natural(found));
+            path.any_value(cut, |found| {
+                value = value.saturating_add(as_natural(found));
                 false
             });
         }
         for path in &self.count {
-            path.any(cut, |_| {
+            path.any_value(cut, |_| {
                 value = value.saturating_add(1);
                 false
             });
         }
         let mut greatest = 0;
         for path in &self.max {
-            path.any(cut, |found| {
-                greatest = greatest.max(natural(found));
+            path.any_value(cut, |found| {
+                greatest = greatest.max(as_natural(found));
                 false
             });
         }
@@ -129,24 +129,24 @@ impl RuleTest {
             RuleCheck::Above(limit) => value.as_i64().is_some_and(|found| found > *limit),
             RuleCheck::Below(limit) => value.as_i64().is_some_and(|found| found < *limit),
             RuleCheck::Behind(path) => {
-                let other = path.integer(cut);
+                let other = path.first_integer(cut);
                 value.as_i64().zip(other).is_some_and(|(found, other)| found < other)
             }
         };
-        self.at.iter().any(|path| path.any(cut, passes)) == self.wanted
+        self.at.iter().any(|path| path.any_value(cut, passes)) == self.wanted
     }
 }
 
-fn hold(tests: &[RuleTest], cut: &MemberCut<'_>) -> bool {
+fn all_hold(tests: &[RuleTest], cut: &MemberCut<'_>) -> bool {
     tests.iter().all(|test| test.holds(cut))
 }
 
-fn natural(value: &StatusNode<'_>) -> u32 {
+fn as_natural(value: &StatusNode<'_>) -> u32 {
     value.as_u64().map_or(0, |number| u32::try_from(number).unwrap_or(u32::MAX))
 }
 
-fn number(numbers: &[RuleNumber], cut: &MemberCut<'_>) -> u32 {
-    numbers.iter().find(|number| hold(&number.when, cut)).map_or(0, |number| number.value(cut))
+fn first_number(numbers: &[RuleNumber], cut: &MemberCut<'_>) -> u32 {
+    numbers.iter().find(|number| all_hold(&number.when, cut)).map_or(0, |number| number.evaluate_sum(cut))
 }
 
 /// The first text that is not empty, and its index.
@@ -156,7 +156,7 @@ pub(super) fn first_text(texts: &[RuleText], cut: &MemberCut<'_>, most: usize) -
         match text {
             RuleText::Fixed(fixed) => found.push_str(fixed),
             RuleText::At(path) => {
-                path.any(cut, |value| match value.text() {
+                path.any_value(cut, |value| match value.text() {
                     Some(text) => {
                         push(&mut found, &text, most);
                         !found.is_empty()

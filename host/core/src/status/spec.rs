@@ -126,11 +126,12 @@ impl fmt::Display for TestSpec {
         let paths = &self.at.0;
         match paths.as_slice() {
             [path] => f.write_str(path)?,
-            _ if self.negative() => write!(f, "none of {}", paths.join(", "))?,
+            _ if self.is_negative() => write!(f, "none of {}", paths.join(", "))?,
             _ => write!(f, "any of {}", paths.join(", "))?,
         }
         // "None of" already contains the "not".
-        let (is, has) = if self.negative() && paths.len() == 1 { ("is not", "is not") } else { ("is", "is") };
+        let (is, has) =
+            if self.is_negative() && paths.len() == 1 { ("is not", "is not") } else { ("is", "is") };
         if self.exists.is_some() {
             return write!(f, " {has} there");
         }
@@ -148,7 +149,7 @@ impl fmt::Display for TestSpec {
 }
 
 impl TestSpec {
-    fn negative(&self) -> bool {
+    fn is_negative(&self) -> bool {
         self.not != (self.exists == Some(false))
     }
 }

@@ -11,14 +11,16 @@ use serde_json::{Value, json};
 use super::*;
 
 fn status(group: &str, kind: &str, object: &Value) -> Status {
-    StatusRules::builtin().status(group, kind, object.to_string().as_bytes())
+    StatusRules::builtin().status_of(group, kind, object.to_string().as_bytes())
 }
 
 fn recorded(lines: &str, group: &str, kind: &str) -> Vec<Status> {
     let rules = StatusRules::builtin();
     lines
         .lines()
-        .map(|line| rules.status(group, kind, crate::project::frame(line.as_bytes()).unwrap().object))
+        .map(|line| {
+            rules.status_of(group, kind, crate::project::split_frame(line.as_bytes()).unwrap().object)
+        })
         .collect()
 }
 
@@ -83,7 +85,7 @@ fn what_is_gone_tells_in_which_phase_it_went() {
         message: "fine".into(),
         ..Status::default()
     };
-    let gone = StatusRules::deleted(&running);
+    let gone = StatusRules::deleted_status(&running);
     assert_eq!(
         (&*gone.phase, &*gone.reason, &*gone.message, gone.terminal),
         ("Deleted", "Running", "", true)
@@ -96,9 +98,9 @@ fn what_is_gone_tells_in_which_phase_it_went() {
         message: "why".into(),
         ..Status::default()
     };
-    let gone = StatusRules::deleted(&failed);
+    let gone = StatusRules::deleted_status(&failed);
     assert_eq!((&*gone.reason, &*gone.message, gone.exit_code), ("Failed", "why", Some(3)));
-    assert_eq!(StatusRules::deleted(&gone), gone);
+    assert_eq!(StatusRules::deleted_status(&gone), gone);
 }
 
 #[test]
@@ -123,7 +125,7 @@ fn a_heartbeat_is_no_change_and_texts_are_bounded_and_say_where_they_are_cut() {
 #[test]
 fn what_is_no_object_is_unknown_and_odd_shapes_are_absent() {
     let rules = StatusRules::builtin();
-    assert_eq!(rules.status("batch", "Job", b"[1,2").reason, "Unreadable");
+    assert_eq!(rules.status_of("batch", "Job", b"[1,2").reason, "Unreadable");
     for odd in [
         json!(7),
         json!([]),

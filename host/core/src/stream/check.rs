@@ -2,7 +2,7 @@
 //! bytes. A message that is not a state of this partition becomes a poison message, and the states after it
 //! continue.
 
-use super::{GarbledMessage, JournalPosition, partition, state_check};
+use super::{GarbledMessage, JournalPosition, partition_of, state_check};
 use crate::limits::SEQ_MOST;
 use crate::state::{Change, State};
 
@@ -21,27 +21,27 @@ impl PartitionStates<'_> {
         state: &State,
         document: &[u8],
     ) -> Result<(), GarbledMessage> {
-        self.judge(stood, state, document)
+        self.judge_state(stood, state, document)
             .map_err(|why| GarbledMessage(format!("a carried state is refused: {why}")))
     }
 
-    fn judge(&self, stood: &JournalPosition, state: &State, document: &[u8]) -> Result<(), String> {
+    fn judge_state(&self, stood: &JournalPosition, state: &State, document: &[u8]) -> Result<(), String> {
         if *state.source != *self.source {
             return Err(format!("it is of another source than `{}`", self.source));
         }
-        if partition(&state.object, self.partitions) != self.partition {
+        if partition_of(&state.object, self.partitions) != self.partition {
             return Err(format!("its object does not belong to partition {}", self.partition));
         }
         // Accepting it would make all true states after it look like repeats.
         if stood.position != state.seq || stood.position > SEQ_MOST {
             return Err("its position is not that of its state, or is beyond what a journal has".into());
         }
-        state_check::identity(state)?;
+        state_check::check_identity(state)?;
         match state.change {
-            Change::Gap => state_check::gap(state, document).map(drop),
+            Change::Gap => state_check::check_gap(state, document).map(drop),
             // The carrier's journal may lack a document, and then sends none.
             _ if document.is_empty() => Ok(()),
-            _ => state_check::document(state, document),
+            _ => state_check::check_document(state, document),
         }
     }
 }
@@ -59,7 +59,7 @@ mod tests {
     fn a_state_of_another_source_partition_position_or_id_is_refused() {
         let object = Arc::new(ObjectRef { name: "a".into(), ..(*state(9, 1, "12").object).clone() });
         let fine = State { object, ..state(9, 1, "12") };
-        let own = partition(&fine.object, 4);
+        let own = partition_of(&fine.object, 4);
         let expected = PartitionStates { source: "jobs", partition: own, partitions: 4 };
         let at =
             |position| JournalPosition { line: "a".into(), position, before: 3, before_lines: Vec::new() };

@@ -58,13 +58,13 @@ impl CarrierCandidate<'_> {
             return if self.is_new { CarrierStart::Continue } else { CarrierStart::BeginLine };
         };
         let is_told = self.take_over == Some(&*found.line);
-        let is_former = found.former.contains(self.lineage.line());
-        if !self.lineage.has(&found.line) && !is_former {
+        let is_former = found.former.contains(self.lineage.current_line());
+        if !self.lineage.has_line(&found.line) && !is_former {
             return if is_told { CarrierStart::BeginLine } else { CarrierStart::HeldByJournal };
         }
         let is_own = found.instance.as_deref() == Some(self.instance);
         let is_free = found.instance.is_none() || has_lapsed || is_told;
-        let is_same_line = found.line == *self.lineage.line();
+        let is_same_line = found.line == *self.lineage.current_line();
         let is_known = is_own || (found.instance.is_none() && self.cursor >= found.position);
         match () {
             () if !is_own && !is_free => CarrierStart::HeldByInstance,
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn a_carrier_goes_on_in_its_line_only_where_it_is_known_what_was_sent() {
         use CarrierStart::{BeginLine, Continue, HeldByInstance, HeldByJournal};
-        let lineage = JournalLineage::new("a".into()).begin("b".into(), 10);
+        let lineage = JournalLineage::new("a".into()).begin_line("b".into(), 10);
         let candidate =
             CarrierCandidate { lineage: &lineage, is_new: false, cursor: 20, instance: "i", take_over: None };
         for (line, position, instance, has_lapsed, start) in [

@@ -141,7 +141,7 @@ impl ReaderModel {
 
     fn crash(&mut self) {
         (self.taken, self.gaps) = self.saved.clone();
-        self.intake = self.durable.anew();
+        self.intake = self.durable.with_positions_only();
         self.came.clear();
         self.stash.clear();
     }
@@ -189,7 +189,7 @@ impl ReaderModel {
                 StateArrival { partition, sequence: *sequence, stood, state }
             }
         };
-        let gap = match self.intake.offer(&arrival, 1) {
+        let gap = match self.intake.offer_arrival(&arrival, 1) {
             ArrivalAction::Repeat => None,
             ArrivalAction::Waits => {
                 self.stash.insert(partition, arrival);
@@ -298,7 +298,7 @@ impl FaultWorld {
         let begun = match candidate.start(self.claim.as_ref(), has_lapsed) {
             CarrierStart::HeldByInstance | CarrierStart::HeldByJournal => return Ok(()),
             CarrierStart::BeginLine if self.fault != PlantedFault::KeepsLine => {
-                Some(journal.lineage.begin(format!("line-{}", self.ids + 1).into(), journal.cursor))
+                Some(journal.lineage.begin_line(format!("line-{}", self.ids + 1).into(), journal.cursor))
             }
             _ => None,
         };
@@ -310,8 +310,8 @@ impl FaultWorld {
         self.may_have_gaps |= place != self.holder || is_told;
         self.holder = place;
         let claim = CarrierClaim {
-            line: begun.as_ref().unwrap_or(&journal.lineage).line().clone(),
-            former: begun.as_ref().unwrap_or(&journal.lineage).former().cloned().collect(),
+            line: begun.as_ref().unwrap_or(&journal.lineage).current_line().clone(),
+            former: begun.as_ref().unwrap_or(&journal.lineage).former_lines().cloned().collect(),
             sources: Vec::new(),
             position: journal.cursor,
             instance: Some(instance.clone()),
@@ -337,7 +337,7 @@ impl FaultWorld {
     }
 
     /// Sends some states. The stream takes none after a message that the carrier does not know.
-    fn carry(&mut self, place: usize, count: u64) -> Result<(), String> {
+    fn carry_states(&mut self, place: usize, count: u64) -> Result<(), String> {
         let Some(mut process) = self.processes[place].take() else { return Ok(()) };
         if process.is_cut {
             self.processes[place] = Some(process);
@@ -410,7 +410,7 @@ impl FaultWorld {
         let name: Arc<str> = format!("process-{}", self.ids).into();
         match step {
             0..=5 => self.append(copy, partition),
-            6..=9 => self.carry(copy, count)?,
+            6..=9 => self.carry_states(copy, count)?,
             10 | 11 => self.save(0),
             12 => self.save(1),
             13 => self.stop(copy),
@@ -455,7 +455,7 @@ impl FaultWorld {
     }
 
     /// Lets the last carrier send everything and the reader read everything, and compares.
-    fn judge(mut self) -> Result<(), String> {
+    fn judge_outcome(mut self) -> Result<(), String> {
         self.processes = [None, None];
         self.now += 2 * LAPSE;
         let place = self.holder;
@@ -468,7 +468,7 @@ impl FaultWorld {
         }
         let all = self.journals[place].entries.len() as u64;
         for _ in 0..2 {
-            self.carry(place, all)?;
+            self.carry_states(place, all)?;
         }
         let mut moved = true;
         while moved && !self.reader.is_stuck {
@@ -503,7 +503,7 @@ fn run(steps: &[(u64, u64)], fault: PlantedFault) -> Result<(), String> {
     for (step, count) in steps {
         world.step(*step, *count)?;
     }
-    world.judge()
+    world.judge_outcome()
 }
 
 proptest::proptest! {

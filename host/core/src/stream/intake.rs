@@ -65,18 +65,18 @@ impl StreamIntake {
     }
 
     /// A copy that keeps only the positions: every partition is read again from its first message.
-    pub fn anew(&self) -> Self {
+    pub fn with_positions_only(&self) -> Self {
         let partitions: Vec<_> = self.read.keys().copied().collect();
         let (source, stream) = (self.source.clone(), self.stream.clone());
         Self::new(source, stream, &partitions, self.epoch, self.places.clone())
     }
 
-    pub fn places(&self) -> &ReaderPositions {
+    pub fn reader_positions(&self) -> &ReaderPositions {
         &self.places
     }
 
     /// The epoch of what is accepted next; 0 if nothing was accepted yet.
-    pub fn epoch(&self) -> u32 {
+    pub fn current_epoch(&self) -> u32 {
         self.epoch.unwrap_or_default()
     }
 
@@ -92,11 +92,11 @@ impl StreamIntake {
         self.fresh.insert(partition);
     }
 
-    pub fn offer(&mut self, arrival: &StateArrival, now_ms: u64) -> ArrivalAction {
+    pub fn offer_arrival(&mut self, arrival: &StateArrival, now_ms: u64) -> ArrivalAction {
         let StateArrival { partition, sequence, stood, state } = arrival;
         self.is_read_through(*partition, sequence.saturating_sub(1));
         let place = self.places.of.get(partition);
-        if place.is_some_and(|place| place.has(stood)) {
+        if place.is_some_and(|place| place.was_accepted(stood)) {
             self.is_read_through(*partition, *sequence);
             return ArrivalAction::Repeat;
         }
@@ -117,17 +117,18 @@ impl StreamIntake {
             return ArrivalAction::Waits;
         }
         let gap = match other {
-            Some(before) => Some(self.gap(arrival, begun_anew(before, stood), now_ms)),
+            Some(before) => Some(self.gap_before(arrival, new_journal_message(before, stood), now_ms)),
             None => {
                 let through = if is_over { stood.position } else { stood.before };
                 // A new line may carry positions again that were read in the line before.
                 let after = if held < through { held } else { stood.before };
-                let missing = || self.gap(arrival, self.missing(arrival, after, through), now_ms);
+                let missing =
+                    || self.gap_before(arrival, self.missing_message(arrival, after, through), now_ms);
                 (is_hole || is_over).then(missing)
             }
         };
         let gap = gap.map(Box::new);
-        let place = PartitionPosition::behind(place, stood, state.resource_version.as_str());
+        let place = PartitionPosition::place_after(place, stood, state.resource_version.as_str());
         self.is_read_through(*partition, *sequence);
         self.fresh.remove(partition);
         self.epoch = self.epoch.max(Some(state.epoch));
@@ -138,7 +139,7 @@ impl StreamIntake {
         }
     }
 
-    fn missing(
+    fn missing_message(
         &self,
         StateArrival { partition, stood, .. }: &StateArrival,
         after: Seq,
@@ -152,7 +153,7 @@ impl StreamIntake {
         )
     }
 
-    fn gap(&self, arrival: &StateArrival, message: String, now_ms: u64) -> Gap {
+    fn gap_before(&self, arrival: &StateArrival, message: String, now_ms: u64) -> Gap {
         let StateArrival { partition, state, .. } = arrival;
         let place = self.places.of.get(partition);
         Gap {
@@ -170,7 +171,7 @@ impl StreamIntake {
 
 /// The text of a gap before a new journal: nobody knows which states the former journal would still have
 /// sent.
-fn begun_anew(before: &PartitionPosition, stood: &JournalPosition) -> String {
+fn new_journal_message(before: &PartitionPosition, stood: &JournalPosition) -> String {
     format!(
         "the stream now comes from the journal `{}` and no longer from `{}`: states that the former journal \
          had after position {} may be missing",

@@ -34,23 +34,23 @@ impl JournalLineage {
         Self { line, former: Vec::new() }
     }
 
-    pub fn line(&self) -> &Arc<str> {
+    pub fn current_line(&self) -> &Arc<str> {
         &self.line
     }
 
-    pub fn former(&self) -> impl Iterator<Item = &Arc<str>> {
+    pub fn former_lines(&self) -> impl Iterator<Item = &Arc<str>> {
         self.former.iter().map(|former| &former.line)
     }
 
     /// Whether this journal was carried under that name, now or before.
-    pub fn has(&self, line: &str) -> bool {
-        *self.line == *line || self.former().any(|former| **former == *line)
+    pub fn has_line(&self, line: &str) -> bool {
+        *self.line == *line || self.former_lines().any(|former| **former == *line)
     }
 
     /// Begins a line. Positions that were sent under the current line are certain only up to the carrier's
     /// cursor.
     #[must_use]
-    pub fn begin(&self, line: Arc<str>, cursor: Seq) -> Self {
+    pub fn begin_line(&self, line: Arc<str>, cursor: Seq) -> Self {
         let present = FormerLine { line: self.line.clone(), through: cursor };
         let mut former: Vec<_> = self.former.iter().cloned().chain([present]).collect();
         for earlier in &mut former {
@@ -99,16 +99,16 @@ mod tests {
 
     #[test]
     fn a_state_names_the_lines_that_agree_up_to_the_state_before_it() {
-        let lineage = JournalLineage::new("a".into()).begin("b".into(), 40).begin("c".into(), 80);
+        let lineage = JournalLineage::new("a".into()).begin_line("b".into(), 40).begin_line("c".into(), 80);
         for (before, lines) in [(0, "ab"), (40, "ab"), (41, "b"), (80, "b"), (81, "")] {
             assert_eq!(before_lines(&lineage, before), lines, "{before}");
         }
-        assert!(lineage.has("a") && lineage.has("c") && !lineage.has("d"));
+        assert!(lineage.has_line("a") && lineage.has_line("c") && !lineage.has_line("d"));
     }
 
     #[test]
     fn earlier_lines_agree_with_a_journal_only_as_far_as_it_was_put_back() {
-        let lineage = JournalLineage::new("a".into()).begin("b".into(), 80).begin("c".into(), 60);
+        let lineage = JournalLineage::new("a".into()).begin_line("b".into(), 80).begin_line("c".into(), 60);
         assert_eq!(before_lines(&lineage, 60), "ab");
         assert_eq!(before_lines(&lineage, 61), "", "nobody knows whether it is the state that was sent");
     }
@@ -118,7 +118,7 @@ mod tests {
         let mut lineage = JournalLineage::new("0".into());
         assert_eq!(lineage.to_string(), "0");
         for number in 1..200 {
-            lineage = lineage.begin(number.to_string().into(), number);
+            lineage = lineage.begin_line(number.to_string().into(), number);
             assert_eq!(JournalLineage::parse(&lineage.to_string()), Ok(lineage.clone()));
         }
         assert_eq!(lineage.former.len(), FORMER_LINES);

@@ -33,7 +33,7 @@ use crate::state::{ObjectRef, Seq, State};
 use crate::version::Version;
 
 /// The partition of an object's states. Hosts of every version must agree on it, so it never changes.
-pub fn partition(object: &ObjectRef, partitions: u32) -> u32 {
+pub fn partition_of(object: &ObjectRef, partitions: u32) -> u32 {
     let name = [object.namespace.as_bytes(), b"/", object.name.as_bytes()].concat();
     checksum(&name) % partitions.max(1)
 }
@@ -58,19 +58,19 @@ pub struct GarbledMessage(pub String);
 
 /// Packs a state with its document. The packed bytes are a checksum, the length of the envelope, the envelope
 /// and the document.
-pub fn pack(state: &State, document: &[u8]) -> Bytes {
+pub fn pack_state(state: &State, document: &[u8]) -> Bytes {
     let head = serde_json::to_vec(state).expect("strings and numbers always serialize");
     let mut rest = Vec::with_capacity(4 + head.len() + document.len());
     rest.extend_from_slice(&u32::try_from(head.len()).unwrap_or(u32::MAX).to_le_bytes());
     rest.extend_from_slice(&head);
     rest.extend_from_slice(document);
     let whole = [&checksum(&rest).to_le_bytes(), rest.as_slice()].concat();
-    Bytes::copy_from_slice(&document::pack(&whole))
+    Bytes::copy_from_slice(&document::pack_document(&whole))
 }
 
-pub fn unpack(packed: &[u8]) -> Result<(State, Bytes), GarbledMessage> {
+pub fn unpack_state(packed: &[u8]) -> Result<(State, Bytes), GarbledMessage> {
     let garbled = |why: &str| GarbledMessage(format!("a carried state can't be read: {why}"));
-    let whole = document::unpack(packed).map_err(|error| garbled(&error.to_string()))?;
+    let whole = document::unpack_document(packed).map_err(|error| garbled(&error.to_string()))?;
     let (sum, rest) = whole.split_first_chunk::<4>().ok_or_else(|| garbled("it is too short"))?;
     if u32::from_le_bytes(*sum) != checksum(rest) {
         return Err(garbled("its checksum does not match"));
@@ -106,12 +106,12 @@ pub struct FeedItem {
 #[async_trait]
 pub trait StateFeed: Send {
     /// Sets the position from which the feed continues. The source calls this first.
-    fn resume(&mut self, epoch: Option<u32>, checkpoint: Option<&Version>);
+    fn resume_from(&mut self, epoch: Option<u32>, checkpoint: Option<&Version>);
     /// Returns the next arrivals, with their checkpoint. After an error, everything that is not yet
-    /// [durable](Self::durable) arrives again.
+    /// [durable](Self::confirm_durable) arrives again.
     async fn next(&mut self) -> Result<FeedItem, FeedError>;
     /// Confirms that everything received is on disk, so the stream need not keep it.
-    async fn durable(&mut self) -> Result<(), FeedError>;
+    async fn confirm_durable(&mut self) -> Result<(), FeedError>;
     /// Releases what the feed holds, so that another process need not wait for it. Called last.
     async fn close(&mut self);
 }
@@ -144,18 +144,18 @@ pub(crate) mod tests {
     #[test]
     fn what_was_packed_is_unpacked_byte_for_byte_and_a_changed_byte_is_found() {
         let state = state(9, 1, "12");
-        let packed = pack(&state, b"{\"a\": \xff}");
-        let (back, document) = unpack(&packed).unwrap();
+        let packed = pack_state(&state, b"{\"a\": \xff}");
+        let (back, document) = unpack_state(&packed).unwrap();
         assert_eq!((back, &*document), (state, &b"{\"a\": \xff}"[..]));
         for place in 0..packed.len() {
             let mut changed = packed.to_vec();
             changed[place] ^= 1;
             // A flipped bit of the packing may have no effect, but it never yields another state.
-            if let Ok((_, document)) = unpack(&changed) {
+            if let Ok((_, document)) = unpack_state(&changed) {
                 assert_eq!(&*document, b"{\"a\": \xff}", "byte {place}");
             }
         }
-        assert!(unpack(b"").is_err() && unpack(&packed[..packed.len() / 2]).is_err());
+        assert!(unpack_state(b"").is_err() && unpack_state(&packed[..packed.len() / 2]).is_err());
     }
 
     #[test]
@@ -163,8 +163,8 @@ pub(crate) mod tests {
         let object =
             |name: &str| ObjectRef { namespace: "ml".into(), name: name.into(), ..ObjectRef::default() };
         let places: Vec<_> =
-            ["a", "b", "c", "d", "e"].iter().map(|name| partition(&object(name), 4)).collect();
+            ["a", "b", "c", "d", "e"].iter().map(|name| partition_of(&object(name), 4)).collect();
         assert_eq!(places, [1, 3, 1, 2, 0]);
-        assert_eq!(partition(&object("a"), 1), 0);
+        assert_eq!(partition_of(&object("a"), 1), 0);
     }
 }

@@ -25,8 +25,8 @@ pub struct PartitionPosition {
 
 impl PartitionPosition {
     /// Whether this state was accepted before.
-    pub fn has(&self, stood: &JournalPosition) -> bool {
-        self.lines().any(|(line, position)| *line == stood.line && stood.position <= position)
+    pub fn was_accepted(&self, stood: &JournalPosition) -> bool {
+        self.all_lines().any(|(line, position)| *line == stood.line && stood.position <= position)
     }
 
     /// The last read position of the history that leads to this state; `None` if that is the history of
@@ -35,12 +35,12 @@ impl PartitionPosition {
         if self.line == stood.line {
             return Some(self.position);
         }
-        let agree = self.lines().filter(|(line, _)| stood.before_lines.contains(line));
+        let agree = self.all_lines().filter(|(line, _)| stood.before_lines.contains(line));
         agree.map(|(_, position)| position).max()
     }
 
     /// The place behind the next state of a partition.
-    pub fn behind(place: Option<&Self>, stood: &JournalPosition, version: &str) -> Self {
+    pub fn place_after(place: Option<&Self>, stood: &JournalPosition, version: &str) -> Self {
         let former = match place {
             Some(place) if place.line == stood.line => place.former.clone(),
             place => Self::former_of(place, stood),
@@ -67,7 +67,7 @@ impl PartitionPosition {
         former
     }
 
-    fn lines(&self) -> impl Iterator<Item = (&Arc<str>, Seq)> {
+    fn all_lines(&self) -> impl Iterator<Item = (&Arc<str>, Seq)> {
         let former = self.former.iter().map(|(line, position)| (line, *position));
         std::iter::once((&self.line, self.position)).chain(former)
     }
@@ -102,7 +102,7 @@ impl ReaderPositions {
             let place = PartitionPosition {
                 line: line.into(),
                 position: position.parse().map_err(|_| garbled())?,
-                version: unescaped(version).into(),
+                version: unescape_version(version).into(),
                 former: Vec::new(),
             };
             of.insert(partition.parse().map_err(|_| garbled())?, place);
@@ -115,7 +115,7 @@ impl fmt::Display for ReaderPositions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "reader:{}", self.reader)?;
         for (partition, PartitionPosition { line, position, version, former }) in &self.of {
-            write!(f, " {partition}:{line}:{position}:{}", escaped(version))?;
+            write!(f, " {partition}:{line}:{position}:{}", escape_version(version))?;
             for (line, position) in former {
                 write!(f, " {partition}~{line}:{position}")?;
             }
@@ -126,11 +126,11 @@ impl fmt::Display for ReaderPositions {
 
 /// A version is a text from the API server. A blank in it would end the entry, and a `~` would mark it as a
 /// former one.
-fn escaped(version: &str) -> String {
+fn escape_version(version: &str) -> String {
     version.replace('%', "%25").replace(' ', "%20").replace('~', "%7E")
 }
 
-fn unescaped(version: &str) -> String {
+fn unescape_version(version: &str) -> String {
     version.replace("%7E", "~").replace("%20", " ").replace("%25", "%")
 }
 
@@ -160,15 +160,15 @@ mod tests {
             before: 3,
             before_lines: vec!["a".into()],
         };
-        let mut place = PartitionPosition::behind(None, &stood("0"), "1");
+        let mut place = PartitionPosition::place_after(None, &stood("0"), "1");
         assert_eq!(place.former, [("a".into(), 3)], "the new line agrees with it up to there");
         for line in ["1", "2", "3", "2", "4", "5"] {
-            place = PartitionPosition::behind(Some(&place), &stood(line), "1");
+            place = PartitionPosition::place_after(Some(&place), &stood(line), "1");
         }
         let lines: Vec<_> = place.former.iter().map(|(line, _)| &**line).collect();
         assert_eq!(lines, ["1", "3", "2", "4"]);
-        assert_eq!(PartitionPosition::behind(Some(&place), &stood("5"), "1"), place);
-        assert!(place.has(&stood("1")) && !place.has(&stood("0")));
+        assert_eq!(PartitionPosition::place_after(Some(&place), &stood("5"), "1"), place);
+        assert!(place.was_accepted(&stood("1")) && !place.was_accepted(&stood("0")));
     }
 
     #[test]

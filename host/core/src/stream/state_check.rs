@@ -14,7 +14,7 @@ const REASON_BYTES: usize = 64;
 
 /// Whether a journal accepts a state with this identity, and whether its id matches. Its document is not
 /// checked.
-pub fn identity(state: &State) -> Result<(), String> {
+pub fn check_identity(state: &State) -> Result<(), String> {
     let State { id, source, epoch, change, object, resource_version: version, .. } = state;
     if source.is_empty() || source.len() > SOURCE_BYTES {
         return Err(format!("its source has no name, or one of more than {SOURCE_BYTES} bytes"));
@@ -36,7 +36,7 @@ pub fn identity(state: &State) -> Result<(), String> {
 }
 
 /// Checks a state that is a gap.
-pub fn gap(state: &State, document: &[u8]) -> Result<Gap, String> {
+pub fn check_gap(state: &State, document: &[u8]) -> Result<Gap, String> {
     let wrong = |text: &str| format!("the gap of {} {text}", state.object.uid);
     let gap: Gap = serde_json::from_slice(document).map_err(|_| wrong("does not decode"))?;
     let State { source, epoch, object, change, resource_version: version, .. } = state;
@@ -80,13 +80,13 @@ fn runs_forward(gap: &Gap) -> bool {
 
 /// Whether the document of a state, unless it is a gap, has exactly its version. A deletion that nobody saw
 /// has no document.
-pub fn document(state: &State, document: &[u8]) -> Result<(), String> {
+pub fn check_document(state: &State, document: &[u8]) -> Result<(), String> {
     if state.change == Change::Gone && document.is_empty() {
         return Ok(());
     }
     let (object, version) = (&state.object, &state.resource_version);
     let wrong = |text: String| Err(format!("the document of version {version} of {} {text}", object.uid));
-    let envelope = match project::envelope(document) {
+    let envelope = match project::read_envelope(document) {
         Ok(envelope) => envelope,
         Err(error) => return wrong(format!("is no object: {error}")),
     };
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn a_state_that_no_journal_could_keep_is_refused() {
         let fine = state(9, 1, "12");
-        assert_eq!(identity(&fine), Ok(()));
+        assert_eq!(check_identity(&fine), Ok(()));
         let long = "7".repeat(VERSION_BYTES + 1);
         for (wrong, told) in [
             (State { id: state(9, 1, "13").id, ..fine.clone() }, "is not that of its version"),
@@ -122,7 +122,7 @@ mod tests {
             (State { object: Arc::default(), ..fine.clone() }, "its object has no uid"),
             (State { source: "".into(), ..fine }, "its source has no name"),
         ] {
-            let refused = identity(&wrong).unwrap_err();
+            let refused = check_identity(&wrong).unwrap_err();
             assert!(refused.contains(told), "{refused}");
         }
     }
@@ -144,7 +144,7 @@ mod tests {
             };
             let id = StateId::of("jobs", 1, &base.object, Change::Gap, &base.resource_version, Some(&gap));
             let state = State { id, change: Change::Gap, ..base.clone() };
-            super::gap(&state, &serde_json::to_vec(&gap).unwrap())
+            super::check_gap(&state, &serde_json::to_vec(&gap).unwrap())
         };
         assert!(gap_of("10".into()).is_ok());
         assert!(gap_of("13".into()).unwrap_err().contains("ends at 12"));

@@ -103,11 +103,11 @@ impl CircuitBreaker {
         self.position != BreakerState::Closed
     }
 
-    pub fn failures(&self) -> u32 {
+    pub fn count_failures(&self) -> u32 {
         self.failures
     }
 
-    pub fn allowed(&self, now: Duration) -> CallPermission {
+    pub fn call_permission(&self, now: Duration) -> CallPermission {
         match self.position {
             BreakerState::Closed => CallPermission::Freely,
             BreakerState::Open { until } if now >= until => {
@@ -119,19 +119,19 @@ impl CircuitBreaker {
     }
 
     /// Notes that the probe has been sent.
-    pub fn probe(&mut self) {
+    pub fn note_probe(&mut self) {
         self.position = BreakerState::Probing;
     }
 
-    pub fn succeeded(&mut self) {
+    pub fn note_success(&mut self) {
         self.position = BreakerState::Closed;
         self.pause = self.first;
         self.refusals = 0;
-        self.answered();
+        self.note_answer();
     }
 
     /// Notes an answer that is neither a success nor only `retry`.
-    pub fn answered(&mut self) {
+    pub fn note_answer(&mut self) {
         if self.position == BreakerState::Probing {
             self.position = BreakerState::Closed;
         }
@@ -140,7 +140,7 @@ impl CircuitBreaker {
     }
 
     /// Notes a state that was rejected, and nothing done in its call. Answers until when it waits, if it is not parked.
-    pub fn refused(&mut self, now: Duration) -> Option<Duration> {
+    pub fn note_rejection(&mut self, now: Duration) -> Option<Duration> {
         let is_open = self.position != BreakerState::Closed && self.cause == CallFailure::Refused;
         match self.position {
             BreakerState::Probing if is_open => {
@@ -148,7 +148,7 @@ impl CircuitBreaker {
             }
             BreakerState::Open { .. } => {}
             BreakerState::Closed | BreakerState::Probing => {
-                self.answered();
+                self.note_answer();
                 self.refusals += 1;
                 if self.refusals >= REFUSALS {
                     self.open(CallFailure::Refused, self.first, now);
@@ -165,13 +165,13 @@ impl CircuitBreaker {
     }
 
     /// Notes a failed call of a search for the failing state. By itself it is no evidence.
-    pub fn suspected(&mut self) {
+    pub fn note_search_failure(&mut self) {
         self.failures = self.failures.saturating_add(1);
     }
 
     /// `fresh`: one of the states was tried for the first time. The lanes pace states that failed before, and
     /// these prove nothing new about the plugin.
-    pub fn failed(&mut self, failure: CallFailure, fresh: bool, now: Duration) {
+    pub fn note_failure(&mut self, failure: CallFailure, fresh: bool, now: Duration) {
         self.failures = self.failures.saturating_add(1);
         match self.position {
             // The call began before the breaker opened.
@@ -212,32 +212,32 @@ mod tests {
     fn an_unavailable_sink_opens_at_once_and_probes_grow_rarer() {
         let mut breaker = breaker();
         let mut now = Duration::ZERO;
-        breaker.failed(CallFailure::Unavailable, true, now);
+        breaker.note_failure(CallFailure::Unavailable, true, now);
         for pause in [100, 200, 400, 800, 1600, 3200, 6400, 10_000, 10_000] {
-            assert_eq!(breaker.allowed(now), CallPermission::Not(Some(now + pause * MS)));
+            assert_eq!(breaker.call_permission(now), CallPermission::Not(Some(now + pause * MS)));
             now += pause * MS;
-            assert_eq!(breaker.allowed(now), CallPermission::Probe { single: true });
-            breaker.probe();
-            assert_eq!(breaker.allowed(now), CallPermission::Not(None), "one probe at a time");
-            breaker.failed(CallFailure::Unavailable, true, now);
+            assert_eq!(breaker.call_permission(now), CallPermission::Probe { single: true });
+            breaker.note_probe();
+            assert_eq!(breaker.call_permission(now), CallPermission::Not(None), "one probe at a time");
+            breaker.note_failure(CallFailure::Unavailable, true, now);
         }
-        breaker.succeeded();
-        assert_eq!((breaker.allowed(now), breaker.failures()), (CallPermission::Freely, 0));
-        breaker.failed(CallFailure::Unavailable, true, now);
-        assert_eq!(breaker.allowed(now), CallPermission::Not(Some(now + 100 * MS)), "it starts over");
+        breaker.note_success();
+        assert_eq!((breaker.call_permission(now), breaker.count_failures()), (CallPermission::Freely, 0));
+        breaker.note_failure(CallFailure::Unavailable, true, now);
+        assert_eq!(breaker.call_permission(now), CallPermission::Not(Some(now + 100 * MS)), "it starts over");
     }
 
     #[test]
     fn poison_states_open_it_only_in_a_row() {
         let mut breaker = breaker();
         for _ in 0..10 {
-            breaker.failed(CallFailure::Alone, true, Duration::ZERO);
-            breaker.failed(CallFailure::Alone, true, Duration::ZERO);
-            breaker.succeeded();
+            breaker.note_failure(CallFailure::Alone, true, Duration::ZERO);
+            breaker.note_failure(CallFailure::Alone, true, Duration::ZERO);
+            breaker.note_success();
         }
         assert!(!breaker.is_open());
         for _ in 0..EVIDENCE {
-            breaker.failed(CallFailure::Alone, true, Duration::ZERO);
+            breaker.note_failure(CallFailure::Alone, true, Duration::ZERO);
         }
         assert!(breaker.is_open());
     }
@@ -246,10 +246,10 @@ mod tests {
     fn a_state_that_fails_again_is_no_new_evidence() {
         let mut breaker = breaker();
         for _ in 0..100 {
-            breaker.failed(CallFailure::Alone, false, Duration::ZERO);
+            breaker.note_failure(CallFailure::Alone, false, Duration::ZERO);
         }
         assert!(!breaker.is_open());
-        assert_eq!(breaker.failures(), 100);
+        assert_eq!(breaker.count_failures(), 100);
     }
 
     #[test]
@@ -257,15 +257,15 @@ mod tests {
         let mut breaker = breaker();
         let mut now = Duration::ZERO;
         for _ in 0..EVIDENCE {
-            breaker.failed(CallFailure::Fruitless, true, now);
+            breaker.note_failure(CallFailure::Fruitless, true, now);
         }
         for _ in 0..20 {
-            let CallPermission::Not(Some(until)) = breaker.allowed(now) else { panic!("it is open") };
+            let CallPermission::Not(Some(until)) = breaker.call_permission(now) else { panic!("it is open") };
             assert!(until - now <= LongestPauses::default().fruitless);
             now = until;
-            assert_eq!(breaker.allowed(now), CallPermission::Probe { single: false });
-            breaker.probe();
-            breaker.failed(CallFailure::Fruitless, false, now);
+            assert_eq!(breaker.call_permission(now), CallPermission::Probe { single: false });
+            breaker.note_probe();
+            breaker.note_failure(CallFailure::Fruitless, false, now);
         }
     }
 
@@ -273,36 +273,36 @@ mod tests {
     fn rejections_in_a_row_open_it_and_then_rejected_states_wait() {
         let mut breaker = breaker();
         for _ in 1..REFUSALS {
-            assert_eq!(breaker.refused(Duration::ZERO), None, "these are dead letters");
+            assert_eq!(breaker.note_rejection(Duration::ZERO), None, "these are dead letters");
         }
-        assert_eq!(breaker.refused(Duration::ZERO), Some(100 * MS));
-        assert_eq!(breaker.refused(Duration::ZERO), Some(100 * MS), "it was in a call beside");
-        assert_eq!(breaker.allowed(100 * MS), CallPermission::Probe { single: true });
-        breaker.probe();
-        assert_eq!(breaker.refused(100 * MS), Some(300 * MS), "probes grow rarer");
-        breaker.probe();
-        breaker.succeeded();
-        assert_eq!(breaker.refused(300 * MS), None, "it counts from the start");
-        assert_eq!(breaker.allowed(300 * MS), CallPermission::Freely);
+        assert_eq!(breaker.note_rejection(Duration::ZERO), Some(100 * MS));
+        assert_eq!(breaker.note_rejection(Duration::ZERO), Some(100 * MS), "it was in a call beside");
+        assert_eq!(breaker.call_permission(100 * MS), CallPermission::Probe { single: true });
+        breaker.note_probe();
+        assert_eq!(breaker.note_rejection(100 * MS), Some(300 * MS), "probes grow rarer");
+        breaker.note_probe();
+        breaker.note_success();
+        assert_eq!(breaker.note_rejection(300 * MS), None, "it counts from the start");
+        assert_eq!(breaker.call_permission(300 * MS), CallPermission::Freely);
     }
 
     #[test]
     fn a_rejected_probe_after_another_failure_closes_it() {
         let mut breaker = breaker();
-        breaker.failed(CallFailure::Unavailable, true, Duration::ZERO);
-        assert_eq!(breaker.refused(Duration::ZERO), None, "its call began before");
+        breaker.note_failure(CallFailure::Unavailable, true, Duration::ZERO);
+        assert_eq!(breaker.note_rejection(Duration::ZERO), None, "its call began before");
         assert!(breaker.is_open());
-        breaker.probe();
-        assert_eq!(breaker.refused(100 * MS), None);
-        assert_eq!(breaker.allowed(100 * MS), CallPermission::Freely);
+        breaker.note_probe();
+        assert_eq!(breaker.note_rejection(100 * MS), None);
+        assert_eq!(breaker.call_permission(100 * MS), CallPermission::Freely);
     }
 
     #[test]
     fn calls_that_began_before_it_opened_do_not_lengthen_the_pause() {
         let mut breaker = breaker();
         for _ in 0..4 {
-            breaker.failed(CallFailure::Unavailable, true, Duration::ZERO);
+            breaker.note_failure(CallFailure::Unavailable, true, Duration::ZERO);
         }
-        assert_eq!(breaker.allowed(Duration::ZERO), CallPermission::Not(Some(100 * MS)));
+        assert_eq!(breaker.call_permission(Duration::ZERO), CallPermission::Not(Some(100 * MS)));
     }
 }

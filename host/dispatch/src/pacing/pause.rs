@@ -13,22 +13,22 @@ pub(crate) struct OperatorPause {
 }
 
 impl OperatorPause {
-    pub fn begin(&mut self, now: Duration) {
+    pub fn begin_pause(&mut self, now: Duration) {
         let factor = 1u32.checked_shl(self.failures).unwrap_or(u32::MAX);
         self.until = now + FIRST.saturating_mul(factor).min(LONGEST);
         self.failures = self.failures.saturating_add(1);
     }
 
-    pub fn end(&mut self) {
+    pub fn end_pause(&mut self) {
         *self = Self::default();
     }
 
-    pub fn is_on(&self) -> bool {
+    pub fn is_paused(&self) -> bool {
         self.failures > 0
     }
 
     /// Zero without a pause.
-    pub fn until(&self) -> Duration {
+    pub fn pause_end(&self) -> Duration {
         self.until
     }
 }

@@ -66,38 +66,38 @@ impl TickSchedule {
     }
 
     /// Schedules the next tick where none is. A paused plugin has none.
-    pub fn plan(&mut self, now: ClockReading, is_paused: bool) {
+    pub fn plan_next(&mut self, now: ClockReading, is_paused: bool) {
         if is_paused {
             self.next = None;
         } else if self.next.is_none() && !self.is_running {
-            self.next = Some(self.after(now, Duration::ZERO));
+            self.next = Some(self.first_after(now, Duration::ZERO));
         }
     }
 
     /// The first moment that is further away than `least`.
-    fn after(&self, now: ClockReading, least: Duration) -> DueTick {
+    fn first_after(&self, now: ClockReading, least: Duration) -> DueTick {
         let every = (self.spec.every.0.as_millis() as u64).max(1);
         let first = every - now.wall_ms % every;
         let wait = if Duration::from_millis(first) > least { first } else { first + every };
         DueTick { at: now.elapsed + Duration::from_millis(wait), ms: now.wall_ms + wait }
     }
 
-    pub fn begin(&mut self, now: ClockReading) -> ScheduledCall {
+    pub fn begin_tick(&mut self, now: ClockReading) -> ScheduledCall {
         let due_ms = self.next.take().map_or(now.wall_ms, |due| due.ms);
         self.is_running = true;
         self.stats.last_ms = Some(now.wall_ms);
-        ScheduledCall { due_ms, timeout: self.spec.timeout() }
+        ScheduledCall { due_ms, timeout: self.spec.timeout_or_default() }
     }
 
     /// Notes what came of the tick in progress.
-    pub fn ended(&mut self, failed: Option<&CallError>, now: ClockReading) -> Option<TickNews> {
+    pub fn note_end(&mut self, failed: Option<&CallError>, now: ClockReading) -> Option<TickNews> {
         self.is_running = false;
         self.stats.ticks += 1;
         self.stats.failed += u64::from(failed.is_some());
         let error: Option<Arc<str>> = failed.map(|error| Arc::from(error.to_string()));
         let before = std::mem::replace(&mut self.stats.last_error, error);
         // The machine's two clocks differ by a moment: the tick that was just made is not made again.
-        self.next = Some(self.after(now, self.spec.every.0 / 2));
+        self.next = Some(self.first_after(now, self.spec.every.0 / 2));
         match (&self.stats.last_error, before) {
             (Some(error), before) => {
                 self.failing += 1;
@@ -110,11 +110,11 @@ impl TickSchedule {
     }
 
     /// When the loop has to look again.
-    pub fn wake(&self) -> Option<Duration> {
+    pub fn next_wake(&self) -> Option<Duration> {
         self.next.map(|due| due.at)
     }
 
-    pub fn stats(&self) -> TickStats {
+    pub fn tick_stats(&self) -> TickStats {
         TickStats { next_ms: self.next.map(|due| due.ms), is_running: self.is_running, ..self.stats.clone() }
     }
 }
@@ -127,9 +127,9 @@ fn is_same(one: &str, other: &str) -> bool {
 
 impl TickStats {
     /// The message about a plugin whose ticks fail.
-    pub fn trouble(&self) -> Option<String> {
+    pub fn failure_message(&self) -> Option<String> {
         let error = self.last_error.as_deref()?;
-        let at = self.last_ms.map(calendar::rfc3339).unwrap_or_default();
+        let at = self.last_ms.map(calendar::format_rfc3339).unwrap_or_default();
         Some(format!("its tick at {at} failed, and is tried again when the next is due: {error}"))
     }
 }
@@ -151,42 +151,42 @@ mod tests {
     fn ticks_are_at_multiples_of_their_pause_whenever_the_process_began() {
         for begun in [1_000_001, 1_015_000, 1_019_999] {
             let mut ticks = ticks(None);
-            ticks.plan(now(begun), false);
+            ticks.plan_next(now(begun), false);
             assert!(!ticks.is_turn(now(begun).elapsed));
-            assert_eq!(ticks.stats().next_ms, Some(1_020_000));
+            assert_eq!(ticks.tick_stats().next_ms, Some(1_020_000));
             assert!(ticks.is_turn(now(1_020_000).elapsed));
-            assert_eq!(ticks.begin(now(1_020_007)).due_ms, 1_020_000);
+            assert_eq!(ticks.begin_tick(now(1_020_007)).due_ms, 1_020_000);
         }
     }
 
     #[test]
     fn a_moment_that_passed_is_left_out() {
         let mut ticks = ticks(None);
-        ticks.plan(now(1_000_001), false);
-        let tick = ticks.begin(now(1_020_000));
+        ticks.plan_next(now(1_000_001), false);
+        let tick = ticks.begin_tick(now(1_020_000));
         assert_eq!(tick.timeout, Duration::from_secs(10));
-        ticks.plan(now(1_021_000), false);
-        assert!(ticks.is_turn(now(1_021_000).elapsed) && ticks.wake().is_none(), "it is running");
-        ticks.ended(None, now(1_075_000));
-        assert_eq!(ticks.stats().next_ms, Some(1_080_000 + 20_000), "1,080,000 is too near");
-        ticks.plan(now(1_066_000), true);
-        assert_eq!(ticks.stats().next_ms, None, "it is paused");
-        ticks.plan(now(1_310_000), false);
-        assert_eq!(ticks.stats().next_ms, Some(1_320_000));
+        ticks.plan_next(now(1_021_000), false);
+        assert!(ticks.is_turn(now(1_021_000).elapsed) && ticks.next_wake().is_none(), "it is running");
+        ticks.note_end(None, now(1_075_000));
+        assert_eq!(ticks.tick_stats().next_ms, Some(1_080_000 + 20_000), "1,080,000 is too near");
+        ticks.plan_next(now(1_066_000), true);
+        assert_eq!(ticks.tick_stats().next_ms, None, "it is paused");
+        ticks.plan_next(now(1_310_000), false);
+        assert_eq!(ticks.tick_stats().next_ms, Some(1_320_000));
     }
 
     #[test]
     fn a_tick_that_begins_a_moment_early_is_not_made_twice() {
         let mut ticks = ticks(Some(3));
-        ticks.plan(now(1_000_001), false);
-        assert_eq!(ticks.begin(now(1_019_998)).timeout, Duration::from_secs(3));
-        ticks.ended(Some(&CallError::Failed("away".into())), now(1_019_999));
-        let stats = ticks.stats();
+        ticks.plan_next(now(1_000_001), false);
+        assert_eq!(ticks.begin_tick(now(1_019_998)).timeout, Duration::from_secs(3));
+        ticks.note_end(Some(&CallError::Failed("away".into())), now(1_019_999));
+        let stats = ticks.tick_stats();
         assert_eq!((stats.ticks, stats.failed, stats.next_ms), (1, 1, Some(1_040_000)));
-        assert!(stats.trouble().unwrap().ends_with("the plugin says: away"), "{stats:?}");
-        ticks.begin(now(1_040_000));
-        ticks.ended(None, now(1_040_001));
-        assert_eq!(ticks.stats().trouble(), None, "one that works ends the trouble");
+        assert!(stats.failure_message().unwrap().ends_with("the plugin says: away"), "{stats:?}");
+        ticks.begin_tick(now(1_040_000));
+        ticks.note_end(None, now(1_040_001));
+        assert_eq!(ticks.tick_stats().failure_message(), None, "one that works ends the trouble");
     }
 
     #[test]
@@ -204,7 +204,7 @@ mod tests {
             (away("full"), Some(TickNews::Fails)),
         ];
         for (place, (failed, news)) in ends.into_iter().enumerate() {
-            assert_eq!(ticks.ended(failed.as_ref(), now(1_020_000)), news, "{place}");
+            assert_eq!(ticks.note_end(failed.as_ref(), now(1_020_000)), news, "{place}");
         }
     }
 }

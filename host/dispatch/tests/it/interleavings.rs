@@ -107,7 +107,7 @@ impl TestStage {
 
     /// Checks that every witnessed state had its effect, in order, and that the accounts agree.
     fn judge(&self, handle: &DispatchHandle) {
-        let stats = handle.stats();
+        let stats = handle.dispatch_stats();
         assert_adds_up(&stats);
         let count = STATES.len() as u64;
         assert_eq!((stats.observed, stats.delivered, stats.dead), (count, count, 0), "{stats:?}");
@@ -135,10 +135,10 @@ async fn turns(most: u32) {
 /// Replays dead letters until it is told to stop, and checks the figures.
 async fn operate(handle: DispatchHandle, until: CancellationToken) {
     while !until.is_cancelled() {
-        assert_adds_up(&handle.stats());
-        if handle.stats().dead > 0 {
+        assert_adds_up(&handle.dispatch_stats());
+        if handle.dispatch_stats().dead > 0 {
             // A dispatcher that has ended answers `Stopped`.
-            drop(handle.replay(Vec::new(), "ada", "again").await);
+            drop(handle.replay_letters(Vec::new(), "ada", "again").await);
         }
         yield_now().await;
     }
@@ -180,14 +180,14 @@ async fn story(runtime: Arc<Runtime>, planted: PlantedFaults) {
     let operator = spawn(operate(handle.clone(), done.clone()));
     witness.await.unwrap();
     let is_idle = || {
-        let stats = handle.stats();
+        let stats = handle.dispatch_stats();
         stats.started && stats.observed == STATES.len() as u64 && stats.waiting == 0 && stats.dead == 0
     };
     for turn in 0.. {
         if is_idle() {
             break;
         }
-        assert!(turn < 20_000, "it comes to no rest: {:?}", handle.stats());
+        assert!(turn < 20_000, "it comes to no rest: {:?}", handle.dispatch_stats());
         yield_now().await;
     }
     done.cancel();

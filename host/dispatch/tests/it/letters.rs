@@ -82,7 +82,7 @@ async fn a_held_lane_is_still_held_after_a_restart_and_goes_on_after_the_replay(
     assert_eq!(plugin.applied(), [2, 4]);
 
     mended.store(true, Ordering::Relaxed);
-    assert_eq!(running.handle.replay(vec![1, 77], "ada", "the table is there").await.unwrap(), 1);
+    assert_eq!(running.handle.replay_letters(vec![1, 77], "ada", "the table is there").await.unwrap(), 1);
     let stats = running.until_idle().await;
     assert_eq!((stats.observed, stats.delivered, stats.dead), (5, 5, 0));
     assert_eq!(plugin.with(|seen| seen.applied["jobs/job-1"].clone()), [1, 3, 5]);
@@ -103,7 +103,11 @@ async fn a_dropped_letter_lets_its_lane_go_on_and_stays_dead_also_after_a_restar
     assert_eq!(running.handle.drop_letters(vec![1], "ada", "nobody needs it").await.unwrap(), 1);
     let stats = running.until_idle().await;
     assert_eq!((stats.observed, stats.delivered, stats.dead, stats.dropped), (4, 3, 1, 1));
-    assert_eq!(running.handle.replay(vec![1], "ada", "back").await.unwrap(), 0, "it is gone for good");
+    assert_eq!(
+        running.handle.replay_letters(vec![1], "ada", "back").await.unwrap(),
+        0,
+        "it is gone for good"
+    );
     running.end().await.unwrap();
 
     let running = start(hold(), &journal, &plugin);
@@ -122,12 +126,12 @@ async fn a_replay_that_fails_again_is_parked_again_with_all_its_attempts() {
     let running = start(options("p"), &journal, &plugin);
     running.until("parked", |stats| stats.dead == 1).await;
     running.until("its letter is kept", |_| journal.dead("p") == [1]).await;
-    assert_eq!(running.handle.replay(Vec::new(), "ada", "again").await.unwrap(), 1);
+    assert_eq!(running.handle.replay_letters(Vec::new(), "ada", "again").await.unwrap(), 1);
     let parked =
         |attempts| journal.with(|kept| kept.letters.values().any(|l| l.attempts == attempts && !l.replaying));
     running.until("parked again", |stats| stats.dead == 1 && parked(2)).await;
     assert_eq!(plugin.with(|seen| seen.handed.clone()), [(1, 1), (1, 2)]);
-    assert_eq!(running.handle.replay(vec![5], "ada", "nothing there").await.unwrap(), 0);
+    assert_eq!(running.handle.replay_letters(vec![5], "ada", "nothing there").await.unwrap(), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -143,7 +147,7 @@ async fn a_replay_survives_a_kill_and_counts_as_waiting_meanwhile() {
 
     let running = start(options("p"), &journal, &slow);
     running.until("started", |stats| stats.started).await;
-    assert_eq!(running.handle.replay(Vec::new(), "ada", "again").await.unwrap(), 1);
+    assert_eq!(running.handle.replay_letters(Vec::new(), "ada", "again").await.unwrap(), 1);
     let stats = running.stats();
     assert_eq!((stats.observed, stats.delivered, stats.dead, stats.waiting), (3, 2, 0, 1));
     running.until("it is being called", |_| slow.with(|seen| seen.calls == 1)).await;
@@ -181,7 +185,7 @@ async fn a_letter_that_holds_a_busy_object_keeps_neither_the_cursor_nor_anybody_
     let stats = running.until("started", |stats| stats.started).await;
     assert_eq!((stats.observed, stats.dead, stats.waiting), (newest, 1, BEHIND));
     mended.store(true, Ordering::Relaxed);
-    assert_eq!(running.handle.replay(vec![1], "ada", "the table is there").await.unwrap(), 1);
+    assert_eq!(running.handle.replay_letters(vec![1], "ada", "the table is there").await.unwrap(), 1);
     running.until("under way", |stats| stats.delivered > OTHERS + 100).await;
     assert!(running.handle.durable_cursor().recalled.is_some_and(|first| first < 1_000));
     running.kill().await;

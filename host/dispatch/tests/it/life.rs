@@ -236,8 +236,8 @@ async fn a_drain_waits_for_calls_in_progress_and_begins_none() {
     running.end().await.unwrap();
     assert_eq!(plugin.with(|seen| seen.calls), 4);
     assert_eq!(journal.with(|kept| kept.progress["p"].delivered), 256);
-    assert_eq!(handle.stats().delivered, 256, "the last figures stay");
-    assert!(matches!(handle.replay(Vec::new(), "me", "why").await, Err(DispatchError::Stopped)));
+    assert_eq!(handle.dispatch_stats().delivered, 256, "the last figures stay");
+    assert!(matches!(handle.replay_letters(Vec::new(), "me", "why").await, Err(DispatchError::Stopped)));
 
     let quick = FixturePlugin::new("p", &journal, done);
     let stats = start(options("p"), &journal, &quick).until_idle().await;

@@ -103,7 +103,7 @@ fn assert_adds_up(stats: &DispatchStats) {
 
 impl RunningDispatcher {
     fn stats(&self) -> DispatchStats {
-        let stats = self.handle.stats();
+        let stats = self.handle.dispatch_stats();
         assert_adds_up(&stats);
         stats
     }

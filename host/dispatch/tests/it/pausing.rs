@@ -22,7 +22,7 @@ async fn a_paused_plugin_gets_nothing_until_it_is_resumed_and_then_every_state_o
     let plugin = takes_all(&journal);
     let running = start(options("p"), &journal, &plugin);
     running.until_idle().await;
-    let done = running.handle.pause(true, "ada", "a move").await.unwrap();
+    let done = running.handle.set_pause(true, "ada", "a move").await.unwrap();
     let paused = done.paused.clone().unwrap();
     assert!(done.changed && paused.who == "ada" && paused.why == "a move");
     assert_eq!(running.stats().paused, Some(paused.clone()), "it is told at once");
@@ -34,14 +34,14 @@ async fn a_paused_plugin_gets_nothing_until_it_is_resumed_and_then_every_state_o
     assert_eq!(plugin.applied(), [1, 2]);
     assert!(plugin.effects().values().all(|effects| *effects == 1));
 
-    let again = running.handle.pause(true, "bob", "another").await.unwrap();
+    let again = running.handle.set_pause(true, "bob", "another").await.unwrap();
     assert_eq!((again.changed, again.paused), (false, Some(paused)), "the first order stands");
-    let resumed = running.handle.pause(false, "bob", "moved").await.unwrap();
+    let resumed = running.handle.set_pause(false, "bob", "moved").await.unwrap();
     assert_eq!((resumed.changed, resumed.paused), (true, None));
     running.until_idle().await;
     assert_eq!(plugin.applied(), [1, 2, 3, 4, 5]);
     assert!(plugin.effects().values().all(|effects| *effects == 1));
-    assert!(!running.handle.pause(false, "bob", "again").await.unwrap().changed);
+    assert!(!running.handle.set_pause(false, "bob", "again").await.unwrap().changed);
     running.end().await.unwrap();
 }
 
@@ -51,7 +51,7 @@ async fn a_pause_outlives_the_process() {
     let plugin = takes_all(&journal);
     let running = start(options("p"), &journal, &plugin);
     running.until("started", |stats| stats.started).await;
-    running.handle.pause(true, "ada", "a move").await.unwrap();
+    running.handle.set_pause(true, "ada", "a move").await.unwrap();
     running.kill().await;
     journal.append([1, 2, 1]);
 
@@ -60,7 +60,7 @@ async fn a_pause_outlives_the_process() {
     assert_eq!(stats.paused.map(|paused| paused.who.clone()).as_deref(), Some("ada"));
     tokio::time::sleep(LONG).await;
     assert_eq!(plugin.with(|seen| seen.calls), 0);
-    running.handle.pause(false, "ada", "moved").await.unwrap();
+    running.handle.set_pause(false, "ada", "moved").await.unwrap();
     running.until_idle().await;
     assert_eq!(plugin.applied(), [1, 2, 3]);
     running.end().await.unwrap();
@@ -75,7 +75,7 @@ async fn calls_in_progress_end_and_count_and_a_paused_plugin_drains_at_once() {
     while plugin.with(|seen| seen.calls) == 0 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    running.handle.pause(true, "ada", "a move").await.unwrap();
+    running.handle.set_pause(true, "ada", "a move").await.unwrap();
     journal.append([1, 2]);
     let stats = running.until("delivered", |stats| stats.delivered == 1 && stats.observed == 3).await;
     assert_eq!(stats.waiting, 2);

@@ -35,7 +35,7 @@ async fn a_resync_hands_over_what_is_there_with_the_same_ids_and_is_in_no_accoun
         |running: &RunningDispatcher| (running.handle.durable_cursor().cursor, running.stats().delivered);
     let progress = saved(&running);
     for round in 1..=2 {
-        running.handle.resync("jobs");
+        running.handle.resync_source("jobs");
         running.until("all of it", |stats| stats.resync.delivered == 2500 * round).await;
         let newest = journal.newest_of("jobs").into_iter().map(|state| (state.seq, state.id.to_string()));
         let mut expected: Vec<_> = newest.collect();
@@ -65,7 +65,7 @@ async fn only_subscriptions_that_ask_for_it_are_resynced() {
     let running = start(options, &journal, &plugin);
     running.until_idle().await;
     for source in ["jobs", "pods", "nodes", "nobody's"] {
-        running.handle.resync(source);
+        running.handle.resync_source(source);
     }
     rounds(&running, 1).await;
     running.until("the state", |stats| stats.resync.delivered == 1).await;
@@ -87,7 +87,7 @@ async fn a_resync_shows_what_is_there_whatever_the_subscription_left_out() {
     journal.append_one("jobs", "changed", "Running");
     let before = running.until_idle().await;
     assert_eq!((before.observed, before.delivered, before.filtered), (2, 1, 1));
-    running.handle.resync("jobs");
+    running.handle.resync_source("jobs");
     let after = running.until("both objects", |stats| stats.resync.delivered == 2).await;
     assert_eq!(resynced(&plugin), [1, 4]);
     assert_eq!((after.observed, after.delivered, after.filtered), (2, 1, 1));
@@ -110,7 +110,7 @@ async fn a_resync_that_fails_is_tried_again_then_let_go_and_never_a_dead_letter(
     options.delivery.retries = 3;
     let running = start(options, &journal, &plugin);
     running.until_idle().await;
-    running.handle.resync("jobs");
+    running.handle.resync_source("jobs");
     let stats = running.until("it is let go", |stats| stats.resync.failed == 1).await;
     assert_eq!((stats.resync.delivered, stats.dead, stats.waiting, stats.retrying), (1, 0, 0, 0));
     let tries: Vec<u32> = plugin
@@ -132,7 +132,7 @@ async fn a_newer_state_does_not_wait_for_a_resync_that_fails() {
     });
     let running = start(options("p"), &journal, &plugin);
     running.until_idle().await;
-    running.handle.resync("jobs");
+    running.handle.resync_source("jobs");
     running.until("it was tried", |_| plugin.with(|seen| seen.calls == 2)).await;
     journal.append([1]);
     running.until_idle().await;
@@ -157,7 +157,7 @@ async fn a_plugin_that_is_down_is_resynced_when_it_is_back() {
     down.store(true, std::sync::atomic::Ordering::Relaxed);
     journal.append([77]);
     running.until("it is open", |stats| stats.open).await;
-    running.handle.resync("jobs");
+    running.handle.resync_source("jobs");
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(resynced(&plugin), [0; 0]);
     down.store(false, std::sync::atomic::Ordering::Relaxed);
@@ -172,12 +172,12 @@ async fn a_drain_does_not_wait_for_a_resync() {
     let plugin = FixturePlugin::new("p", &journal, done);
     let running = start(options("p"), &journal, &plugin);
     running.until_idle().await;
-    running.handle.resync("jobs");
+    running.handle.resync_source("jobs");
     running.until("it has begun", |stats| stats.resync.delivered > 0).await;
     let handle = running.handle.clone();
     running.end().await.unwrap();
-    assert!(handle.stats().resync.delivered < 5000);
-    handle.resync("jobs");
+    assert!(handle.dispatch_stats().resync.delivered < 5000);
+    handle.resync_source("jobs");
 
     let running = start(options("p"), &journal, &plugin);
     let stats = running.until_idle().await;

@@ -86,7 +86,7 @@ impl DispatchWorld {
                 self.replay(&running).await;
             }
             if self.dice.percent(30) {
-                running.handle.resync(["jobs", "pods"][self.dice.below(2) as usize]);
+                running.handle.resync_source(["jobs", "pods"][self.dice.below(2) as usize]);
             }
             let is_full = self.dice.percent(10);
             let refuse: fn() -> JournalError = || JournalError::Unavailable("the disk is full".into());
@@ -104,7 +104,7 @@ impl DispatchWorld {
 
     async fn replay(&mut self, running: &RunningDispatcher) {
         // A dispatcher that can't load answers nothing, so the caller gives up.
-        let asked = running.handle.replay(Vec::new(), "ada", "again");
+        let asked = running.handle.replay_letters(Vec::new(), "ada", "again");
         let Ok(answer) = tokio::time::timeout(Duration::from_secs(2), asked).await else {
             self.replayed = true;
             return;
@@ -247,7 +247,7 @@ impl DispatchWorld {
     fn check_changed(&self, removed: &BTreeSet<&str>, delivered: u64, filtered: u64) {
         let kept = self.journal.with(|kept| kept.progress["p"].clone());
         let states = self.journal.states();
-        let is_covered = |state: &State| kept.sources.iter().any(|start| start.covers(state));
+        let is_covered = |state: &State| kept.sources.iter().any(|start| start.covers_state(state));
         let effects = self.plugin.effects();
         for state in &states {
             let is_done = effects.contains_key(&state.seq);

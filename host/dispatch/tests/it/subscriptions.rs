@@ -25,7 +25,7 @@ impl std::fmt::Debug for EvenFilter {
 
 #[async_trait]
 impl StateFilter for EvenFilter {
-    async fn wants(&self, state: &State) -> Result<bool, FilterError> {
+    async fn wants_state(&self, state: &State) -> Result<bool, FilterError> {
         tokio::task::yield_now().await;
         if self.0.with(|kept| kept.refuse).is_some() {
             return Err(JournalError::Unavailable("the disk is full".into()).into());
@@ -78,7 +78,7 @@ async fn a_resync_hands_over_what_the_filter_wants() {
     let plugin = FixturePlugin::new("p", &journal, done);
     let running = start(filtered(&journal), &journal, &plugin);
     running.until_idle().await;
-    running.handle.resync("jobs");
+    running.handle.resync_source("jobs");
     running
         .until("the resync is over", |stats| stats.resync.rounds == 1 && stats.resync.delivered == 4)
         .await;
@@ -232,7 +232,7 @@ async fn a_resync_of_a_source_waits_for_the_past_of_one_that_was_added() {
     running.end().await.unwrap();
     let both = of_sources(&[("jobs", Start::Beginning), ("pods", Start::Beginning)]);
     let running = start(both, &journal, &plugin);
-    running.handle.resync("jobs");
+    running.handle.resync_source("jobs");
     let stats = running.until("the past is under way", |stats| stats.delivered > 2_500).await;
     assert_eq!((stats.resync.delivered, stats.resync.skipped), (0, 0));
     let stats = running.until("the resync", |stats| stats.resync.rounds == 1).await;

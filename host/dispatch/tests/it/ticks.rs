@@ -86,12 +86,12 @@ async fn a_tick_that_fails_is_told_and_tried_at_the_next_time_and_states_go_on()
     assert_eq!((stats.delivered, stats.open, stats.consecutive_failures), (2, false, 0));
     let tick = stats.tick.unwrap();
     assert_eq!((tick.ticks, tick.failed), (2, 2));
-    assert!(tick.trouble().unwrap().contains("the plugin trapped: unreachable"), "{tick:?}");
+    assert!(tick.failure_message().unwrap().contains("the plugin trapped: unreachable"), "{tick:?}");
     assert_eq!(journal.kv_of("ticked"), None);
     *plugin.tick.lock().unwrap() = (1, Ok(()));
     pass(EVERY).await;
     let tick = running.stats().tick.unwrap();
-    assert_eq!((tick.ticks, tick.failed, tick.trouble()), (3, 2, None));
+    assert_eq!((tick.ticks, tick.failed, tick.failure_message()), (3, 2, None));
     end(running).await;
 }
 
@@ -101,11 +101,11 @@ async fn a_paused_plugin_has_no_ticks_and_none_is_made_up_for() {
     let plugin = FixturePlugin::new("p", &journal, done);
     let running = start(ticking(), &journal, &plugin);
     pass(EVERY + 1_000).await;
-    running.handle.pause(true, "ada", "a move").await.unwrap();
+    running.handle.set_pause(true, "ada", "a move").await.unwrap();
     pass(5 * EVERY).await;
     assert_eq!(running.stats().tick.unwrap().next_ms, None);
     assert_eq!(ticks(&plugin), [1]);
-    running.handle.pause(false, "ada", "moved").await.unwrap();
+    running.handle.set_pause(false, "ada", "moved").await.unwrap();
     pass(100).await;
     assert_eq!(ticks(&plugin), [1], "it waits for the next time");
     pass(EVERY).await;

@@ -17,7 +17,7 @@ pub(crate) struct RecentStates {
 }
 
 /// Counted as if it shared nothing with others, because an object may have a message of any length.
-fn weight(state: &State) -> usize {
+fn state_weight(state: &State) -> usize {
     let of = |object: &ObjectRef| {
         let ObjectRef { group, version, kind, namespace, name, uid } = object;
         [group, version, kind, namespace, name, uid].into_iter().map(String::len).sum::<usize>()
@@ -34,7 +34,7 @@ impl RecentStates {
     }
 
     /// Adds what was committed after the present content; `newest` is the end of the journal.
-    pub fn extend(&mut self, states: Vec<Arc<State>>, newest: Seq) {
+    pub fn extend_committed(&mut self, states: Vec<Arc<State>>, newest: Seq) {
         for state in states {
             // After a lost batch (committed, but its caller was gone) the new states begin at a later
             // position.
@@ -42,7 +42,7 @@ impl RecentStates {
                 self.states.clear();
                 self.bytes = 0;
             }
-            self.bytes += weight(&state);
+            self.bytes += state_weight(&state);
             self.states.push_back(state);
             while self.states.len() > self.most || self.bytes > self.most_bytes {
                 self.drop_first();
@@ -58,12 +58,12 @@ impl RecentStates {
 
     fn drop_first(&mut self) {
         if let Some(state) = self.states.pop_front() {
-            self.bytes -= weight(&state);
+            self.bytes -= state_weight(&state);
         }
     }
 
     /// Forgets everything up to these removed positions.
-    pub fn forget(&mut self, through: Seq) {
+    pub fn forget_through(&mut self, through: Seq) {
         while self.states.front().is_some_and(|state| state.seq <= through) {
             self.drop_first();
         }
@@ -73,19 +73,19 @@ impl RecentStates {
     }
 
     /// States after a position; `None` if some of them are not in memory.
-    pub fn after(&self, after: Seq, limit: usize) -> Option<Vec<Arc<State>>> {
-        let start = self.index(after)?;
+    pub fn states_after(&self, after: Seq, limit: usize) -> Option<Vec<Arc<State>>> {
+        let start = self.index_after(after)?;
         Some(self.states.iter().skip(start).take(limit).cloned().collect())
     }
 
     /// The same for the number of states of these sources in `(after, through]`.
     pub fn count(&self, sources: &[Arc<str>], after: Seq, through: Seq) -> Option<u64> {
-        let start = self.index(after)?;
+        let start = self.index_after(after)?;
         let range = self.states.iter().skip(start).take_while(|state| state.seq <= through);
         Some(range.filter(|state| sources.contains(&state.source)).count() as u64)
     }
 
-    fn index(&self, after: Seq) -> Option<usize> {
+    fn index_after(&self, after: Seq) -> Option<usize> {
         let first = self.states.front()?.seq;
         usize::try_from(after.checked_add(1)?.checked_sub(first)?).ok()
     }
@@ -121,12 +121,12 @@ mod tests {
     #[test]
     fn it_answers_for_what_it_holds_and_admits_what_it_lost() {
         let mut recent = RecentStates::new(3, usize::MAX);
-        assert_eq!(seqs(recent.after(0, 10)), None);
-        recent.extend((1..=5).map(state).collect(), 5);
-        assert_eq!(seqs(recent.after(1, 10)), None);
-        assert_eq!(seqs(recent.after(2, 10)), Some(vec![3, 4, 5]));
-        assert_eq!(seqs(recent.after(3, 1)), Some(vec![4]));
-        assert_eq!(seqs(recent.after(5, 10)), Some(vec![]));
+        assert_eq!(seqs(recent.states_after(0, 10)), None);
+        recent.extend_committed((1..=5).map(state).collect(), 5);
+        assert_eq!(seqs(recent.states_after(1, 10)), None);
+        assert_eq!(seqs(recent.states_after(2, 10)), Some(vec![3, 4, 5]));
+        assert_eq!(seqs(recent.states_after(3, 1)), Some(vec![4]));
+        assert_eq!(seqs(recent.states_after(5, 10)), Some(vec![]));
         assert_eq!(recent.count(&["odd".into()], 2, 5), Some(2));
         assert_eq!(recent.count(&["odd".into()], 1, 5), None);
     }
@@ -134,40 +134,40 @@ mod tests {
     #[test]
     fn states_with_long_texts_are_fewer() {
         let mut recent = RecentStates::new(100, 20_000);
-        recent.extend((1..=50).map(state).collect(), 50);
-        assert_eq!(recent.after(0, 100).map(|states| states.len()), Some(50));
+        recent.extend_committed((1..=50).map(state).collect(), 50);
+        assert_eq!(recent.states_after(0, 100).map(|states| states.len()), Some(50));
         let long = |seq| {
             let status = Arc::new(Status { message: "x".repeat(5_000), ..Status::default() });
             Arc::new(State { status, ..State::clone(&state(seq)) })
         };
-        recent.extend((51..=60).map(long).collect(), 60);
-        assert_eq!(seqs(recent.after(57, 100)), Some(vec![58, 59, 60]));
-        assert_eq!(recent.after(56, 100), None);
-        recent.forget(60);
+        recent.extend_committed((51..=60).map(long).collect(), 60);
+        assert_eq!(seqs(recent.states_after(57, 100)), Some(vec![58, 59, 60]));
+        assert_eq!(recent.states_after(56, 100), None);
+        recent.forget_through(60);
         assert_eq!((recent.bytes, recent.states.len()), (0, 0));
         // A state larger than the limit is read from the disk.
         let status = Arc::new(Status { message: "x".repeat(50_000), ..Status::default() });
-        recent.extend(vec![Arc::new(State { status, ..State::clone(&state(61)) })], 61);
-        assert_eq!(seqs(recent.after(60, 100)), None);
+        recent.extend_committed(vec![Arc::new(State { status, ..State::clone(&state(61)) })], 61);
+        assert_eq!(seqs(recent.states_after(60, 100)), None);
     }
 
     #[test]
     fn a_hole_starts_it_over() {
         let mut recent = RecentStates::new(10, usize::MAX);
-        recent.extend(vec![state(1), state(2)], 2);
-        recent.extend(vec![state(5)], 5);
-        assert_eq!(seqs(recent.after(1, 10)), None);
-        assert_eq!(seqs(recent.after(4, 10)), Some(vec![5]));
+        recent.extend_committed(vec![state(1), state(2)], 2);
+        recent.extend_committed(vec![state(5)], 5);
+        assert_eq!(seqs(recent.states_after(1, 10)), None);
+        assert_eq!(seqs(recent.states_after(4, 10)), Some(vec![5]));
     }
 
     #[test]
     fn what_is_there_and_was_not_given_is_read_from_the_disk() {
         let mut recent = RecentStates::new(10, usize::MAX);
-        recent.extend(vec![state(1), state(2)], 2);
-        recent.extend(Vec::new(), 2);
-        assert_eq!(seqs(recent.after(2, 10)), Some(vec![]));
-        recent.extend(Vec::new(), 4);
-        assert_eq!(seqs(recent.after(2, 10)), None);
+        recent.extend_committed(vec![state(1), state(2)], 2);
+        recent.extend_committed(Vec::new(), 2);
+        assert_eq!(seqs(recent.states_after(2, 10)), Some(vec![]));
+        recent.extend_committed(Vec::new(), 4);
+        assert_eq!(seqs(recent.states_after(2, 10)), None);
         assert_eq!(recent.count(&["odd".into()], 2, 4), None);
     }
 }

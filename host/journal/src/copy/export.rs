@@ -49,7 +49,7 @@ impl ExportQuery {
         Self { documents: self.documents, ..Self::default() } == *self
     }
 
-    fn fits(&self, state: &State) -> bool {
+    fn matches_state(&self, state: &State) -> bool {
         fn is<'a>(wanted: &Option<String>, found: impl Into<&'a str>) -> bool {
             wanted.as_deref().is_none_or(|wanted| wanted == found.into())
         }
@@ -85,7 +85,7 @@ fn text<T: Serialize>(value: &T) -> String {
 }
 
 /// Exports one snapshot of a journal as lines of JSON. It may run beside the process that writes.
-pub async fn export(
+pub async fn export_journal(
     place: &JournalLocation,
     query: &ExportQuery,
     out: &mut (dyn Write + Send),
@@ -117,9 +117,10 @@ pub async fn read_states(
     mut take: impl FnMut(&Arc<State>, Option<Bytes>) -> ControlFlow<()> + Send,
 ) -> Result<(), ExportError> {
     let mut connection = place.open_to_read().await?.connection;
-    connection.begin().await?;
-    walk(connection.rows(), query, progress, &mut |state, document| Ok(take(state, document))).await?;
-    Ok(connection.end().await?)
+    connection.begin_snapshot().await?;
+    walk_states(connection.store_reader(), query, progress, &mut |state, document| Ok(take(state, document)))
+        .await?;
+    Ok(connection.end_snapshot().await?)
 }
 
 /// Writes one snapshot, a page at a time.
@@ -129,34 +130,34 @@ async fn write(
     out: &mut (dyn Write + Send),
     progress: &OpeningProgress,
 ) -> Result<CopyCounts, ExportError> {
-    connection.begin().await?;
-    let rows = connection.rows();
+    connection.begin_snapshot().await?;
+    let rows = connection.store_reader();
     let selected = !query.is_everything();
     let header = ExportHeader { format: FORMAT.into(), documents: query.documents, selected, chained: true };
     let mut lines = ExportLines { out, before: 0 };
     lines.write(&text(&header))?;
     let mut states = 0;
     let mut take = |state: &Arc<State>, document: Option<Bytes>| {
-        lines.sealed(&line(state, document.as_deref()))?;
+        lines.write_sealed(&encode_state_line(state, document.as_deref()))?;
         states += 1;
         Ok(ControlFlow::Continue(()))
     };
-    let found = walk(rows, query, progress, &mut take).await?;
+    let found = walk_states(rows, query, progress, &mut take).await?;
     let mut sources = Vec::new();
     if query.is_everything() {
         expect_all(rows, &found).await?;
         // Ordered by source and epoch, so the last entry of a source is its present one.
         let streams: BTreeMap<_, _> =
-            rows.streams().await?.into_iter().map(|stream| (stream.source.clone(), stream)).collect();
+            rows.source_streams().await?.into_iter().map(|stream| (stream.source.clone(), stream)).collect();
         for stream in streams.into_values() {
             stream.check()?;
             let (source, epoch) = (stream.source, stream.epoch);
             sources.extend(stream.checkpoint.map(|checkpoint| ResumePoint { source, epoch, checkpoint }));
         }
     }
-    lines.sealed(&format!("\"end\":{}}}", text(&ExportEnd { states, sources })))?;
+    lines.write_sealed(&format!("\"end\":{}}}", text(&ExportEnd { states, sources })))?;
     lines.out.flush()?;
-    connection.end().await?;
+    connection.end_snapshot().await?;
     Ok(CopyCounts { states })
 }
 
@@ -164,34 +165,34 @@ type TakeStates<'t> =
     dyn FnMut(&Arc<State>, Option<Bytes>) -> Result<ControlFlow<()>, ExportError> + Send + 't;
 
 /// Reads a page at a time. It counts the states of each stream, whether they match or not.
-async fn walk(
+async fn walk_states(
     rows: &mut dyn StoreReader,
     query: &ExportQuery,
     progress: &OpeningProgress,
     take: &mut TakeStates<'_>,
 ) -> Result<HashMap<i64, u64>, ExportError> {
-    progress.begin(rows).await?;
+    progress.begin_counting(rows).await?;
     let names = SharedNames::default();
     let mut read = 0;
     let mut found: HashMap<i64, u64> = HashMap::new();
     let mut after = query.after.unwrap_or_default().min(i64::MAX as Seq) as i64;
     loop {
-        let envelopes = rows.after(after, PAGE).await?;
+        let envelopes = rows.states_after(after, PAGE).await?;
         let Some(last) = envelopes.last() else { return Ok(found) };
         after = last.seq as i64;
         read += envelopes.len() as u64;
         progress.is_at(read);
-        for (envelope, state) in envelopes.iter().zip(names.states(rows, &envelopes).await?) {
+        for (envelope, state) in envelopes.iter().zip(names.states_of(rows, &envelopes).await?) {
             *found.entry(names.stream_of(envelope.object)).or_default() += 1;
             if query.through.is_some_and(|through| state.seq > through) {
                 return Ok(found);
             }
-            if !query.fits(&state) {
+            if !query.matches_state(&state) {
                 continue;
             }
             let has_document = query.documents || state.change == Change::Gap;
             let document = match has_document {
-                true => documents::document(rows, &names, state.seq).await?,
+                true => documents::document_at(rows, &names, state.seq).await?,
                 false => None,
             };
             if take(&state, document)?.is_break() {
@@ -205,7 +206,7 @@ async fn walk(
 /// notice that a state is missing here.
 async fn expect_all(rows: &mut dyn StoreReader, found: &HashMap<i64, u64>) -> Result<(), ExportError> {
     let taken = rows.retention_reader().taken_of_streams().await?;
-    for stream in rows.streams().await? {
+    for stream in rows.source_streams().await? {
         let written = found.get(&stream.id).copied().unwrap_or_default();
         let counted = stream.states.saturating_sub(taken.get(&stream.id).copied().unwrap_or_default());
         if written != counted {
@@ -216,7 +217,7 @@ async fn expect_all(rows: &mut dyn StoreReader, found: &HashMap<i64, u64>) -> Re
     Ok(())
 }
 
-fn line(state: &State, document: Option<&[u8]>) -> String {
+fn encode_state_line(state: &State, document: Option<&[u8]>) -> String {
     let document = document.map(|bytes| match std::str::from_utf8(bytes) {
         Ok(document) => format!(",\"document\":{}", text(&document)),
         Err(_) => format!(",\"document_hex\":\"{}\"", hex::encode(bytes)),
@@ -231,7 +232,7 @@ struct ExportLines<'a> {
 }
 
 impl ExportLines<'_> {
-    fn sealed(&mut self, content: &str) -> std::io::Result<()> {
+    fn write_sealed(&mut self, content: &str) -> std::io::Result<()> {
         let rest = format!("\"after\":{},{content}", self.before);
         self.write(&format!("{{\"sum\":{},{rest}", checksum(rest.as_bytes())))
     }

@@ -8,6 +8,6 @@ mod export;
 mod format;
 mod import;
 
-pub use export::{ExportError, ExportQuery, export, export_with, read_states};
+pub use export::{ExportError, ExportQuery, export_journal, export_with, read_states};
 pub use format::CopyCounts;
 pub use import::ImportError;

@@ -98,7 +98,7 @@ impl Journal {
             }
             error => OpenError::Unavailable { path: path(), reason: error.to_string() },
         };
-        let memory = writer.memory().await.map_err(fail)?;
+        let memory = writer.load_memory().await.map_err(fail)?;
         let recent = Arc::new(RwLock::new(RecentStates::new(options.recent, options.recent_bytes)));
         let group = GroupCommit::new(writer, memory, recent.clone());
         let (names, place) = (SharedNames::default(), place.clone());
@@ -118,21 +118,21 @@ impl Journal {
     /// Makes this process the leader, or ends its leadership. Only the leader writes what plugins save. Once
     /// this returns, the former leader can write none of it any more. A process that shares the journal with
     /// nobody always leads.
-    pub async fn lead(&self, leads: bool) -> Result<(), JournalError> {
-        self.inner.group.submit(|answer| GroupWork::Lead(leads, answer)).await
+    pub async fn set_leadership(&self, leads: bool) -> Result<(), JournalError> {
+        self.inner.group.submit_work(|answer| GroupWork::Lead(leads, answer)).await
     }
 
     /// Names the Lease of the replicas' election, after it was created again. A replica that joins later must
     /// use the same one.
     pub async fn elect_by(&self, lease: String) -> Result<(), JournalError> {
-        self.inner.group.submit(|answer| GroupWork::ElectBy(lease, answer)).await
+        self.inner.group.submit_work(|answer| GroupWork::ElectBy(lease, answer)).await
     }
 
     /// Agrees on the meaning of a name among all processes that share the journal: the first text that one of
     /// them passes is returned to all. A process that has the journal for itself decides alone.
-    pub async fn agree(&self, name: &str, text: &str) -> Result<String, JournalError> {
+    pub async fn agree_on_name(&self, name: &str, text: &str) -> Result<String, JournalError> {
         match self.inner.is_shared {
-            true => self.inner.store.agree(name, text).await,
+            true => self.inner.store.agree_on_name(name, text).await,
             false => Ok(text.to_owned()),
         }
     }
@@ -146,7 +146,7 @@ impl Journal {
     /// file.
     pub async fn shared_text(&self, name: &str) -> Result<String, JournalError> {
         match self.is_on_a_server() {
-            true => self.inner.store.agree(name, "").await,
+            true => self.inner.store.agree_on_name(name, "").await,
             false => Ok(String::new()),
         }
     }
@@ -160,23 +160,23 @@ impl Journal {
         text: &str,
     ) -> Result<bool, JournalError> {
         match self.is_on_a_server() {
-            true => self.inner.store.agree_anew(name, before, text).await,
+            true => self.inner.store.change_agreed_text(name, before, text).await,
             false => Ok(true),
         }
     }
 
     /// The processes that share the journal; empty if it is not shared.
-    pub async fn replicas(&self) -> Result<Vec<JournalReplica>, JournalError> {
-        self.inner.store.replicas().await
+    pub async fn list_replicas(&self) -> Result<Vec<JournalReplica>, JournalError> {
+        self.inner.store.list_replicas().await
     }
 
     /// Drops the newest states in memory if the journal still ends at this position: no reader at the end
     /// needs them, and other readers use the disk.
-    pub fn let_go_of_recent(&self, newest: Seq) {
-        self.inner.group.let_go_of_recent(newest);
+    pub fn drop_recent_states(&self, newest: Seq) {
+        self.inner.group.drop_recent_states(newest);
     }
 
-    pub(crate) async fn reader(&self) -> Result<JournalReader<'_>, JournalError> {
+    pub(crate) async fn open_reader(&self) -> Result<JournalReader<'_>, JournalError> {
         JournalReader::new(&*self.inner.store, &self.inner.names).await
     }
 
@@ -187,7 +187,7 @@ impl Journal {
 
     /// Durable once this returns.
     pub(crate) async fn mark_unfinished(&self, unfinished: bool) -> Result<(), JournalError> {
-        self.inner.group.submit(|answer| GroupWork::Mark(unfinished, answer)).await?;
+        self.inner.group.submit_work(|answer| GroupWork::Mark(unfinished, answer)).await?;
         self.inner.is_unfinished.store(unfinished, Ordering::Relaxed);
         Ok(())
     }
@@ -198,7 +198,7 @@ impl Journal {
         after: Seq,
         limit: usize,
     ) -> Result<Vec<(Arc<State>, u32)>, JournalError> {
-        self.reader().await?.states_with_sums(after, limit).await
+        self.open_reader().await?.states_with_sums(after, limit).await
     }
 
     pub(crate) fn clock(&self) -> &dyn Clock {
@@ -211,18 +211,18 @@ impl Journal {
 
     /// Applies a decision of retention. Returns `false` if its conditions no longer hold.
     pub(crate) async fn remove(&self, removal: RemovalPlan, still_so: StillSo) -> Result<bool, JournalError> {
-        self.inner.group.submit(|answer| GroupWork::Remove(Box::new(removal), still_so, answer)).await
+        self.inner.group.submit_work(|answer| GroupWork::Remove(Box::new(removal), still_so, answer)).await
     }
 
     /// Removes rows that nothing refers to. Returns `false` if too many states came since that was
     /// determined.
-    pub(crate) async fn sweep(&self, sweep: UnusedRows) -> Result<bool, JournalError> {
-        self.inner.group.submit(|answer| GroupWork::Sweep(Box::new(sweep), answer)).await
+    pub(crate) async fn sweep_unused_rows(&self, sweep: UnusedRows) -> Result<bool, JournalError> {
+        self.inner.group.submit_work(|answer| GroupWork::Sweep(Box::new(sweep), answer)).await
     }
 
     /// Counts, for each plugin, the states that retention removed before they were delivered to it.
     pub async fn removed_before_delivery(&self) -> Result<BTreeMap<String, u64>, JournalError> {
-        let mut reader = self.reader().await?;
+        let mut reader = self.open_reader().await?;
         Ok(reader
             .retention_reader()
             .taken_states()
@@ -235,7 +235,7 @@ impl Journal {
     /// The progress of each plugin, including removed plugins, and how many of its finished states retention
     /// removed.
     pub async fn all_progress(&self) -> Result<BTreeMap<String, (PluginProgress, u64)>, JournalError> {
-        let mut reader = self.reader().await?;
+        let mut reader = self.open_reader().await?;
         let taken = reader.retention_reader().taken_states().await?;
         let finished = |plugin: &str| taken.get(plugin).map_or(0, |taken| taken.finished);
         let all = reader.retention_reader().progress_of_all().await?.into_iter();
@@ -244,7 +244,7 @@ impl Journal {
 
     /// Records when plugins that saved something here were found to be removed: all except `kept`.
     pub async fn retire_all_but(&self, kept: &BTreeSet<String>) -> Result<(), JournalError> {
-        let plugins = self.reader().await?.retention_reader().progress_of_all().await?;
+        let plugins = self.open_reader().await?.retention_reader().progress_of_all().await?;
         for (name, progress) in plugins {
             if !kept.contains(&name) && progress.retired_ms.is_none() {
                 let progress = PluginProgress { retired_ms: Some(self.now_ms()), ..progress };
@@ -259,44 +259,44 @@ impl Journal {
     /// has the journal open.
     pub async fn forget_plugin(&self, plugin: &str) -> Result<(), JournalError> {
         let plugin = plugin.to_owned();
-        self.inner.group.submit(|answer| GroupWork::Forget(plugin, answer)).await
+        self.inner.group.submit_work(|answer| GroupWork::Forget(plugin, answer)).await
     }
 
     /// The states of one object and of the objects that it owns, and the Events about them.
-    pub async fn timeline(&self, query: &TimelineQuery) -> Result<ObjectStory, JournalError> {
-        self.reader().await?.timeline(query).await
+    pub async fn object_timeline(&self, query: &TimelineQuery) -> Result<ObjectStory, JournalError> {
+        self.open_reader().await?.object_timeline(query).await
     }
 
     /// The reports of plugins about these objects, oldest first.
-    pub async fn reports(&self, uids: &HashSet<String>) -> Result<Vec<ReportView>, JournalError> {
-        let mut reader = self.reader().await?;
+    pub async fn reports_about(&self, uids: &HashSet<String>) -> Result<Vec<ReportView>, JournalError> {
+        let mut reader = self.open_reader().await?;
         let mut found = Vec::new();
         // States observed at the same time are ordered, too.
         let mut uids: Vec<_> = uids.iter().collect();
         uids.sort();
-        for plugin in reader.reporters().await? {
+        for plugin in reader.reporting_plugins().await? {
             for uid in &uids {
                 let kept = reader.reports_of(&plugin, uid).await?;
                 found.extend(kept.iter().map(|(_, value)| reports::read(&plugin, uid, value)));
             }
         }
-        Ok(reports::newest(found))
+        Ok(reports::newest_reports(found))
     }
 
     /// The total size of a plugin's reports.
     pub async fn report_bytes(&self, plugin: &str) -> Result<u64, JournalError> {
-        let bytes = self.reader().await?.report_bytes(plugin).await?;
+        let bytes = self.open_reader().await?.report_bytes(plugin).await?;
         Ok(u64::try_from(bytes).unwrap_or_default())
     }
 
     /// Ended objects, the newest end first.
-    pub async fn ended(&self, query: &EndedQuery<'_>) -> Result<EndedPage, JournalError> {
-        self.reader().await?.ended(query).await
+    pub async fn ended_objects(&self, query: &EndedQuery<'_>) -> Result<EndedPage, JournalError> {
+        self.open_reader().await?.ended_objects(query).await
     }
 
     /// The position of a time.
-    pub async fn moment(&self, at_ms: u64) -> Result<TimePosition, JournalError> {
-        self.reader().await?.moment(at_ms).await
+    pub async fn position_of_time(&self, at_ms: u64) -> Result<TimePosition, JournalError> {
+        self.open_reader().await?.position_of_time(at_ms).await
     }
 
     /// When a source's newest version up to this one was observed.
@@ -306,65 +306,65 @@ impl Journal {
         epoch: u32,
         version: &str,
     ) -> Result<Option<u64>, JournalError> {
-        self.reader().await?.seen_at(source, epoch, version).await
+        self.open_reader().await?.seen_at(source, epoch, version).await
     }
 
     /// The objects that existed at a position.
     pub async fn objects_at(&self, query: &AtQuery<'_>) -> Result<AtPage, JournalError> {
-        self.reader().await?.objects_at(query).await
+        self.open_reader().await?.objects_at(query).await
     }
 
     /// The history of the objects of these states, up to each state: at most so many states for each object,
     /// oldest first.
-    pub async fn stories(
+    pub async fn object_histories(
         &self,
         heads: &[Seq],
         most: usize,
     ) -> Result<HashMap<Seq, Vec<Arc<State>>>, JournalError> {
-        self.reader().await?.stories(heads, most).await
+        self.open_reader().await?.object_histories(heads, most).await
     }
 
     /// The states among these that are dead letters of a plugin, or owed to it; `true` for one that waits: it is owed, or
     /// being replayed.
     pub async fn letters_at(&self, plugin: &str, seqs: &[Seq]) -> Result<HashMap<Seq, bool>, JournalError> {
-        let found = self.reader().await?.letters_at(plugin, seqs).await?;
+        let found = self.open_reader().await?.letters_at(plugin, seqs).await?;
         Ok(found.into_iter().map(|(seq, mark)| (seq, OperatorAct::is_waiting(mark))).collect())
     }
 
-    pub async fn stats(&self) -> Result<JournalView, JournalError> {
-        let bytes = self.inner.store.bytes().await?;
+    pub async fn journal_stats(&self) -> Result<JournalView, JournalError> {
+        let bytes = self.inner.store.size_on_disk().await?;
         let place = &self.inner.place;
         let (store, place) = (place.kind().to_owned(), place.to_string());
-        let view = self.reader().await?.stats(bytes).await?;
+        let view = self.open_reader().await?.journal_stats(bytes).await?;
         Ok(JournalView { store, place, ..view })
     }
 
     /// The gaps of sources and of single objects, in the order of their records.
-    pub async fn gaps(&self) -> Result<Vec<Gap>, JournalError> {
-        self.reader().await?.gaps().await
+    pub async fn all_gaps(&self) -> Result<Vec<Gap>, JournalError> {
+        self.open_reader().await?.all_gaps().await
     }
 
     /// The gaps that a query selects, newest first, each with its number.
     pub async fn gaps_of(&self, query: &GapQuery) -> Result<Vec<(u64, Gap)>, JournalError> {
-        self.reader().await?.gaps_of(query).await
+        self.open_reader().await?.gaps_of(query).await
     }
 
     /// Without their bytes, newest first.
     pub async fn poison_of(&self, query: &PoisonQuery) -> Result<Vec<PoisonView>, JournalError> {
-        self.reader().await?.poison_of(query).await
+        self.open_reader().await?.poison_of(query).await
     }
 
     pub async fn poison_raw(&self, number: u64) -> Result<Option<Vec<u8>>, JournalError> {
-        self.reader().await?.poison_raw(number).await
+        self.open_reader().await?.poison_raw(number).await
     }
 
     /// The histories of each source, oldest first.
-    pub async fn epochs(&self) -> Result<Vec<(String, EpochView)>, JournalError> {
-        self.reader().await?.epochs().await
+    pub async fn source_epochs(&self) -> Result<Vec<(String, EpochView)>, JournalError> {
+        self.open_reader().await?.source_epochs().await
     }
 
     pub async fn source_counters(&self) -> Result<Vec<SourceCounters>, JournalError> {
-        self.reader().await?.source_counters().await
+        self.open_reader().await?.source_counters().await
     }
 
     /// Dead letters with the states that they are about.
@@ -372,19 +372,19 @@ impl Journal {
         &self,
         query: &LetterQuery,
     ) -> Result<Vec<(DeadLetter, Arc<State>)>, JournalError> {
-        self.reader().await?.letters_with_states(query).await
+        self.open_reader().await?.letters_with_states(query).await
     }
 
     /// Newest first.
-    pub async fn poison(
+    pub async fn poison_records(
         &self,
         source: Option<&str>,
         limit: usize,
     ) -> Result<Vec<PoisonRecord>, JournalError> {
-        self.reader().await?.poison(source, limit).await
+        self.open_reader().await?.poison_records(source, limit).await
     }
 
-    async fn act(
+    async fn record_operator_act(
         &self,
         act: OperatorAct,
         plugin: &str,
@@ -400,23 +400,23 @@ impl Journal {
             why: why.to_owned(),
             at_ms: self.inner.clock.now_ms(),
         };
-        self.inner.group.submit(|answer| GroupWork::Replay(replay, answer)).await
+        self.inner.group.submit_work(|answer| GroupWork::Replay(replay, answer)).await
     }
 
     /// The pauses that are in force, each by its plugin.
-    pub async fn pauses(&self) -> Result<BTreeMap<String, PluginPause>, JournalError> {
-        let records = self.reader().await?.pauses().await?;
-        Ok(records.into_iter().map(|record| (record.plugin.clone(), record.paused())).collect())
+    pub async fn pauses_in_force(&self) -> Result<BTreeMap<String, PluginPause>, JournalError> {
+        let records = self.open_reader().await?.pauses_in_force().await?;
+        Ok(records.into_iter().map(|record| (record.plugin.clone(), record.into_pause())).collect())
     }
 
     /// The records of replayed and dropped dead letters and of paused and resumed plugins: the newest before
     /// a number.
-    pub async fn replays(
+    pub async fn replay_records(
         &self,
         plugin: Option<&str>,
         before: u64,
         limit: usize,
     ) -> Result<Vec<ReplayRecord>, JournalError> {
-        self.reader().await?.replays(plugin, before, limit).await
+        self.open_reader().await?.replay_records(plugin, before, limit).await
     }
 }

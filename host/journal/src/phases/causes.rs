@@ -15,7 +15,7 @@ use kubewitness_core::views::CauseKind;
 use kubewitness_core::{Change, Seq, State};
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
-use super::table::signed;
+use super::table::as_signed;
 use super::{PhasePage, TimeInPhase, changed};
 
 pub(super) const TABLES: &str = "
@@ -78,7 +78,7 @@ pub(super) fn take(
     open: Option<&str>,
     now_ms: u64,
 ) -> rusqlite::Result<()> {
-    let due = signed(now_ms.saturating_add(SETTLE_MS));
+    let due = as_signed(now_ms.saturating_add(SETTLE_MS));
     if outcomes::is_bad_end(state) {
         let mut statement = rows.prepare_cached(
             "INSERT INTO causes (object, source, seq, owner, due) VALUES (?1, ?2, ?3, ?4, ?5)
@@ -86,10 +86,10 @@ pub(super) fn take(
              tries = 0",
         )?;
         let owner = state.owner.as_ref().map(|owner| owner.uid.as_str());
-        statement.execute(params![object, &*state.source, signed(state.seq), owner, due])?;
+        statement.execute(params![object, &*state.source, as_signed(state.seq), owner, due])?;
     } else if state.change == Change::Present && open.is_some_and(outcomes::is_bad_phase) {
         // It is running again.
-        withdraw(rows, object)?;
+        withdraw_cause(rows, object)?;
     }
     Ok(())
 }
@@ -97,11 +97,11 @@ pub(super) fn take(
 /// Marks the outermost owner of a pod for another explanation, if it has ended, and the badly ended objects
 /// between the two. A state does not say which of those the pod belongs to, so the newest ones are taken.
 /// They do not wait for each other's pods.
-pub(super) fn reopen(rows: &Transaction<'_>, owner: &str, now_ms: u64) -> rusqlite::Result<()> {
+pub(super) fn reopen_outcomes(rows: &Transaction<'_>, owner: &str, now_ms: u64) -> rusqlite::Result<()> {
     let mut statement = rows.prepare_cached(
         "UPDATE causes SET due = ?2, tries = 0 WHERE object IN (SELECT id FROM objects WHERE uid = ?1)",
     )?;
-    let due = signed(now_ms.saturating_add(SETTLE_MS));
+    let due = as_signed(now_ms.saturating_add(SETTLE_MS));
     statement.execute(params![owner, due])?;
     let mut statement = rows.prepare_cached(
         "UPDATE causes SET due = ?2, tries = 0 WHERE due IS NULL AND object IN
@@ -112,7 +112,11 @@ pub(super) fn reopen(rows: &Transaction<'_>, owner: &str, now_ms: u64) -> rusqli
 }
 
 /// Outcomes that are due: the latest due time first, and for equal times the newest outcome.
-pub(super) fn due(connection: &Connection, now_ms: u64, limit: usize) -> rusqlite::Result<Vec<OpenOutcome>> {
+pub(super) fn due_outcomes(
+    connection: &Connection,
+    now_ms: u64,
+    limit: usize,
+) -> rusqlite::Result<Vec<OpenOutcome>> {
     let mut found = due_between(connection, 0, now_ms, limit)?;
     // If the clock was set back, entries from before it would be due far in the future.
     let ahead = now_ms.saturating_add(wait_ms(TRIES)).saturating_add(1);
@@ -138,7 +142,7 @@ fn due_between(
          FROM causes c CROSS JOIN objects o ON o.id = c.object
          WHERE c.due BETWEEN ?1 AND ?2 ORDER BY c.due DESC, c.seq DESC LIMIT ?3",
     )?;
-    let bounds = params![signed(from_ms), signed(until_ms), limit as i64];
+    let bounds = params![as_signed(from_ms), as_signed(until_ms), limit as i64];
     let found = statement.query_map(bounds, |row| {
         Ok(OpenOutcome {
             object: row.get(0)?,
@@ -172,7 +176,7 @@ pub(super) fn lacks_words(
          ORDER BY due LIMIT 1",
     )?;
     for source in sources {
-        if statement.exists(params![source, signed(before_ms)])? {
+        if statement.exists(params![source, as_signed(before_ms)])? {
             return Ok(true);
         }
     }
@@ -180,9 +184,13 @@ pub(super) fn lacks_words(
 }
 
 /// Postpones an explanation that failed.
-pub(super) fn put_off(connection: &Connection, outcome: &OpenOutcome, now_ms: u64) -> rusqlite::Result<()> {
+pub(super) fn postpone_outcome(
+    connection: &Connection,
+    outcome: &OpenOutcome,
+    now_ms: u64,
+) -> rusqlite::Result<()> {
     let tries = outcome.tries.saturating_add(1);
-    let due = signed(now_ms.saturating_add(wait_ms(tries)));
+    let due = as_signed(now_ms.saturating_add(wait_ms(tries)));
     let mut statement =
         connection.prepare_cached("UPDATE causes SET due = ?2, tries = ?3 WHERE object = ?1")?;
     statement.execute(params![outcome.object, due, tries])?;
@@ -190,14 +198,14 @@ pub(super) fn put_off(connection: &Connection, outcome: &OpenOutcome, now_ms: u6
 }
 
 /// Stores the words of these outcomes. `None` removes an outcome that has no cause any more.
-pub(super) fn keep(
+pub(super) fn save_causes(
     connection: &mut Connection,
     explained: &[(OpenOutcome, Option<CauseKind>)],
 ) -> rusqlite::Result<()> {
     let transaction = connection.transaction()?;
     for (outcome, kind) in explained {
         let Some(kind) = kind else {
-            withdraw(&transaction, outcome.object)?;
+            withdraw_cause(&transaction, outcome.object)?;
             continue;
         };
         let number = changed::next_number(&transaction)?;
@@ -211,7 +219,7 @@ pub(super) fn keep(
 }
 
 /// There is nothing to say of it any more. Whoever was given its word is told so.
-fn withdraw(rows: &Transaction<'_>, object: i64) -> rusqlite::Result<()> {
+fn withdraw_cause(rows: &Transaction<'_>, object: i64) -> rusqlite::Result<()> {
     rows.prepare_cached("DELETE FROM causes WHERE object = ?1 AND number IS NULL")?.execute([object])?;
     let known = rows.prepare_cached("SELECT 1 FROM causes WHERE object = ?1")?.exists([object])?;
     if known {
@@ -225,7 +233,7 @@ fn withdraw(rows: &Transaction<'_>, object: i64) -> rusqlite::Result<()> {
 }
 
 /// The causes of these objects, by their indexes in the list. Objects without a cause are left out.
-pub(super) fn of(
+pub(super) fn causes_of(
     connection: &Connection,
     objects: &[(String, String)],
 ) -> rusqlite::Result<HashMap<usize, CauseKind>> {
@@ -251,8 +259,13 @@ pub(super) fn find(connection: &Connection, query: &CauseQuery) -> rusqlite::Res
     let mut times = Vec::new();
     for source in &query.sources {
         let named: Arc<str> = source.as_str().into();
-        let bounds =
-            params![query.kind.as_str(), source, signed(query.after), signed(below), query.limit as i64];
+        let bounds = params![
+            query.kind.as_str(),
+            source,
+            as_signed(query.after),
+            as_signed(below),
+            query.limit as i64
+        ];
         let found = statement.query_map(bounds, |row| {
             let seq = row.get::<_, i64>(0)? as Seq;
             Ok(TimeInPhase {

@@ -9,7 +9,7 @@ use kubewitness_core::ports::{ChangeQuestion, ChangedOutcome, KeptOutcome, Outco
 use kubewitness_core::views::CauseKind;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 
-use super::table::signed;
+use super::table::as_signed;
 
 pub(super) const TABLES: &str = "
 CREATE TABLE explanations (line TEXT NOT NULL, number INTEGER NOT NULL) STRICT;
@@ -39,7 +39,10 @@ pub(super) fn next_number(rows: &Transaction<'_>) -> rusqlite::Result<i64> {
 }
 
 /// The outcomes that changed after a place of the line, in order. A place of another line is before all of them.
-pub(super) fn since(connection: &Connection, question: &ChangeQuestion) -> rusqlite::Result<OutcomeChanges> {
+pub(super) fn outcomes_changed_since(
+    connection: &Connection,
+    question: &ChangeQuestion,
+) -> rusqlite::Result<OutcomeChanges> {
     let (line, newest) = connection.query_row("SELECT line, number FROM explanations", [], |row| {
         Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)? as u64))
     })?;
@@ -53,7 +56,7 @@ pub(super) fn since(connection: &Connection, question: &ChangeQuestion) -> rusql
          FROM causes c CROSS JOIN objects o ON o.id = c.object
          WHERE c.number > ?1 ORDER BY c.number LIMIT ?2",
     )?;
-    let mut rows = statement.query(params![signed(number), LOOKED as i64])?;
+    let mut rows = statement.query(params![as_signed(number), LOOKED as i64])?;
     let mut looked = 0;
     while let Some(row) = rows.next()? {
         if changes.outcomes.len() == question.limit {
@@ -62,7 +65,7 @@ pub(super) fn since(connection: &Connection, question: &ChangeQuestion) -> rusql
         }
         number = row.get::<_, i64>(0)? as u64;
         looked += 1;
-        let outcome = changed(row)?;
+        let outcome = changed_outcome(row)?;
         if question.sources.contains(&outcome.source) {
             changes.outcomes.push(outcome);
         }
@@ -72,7 +75,7 @@ pub(super) fn since(connection: &Connection, question: &ChangeQuestion) -> rusql
     Ok(changes)
 }
 
-fn changed(row: &Row<'_>) -> rusqlite::Result<ChangedOutcome> {
+fn changed_outcome(row: &Row<'_>) -> rusqlite::Result<ChangedOutcome> {
     let word: Option<String> = row.get(3)?;
     Ok(ChangedOutcome {
         source: row.get(1)?,

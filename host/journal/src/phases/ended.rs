@@ -42,7 +42,7 @@ pub struct NamedEnd {
 
 impl NamedEndQuery {
     /// The position of an object in the requested order.
-    pub fn place(&self, end: &NamedEnd) -> NamePlace {
+    pub fn place_of(&self, end: &NamedEnd) -> NamePlace {
         let namespace = if self.by_namespace { end.namespace.clone() } else { String::new() };
         NamePlace { namespace, name: end.name.clone(), uid: end.uid.clone() }
     }
@@ -86,7 +86,7 @@ pub(super) fn find(connection: &Connection, query: &NamedEndQuery) -> rusqlite::
         })?;
         found.extend(ends.collect::<rusqlite::Result<Vec<_>>>()?);
     }
-    found.sort_by_cached_key(|end| query.place(end));
+    found.sort_by_cached_key(|end| query.place_of(end));
     if query.descends {
         found.reverse();
     }

@@ -117,7 +117,7 @@ impl PhaseIndex {
     }
 
     /// Why it can't be used; `None` while it can.
-    pub fn trouble(&self) -> Option<String> {
+    pub fn why_unusable(&self) -> Option<String> {
         self.inner.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -127,7 +127,7 @@ impl PhaseIndex {
     }
 
     /// Waits until the index has reached this position, at most for this long. Returns whether it has.
-    pub async fn reaches(&self, seq: Seq, most: Duration) -> bool {
+    pub async fn await_position(&self, seq: Seq, most: Duration) -> bool {
         let mut through = self.inner.through.subscribe();
         if *through.borrow() < seq {
             self.inner.wanted.notify_one();
@@ -137,83 +137,83 @@ impl PhaseIndex {
     }
 
     /// Returns once somebody waits for newer states.
-    pub async fn wanted(&self) {
+    pub async fn await_demand(&self) {
         self.inner.wanted.notified().await;
     }
 
     /// Reads the next part of the journal. Returns `false` if nothing was left.
-    pub async fn advance(&self, journal: &Journal, now_ms: u64) -> StoreResult<bool> {
+    pub async fn index_next_part(&self, journal: &Journal, now_ms: u64) -> StoreResult<bool> {
         self.open(journal).await?;
         let after = *self.inner.through.borrow();
         let states = journal.read(after, PART).await?;
         let Some(through) = states.last().map(|state| state.seq) else { return Ok(false) };
-        self.with(move |table| table.take_in(&states, now_ms)).await?;
+        self.with_table(move |table| table.take_in(&states, now_ms)).await?;
         self.inner.through.send_replace(through);
         Ok(true)
     }
 
     /// Removes one part of what the journal no longer has: times that ended with a state that retention
     /// removed. Returns where the next part begins; `None` after the last part.
-    pub async fn sweep(
+    pub async fn sweep_next_part(
         &self,
         journal: &Journal,
         after: Option<(i64, u64)>,
     ) -> StoreResult<Option<(i64, u64)>> {
         self.open(journal).await?;
-        let times = self.with(move |table| table.closed_times(after, SWEPT)).await?;
+        let times = self.with_table(move |table| table.closed_times(after, SWEPT)).await?;
         let next = times.last().filter(|_| times.len() == SWEPT).map(|time| (time.object, time.rank));
         let ends: Vec<Seq> = times.iter().map(|time| time.rank).collect();
         let kept = journal.read_at(&ends).await?;
         let is_kept = |seq: Seq| kept.binary_search_by_key(&seq, |state| state.seq).is_ok();
         let taken: Vec<_> = times.into_iter().filter(|time| !is_kept(time.rank)).collect();
         if !taken.is_empty() {
-            self.with(move |table| table.remove(&taken)).await?;
+            self.with_table(move |table| table.remove(&taken)).await?;
         }
         Ok(next)
     }
 
     /// The newest first. Fails if the index can't be used.
     pub async fn find(&self, query: PhaseQuery) -> StoreResult<PhasePage> {
-        if let Some(trouble) = self.trouble() {
+        if let Some(trouble) = self.why_unusable() {
             return Err(JournalError::Unavailable(trouble));
         }
-        self.with(move |table| table.find(&query)).await
+        self.with_table(move |table| table.find(&query)).await
     }
 
     /// Ended objects by name. Fails if the index can't be used.
-    pub async fn ended(&self, query: NamedEndQuery) -> StoreResult<Vec<NamedEnd>> {
-        if let Some(trouble) = self.trouble() {
+    pub async fn ended_by_name(&self, query: NamedEndQuery) -> StoreResult<Vec<NamedEnd>> {
+        if let Some(trouble) = self.why_unusable() {
             return Err(JournalError::Unavailable(trouble));
         }
-        self.with(move |table| table.ended(&query)).await
+        self.with_table(move |table| table.ended_by_name(&query)).await
     }
 
     /// Outcomes that are due now: the latest due time first, and for equal times the newest.
     pub async fn due_outcomes(&self, now_ms: u64, limit: usize) -> StoreResult<Vec<OpenOutcome>> {
-        self.with(move |table| table.due_outcomes(now_ms, limit)).await
+        self.with_table(move |table| table.due_outcomes(now_ms, limit)).await
     }
 
     /// When the next outcome is due, in milliseconds since 1970; `None` if none is.
     pub async fn next_due_ms(&self) -> StoreResult<Option<u64>> {
-        self.with(|table| table.next_due_ms()).await
+        self.with_table(|table| table.next_due_ms()).await
     }
 
     /// Whether an outcome of these sources has no word although it was due before this moment, or its
     /// explanation failed.
     pub async fn lacks_words(&self, sources: Vec<String>, before_ms: u64) -> StoreResult<bool> {
-        self.with(move |table| table.lacks_words(&sources, before_ms)).await
+        self.with_table(move |table| table.lacks_words(&sources, before_ms)).await
     }
 
     /// Postpones an explanation that failed.
-    pub async fn put_off(&self, outcome: OpenOutcome, now_ms: u64) -> StoreResult<()> {
-        self.with(move |table| table.put_off(&outcome, now_ms)).await
+    pub async fn postpone_outcome(&self, outcome: OpenOutcome, now_ms: u64) -> StoreResult<()> {
+        self.with_table(move |table| table.postpone_outcome(&outcome, now_ms)).await
     }
 
     /// Stores the words of outcomes, and counts the new ones. `None` means that the object has not ended
     /// badly after all.
     pub async fn keep_causes(&self, explained: Vec<(OpenOutcome, Option<CauseKind>)>) -> StoreResult<()> {
         let kept = explained.clone();
-        self.with(move |table| table.keep_causes(&explained)).await?;
+        self.with_table(move |table| table.keep_causes(&explained)).await?;
         self.inner.stored_words.send_modify(|count| *count += 1);
         let mut outcomes = self.inner.outcomes.lock().unwrap_or_else(PoisonError::into_inner);
         let after = outcomes.counted_after.unwrap_or(Seq::MAX);
@@ -237,52 +237,52 @@ impl PhaseIndex {
 
     /// The causes of these objects (source and uid), by their indexes in the list, with one lookup for all.
     /// Empty if the index can't be used.
-    pub async fn causes(&self, objects: Vec<(String, String)>) -> StoreResult<HashMap<usize, CauseKind>> {
-        if objects.is_empty() || self.lock().is_none() {
+    pub async fn causes_of(&self, objects: Vec<(String, String)>) -> StoreResult<HashMap<usize, CauseKind>> {
+        if objects.is_empty() || self.lock_table().is_none() {
             return Ok(HashMap::new());
         }
-        self.with(move |table| table.causes(&objects)).await
+        self.with_table(move |table| table.causes_of(&objects)).await
     }
 
     /// Outcomes whose words changed, in that order. Refused where the index can't be used.
     pub async fn changed_outcomes(&self, question: ChangeQuestion) -> StoreResult<OutcomeChanges> {
-        if let Some(trouble) = self.trouble() {
+        if let Some(trouble) = self.why_unusable() {
             return Err(JournalError::Unavailable(trouble));
         }
-        self.with(move |table| table.changed_outcomes(&question)).await
+        self.with_table(move |table| table.changed_outcomes(&question)).await
     }
 
     /// The outcome of one object. Refused where the index can't be used.
     pub async fn kept_outcome(&self, source: &str, uid: &str) -> StoreResult<KeptOutcome> {
-        if let Some(trouble) = self.trouble() {
+        if let Some(trouble) = self.why_unusable() {
             return Err(JournalError::Unavailable(trouble));
         }
         let (source, uid) = (source.to_owned(), uid.to_owned());
-        self.with(move |table| table.kept_outcome(&source, &uid)).await
+        self.with_table(move |table| table.kept_outcome(&source, &uid)).await
     }
 
     /// Outcomes with a cause, the newest first. Fails if the index can't be used.
     pub async fn find_by_cause(&self, query: CauseQuery) -> StoreResult<PhasePage> {
-        if let Some(trouble) = self.trouble() {
+        if let Some(trouble) = self.why_unusable() {
             return Err(JournalError::Unavailable(trouble));
         }
-        self.with(move |table| table.find_by_cause(&query)).await
+        self.with_table(move |table| table.find_by_cause(&query)).await
     }
 
     /// Opens the index, and rebuilds it if it was not made from this journal.
     async fn open(&self, journal: &Journal) -> StoreResult<()> {
-        if self.lock().is_some() {
+        if self.lock_table().is_some() {
             return Ok(());
         }
-        self.count_after(*journal.newest().borrow());
+        self.count_after(*journal.newest_position().borrow());
         let path = self.inner.path.clone();
-        let table = blocking(move || PhaseTable::open(&path)).await?;
-        *self.lock() = Some(table);
-        let through = self.compared(journal).await;
+        let table = run_blocking(move || PhaseTable::open(&path)).await?;
+        *self.lock_table() = Some(table);
+        let through = self.compare_with_journal(journal).await;
         match through {
             Ok(through) => drop(self.inner.through.send_replace(through)),
             // An index that may belong to another journal is not continued.
-            Err(_) => *self.lock() = None,
+            Err(_) => *self.lock_table() = None,
         }
         through.map(drop)
     }
@@ -294,27 +294,27 @@ impl PhaseIndex {
     }
 
     /// The position up to which this journal was indexed. The content from another journal is discarded.
-    async fn compared(&self, journal: &Journal) -> StoreResult<Seq> {
-        let (through, id) = self.with(|table| table.through()).await?;
-        if through == 0 || is_there(journal, through, &id).await? {
+    async fn compare_with_journal(&self, journal: &Journal) -> StoreResult<Seq> {
+        let (through, id) = self.with_table(|table| table.indexed_through()).await?;
+        if through == 0 || has_state(journal, through, &id).await? {
             return Ok(through);
         }
-        self.with(PhaseTable::empty).await?;
+        self.with_table(PhaseTable::remove_content).await?;
         Ok(0)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<PhaseTable>> {
+    fn lock_table(&self) -> MutexGuard<'_, Option<PhaseTable>> {
         self.inner.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A file that turns out to be damaged is rebuilt when it is opened next.
-    async fn with<T: Send + 'static>(
+    async fn with_table<T: Send + 'static>(
         &self,
         ask: impl FnOnce(&mut PhaseTable) -> rusqlite::Result<T> + Send + 'static,
     ) -> StoreResult<T> {
         let index = self.clone();
-        blocking(move || {
-            let mut held = index.lock();
+        run_blocking(move || {
+            let mut held = index.lock_table();
             let Some(table) = held.as_mut() else {
                 return Err(JournalError::Unavailable("the index of phases is being opened".into()));
             };
@@ -323,7 +323,7 @@ impl PhaseIndex {
                 *held = None;
                 table::remove(&index.inner.path)?;
             }
-            answer.map_err(|error| table::fault(&error))
+            answer.map_err(|error| table::index_error(&error))
         })
         .await
     }
@@ -331,12 +331,12 @@ impl PhaseIndex {
 
 /// Whether the journal has the state that was read last. Another journal, or an older copy of this one, has
 /// another state there.
-async fn is_there(journal: &Journal, seq: Seq, id: &str) -> StoreResult<bool> {
+async fn has_state(journal: &Journal, seq: Seq, id: &str) -> StoreResult<bool> {
     let found = journal.read_at(&[seq]).await?;
     Ok(found.first().is_some_and(|state| state.id == StateId::parse(id)))
 }
 
-async fn blocking<T: Send + 'static>(
+async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> StoreResult<T> + Send + 'static,
 ) -> StoreResult<T> {
     let ended = |error| JournalError::Unavailable(format!("the index of phases: {error}"));

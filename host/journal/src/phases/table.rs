@@ -70,11 +70,11 @@ pub(super) struct PhaseTable {
     connection: Connection,
 }
 
-pub(super) fn fault(error: &rusqlite::Error) -> JournalError {
+pub(super) fn index_error(error: &rusqlite::Error) -> JournalError {
     JournalError::Unavailable(format!("the index of phases: {error}"))
 }
 
-pub(super) fn signed(number: u64) -> i64 {
+pub(super) fn as_signed(number: u64) -> i64 {
     number.min(i64::MAX as u64) as i64
 }
 
@@ -86,16 +86,16 @@ impl PhaseTable {
         folder.map_err(|error| {
             JournalError::Unavailable(format!("the index of phases: making {}: {error}", path.display()))
         })?;
-        match Self::connect(path) {
+        match Self::open_existing(path) {
             Ok(Some(table)) => Ok(table),
-            Ok(None) => Self::anew(path),
-            Err(error) if is_broken(&error) => Self::anew(path),
-            Err(error) => Err(fault(&error)),
+            Ok(None) => Self::create_anew(path),
+            Err(error) if is_broken(&error) => Self::create_anew(path),
+            Err(error) => Err(index_error(&error)),
         }
     }
 
     /// `None` if it has another version or is incomplete.
-    fn connect(path: &Path) -> rusqlite::Result<Option<Self>> {
+    fn open_existing(path: &Path) -> rusqlite::Result<Option<Self>> {
         let mut connection = Connection::open(path)?;
         connection.busy_timeout(BUSY)?;
         connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
@@ -121,14 +121,14 @@ impl PhaseTable {
         }
     }
 
-    fn anew(path: &Path) -> StoreResult<Self> {
+    fn create_anew(path: &Path) -> StoreResult<Self> {
         remove(path)?;
-        let made = Self::connect(path).map_err(|error| fault(&error))?;
+        let made = Self::open_existing(path).map_err(|error| index_error(&error))?;
         made.ok_or_else(|| JournalError::Unavailable(format!("{} is no index of phases", path.display())))
     }
 
     /// Removes its whole content.
-    pub fn empty(&mut self) -> rusqlite::Result<()> {
+    pub fn remove_content(&mut self) -> rusqlite::Result<()> {
         let transaction = self.connection.transaction()?;
         for table in ["reached", "objects", "times", "causes"] {
             transaction.execute(&format!("DELETE FROM {table}"), [])?;
@@ -138,7 +138,7 @@ impl PhaseTable {
     }
 
     /// The position up to which the journal was read, and the id of the state there.
-    pub fn through(&self) -> rusqlite::Result<(Seq, String)> {
+    pub fn indexed_through(&self) -> rusqlite::Result<(Seq, String)> {
         let row = self.connection.query_row("SELECT seq, id FROM reached", [], |row| {
             Ok((row.get::<_, i64>(0)? as Seq, row.get(1)?))
         });
@@ -153,7 +153,7 @@ impl PhaseTable {
             take(&transaction, state, now_ms)?;
         }
         transaction.execute("DELETE FROM reached", [])?;
-        let through = params![signed(last.seq), last.id.as_str()];
+        let through = params![as_signed(last.seq), last.id.as_str()];
         transaction.execute("INSERT INTO reached (seq, id) VALUES (?1, ?2)", through)?;
         transaction.commit()
     }
@@ -167,7 +167,7 @@ impl PhaseTable {
         let mut page = PhasePage::default();
         for looked in 1..=query.looked {
             for one in &mut ahead {
-                one.fill(&self.connection, query)?;
+                one.read_ahead(&self.connection, query)?;
             }
             let first = ahead.iter_mut().filter(|one| !one.times.is_empty());
             let first = first.max_by_key(|one| one.times.front().map(|(_, time)| time.rank));
@@ -181,13 +181,13 @@ impl PhaseTable {
     }
 
     /// Ended objects by name.
-    pub fn ended(&self, query: &NamedEndQuery) -> rusqlite::Result<Vec<NamedEnd>> {
+    pub fn ended_by_name(&self, query: &NamedEndQuery) -> rusqlite::Result<Vec<NamedEnd>> {
         ended::find(&self.connection, query)
     }
 
     /// Outcomes that are due now: the latest due time first, and for equal times the newest.
     pub fn due_outcomes(&self, now_ms: u64, limit: usize) -> rusqlite::Result<Vec<OpenOutcome>> {
-        causes::due(&self.connection, now_ms, limit)
+        causes::due_outcomes(&self.connection, now_ms, limit)
     }
 
     pub fn next_due_ms(&self) -> rusqlite::Result<Option<u64>> {
@@ -198,20 +198,20 @@ impl PhaseTable {
         causes::lacks_words(&self.connection, sources, before_ms)
     }
 
-    pub fn put_off(&self, outcome: &OpenOutcome, now_ms: u64) -> rusqlite::Result<()> {
-        causes::put_off(&self.connection, outcome, now_ms)
+    pub fn postpone_outcome(&self, outcome: &OpenOutcome, now_ms: u64) -> rusqlite::Result<()> {
+        causes::postpone_outcome(&self.connection, outcome, now_ms)
     }
 
     pub fn keep_causes(&mut self, explained: &[(OpenOutcome, Option<CauseKind>)]) -> rusqlite::Result<()> {
-        causes::keep(&mut self.connection, explained)
+        causes::save_causes(&mut self.connection, explained)
     }
 
-    pub fn causes(&self, objects: &[(String, String)]) -> rusqlite::Result<HashMap<usize, CauseKind>> {
-        causes::of(&self.connection, objects)
+    pub fn causes_of(&self, objects: &[(String, String)]) -> rusqlite::Result<HashMap<usize, CauseKind>> {
+        causes::causes_of(&self.connection, objects)
     }
 
     pub fn changed_outcomes(&self, question: &ChangeQuestion) -> rusqlite::Result<OutcomeChanges> {
-        changed::since(&self.connection, question)
+        changed::outcomes_changed_since(&self.connection, question)
     }
 
     pub fn kept_outcome(&self, source: &str, uid: &str) -> rusqlite::Result<KeptOutcome> {
@@ -233,7 +233,7 @@ impl PhaseTable {
         let mut statement = self.connection.prepare_cached(
             "SELECT 1 FROM times WHERE object = ?1 AND rank > ?2 AND rank < ?3 AND entered < ?4 AND phase = ?5 LIMIT 1",
         )?;
-        let bounds = (object, signed(time.rank), signed(upper), signed(query.before), &query.phase);
+        let bounds = (object, as_signed(time.rank), as_signed(upper), as_signed(query.before), &query.phase);
         statement.exists(bounds)
     }
 
@@ -244,7 +244,7 @@ impl PhaseTable {
             "SELECT object, rank FROM times WHERE (object, rank) > (?1, ?2) AND rank < ?3
              ORDER BY object, rank LIMIT ?4",
         )?;
-        let bounds = params![object, signed(rank), signed(OPEN), limit as i64];
+        let bounds = params![object, as_signed(rank), as_signed(OPEN), limit as i64];
         let closed = statement.query_map(bounds, |row| {
             Ok(ClosedTime { object: row.get(0)?, rank: row.get::<_, i64>(1)? as u64 })
         })?;
@@ -255,7 +255,7 @@ impl PhaseTable {
     pub fn remove(&mut self, times: &[ClosedTime]) -> rusqlite::Result<()> {
         let transaction = self.connection.transaction()?;
         for ClosedTime { object, rank } in times {
-            let time = params![object, signed(*rank)];
+            let time = params![object, as_signed(*rank)];
             transaction.execute("DELETE FROM times WHERE object = ?1 AND rank = ?2", time)?;
             transaction.execute(
                 "DELETE FROM objects WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM times WHERE object = ?1)",
@@ -303,7 +303,7 @@ impl PhaseReadahead {
         Self { source: source.into(), below, times: VecDeque::new(), is_over: false }
     }
 
-    fn fill(&mut self, connection: &Connection, query: &PhaseQuery) -> rusqlite::Result<()> {
+    fn read_ahead(&mut self, connection: &Connection, query: &PhaseQuery) -> rusqlite::Result<()> {
         if self.is_over || !self.times.is_empty() {
             return Ok(());
         }
@@ -313,7 +313,7 @@ impl PhaseReadahead {
              ORDER BY t.rank DESC LIMIT ?5",
         )?;
         let bounds =
-            params![&*self.source, query.phase, signed(query.after), signed(self.below), PART as i64];
+            params![&*self.source, query.phase, as_signed(query.after), as_signed(self.below), PART as i64];
         let mut rows = statement.query(bounds)?;
         while let Some(row) = rows.next()? {
             let rank = row.get::<_, i64>(0)? as u64;
@@ -343,10 +343,10 @@ fn take(rows: &Transaction<'_>, state: &State, now_ms: u64) -> rusqlite::Result<
         return Ok(());
     }
     if let Some(owner) = state.owner.as_ref().filter(|_| outcomes::bears_on_owner(state)) {
-        causes::reopen(rows, &owner.uid, now_ms)?;
+        causes::reopen_outcomes(rows, &owner.uid, now_ms)?;
     }
     let phase = state.status.phase.as_str();
-    let object = object(rows, state)?.map_or_else(|| add(rows, state), Ok)?;
+    let object = find_object(rows, state)?.map_or_else(|| add(rows, state), Ok)?;
     if state.late {
         return insert(rows, &state.source, phase, state.seq, state.seq, object);
     }
@@ -359,7 +359,7 @@ fn take(rows: &Transaction<'_>, state: &State, now_ms: u64) -> rusqlite::Result<
     if let Some((of, rank)) = open {
         let mut statement =
             rows.prepare_cached("UPDATE times SET rank = ?1 WHERE source = ?2 AND phase = ?3 AND rank = ?4")?;
-        statement.execute(params![signed(state.seq), &*state.source, of, signed(rank)])?;
+        statement.execute(params![as_signed(state.seq), &*state.source, of, as_signed(rank)])?;
     }
     match state.change {
         Change::Present => insert(rows, &state.source, phase, OPEN + state.seq, state.seq, object)?,
@@ -367,12 +367,12 @@ fn take(rows: &Transaction<'_>, state: &State, now_ms: u64) -> rusqlite::Result<
         Change::Gone => insert(rows, &state.source, phase, state.seq, state.seq, object)?,
         Change::Left | Change::Gap => {}
     }
-    let ended = (!goes_on).then_some(signed(state.seq));
+    let ended = (!goes_on).then_some(as_signed(state.seq));
     rows.prepare_cached("UPDATE objects SET ended = ?1 WHERE id = ?2")?.execute(params![ended, object])?;
     Ok(())
 }
 
-fn object(rows: &Transaction<'_>, state: &State) -> rusqlite::Result<Option<i64>> {
+fn find_object(rows: &Transaction<'_>, state: &State) -> rusqlite::Result<Option<i64>> {
     let mut statement = rows.prepare_cached("SELECT id FROM objects WHERE uid = ?1 AND source = ?2")?;
     statement.query_row(params![state.object.uid, &*state.source], |row| row.get(0)).optional()
 }
@@ -389,7 +389,7 @@ fn open_time(rows: &Transaction<'_>, object: i64) -> rusqlite::Result<Option<(St
     let mut statement =
         rows.prepare_cached("SELECT phase, rank FROM times WHERE object = ?1 AND rank >= ?2 LIMIT 1")?;
     let time = statement
-        .query_row(params![object, signed(OPEN)], |row| Ok((row.get(0)?, row.get::<_, i64>(1)? as u64)));
+        .query_row(params![object, as_signed(OPEN)], |row| Ok((row.get(0)?, row.get::<_, i64>(1)? as u64)));
     time.optional()
 }
 
@@ -404,6 +404,6 @@ fn insert(
     let mut statement = rows.prepare_cached(
         "INSERT OR IGNORE INTO times (source, phase, rank, entered, object) VALUES (?1, ?2, ?3, ?4, ?5)",
     )?;
-    statement.execute(params![source, phase, signed(rank), signed(entered), object])?;
+    statement.execute(params![source, phase, as_signed(rank), as_signed(entered), object])?;
     Ok(())
 }

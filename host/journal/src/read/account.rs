@@ -50,20 +50,20 @@ async fn read(
     plugin: Option<&str>,
     ledger: &str,
 ) -> Result<PluginAccounts, JournalError> {
-    connection.begin().await?;
-    let rows = connection.rows();
+    connection.begin_snapshot().await?;
+    let rows = connection.store_reader();
     let mut accounts = PluginAccounts::default();
     if let Some(plugin) = plugin
-        && let Some(progress) = rows.progress(plugin).await?
+        && let Some(progress) = rows.plugin_progress(plugin).await?
     {
         let letters =
-            rows.letters(&LetterQuery::of(plugin)).await?.into_iter().map(|letter| letter.seq).collect();
-        let owed = rows.owed(plugin, 0, i64::from(i32::MAX)).await?;
+            rows.dead_letters(&LetterQuery::of(plugin)).await?.into_iter().map(|letter| letter.seq).collect();
+        let owed = rows.owed_positions(plugin, 0, i64::from(i32::MAX)).await?;
         let owed = owed.into_iter().map(|seq| seq as Seq).collect();
         accounts.account = Some(PluginAccount { progress, letters, owed });
     }
-    accounts.reached = reached(rows.kv(LEDGERS).await?, ledger)?;
-    connection.end().await?;
+    accounts.reached = ledger_progress_in(rows.plugin_kv(LEDGERS).await?, ledger)?;
+    connection.end_snapshot().await?;
     Ok(accounts)
 }
 
@@ -72,7 +72,7 @@ pub(crate) fn ledger_key(ledger: &str) -> String {
     format!("{NOTE}{ledger}")
 }
 
-pub(crate) fn reached(
+pub(crate) fn ledger_progress_in(
     kept: Vec<(String, Vec<u8>)>,
     ledger: &str,
 ) -> Result<Option<LedgerProgress>, JournalError> {

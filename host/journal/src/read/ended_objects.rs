@@ -66,7 +66,7 @@ struct EndReadahead {
     is_over: bool,
 }
 
-fn signed(seq: Seq) -> i64 {
+fn as_signed(seq: Seq) -> i64 {
     seq.min(i64::MAX as u64) as i64
 }
 
@@ -77,7 +77,8 @@ impl EndMerge {
         (after, before): (Seq, Seq),
         newest_first: bool,
     ) -> StoreResult<Self> {
-        let streams = rows.streams().await?.into_iter().filter(|stream| sources.contains(&stream.source));
+        let streams =
+            rows.source_streams().await?.into_iter().filter(|stream| sources.contains(&stream.source));
         let ahead = streams.map(|stream| EndReadahead {
             stream: stream.id,
             source: stream.source.into(),
@@ -92,10 +93,11 @@ impl EndMerge {
         &mut self,
         rows: &mut dyn StoreReader,
     ) -> StoreResult<Option<(Arc<str>, PlacedObject)>> {
-        let (after, before, newest_first) = (signed(self.after), signed(self.before), self.newest_first);
+        let (after, before, newest_first) =
+            (as_signed(self.after), as_signed(self.before), self.newest_first);
         for ahead in self.streams.iter_mut().filter(|ahead| ahead.placed.is_empty() && !ahead.is_over) {
             let ends = ObjectEnds { stream: ahead.stream, after, before, newest_first, limit: PART };
-            let found = rows.ended(ends).await?;
+            let found = rows.ended_objects(ends).await?;
             ahead.is_over = (found.len() as i64) < PART;
             ahead.placed = found.into();
         }
@@ -117,7 +119,7 @@ impl EndMerge {
     }
 }
 
-pub(super) async fn ended(
+pub(super) async fn ended_page(
     rows: &mut dyn StoreReader,
     names: &SharedNames,
     query: &EndedQuery<'_>,
@@ -136,13 +138,13 @@ pub(super) async fn ended(
             break;
         }
     }
-    let states = ends(rows, names, &found).await?;
+    let states = end_states(rows, names, &found).await?;
     let end = |tail: Seq| Some(EndedObject { position: tail, state: states.get(&tail)?.clone() });
     Ok(EndedPage { objects: found.into_iter().filter_map(end).collect(), next })
 }
 
 /// Finds the end states from the ends of chains. Late states come after an end state.
-async fn ends(
+async fn end_states(
     rows: &mut dyn StoreReader,
     names: &SharedNames,
     tails: &[Seq],
@@ -150,7 +152,7 @@ async fn ends(
     let mut of_tail: HashMap<Seq, Seq> = HashMap::new();
     for part in tails.chunks(PART as usize) {
         // No position is greater, so the walk ends at the first state that is not late.
-        for step in rows.walk(part, i64::MAX as u64, LATE).await? {
+        for step in rows.walk_chains(part, i64::MAX as u64, LATE).await? {
             if step.is_in_turn() {
                 let end = of_tail.entry(step.head).or_default();
                 *end = step.seq.max(*end);
@@ -159,7 +161,7 @@ async fn ends(
     }
     let mut seqs: Vec<Seq> = of_tail.values().copied().collect();
     seqs.sort_unstable();
-    let states = shared_rows::at(rows, names, &seqs).await?;
+    let states = shared_rows::states_at(rows, names, &seqs).await?;
     let state = |(tail, seq): (Seq, Seq)| {
         let index = states.binary_search_by_key(&seq, |state| state.seq).ok()?;
         Some((tail, states[index].clone()))

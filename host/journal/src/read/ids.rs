@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use kubewitness_core::ports::JournalError;
 use kubewitness_core::{Seq, StateId};
 
-use super::shared_rows::{SharedNames, at};
+use super::shared_rows::{SharedNames, states_at};
 use crate::report::OpenError;
 use crate::store::place::JournalLocation;
 
@@ -29,8 +29,8 @@ const UNREADABLE: usize = 256;
 pub async fn ids_at(place: &JournalLocation, seqs: &[Seq]) -> Result<KnownIds, OpenError> {
     let mut connection = place.open_to_read().await?.connection;
     let read = async {
-        let rows = connection.rows();
-        let newest = rows.stats(0).await?.newest_seq;
+        let rows = connection.store_reader();
+        let newest = rows.journal_stats(0).await?.newest_seq;
         let retained = rows.retention_reader().taken_of_streams().await?.values().any(|taken| *taken > 0);
         let plugins = match rows.retention_reader().progress_of_all().await {
             Ok(progress) => Some(progress.into_iter().map(|(plugin, _)| plugin).collect()),
@@ -41,7 +41,7 @@ pub async fn ids_at(place: &JournalLocation, seqs: &[Seq]) -> Result<KnownIds, O
         // An unreadable range is split in halves, so that it hides nothing else.
         let mut parts = vec![seqs];
         while let Some(part) = parts.pop() {
-            match (at(rows, &SharedNames::default(), part).await, part) {
+            match (states_at(rows, &SharedNames::default(), part).await, part) {
                 (Ok(states), _) => known.ids.extend(states.iter().map(|state| (state.seq, state.id.clone()))),
                 (Err(JournalError::Fatal(_)), [seq]) if known.unreadable.len() < UNREADABLE => {
                     known.unreadable.insert(*seq);

@@ -42,23 +42,23 @@ pub struct TimePosition {
     pub oldest_ms: Option<u64>,
 }
 
-pub(super) async fn moment(rows: &mut dyn StoreReader, at_ms: u64) -> StoreResult<TimePosition> {
-    let Some(&(oldest, oldest_ms)) = rows.moments(0, 1).await?.first() else {
+pub(super) async fn position_of_time(rows: &mut dyn StoreReader, at_ms: u64) -> StoreResult<TimePosition> {
+    let Some(&(oldest, oldest_ms)) = rows.observation_times(0, 1).await?.first() else {
         return Ok(TimePosition::default());
     };
     let at_ms = at_ms.min(i64::MAX as u64) as i64;
-    let newest = rows.stats(0).await?.newest_seq as i64;
+    let newest = rows.journal_stats(0).await?.newest_seq as i64;
     // States up to `low` count as observed by then, and `high` comes after it.
     let (mut low, mut high) = (oldest - 1, newest + 1);
     while high - low > 1 {
         let middle = low + (high - low) / 2;
-        match rows.moments(middle, 1).await?.first() {
+        match rows.observation_times(middle, 1).await?.first() {
             Some((seq, observed_ms)) if *seq < high && *observed_ms <= at_ms => low = *seq,
             _ => high = middle,
         }
     }
     for _ in 0..CROSSINGS {
-        let near = rows.moments(low + 1, NEAR).await?;
+        let near = rows.observation_times(low + 1, NEAR).await?;
         match near.iter().rfind(|(_, observed_ms)| *observed_ms <= at_ms) {
             Some((seq, _)) => low = *seq,
             None => break,
@@ -126,10 +126,10 @@ pub(super) async fn objects_at(
     let (mut looked, mut walked) = (0, 0);
     while page.rows.len() < query.limit {
         let most = PART.min(query.limit - page.rows.len());
-        let (part, cursor) = candidates.part(rows, most, query.fits).await?;
-        let chains = chains(rows, part, query).await?;
+        let (part, cursor) = candidates.next_part(rows, most, query.fits).await?;
+        let chains = chains_of(rows, part, query).await?;
         walked += chains.iter().map(Vec::len).sum::<usize>();
-        page.rows.extend(judge(rows, names, chains, query).await?);
+        page.rows.extend(judge_chains(rows, names, chains, query).await?);
         looked += most;
         page.next = cursor;
         if cursor.is_none() || looked >= LOOKED || walked >= query.walked {
@@ -149,7 +149,7 @@ struct MomentCandidates {
 
 impl MomentCandidates {
     async fn new(rows: &mut dyn StoreReader, query: &AtQuery<'_>) -> StoreResult<Self> {
-        let streams = rows.streams().await?.into_iter().filter(|s| query.sources.contains(&s.source));
+        let streams = rows.source_streams().await?.into_iter().filter(|s| query.sources.contains(&s.source));
         let sources: HashMap<i64, Arc<str>> = streams.map(|s| (s.id, Arc::from(s.source))).collect();
         let (ended, living_after) = match query.after {
             Some(ThenCursor::Living(after)) => (None, after),
@@ -165,7 +165,7 @@ impl MomentCandidates {
     }
 
     /// At most `limit` of them, and the start of the next part.
-    async fn part(
+    async fn next_part(
         &mut self,
         rows: &mut dyn StoreReader,
         most: usize,
@@ -190,7 +190,7 @@ impl MomentCandidates {
             }
         }
         let after = self.living_after.min(i64::MAX as u64) as i64;
-        let living = rows.living(&self.streams, after, most as i64).await?;
+        let living = rows.living_objects(&self.streams, after, most as i64).await?;
         let is_over = living.len() < most;
         if let Some(last) = living.last() {
             self.living_after = last.object as u64;
@@ -206,7 +206,7 @@ impl MomentCandidates {
 
 /// The chains of these objects, from their ends back to the first regular state by then. The newest comes
 /// first.
-async fn chains(
+async fn chains_of(
     rows: &mut dyn StoreReader,
     part: Vec<PlacedObject>,
     query: &AtQuery<'_>,
@@ -217,7 +217,7 @@ async fn chains(
         part.iter().enumerate().map(|(index, placed)| (placed.tail, index)).collect();
     while !heads.is_empty() {
         let asked: Vec<Seq> = heads.keys().copied().collect();
-        let mut steps = rows.walk(&asked, through, STEPS).await?;
+        let mut steps = rows.walk_chains(&asked, through, STEPS).await?;
         walked += steps.len();
         steps.sort_unstable_by_key(|step| (step.head, std::cmp::Reverse(step.seq)));
         let mut further = BTreeMap::new();
@@ -262,7 +262,7 @@ fn find(chain: &[ChainStep], through: Seq) -> Option<MomentFindings> {
     Some(MomentFindings { state: chain[at].seq, next, irregular: irregular.collect(), is_taken: false })
 }
 
-async fn judge(
+async fn judge_chains(
     rows: &mut dyn StoreReader,
     names: &SharedNames,
     chains: Vec<Vec<ChainStep>>,
@@ -274,18 +274,21 @@ async fn judge(
         seqs.extend([one.state].into_iter().chain(one.next).chain(one.irregular.iter().copied()));
     }
     seqs.sort_unstable();
-    let states: HashMap<Seq, Arc<State>> =
-        shared_rows::at(rows, names, &seqs).await?.into_iter().map(|state| (state.seq, state)).collect();
+    let states: HashMap<Seq, Arc<State>> = shared_rows::states_at(rows, names, &seqs)
+        .await?
+        .into_iter()
+        .map(|state| (state.seq, state))
+        .collect();
     let mut told = Vec::new();
     for one in found {
         let Some(state) = states.get(&one.state).cloned() else { continue };
         let next = one.next.and_then(|seq| states.get(&seq)).cloned();
         let irregular: Vec<&Arc<State>> = one.irregular.iter().filter_map(|seq| states.get(seq)).collect();
         let known = match one.is_taken {
-            true if !was_there(rows, names, &state, query.at_ms).await? => continue,
+            true if !existed_before(rows, names, &state, query.at_ms).await? => continue,
             true => MomentKnowledge::Taken,
             false if state.change != Change::Present => continue,
-            false => knowledge(&state, next.as_deref(), &irregular),
+            false => knowledge_of(&state, next.as_deref(), &irregular),
         };
         told.push(ObjectAt { state, next, known });
     }
@@ -293,7 +296,7 @@ async fn judge(
 }
 
 /// Whether an object existed before the first of its states that remains.
-async fn was_there(
+async fn existed_before(
     rows: &mut dyn StoreReader,
     names: &SharedNames,
     first: &State,
@@ -302,11 +305,11 @@ async fn was_there(
     if first.previous.is_none() {
         return Ok(false);
     }
-    let document = documents::document(rows, names, first.seq).await?;
+    let document = documents::document_at(rows, names, first.seq).await?;
     Ok(document.and_then(|document| created_ms(&document)).is_some_and(|created| created <= at_ms))
 }
 
-fn knowledge(state: &State, next: Option<&State>, irregular: &[&Arc<State>]) -> MomentKnowledge {
+fn knowledge_of(state: &State, next: Option<&State>, irregular: &[&Arc<State>]) -> MomentKnowledge {
     let is_before_next = |seq: Seq| next.is_none_or(|next| seq < next.seq);
     if irregular.iter().any(|found| found.change == Change::Gap && is_before_next(found.seq)) {
         return MomentKnowledge::Missing;
@@ -323,7 +326,7 @@ fn knowledge(state: &State, next: Option<&State>, irregular: &[&Arc<State>]) -> 
 
 /// The newest states of the objects of these states, at most so many for each object; by the state, oldest
 /// first.
-pub(super) async fn stories(
+pub(super) async fn object_histories(
     rows: &mut dyn StoreReader,
     names: &SharedNames,
     heads: &[Seq],
@@ -331,14 +334,14 @@ pub(super) async fn stories(
 ) -> StoreResult<HashMap<Seq, Vec<Arc<State>>>> {
     let mut of_head: HashMap<Seq, Seq> = HashMap::new();
     for part in heads.chunks(PART) {
-        for step in rows.walk(part, 0, most.min(STEPS as usize) as i64).await? {
+        for step in rows.walk_chains(part, 0, most.min(STEPS as usize) as i64).await? {
             of_head.insert(step.seq, step.head);
         }
     }
     let mut seqs: Vec<Seq> = of_head.keys().copied().collect();
     seqs.sort_unstable();
     let mut stories: HashMap<Seq, Vec<Arc<State>>> = HashMap::new();
-    for state in shared_rows::at(rows, names, &seqs).await? {
+    for state in shared_rows::states_at(rows, names, &seqs).await? {
         if let Some(head) = of_head.get(&state.seq) {
             stories.entry(*head).or_default().push(state);
         }

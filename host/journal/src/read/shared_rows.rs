@@ -10,7 +10,7 @@ use kubewitness_core::ports::JournalError;
 use kubewitness_core::{Change, ObjectRef, Seq, State, StateId, Status, Version};
 
 use crate::store::rows::{
-    NamedObject, ObjectChoice, StateEnvelope, StoreResult, checksum, damaged, parse_status,
+    NamedObject, ObjectChoice, StateEnvelope, StoreResult, checksum, damaged_state, parse_status,
 };
 use crate::store::{StoreConnection, StoreReader};
 
@@ -39,13 +39,17 @@ pub(crate) struct SharedNames {
 }
 
 impl SharedNames {
-    fn lock(&self) -> std::sync::MutexGuard<'_, SharedRowCache> {
+    fn lock_cache(&self) -> std::sync::MutexGuard<'_, SharedRowCache> {
         // Only complete entries are inserted, so a panic in between leaves nothing inconsistent.
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn missing(&self, numbers: impl Iterator<Item = i64>, has: fn(&SharedRowCache, i64) -> bool) -> Vec<i64> {
-        let shared = self.lock();
+    fn missing_numbers(
+        &self,
+        numbers: impl Iterator<Item = i64>,
+        has: fn(&SharedRowCache, i64) -> bool,
+    ) -> Vec<i64> {
+        let shared = self.lock_cache();
         let mut missing: Vec<_> = numbers.filter(|number| !has(&shared, *number)).collect();
         missing.sort_unstable();
         missing.dedup();
@@ -54,15 +58,15 @@ impl SharedNames {
 
     /// The stream of a resolved object; 0 if it was not resolved.
     pub fn stream_of(&self, object: i64) -> i64 {
-        self.lock().objects.get(&object).map_or(0, |known| known.stream)
+        self.lock_cache().objects.get(&object).map_or(0, |known| known.stream)
     }
 
     async fn load_objects(&self, rows: &mut dyn StoreReader, missing: &[i64]) -> StoreResult<()> {
         if missing.is_empty() {
             return Ok(());
         }
-        let found = rows.objects(ObjectChoice::Numbers(missing)).await?;
-        self.lock().objects.extend(found);
+        let found = rows.find_objects(ObjectChoice::Numbers(missing)).await?;
+        self.lock_cache().objects.extend(found);
         Ok(())
     }
 
@@ -70,19 +74,19 @@ impl SharedNames {
         if missing.is_empty() {
             return Ok(());
         }
-        for (id, body, sum) in rows.statuses(missing).await? {
-            let parsed = parse_status(&body).ok().filter(|_| checksum::status(id, &body) == sum);
+        for (id, body, sum) in rows.status_rows(missing).await? {
+            let parsed = parse_status(&body).ok().filter(|_| checksum::sum_of_status(id, &body) == sum);
             let status = parsed.ok_or_else(|| {
                 JournalError::Fatal(format!("status {id}: it differs from what was written"))
             })?;
-            self.lock().statuses.insert(id, Arc::new(status));
+            self.lock_cache().statuses.insert(id, Arc::new(status));
         }
         Ok(())
     }
 
     async fn load_streams(&self, rows: &mut dyn StoreReader) -> StoreResult<()> {
-        let streams = rows.streams().await?;
-        let mut shared = self.lock();
+        let streams = rows.source_streams().await?;
+        let mut shared = self.lock_cache();
         for stream in streams {
             shared.streams.insert(stream.id, (stream.source.into(), stream.epoch));
         }
@@ -92,7 +96,7 @@ impl SharedNames {
     /// Loads the objects of these envelopes with their owners and streams, and the statuses.
     async fn load(&self, rows: &mut dyn StoreReader, envelopes: &[StateEnvelope]) -> StoreResult<()> {
         {
-            let mut shared = self.lock();
+            let mut shared = self.lock_cache();
             if shared.objects.len() > OBJECTS {
                 shared.objects.clear();
             }
@@ -106,19 +110,19 @@ impl SharedNames {
             .map(|e| e.object)
             .chain(envelopes.iter().filter_map(|e| e.owner))
             .filter(|id| *id > 0);
-        let missing = self.missing(ids, has_object);
+        let missing = self.missing_numbers(ids, has_object);
         self.load_objects(rows, &missing).await?;
         let owners: Vec<_> = {
-            let shared = self.lock();
+            let shared = self.lock_cache();
             envelopes.iter().filter_map(|e| shared.objects.get(&e.object)).map(|known| known.owner).collect()
         };
-        let missing = self.missing(owners.into_iter().filter(|id| *id > 0), has_object);
+        let missing = self.missing_numbers(owners.into_iter().filter(|id| *id > 0), has_object);
         self.load_objects(rows, &missing).await?;
         let statuses = envelopes.iter().map(|e| e.status).chain(envelopes.iter().filter_map(|e| e.previous));
-        let missing = self.missing(statuses, |shared, id| shared.statuses.contains_key(&id));
+        let missing = self.missing_numbers(statuses, |shared, id| shared.statuses.contains_key(&id));
         self.load_statuses(rows, &missing).await?;
         let unknown_stream = {
-            let shared = self.lock();
+            let shared = self.lock_cache();
             let mut objects = envelopes.iter().filter_map(|e| shared.objects.get(&e.object));
             objects.any(|known| !shared.streams.contains_key(&known.stream))
         };
@@ -128,7 +132,7 @@ impl SharedNames {
         Ok(())
     }
 
-    pub async fn states(
+    pub async fn states_of(
         &self,
         rows: &mut dyn StoreReader,
         envelopes: &[StateEnvelope],
@@ -138,27 +142,28 @@ impl SharedNames {
         let mut states = Vec::with_capacity(envelopes.len());
         for chunk in envelopes.chunks(4096) {
             self.load(rows, chunk).await?;
-            let shared = self.lock();
+            let shared = self.lock_cache();
             for envelope in chunk {
-                let state = shared.state(envelope);
-                states
-                    .push(state.ok_or_else(|| damaged(envelope.seq, "it refers to rows that are missing"))?);
+                let state = shared.state_of(envelope);
+                states.push(
+                    state.ok_or_else(|| damaged_state(envelope.seq, "it refers to rows that are missing"))?,
+                );
             }
         }
         Ok(states)
     }
 
     /// The document of this anchor, on which the documents of states are based.
-    pub async fn anchor(&self, rows: &mut dyn StoreReader, id: i64) -> StoreResult<Option<Bytes>> {
-        if let Some(document) = self.lock().anchors.get(&id) {
+    pub async fn anchor_document(&self, rows: &mut dyn StoreReader, id: i64) -> StoreResult<Option<Bytes>> {
+        if let Some(document) = self.lock_cache().anchors.get(&id) {
             return Ok(Some(document.clone()));
         }
-        let Some((sum, packed)) = rows.anchor(id).await? else { return Ok(None) };
-        let document = kubewitness_core::document::unpack(&packed).ok();
+        let Some((sum, packed)) = rows.anchor_row(id).await? else { return Ok(None) };
+        let document = kubewitness_core::document::unpack_document(&packed).ok();
         let Some(document) = document.filter(|document| i64::from(checksum(document)) == sum) else {
             return Ok(None);
         };
-        let mut shared = self.lock();
+        let mut shared = self.lock_cache();
         if shared.anchors.len() >= ANCHORS {
             shared.anchors.clear();
         }
@@ -168,7 +173,7 @@ impl SharedNames {
 }
 
 impl SharedRowCache {
-    fn state(&self, envelope: &StateEnvelope) -> Option<Arc<State>> {
+    fn state_of(&self, envelope: &StateEnvelope) -> Option<Arc<State>> {
         let known = self.objects.get(&envelope.object)?;
         let (source, epoch) = self.streams.get(&known.stream)?;
         let owner = match envelope.owner.unwrap_or(known.owner) {
@@ -215,7 +220,7 @@ fn id(
 }
 
 /// States after a position, in order.
-pub(super) async fn after(
+pub(super) async fn states_after(
     connection: &mut dyn StoreConnection,
     names: &SharedNames,
     after: Seq,
@@ -225,8 +230,8 @@ pub(super) async fn after(
     while states.len() < limit {
         let from = states.last().map_or(after, |state| state.seq).min(i64::MAX as u64);
         let page = PAGE.min(limit - states.len());
-        let envelopes = connection.after(from as i64, page as i64).await?;
-        let found = names.states(connection.rows(), &envelopes).await?;
+        let envelopes = connection.block_after(from as i64, page as i64).await?;
+        let found = names.states_of(connection.store_reader(), &envelopes).await?;
         let is_last = found.len() < page;
         states.extend(found);
         if is_last {
@@ -237,7 +242,7 @@ pub(super) async fn after(
 }
 
 /// Single states, in order; unknown positions are left out.
-pub(crate) async fn at(
+pub(crate) async fn states_at(
     rows: &mut dyn StoreReader,
     names: &SharedNames,
     seqs: &[Seq],
@@ -246,8 +251,8 @@ pub(crate) async fn at(
     seqs.sort_unstable();
     let mut states = Vec::with_capacity(seqs.len());
     for page in seqs.chunks(PAGE) {
-        let envelopes = rows.at(page).await?;
-        states.extend(names.states(rows, &envelopes).await?);
+        let envelopes = rows.states_at(page).await?;
+        states.extend(names.states_of(rows, &envelopes).await?);
     }
     states.dedup_by_key(|state| state.seq);
     Ok(states)

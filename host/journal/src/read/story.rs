@@ -11,7 +11,7 @@ use kubewitness_core::views::TimelineQuery;
 use kubewitness_core::{Change, ObjectRef, Seq, State};
 
 use super::shared_rows::{self, SharedNames};
-use crate::store::rows::{ObjectChoice, StoreResult, bounded, uid};
+use crate::store::rows::{ObjectChoice, StoreResult, bounded_i64, uid};
 use crate::store::{OwnedKind as Parts, StoreReader};
 
 /// The limit of a query without one. An object with more states is read in parts, by position.
@@ -58,37 +58,38 @@ struct OwnedPage {
     more: bool,
 }
 
-pub(super) async fn timeline(
+pub(super) async fn object_timeline(
     rows: &mut dyn StoreReader,
     names: &SharedNames,
     query: &TimelineQuery,
 ) -> StoreResult<ObjectStory> {
     let limit = query.limit.unwrap_or(TIMELINE).min(TIMELINE_MOST);
     let cursor = query.cursor.unwrap_or(StoryCursor::NEWEST);
-    let mine = named(rows, query).await?;
+    let mine = named_objects(rows, query).await?;
     // If nothing of them is left to return, they are not looked up.
     let owned = match cursor.related {
         0 => OwnedPage::default(),
-        _ => owned(rows, &mine, bounded(cursor.owned)).await?,
+        _ => owned_objects(rows, &mine, bounded_i64(cursor.owned)).await?,
     };
     let events = match query.events {
         true => {
             let everything: Vec<i64> = mine.iter().chain(&owned.objects).copied().collect();
-            rows.owned(&everything, Parts::Events, i64::MAX, EVENTS as i64).await?
+            rows.owned_objects(&everything, Parts::Events, i64::MAX, EVENTS as i64).await?
         }
         false => Vec::new(),
     };
     let walked = query.walked.unwrap_or(WALKED);
-    let states = story(rows, names, (&mine, walked), cursor.states, limit).await?;
-    let related = story(rows, names, (&owned.objects, walked), cursor.related, limit).await?;
-    let events = newest(story(rows, names, (&events, walked), Seq::MAX, EVENT_STATES).await?);
+    let states = newest_states_before(rows, names, (&mine, walked), cursor.states, limit).await?;
+    let related = newest_states_before(rows, names, (&owned.objects, walked), cursor.related, limit).await?;
+    let events =
+        newest_events(newest_states_before(rows, names, (&events, walked), Seq::MAX, EVENT_STATES).await?);
     let owned_below = owned.below.map(|number| number as u64);
     Ok(ObjectStory { states, related, events, owns_more: owned.more, owned_below })
 }
 
 /// The newest state of each Event that reports something. The state of its deletion reports nothing more, and
 /// may have no document.
-fn newest(states: Vec<Arc<State>>) -> Vec<Arc<State>> {
+fn newest_events(states: Vec<Arc<State>>) -> Vec<Arc<State>> {
     let mut seen = HashSet::new();
     let present = states.into_iter().rev().filter(|state| state.change == Change::Present);
     let mut newest: Vec<_> = present.filter(|state| seen.insert(state.object.uid.clone())).collect();
@@ -99,29 +100,29 @@ fn newest(states: Vec<Arc<State>>) -> Vec<Arc<State>> {
 /// The newest states of the object with this uid, in this namespace only: anybody may write a uid that is not
 /// theirs.
 pub(super) async fn newest_of(rows: &mut dyn StoreReader, object: &ObjectRef) -> StoreResult<Vec<Seq>> {
-    let found = rows.objects(ObjectChoice::Uid(uid::key(&object.uid))).await?.into_iter();
+    let found = rows.find_objects(ObjectChoice::Uid(uid::key(&object.uid))).await?.into_iter();
     let is_it = |named: &ObjectRef| named.uid == object.uid && named.namespace == object.namespace;
     let mine: Vec<i64> = found.filter(|(_, named)| is_it(&named.object)).map(|(id, _)| id).collect();
     if mine.is_empty() {
         return Ok(Vec::new());
     }
-    let newest = rows.story(&mine, i64::MAX, NEWEST_STATES, WALKED).await?;
+    let newest = rows.story_positions(&mine, i64::MAX, NEWEST_STATES, WALKED).await?;
     Ok(newest.into_iter().map(|seq| seq as Seq).collect())
 }
 
 /// How an object of one epoch ended; a repeated deletion needs no more than that. Ends and departures are
 /// found by index, however long the object's story is.
-pub(super) async fn fate(
+pub(super) async fn end_of_former(
     rows: &mut dyn StoreReader,
     source: &str,
     epoch: u32,
     uid: &str,
 ) -> StoreResult<FormerEnd> {
-    let streams = rows.streams().await?;
+    let streams = rows.source_streams().await?;
     let mine = streams.iter().find(|stream| stream.source == source && stream.epoch == epoch);
     let Some(stream) = mine.map(|stream| stream.id) else { return Ok(FormerEnd::Unknown) };
     let mut fate = FormerEnd::Unknown;
-    for (object, named) in rows.objects(ObjectChoice::Uid(uid::key(uid))).await? {
+    for (object, named) in rows.find_objects(ObjectChoice::Uid(uid::key(uid))).await? {
         if named.stream != stream || named.object.uid != uid {
             continue;
         }
@@ -129,9 +130,9 @@ pub(super) async fn fate(
             return Ok(FormerEnd::Ended);
         }
         // The newest state of an object that no longer exists. An object that left the selector has one, too.
-        let left = rows.ends(object - 1, 1).await?.pop().and_then(|end| end.newest);
+        let left = rows.end_rows(object - 1, 1).await?.pop().and_then(|end| end.newest);
         let newest = match left {
-            Some(seq) => rows.at(&[seq]).await?.pop(),
+            Some(seq) => rows.states_at(&[seq]).await?.pop(),
             None => None,
         };
         let version =
@@ -142,7 +143,7 @@ pub(super) async fn fate(
 }
 
 /// The objects that a query names, over all epochs and sources.
-async fn named(rows: &mut dyn StoreReader, query: &TimelineQuery) -> StoreResult<Vec<i64>> {
+async fn named_objects(rows: &mut dyn StoreReader, query: &TimelineQuery) -> StoreResult<Vec<i64>> {
     let which = match (&query.uid, &query.name) {
         (Some(uid), _) => ObjectChoice::Uid(uid::key(uid)),
         (None, Some(name)) => ObjectChoice::Name(uid::key(name)),
@@ -151,7 +152,7 @@ async fn named(rows: &mut dyn StoreReader, query: &TimelineQuery) -> StoreResult
         }
     };
     let mut ids = Vec::new();
-    for (id, named) in rows.objects(which).await? {
+    for (id, named) in rows.find_objects(which).await? {
         let found = &named.object;
         let is_it = match &query.uid {
             Some(uid) => found.uid == *uid,
@@ -159,7 +160,10 @@ async fn named(rows: &mut dyn StoreReader, query: &TimelineQuery) -> StoreResult
                 Some(&found.name) == query.name.as_ref()
                     && query.kind.as_ref().is_none_or(|kind| is_kind(&found.group, &found.kind, kind))
                     && query.namespace.as_ref().is_none_or(|namespace| found.namespace == *namespace)
-                    && query.kinds.as_ref().is_none_or(|kinds| kinds.iter().any(|kind| kind.has(found)))
+                    && query
+                        .kinds
+                        .as_ref()
+                        .is_none_or(|kinds| kinds.iter().any(|kind| kind.contains_object(found)))
             }
         };
         if is_it {
@@ -171,10 +175,10 @@ async fn named(rows: &mut dyn StoreReader, query: &TimelineQuery) -> StoreResult
 
 /// The objects that have one of these in their chain of owners: the newest directly owned ones below a
 /// number, each with everything that it owns.
-async fn owned(rows: &mut dyn StoreReader, mine: &[i64], below: i64) -> StoreResult<OwnedPage> {
+async fn owned_objects(rows: &mut dyn StoreReader, mine: &[i64], below: i64) -> StoreResult<OwnedPage> {
     // One more shows whether more exist, even if an object claims to own itself.
     let most = RELATED_OBJECTS + 1 + mine.len();
-    let mut first = rows.owned(mine, Parts::Others, below, most as i64).await?;
+    let mut first = rows.owned_objects(mine, Parts::Others, below, most as i64).await?;
     first.retain(|id| !mine.contains(id));
     let mut taken = first.len().min(RELATED_OBJECTS);
     loop {
@@ -203,7 +207,7 @@ async fn with_deeper(
         }
         // Known objects may be returned again.
         let most = RELATED_OBJECTS + 1 + seen.len();
-        let found = rows.owned(&level, Parts::Others, i64::MAX, most as i64).await?;
+        let found = rows.owned_objects(&level, Parts::Others, i64::MAX, most as i64).await?;
         level = found.into_iter().filter(|id| seen.insert(*id)).collect();
         all.extend(&level);
         if all.len() > RELATED_OBJECTS {
@@ -215,7 +219,7 @@ async fn with_deeper(
 }
 
 /// The newest states of these objects before a position, oldest first.
-async fn story(
+async fn newest_states_before(
     rows: &mut dyn StoreReader,
     names: &SharedNames,
     (objects, walked): (&[i64], i64),
@@ -225,7 +229,7 @@ async fn story(
     if objects.is_empty() || limit == 0 || before == 0 {
         return Ok(Vec::new());
     }
-    let seqs = rows.story(objects, bounded(before), limit as i64, walked).await?;
+    let seqs = rows.story_positions(objects, bounded_i64(before), limit as i64, walked).await?;
     let seqs: Vec<Seq> = seqs.into_iter().map(|seq| seq as u64).collect();
-    shared_rows::at(rows, names, &seqs).await
+    shared_rows::states_at(rows, names, &seqs).await
 }

@@ -22,9 +22,9 @@ impl ClockLeaps {
     pub fn now_ms(&mut self, clock: &dyn Clock, source: &str) -> u64 {
         let (now, elapsed) = (clock.now_ms(), clock.elapsed());
         let (before, then) = *self.last.get_or_insert((now, elapsed));
-        let expected = before.saturating_add(millis(elapsed.saturating_sub(then)));
+        let expected = before.saturating_add(as_millis_u64(elapsed.saturating_sub(then)));
         let ahead = now.saturating_sub(expected);
-        if ahead > millis(LEAP) {
+        if ahead > as_millis_u64(LEAP) {
             let found = *self.found.get_or_insert_with(|| {
                 tracing::warn!(
                     source,
@@ -42,7 +42,7 @@ impl ClockLeaps {
     }
 }
 
-fn millis(time: Duration) -> u64 {
+fn as_millis_u64(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 

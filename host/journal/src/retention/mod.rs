@@ -16,4 +16,4 @@ mod sweep;
 mod used_rows;
 
 pub use pass::SourceRetention;
-pub use stats::stats;
+pub use stats::journal_stats;

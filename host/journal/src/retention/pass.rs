@@ -12,8 +12,10 @@ use kubewitness_core::state::gap_reason;
 use kubewitness_core::{Gap, Seq, Version};
 
 use super::leaps::ClockLeaps;
-use super::rebase::successors;
-use super::removable::{HeldCounts, SegmentView, SourceFacts, count, is_still_so, is_untold, look};
+use super::rebase::rebase_successors;
+use super::removable::{
+    HeldCounts, SegmentView, SourceFacts, count, is_still_valid, is_untold, view_segment,
+};
 use super::used_rows::PAGE;
 use crate::journal::Journal;
 use crate::report::{RetentionHolder, RetentionReport};
@@ -119,9 +121,9 @@ impl SourceRetention {
     }
 
     /// Takes what may go now. May be dropped at any point.
-    pub async fn pass(&mut self, spec: &RetentionSpec) -> Result<RetentionReport, JournalError> {
+    pub async fn run_pass(&mut self, spec: &RetentionSpec) -> Result<RetentionReport, JournalError> {
         let mut told = RetentionReport::default();
-        let mut facts = self.facts(spec, None).await?;
+        let mut facts = self.load_facts(spec, None).await?;
         let mut cut = RetentionCut::of(RetentionBounds::of(spec, facts.now_ms), &facts.tallies);
         let tallies = Arc::clone(&facts.tallies);
         // What a plugin held is looked at as soon as it has let go.
@@ -138,11 +140,11 @@ impl SourceRetention {
             }
             let goes_on = {
                 let turn = SegmentTurn { spec, facts: &mut facts, told: &mut told };
-                let look = self.segment(turn, &cut, tally.segment).await?;
-                self.beyond_ms = self.beyond_ms.max(cut.newest_expired(look.own(), &look.expired));
-                cut.age(tally.segment, look.own());
-                timeless.extend(cut.is_timeless(look.own()).then_some(tally.segment));
-                cut.goes_on(tally.segment, look.own(), &look.expired)
+                let look = self.remove_from_segment(turn, &cut, tally.segment).await?;
+                self.beyond_ms = self.beyond_ms.max(cut.newest_expired(look.own_states(), &look.expired));
+                cut.note_aged_states(tally.segment, look.own_states());
+                timeless.extend(cut.is_timeless(look.own_states()).then_some(tally.segment));
+                cut.needs_later_segment(tally.segment, look.own_states(), &look.expired)
             };
             if !goes_on {
                 // What lies further is within the bounds.
@@ -153,44 +155,51 @@ impl SourceRetention {
         // By now it is known whether they are old.
         for segment in timeless {
             let turn = SegmentTurn { spec, facts: &mut facts, told: &mut told };
-            self.segment(turn, &cut, segment).await?;
+            self.remove_from_segment(turn, &cut, segment).await?;
         }
         let aged_ms = RetentionBounds::of(spec, facts.now_ms).before_ms.unwrap_or_default();
-        self.unplaced(&facts, aged_ms.max(self.beyond_ms)).await?;
+        self.remove_unplaced(&facts, aged_ms.max(self.beyond_ms)).await?;
         if told.states > 0 && facts.now_ms >= self.reports_after_ms {
-            let many = self.reports().await? > PAGE;
+            let many = self.remove_reports().await? > PAGE;
             self.reports_after_ms = if many { facts.now_ms + AGAIN_MS } else { 0 };
         }
         self.taken += told.states;
         let kept: u64 = tallies.iter().map(|tally| tally.states).sum();
         if self.taken >= SWEEP.max(kept / 8) {
-            self.sweep().await?;
+            self.sweep_shared_rows().await?;
         }
         Ok(told)
     }
 
     /// `tallies` where they were read before.
-    async fn facts(
+    async fn load_facts(
         &mut self,
         spec: &RetentionSpec,
         tallies: Option<Arc<[SegmentTally]>>,
     ) -> Result<SourceFacts, JournalError> {
-        let newest = *self.journal.newest().borrow();
-        let mut reader = self.journal.reader().await?;
+        let newest = *self.journal.newest_position().borrow();
+        let mut reader = self.journal.open_reader().await?;
         let in_hand = spec.past_cursors.then_some(self.in_hand);
         let now_ms = self.leaps.now_ms(self.journal.clock(), &self.source);
         self.facts_at = self.journal.clock().elapsed();
         match tallies {
             Some(tallies) => {
-                SourceFacts::with(reader.retention_reader(), &self.source, tallies, in_hand, newest, now_ms)
-                    .await
+                SourceFacts::with_tallies(
+                    reader.retention_reader(),
+                    &self.source,
+                    tallies,
+                    in_hand,
+                    newest,
+                    now_ms,
+                )
+                .await
             }
             None => SourceFacts::of(reader.retention_reader(), &self.source, in_hand, newest, now_ms).await,
         }
     }
 
     /// Takes what may go of a segment, and returns what it looked like before that.
-    async fn segment(
+    async fn remove_from_segment(
         &mut self,
         turn: SegmentTurn<'_>,
         cut: &RetentionCut,
@@ -203,21 +212,23 @@ impl SourceRetention {
             if is_stale || self.journal.clock().elapsed().saturating_sub(self.facts_at) > FRESH {
                 // The writer judges by the tallies as they are now. With older ones, the same would be chosen again.
                 let tallies = (!is_refused).then(|| Arc::clone(&facts.tallies));
-                *facts = self.facts(spec, tallies).await?;
+                *facts = self.load_facts(spec, tallies).await?;
             }
-            let (look, step) = self.plan(spec, facts, cut, segment).await?;
+            let (look, step) = self.plan_removal(spec, facts, cut, segment).await?;
             let Some(RemovalStep { removal, untold: after }) = step else {
                 self.held.insert(segment, facts.count_holders(&look));
-                if first.is_none() && cut.goes_on(segment, look.own(), &look.expired) {
+                if first.is_none() && cut.needs_later_segment(segment, look.own_states(), &look.expired) {
                     self.fruitless.insert(segment, facts.now_ms + AGAIN_MS);
                 }
                 tokio::time::sleep(LOOK).await;
                 return Ok(first.unwrap_or(look));
             };
-            let (states, bytes) = (removal.taken.len() as u64, removal.bytes());
+            let (states, bytes) = (removal.taken.len() as u64, removal.bytes_taken());
             let untold_now = removal.plugins.values().map(|taken| taken.untold).max().unwrap_or_default();
-            is_refused =
-                !self.journal.remove(removal, |past, removal| Box::pin(is_still_so(past, removal))).await?;
+            is_refused = !self
+                .journal
+                .remove(removal, |past, removal| Box::pin(is_still_valid(past, removal)))
+                .await?;
             if !is_refused {
                 first.get_or_insert(look);
                 self.untold = after;
@@ -231,17 +242,17 @@ impl SourceRetention {
     }
 
     /// The expired states of a segment that may go, and the next removal.
-    async fn plan(
+    async fn plan_removal(
         &self,
         spec: &RetentionSpec,
         facts: &SourceFacts,
         cut: &RetentionCut,
         segment: u64,
     ) -> Result<(SegmentView, Option<RemovalStep>), JournalError> {
-        let mut reader = self.journal.reader().await?;
-        let look = look(reader.retention_reader(), facts, cut, segment).await?;
-        let chosen = decide::select(&look.states, &look.may_go, |seq| facts.passes(seq));
-        let runs = decide::batch(chosen, BATCH);
+        let mut reader = self.journal.open_reader().await?;
+        let look = view_segment(reader.retention_reader(), facts, cut, segment).await?;
+        let chosen = decide::select_runs(&look.states, &look.may_go, |seq| facts.passes_hold(seq));
+        let runs = decide::fit_in_transaction(chosen, BATCH);
         if runs.is_empty() {
             return Ok((look, None));
         }
@@ -254,13 +265,18 @@ impl SourceRetention {
             ..RemovalPlan::default()
         };
         removal.plugins = count(&facts.plugins, &self.source, &removal.taken);
-        successors(&mut reader, &runs, facts.newest, &mut removal).await?;
-        let untold = self.gaps(facts, &look.rows, &mut removal);
+        rebase_successors(&mut reader, &runs, facts.newest, &mut removal).await?;
+        let untold = self.record_gaps(facts, &look.rows, &mut removal);
         Ok((look, Some(RemovalStep { removal, untold })))
     }
 
     /// The records with what this removal adds to them.
-    fn gaps(&self, facts: &SourceFacts, rows: &[LinkRow], removal: &mut RemovalPlan) -> UndeliveredRecord {
+    fn record_gaps(
+        &self,
+        facts: &SourceFacts,
+        rows: &[LinkRow],
+        removal: &mut RemovalPlan,
+    ) -> UndeliveredRecord {
         let mut untold = self.untold.clone();
         let names: Vec<&str> = removal
             .plugins
@@ -287,13 +303,13 @@ impl SourceRetention {
                 begun.plugins == names && of.all(|(_, progress)| progress.cursor < begun.from)
             };
             if !untold.0.get(&stream).is_some_and(stands) {
-                let (plugins, after) = (names.clone(), beside(version(*first), -1));
+                let (plugins, after) = (names.clone(), version_beside(version(*first), -1));
                 untold.0.insert(stream, BegunPass { plugins, from: *first, after, ..BegunPass::default() });
             }
             let Some(begun) = untold.0.get_mut(&stream) else { continue };
             begun.states += seqs.len() as u64;
             if *last > begun.through {
-                (begun.through, begun.before) = (*last, beside(version(*last), 1));
+                (begun.through, begun.before) = (*last, version_beside(version(*last), 1));
             }
             let BegunPass { plugins, states, from, after, through, before } = begun.clone();
             let gap = Gap {
@@ -316,7 +332,7 @@ impl SourceRetention {
 }
 
 /// The version next to one, where versions are numbers.
-fn beside(version: Option<Version>, step: i64) -> String {
+fn version_beside(version: Option<Version>, step: i64) -> String {
     let text = version.map(|version| version.to_string()).unwrap_or_default();
     let number = text.parse::<u64>().ok().and_then(|number| number.checked_add_signed(step));
     number.map_or(text, |number| number.to_string())

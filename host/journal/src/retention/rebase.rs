@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use kubewitness_core::Seq;
-use kubewitness_core::document::pack;
+use kubewitness_core::document::pack_document;
 use kubewitness_core::ports::JournalError;
 
 use crate::read::JournalReader;
@@ -16,7 +16,7 @@ const STEPS: usize = 256;
 const WINDOW: u64 = 16 * SEGMENT;
 
 /// Finds the state that follows each run and makes it the first of its object.
-pub(super) async fn successors(
+pub(super) async fn rebase_successors(
     reader: &mut JournalReader<'_>,
     runs: &[RemovableRun],
     newest: Seq,
@@ -31,7 +31,7 @@ pub(super) async fn successors(
         let mut has_later = followed.contains(&last.seq);
         if !has_later {
             let behind =
-                reader.retention_reader().behind(&removal.streams, last.object, last.seq, STEPS).await?;
+                reader.retention_reader().chain_after(&removal.streams, last.object, last.seq, STEPS).await?;
             let next = behind.iter().find(|(_, before)| *before == last.seq).map(|(seq, _)| *seq);
             has_later = next.is_some() || behind.len() >= STEPS;
             match next {
@@ -50,9 +50,9 @@ pub(super) async fn successors(
             )));
         }
     }
-    found.extend(search(reader, far, newest).await?);
+    found.extend(find_successors(reader, far, newest).await?);
     for (seq, root) in found.into_iter().filter(|(seq, _)| !taken.contains(seq)) {
-        let (row, stream, growth) = rebased(reader, seq, root).await?;
+        let (row, stream, growth) = rebase_state(reader, seq, root).await?;
         removal.growth.push((seq, stream, growth));
         removal.rebased.push(row);
     }
@@ -61,7 +61,7 @@ pub(super) async fn successors(
 
 /// The states that point back to these, where they lie far from the ends of their chains: of
 /// objects that change so often, the next is near.
-async fn search(
+async fn find_successors(
     reader: &mut JournalReader<'_>,
     ends: Vec<(Seq, Seq)>,
     newest: Seq,
@@ -71,7 +71,9 @@ async fn search(
     let mut seqs: Vec<Seq> = ends.iter().map(|(seq, _)| *seq).collect();
     let mut after = seqs.iter().copied().min().unwrap_or(newest);
     while !seqs.is_empty() && after < newest {
-        for (before, seq) in reader.retention_reader().pointing(&seqs, after, after + WINDOW).await? {
+        for (before, seq) in
+            reader.retention_reader().states_pointing_to(&seqs, after, after + WINDOW).await?
+        {
             seqs.retain(|seq| *seq != before);
             found.push((seq, roots.get(&before).copied().unwrap_or_default()));
         }
@@ -85,7 +87,7 @@ async fn search(
 
 /// A state as the first of its object, or the first behind a hole: it needs none before it.
 /// Also its stream, and by how many bytes it grows.
-async fn rebased(
+async fn rebase_state(
     reader: &mut JournalReader<'_>,
     seq: Seq,
     root: Seq,
@@ -95,8 +97,8 @@ async fn rebased(
         reader.retention_reader().stored_at(seq).await?.ok_or_else(missing)?;
     let before = document.len() as i64;
     if envelope.flags.encoding == DocumentEncoding::Delta {
-        let whole = reader.whole(seq).await?.ok_or_else(missing)?;
-        document = pack(&whole).to_vec();
+        let whole = reader.document_of(seq).await?.ok_or_else(missing)?;
+        document = pack_document(&whole).to_vec();
         envelope.flags = RowFlags { encoding: DocumentEncoding::Full, depth: 0, ..envelope.flags };
         envelope.anchor = None;
     }

@@ -52,7 +52,7 @@ pub(crate) struct SegmentView {
 
 impl SegmentView {
     /// The states of the segment itself.
-    pub fn own(&self) -> &[StateLink] {
+    pub fn own_states(&self) -> &[StateLink] {
         &self.states[..self.expired.len()]
     }
 }
@@ -68,12 +68,12 @@ impl SourceFacts {
     ) -> Result<Self, JournalError> {
         let streams: Vec<i64> = past.streams_of(source).await?.iter().map(|(id, ..)| *id).collect();
         let tallies = past.tallies_of(&streams).await?.into();
-        Self::with(past, source, tallies, in_hand, newest, now_ms).await
+        Self::with_tallies(past, source, tallies, in_hand, newest, now_ms).await
     }
 
     /// The same with tallies that were read before: a pass over many segments must not read all of them for each one.
     /// The writer decides with tallies of its own.
-    pub async fn with(
+    pub async fn with_tallies(
         past: &mut dyn RetentionReader,
         source: &str,
         tallies: Arc<[SegmentTally]>,
@@ -83,7 +83,7 @@ impl SourceFacts {
     ) -> Result<Self, JournalError> {
         let known = past.streams_of(source).await?;
         let plugins = past.progress_of_all().await?;
-        let holds = holds(&plugins, source, &tallies, in_hand, now_ms);
+        let holds = plugin_holds(&plugins, source, &tallies, in_hand, now_ms);
         let last = known.last();
         Ok(Self {
             streams: known.iter().map(|(id, ..)| *id).collect(),
@@ -104,7 +104,7 @@ impl SourceFacts {
             return true;
         }
         let order = match (row.version(), &self.checkpoint) {
-            (Some(version), Some(checkpoint)) => version.compare(checkpoint),
+            (Some(version), Some(checkpoint)) => version.compare_to(checkpoint),
             _ => None,
         };
         match order {
@@ -114,12 +114,12 @@ impl SourceFacts {
     }
 
     /// Past cursors, what a plugin may have in its hands keeps nothing but itself.
-    pub fn passes(&self, seq: Seq) -> bool {
+    pub fn passes_hold(&self, seq: Seq) -> bool {
         self.holds.iter().any(|hold| hold.through != Seq::MAX && hold.covers(seq))
     }
 
     /// Finds what keeps a state beyond its source's bounds.
-    pub fn holder(&self, found: &SegmentView, link: &StateLink) -> RetentionHolder {
+    pub fn find_holder(&self, found: &SegmentView, link: &StateLink) -> RetentionHolder {
         if let Some(hold) = self.holds.iter().find(|hold| hold.covers(link.seq)) {
             return RetentionHolder::Plugin(hold.plugin.clone());
         }
@@ -137,7 +137,7 @@ impl SourceFacts {
     pub fn count_holders(&self, found: &SegmentView) -> HeldCounts {
         let mut held = HeldCounts::new();
         for (link, _) in found.states.iter().zip(&found.expired).filter(|(_, expired)| **expired) {
-            *held.entry(self.holder(found, link)).or_default() += 1;
+            *held.entry(self.find_holder(found, link)).or_default() += 1;
         }
         held
     }
@@ -163,28 +163,28 @@ impl SourceFacts {
     }
 }
 
-pub(crate) async fn look(
+pub(crate) async fn view_segment(
     past: &mut dyn RetentionReader,
     facts: &SourceFacts,
     cut: &RetentionCut,
     segment: u64,
 ) -> Result<SegmentView, JournalError> {
     let (from, through) = (segment * SEGMENT, (segment + 1) * SEGMENT - 1);
-    let rows = past.links(&facts.streams, from, through).await?;
+    let rows = past.links_between(&facts.streams, from, through).await?;
     let letters: HashMap<Seq, bool> = past.letters_between(from, through).await?.into_iter().collect();
-    let mut states: Vec<StateLink> = rows.iter().map(|row| row.link(facts.is_settled(row))).collect();
-    let expired = cut.expired(segment, &states);
+    let mut states: Vec<StateLink> = rows.iter().map(|row| row.as_link(facts.is_settled(row))).collect();
+    let expired = cut.expired_states(segment, &states);
     let is_free =
         |link: &StateLink, expired: bool| expired && facts.is_free(link) && !letters.contains_key(&link.seq);
     let mut may_go: Vec<bool> =
         states.iter().zip(&expired).map(|(link, expired)| is_free(link, *expired)).collect();
-    complete(past, facts, cut, through, &mut states, &mut may_go).await?;
+    complete_objects(past, facts, cut, through, &mut states, &mut may_go).await?;
     Ok(SegmentView { rows, states, expired, may_go, letters })
 }
 
 /// Adds what lies in later segments of objects that have ended, where it has to go with what
 /// is here.
-async fn complete(
+async fn complete_objects(
     past: &mut dyn RetentionReader,
     facts: &SourceFacts,
     cut: &RetentionCut,
@@ -212,7 +212,7 @@ async fn complete(
         None => HashMap::new(),
     };
     for row in more {
-        let link = row.link(facts.is_settled(&row));
+        let link = row.as_link(facts.is_settled(&row));
         // Alone in its segment it may be within the count or the size: that is the segment's
         // to say, so here only the age counts. What is not beyond it keeps the object a while.
         let expired = cut.is_certain(link.seq / SEGMENT, &link);
@@ -223,7 +223,7 @@ async fn complete(
 }
 
 /// The states of a source that plugins hold.
-fn holds(
+fn plugin_holds(
     plugins: &[(String, PluginProgress)],
     source: &str,
     tallies: &[SegmentTally],
@@ -232,7 +232,7 @@ fn holds(
 ) -> Vec<PluginHold> {
     let each = plugins.iter();
     let of = |(name, progress): &(String, PluginProgress)| {
-        decide::holds(name, progress, source, tallies, in_hand, now_ms)
+        decide::holds_of_plugin(name, progress, source, tallies, in_hand, now_ms)
     };
     each.flat_map(of).collect()
 }
@@ -275,7 +275,7 @@ pub(super) fn count(
 
 /// Whether all that a removal was decided on is as it was. Nobody else writes, so that what is found
 /// here holds until its transaction.
-pub(crate) async fn is_still_so(
+pub(crate) async fn is_still_valid(
     past: &mut dyn RetentionReader,
     removal: &RemovalPlan,
 ) -> Result<bool, JournalError> {
@@ -299,7 +299,7 @@ pub(crate) async fn is_still_so(
         None => Vec::new(),
     };
     let plugins = past.progress_of_all().await?;
-    let holds = holds(&plugins, &removal.source, &tallies, removal.in_hand, removal.now_ms);
+    let holds = plugin_holds(&plugins, &removal.source, &tallies, removal.in_hand, removal.now_ms);
     let is_held = seqs.iter().any(|seq| holds.iter().any(|hold| hold.covers(*seq)));
     Ok(!is_held && count(&plugins, &removal.source, &removal.taken) == removal.plugins)
 }

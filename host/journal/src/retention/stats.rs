@@ -9,7 +9,7 @@ use kubewitness_core::ports::JournalError;
 
 use crate::report::{JournalStats, OpenError, RetentionStats, SourceStats, TakenStats};
 use crate::retention::decide::{self, IN_HAND, RetentionBounds, RetentionCut};
-use crate::retention::removable::{SourceFacts, look};
+use crate::retention::removable::{SourceFacts, view_segment};
 use crate::store::place::JournalLocation;
 use crate::store::rows::removal::LinkRow;
 use crate::store::rows::{ROW_BYTES, SEGMENT};
@@ -21,27 +21,27 @@ const SEGMENTS: usize = 16 * 1024;
 
 /// Figures of a journal, source by source, and what retention may take of each by its settings.
 /// Writes nothing, and may run beside the process that writes.
-pub async fn stats(
+pub async fn journal_stats(
     place: &JournalLocation,
     retention: &BTreeMap<String, RetentionSpec>,
     now_ms: u64,
 ) -> Result<JournalStats, OpenError> {
     let OpenedJournal { mut connection, bytes, wal_bytes, unfinished } = place.open_to_read().await?;
-    let stats = figures(&mut *connection, retention, now_ms).await;
+    let stats = source_figures(&mut *connection, retention, now_ms).await;
     let path = || place.to_string().into();
     let stats = stats.map_err(|error| OpenError::Unavailable { path: path(), reason: error.to_string() })?;
     Ok(JournalStats { bytes, wal_bytes, unfinished, ..stats })
 }
 
 /// `retention` is what the sources' settings say, by name.
-async fn figures(
+async fn source_figures(
     connection: &mut dyn StoreConnection,
     retention: &BTreeMap<String, RetentionSpec>,
     now_ms: u64,
 ) -> Result<JournalStats, JournalError> {
-    connection.begin().await?;
-    let rows = connection.rows();
-    let whole = rows.stats(0).await?;
+    connection.begin_snapshot().await?;
+    let rows = connection.store_reader();
+    let whole = rows.journal_stats(0).await?;
     let names: Vec<String> =
         rows.source_counters().await?.into_iter().map(|counters| counters.source).collect();
     let past = rows.retention_reader();
@@ -57,10 +57,10 @@ async fn figures(
         let spec = retention.get(&name);
         let in_hand = spec.filter(|spec| spec.past_cursors).map(|_| IN_HAND);
         let facts = SourceFacts::of(past, &name, in_hand, whole.newest_seq, now_ms).await?;
-        let mut source = source(past, name, &facts).await?;
+        let mut source = source_stats(past, name, &facts).await?;
         source.taken = facts.streams.iter().filter_map(|stream| taken.get(stream)).sum();
         if let Some(spec) = spec {
-            source.retention = Some(outlook(past, &facts, spec).await?);
+            source.retention = Some(retention_outlook(past, &facts, spec).await?);
         }
         stats.sources.push(source);
     }
@@ -71,11 +71,11 @@ async fn figures(
         untold: taken.untold,
     };
     stats.plugins = plugins.map(plugin).collect();
-    connection.end().await?;
+    connection.end_snapshot().await?;
     Ok(stats)
 }
 
-async fn source(
+async fn source_stats(
     past: &mut dyn RetentionReader,
     source: String,
     facts: &SourceFacts,
@@ -94,7 +94,7 @@ async fn source(
         bytes_per_state: if states == 0 { 0.0 } else { bytes as f64 / states as f64 },
         ..SourceStats::default()
     };
-    let observed = |row: &LinkRow| calendar::rfc3339(row.observed_ms);
+    let observed = |row: &LinkRow| calendar::format_rfc3339(row.observed_ms);
     if let (Some(first), Some(last)) = (facts.tallies.first(), facts.tallies.last()) {
         let oldest = states_of(past, facts, first.segment).await?;
         let newest = states_of(past, facts, last.segment).await?;
@@ -111,11 +111,11 @@ async fn states_of(
     facts: &SourceFacts,
     segment: u64,
 ) -> Result<Vec<LinkRow>, JournalError> {
-    past.links(&facts.streams, segment * SEGMENT, (segment + 1) * SEGMENT - 1).await
+    past.links_between(&facts.streams, segment * SEGMENT, (segment + 1) * SEGMENT - 1).await
 }
 
 /// Counts the states beyond a source's bounds, and says what keeps them.
-async fn outlook(
+async fn retention_outlook(
     past: &mut dyn RetentionReader,
     facts: &SourceFacts,
     spec: &RetentionSpec,
@@ -128,8 +128,8 @@ async fn outlook(
             stats.more = true;
             break;
         }
-        let found = look(past, facts, &cut, tally.segment).await?;
-        let runs = decide::select(&found.states, &found.may_go, |seq| facts.passes(seq));
+        let found = view_segment(past, facts, &cut, tally.segment).await?;
+        let runs = decide::select_runs(&found.states, &found.may_go, |seq| facts.passes_hold(seq));
         let goes: HashSet<_> = runs.iter().flat_map(|run| &run.links).map(|link| link.seq).collect();
         for (link, expired) in found.states.iter().zip(&found.expired).filter(|(_, expired)| **expired) {
             debug_assert!(expired);
@@ -139,10 +139,10 @@ async fn outlook(
                     stats.may_go += 1;
                     stats.may_go_bytes += link.bytes;
                 }
-                false => *held.entry(facts.holder(&found, link).to_string()).or_default() += 1,
+                false => *held.entry(facts.find_holder(&found, link).to_string()).or_default() += 1,
             }
         }
-        if !cut.goes_on(tally.segment, found.own(), &found.expired) {
+        if !cut.needs_later_segment(tally.segment, found.own_states(), &found.expired) {
             break;
         }
     }

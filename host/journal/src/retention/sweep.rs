@@ -46,11 +46,15 @@ impl ObjectReports {
 impl SourceRetention {
     /// Takes what has a time and no place among the states, from before a time: poison messages, and the records of what
     /// retention took before plugins had it.
-    pub(super) async fn unplaced(&self, facts: &SourceFacts, before_ms: u64) -> Result<(), JournalError> {
-        self.poison(facts, before_ms).await?;
+    pub(super) async fn remove_unplaced(
+        &self,
+        facts: &SourceFacts,
+        before_ms: u64,
+    ) -> Result<(), JournalError> {
+        self.remove_poison(facts, before_ms).await?;
         let mut after = 0;
         loop {
-            let mut reader = self.journal.reader().await?;
+            let mut reader = self.journal.open_reader().await?;
             let records = reader.retention_reader().records_after(&facts.streams, after, BATCH).await?;
             drop(reader);
             let Some((last, _)) = records.last() else { return Ok(()) };
@@ -62,36 +66,36 @@ impl SourceRetention {
             let gaps: Vec<i64> =
                 records.iter().filter(|(_, body)| is_old(body)).map(|(number, _)| *number).collect();
             if !gaps.is_empty() {
-                self.journal.sweep(UnusedRows { gaps, ..UnusedRows::default() }).await?;
+                self.journal.sweep_unused_rows(UnusedRows { gaps, ..UnusedRows::default() }).await?;
                 tokio::time::sleep(REST).await;
             }
         }
     }
 
-    async fn poison(&self, facts: &SourceFacts, before_ms: u64) -> Result<(), JournalError> {
+    async fn remove_poison(&self, facts: &SourceFacts, before_ms: u64) -> Result<(), JournalError> {
         loop {
-            let mut reader = self.journal.reader().await?;
+            let mut reader = self.journal.open_reader().await?;
             let poison = reader.retention_reader().old_poison(&facts.streams, before_ms, BATCH).await?;
             drop(reader);
             if poison.is_empty() {
                 return Ok(());
             }
-            self.journal.sweep(UnusedRows { poison, ..UnusedRows::default() }).await?;
+            self.journal.sweep_unused_rows(UnusedRows { poison, ..UnusedRows::default() }).await?;
             tokio::time::sleep(REST).await;
         }
     }
 
     /// A report goes with the last state of its object. Of an object that has too many, the oldest go. Answers how many
     /// were looked at.
-    pub(super) async fn reports(&self) -> Result<usize, JournalError> {
+    pub(super) async fn remove_reports(&self) -> Result<usize, JournalError> {
         let mut looked = 0;
-        let mut reader = self.journal.reader().await?;
-        let reporters = reader.reporters().await?;
+        let mut reader = self.journal.open_reader().await?;
+        let reporters = reader.reporting_plugins().await?;
         drop(reader);
         for plugin in reporters {
             let (mut behind, mut of_object) = (String::new(), ObjectReports::default());
             loop {
-                let mut reader = self.journal.reader().await?;
+                let mut reader = self.journal.open_reader().await?;
                 let keys = reader.report_keys(&plugin, &behind, PAGE).await?;
                 let (is_last, mut gone) = (keys.len() < PAGE, Vec::new());
                 looked += keys.len();
@@ -99,14 +103,14 @@ impl SourceRetention {
                     behind.clone_from(&key);
                     let Some(uid) = reports::uid_of(&key) else { continue };
                     if uid != of_object.uid {
-                        of_object = ObjectReports::new(uid, reader.knows(uid).await?);
+                        of_object = ObjectReports::new(uid, reader.knows_object(uid).await?);
                     }
                     gone.extend(of_object.pushed_out_by(key).map(|key| (plugin.clone(), key)));
                 }
                 drop(reader);
                 for reports in gone.chunks(BATCH) {
                     let sweep = UnusedRows { reports: reports.to_vec(), ..UnusedRows::default() };
-                    self.journal.sweep(sweep).await?;
+                    self.journal.sweep_unused_rows(sweep).await?;
                     tokio::time::sleep(REST).await;
                 }
                 if is_last {
@@ -119,18 +123,18 @@ impl SourceRetention {
 
     /// Takes rows that states shared and that none of those kept refers to: statuses, anchors,
     /// owners. Reads all states, so it is done seldom.
-    pub async fn sweep(&mut self) -> Result<(), JournalError> {
+    pub async fn sweep_shared_rows(&mut self) -> Result<(), JournalError> {
         self.taken = 0;
         let mut used = UsedRows::default();
-        used.read_on(&self.journal, LOOK).await?;
+        used.read_to_end(&self.journal, LOOK).await?;
         loop {
-            let mut reader = self.journal.reader().await?;
-            let owned = reader.retention_reader().orphaned(BATCH).await?;
+            let mut reader = self.journal.open_reader().await?;
+            let owned = reader.retention_reader().orphaned_owners(BATCH).await?;
             drop(reader);
             if owned.is_empty() {
                 break;
             }
-            self.journal.sweep(UnusedRows { owned, ..UnusedRows::default() }).await?;
+            self.journal.sweep_unused_rows(UnusedRows { owned, ..UnusedRows::default() }).await?;
             tokio::time::sleep(REST).await;
         }
         for which in [SharedRows::Statuses, SharedRows::Anchors, SharedRows::Owners] {
@@ -142,16 +146,16 @@ impl SourceRetention {
     async fn sweep_unused(&self, which: SharedRows, used: &mut UsedRows) -> Result<(), JournalError> {
         let mut after = 0;
         loop {
-            let mut reader = self.journal.reader().await?;
-            let numbers = reader.retention_reader().shared(which, after, BATCH).await?;
+            let mut reader = self.journal.open_reader().await?;
+            let numbers = reader.retention_reader().shared_row_numbers(which, after, BATCH).await?;
             drop(reader);
             let Some(last) = numbers.last().copied() else { return Ok(()) };
             for _ in 0..READ_ON {
-                let unused = numbers.iter().copied().filter(|number| !used.has(which, *number)).collect();
+                let unused = numbers.iter().copied().filter(|number| !used.is_used(which, *number)).collect();
                 if self.take_unused(which, unused, used.through).await? {
                     break;
                 }
-                used.read_on(&self.journal, LOOK).await?;
+                used.read_to_end(&self.journal, LOOK).await?;
             }
             after = last;
         }
@@ -173,7 +177,7 @@ impl SourceRetention {
             SharedRows::Anchors => sweep.anchors = unused,
             SharedRows::Owners => sweep.owners = unused,
         }
-        let is_taken = self.journal.sweep(sweep).await?;
+        let is_taken = self.journal.sweep_unused_rows(sweep).await?;
         if is_taken {
             tokio::time::sleep(REST).await;
         }
@@ -225,20 +229,20 @@ mod tests {
                 states: states(first..first + 1_024),
                 ..AppendBatch::default()
             };
-            journal.append(append).await.unwrap();
+            journal.append_batch(append).await.unwrap();
         }
-        let taken = |sweep: UnusedRows| journal.sweep(sweep);
+        let taken = |sweep: UnusedRows| journal.sweep_unused_rows(sweep);
         assert!(!taken(UnusedRows { statuses: vec![7], ..UnusedRows::default() }).await.unwrap());
         assert!(taken(UnusedRows { poison: vec![7], ..UnusedRows::default() }).await.unwrap());
         assert!(taken(UnusedRows { owned: vec![(7, 8)], ..UnusedRows::default() }).await.unwrap());
         // Judged anew up to the end, statuses are taken as well.
         let mut used = UsedRows::default();
-        used.read_on(&journal, LOOK).await.unwrap();
+        used.read_to_end(&journal, LOOK).await.unwrap();
         assert!(
             taken(UnusedRows { statuses: vec![7], through: used.through, ..UnusedRows::default() })
                 .await
                 .unwrap()
         );
-        assert!(used.has(SharedRows::Statuses, 1) && !used.has(SharedRows::Statuses, 7));
+        assert!(used.is_used(SharedRows::Statuses, 1) && !used.is_used(SharedRows::Statuses, 7));
     }
 }

@@ -22,18 +22,18 @@ const BLOCK: i64 = 4096;
 pub(super) struct NumberSet(BTreeMap<i64, Box<[u64; BLOCK as usize / 64]>>);
 
 impl NumberSet {
-    fn place(number: i64) -> (i64, usize, u64) {
+    fn bit_place(number: i64) -> (i64, usize, u64) {
         let within = number.rem_euclid(BLOCK) as usize;
         (number.div_euclid(BLOCK), within / 64, 1 << (within % 64))
     }
 
     pub fn insert(&mut self, number: i64) {
-        let (block, word, bit) = Self::place(number);
+        let (block, word, bit) = Self::bit_place(number);
         self.0.entry(block).or_insert_with(|| Box::new([0; BLOCK as usize / 64]))[word] |= bit;
     }
 
     pub fn contains(&self, number: i64) -> bool {
-        let (block, word, bit) = Self::place(number);
+        let (block, word, bit) = Self::bit_place(number);
         self.0.get(&block).is_some_and(|block| block[word] & bit != 0)
     }
 }
@@ -48,7 +48,7 @@ pub(super) struct UsedRows {
 
 impl UsedRows {
     /// An owner is used while it owns something, which the writer looks at.
-    pub fn has(&self, which: SharedRows, number: i64) -> bool {
+    pub fn is_used(&self, which: SharedRows, number: i64) -> bool {
         match which {
             SharedRows::Statuses => self.statuses.contains(number),
             SharedRows::Anchors => self.anchors.contains(number),
@@ -57,11 +57,11 @@ impl UsedRows {
     }
 
     /// Reads on to what is now the end of the journal, with a rest between two looks.
-    pub async fn read_on(&mut self, journal: &Journal, rest: Duration) -> Result<(), JournalError> {
-        let newest = *journal.newest().borrow();
+    pub async fn read_to_end(&mut self, journal: &Journal, rest: Duration) -> Result<(), JournalError> {
+        let newest = *journal.newest_position().borrow();
         while self.through < newest {
-            let mut reader = journal.reader().await?;
-            let found = reader.retention_reader().references(self.through, PAGE).await?;
+            let mut reader = journal.open_reader().await?;
+            let found = reader.retention_reader().references_after(self.through, PAGE).await?;
             drop(reader);
             found.statuses.into_iter().for_each(|number| self.statuses.insert(number));
             found.anchors.into_iter().for_each(|number| self.anchors.insert(number));

@@ -6,7 +6,7 @@
 pub(crate) const UNFINISHED: i64 = 1_000_000;
 
 /// Splits the stored number into the format and the mark of an unfinished import.
-pub(crate) fn unmarked(format: i64) -> (i64, bool) {
+pub(crate) fn split_mark(format: i64) -> (i64, bool) {
     match format >= UNFINISHED {
         true => (format - UNFINISHED, true),
         false => (format, false),
@@ -14,6 +14,6 @@ pub(crate) fn unmarked(format: i64) -> (i64, bool) {
 }
 
 /// The number of a format, with a mark for an unfinished import.
-pub(crate) fn marked(format: i64, unfinished: bool) -> i64 {
+pub(crate) fn with_mark(format: i64, unfinished: bool) -> i64 {
     if unfinished { format + UNFINISHED } else { format }
 }

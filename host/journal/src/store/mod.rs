@@ -65,7 +65,7 @@ impl PluginWrites<'_> {
     }
 
     /// The writes of `kv` by plugin, in their order.
-    pub fn kv(&self) -> impl Iterator<Item = (&str, &KvWrite)> {
+    pub fn kv_writes(&self) -> impl Iterator<Item = (&str, &KvWrite)> {
         let saved = self.saves.iter().map(|(plugin, save)| (*plugin, save.kv.as_slice()));
         let all = self.notes.iter().copied().chain(saved);
         all.flat_map(|(plugin, writes)| writes.iter().map(move |write| (plugin, write)))
@@ -79,62 +79,62 @@ pub(crate) trait StoreWriter: Send {
     /// transaction was committed, and everything read from now on is true.
     async fn reconnect(&mut self) -> StoreResult<()>;
 
-    /// Begins a transaction, which ends with [`commit`](Self::commit), [`remove`](Self::remove),
-    /// [`sweep`](Self::sweep) or [`end`](Self::end), or with a [`reconnect`](Self::reconnect) after any
+    /// Begins a transaction, which ends with [`commit_rows`](Self::commit_rows), [`remove`](Self::remove),
+    /// [`sweep_unused_rows`](Self::sweep_unused_rows) or [`end`](Self::end), or with a [`reconnect`](Self::reconnect) after any
     /// error.
-    async fn begin(&mut self) -> StoreResult<TransactionStart>;
+    async fn begin_transaction(&mut self) -> StoreResult<TransactionStart>;
 
     /// Makes this process the leader, or ends its leadership. Only the leader writes what plugins save. Once
     /// this returns, the former leader can write none of it any more.
-    async fn lead(&mut self, leads: bool) -> StoreResult<()>;
+    async fn set_leadership(&mut self, leads: bool) -> StoreResult<()>;
 
     /// Loads the memory of the writer before its first batch.
-    async fn memory(&mut self) -> StoreResult<StoreMemory>;
+    async fn load_memory(&mut self) -> StoreResult<StoreMemory>;
 
     /// Records that the replicas now elect their leader by another Lease.
     async fn elect_by(&mut self, lease: &str) -> StoreResult<()>;
 
     /// Marks the journal as one with an unfinished import, or removes the mark.
-    async fn mark(&mut self, unfinished: bool) -> StoreResult<()>;
+    async fn mark_import(&mut self, unfinished: bool) -> StoreResult<()>;
 
     /// Removes everything that a plugin saved: its progress, dead letters and keys, and the count of what
     /// retention took from it. The records of replays, drops and pauses stay. Atomic, and durable once this
     /// returns.
-    async fn forget(&mut self, plugin: &str) -> StoreResult<()>;
+    async fn forget_plugin(&mut self, plugin: &str) -> StoreResult<()>;
 
     /// The rows of these objects, with the ends of their chains.
-    async fn tails(
+    async fn find_chain_ends(
         &mut self,
         memory: &StoreMemory,
         strangers: Vec<ObjectIdentity>,
     ) -> StoreResult<Vec<FoundObject>>;
 
     /// The positions of those keys that already exist.
-    async fn keys(&mut self, questions: Vec<(i64, StateKey)>) -> StoreResult<KnownKeys>;
+    async fn find_known_keys(&mut self, questions: Vec<(i64, StateKey)>) -> StoreResult<KnownKeys>;
 
     /// Atomic, and durable once this returns.
-    async fn commit(&mut self, rows: Option<RowBatch>, left: &PluginWrites<'_>) -> StoreResult<()>;
+    async fn commit_rows(&mut self, rows: Option<RowBatch>, left: &PluginWrites<'_>) -> StoreResult<()>;
 
     /// Reads existing rows on the connection that writes.
-    fn rows(&mut self) -> &mut dyn StoreReader;
+    fn store_reader(&mut self) -> &mut dyn StoreReader;
 
     /// Applies a decision of retention, entirely or not at all. Durable once this returns.
     async fn remove(&mut self, removal: &RemovalPlan) -> StoreResult<()>;
 
     /// Removes rows that nothing refers to; owners only if that still holds. Atomic.
-    async fn sweep(&mut self, sweep: &UnusedRows) -> StoreResult<()>;
+    async fn sweep_unused_rows(&mut self, sweep: &UnusedRows) -> StoreResult<()>;
 
     /// Ends a transaction that wrote nothing, after a check that the store is still the same one. A
     /// transaction that writes makes this check as well.
-    async fn end(&mut self) -> StoreResult<()>;
+    async fn end_transaction(&mut self) -> StoreResult<()>;
 
     /// Called between two transactions, for the store's own maintenance.
-    async fn tend(&mut self);
+    async fn maintain_store(&mut self);
 
     async fn close(self: Box<Self>) -> StoreResult<()>;
 
     /// Releases a store that is in doubt, without changing anything in it.
-    fn abandon(self: Box<Self>);
+    fn abandon_store(self: Box<Self>);
 
     /// Limits the store to so many more pages, like a disk that fills up; `None` removes the limit.
     #[cfg(test)]
@@ -144,29 +144,29 @@ pub(crate) trait StoreWriter: Send {
 /// An open store, from the view of its readers.
 #[async_trait]
 pub(crate) trait OpenStore: Send + Sync {
-    async fn connection(&self) -> StoreResult<Box<dyn StoreConnection>>;
+    async fn open_connection(&self) -> StoreResult<Box<dyn StoreConnection>>;
 
     /// Measures the store on disk, in bytes.
-    async fn bytes(&self) -> StoreResult<u64>;
+    async fn size_on_disk(&self) -> StoreResult<u64>;
 
     /// Agrees on the meaning of a name for all processes that share the store: the first one decides.
-    async fn agree(&self, _name: &str, text: &str) -> StoreResult<String> {
+    async fn agree_on_name(&self, _name: &str, text: &str) -> StoreResult<String> {
         Ok(text.to_owned())
     }
 
     /// Changes the meaning, unless it is no longer `before`.
-    async fn agree_anew(&self, _name: &str, _before: &str, _text: &str) -> StoreResult<bool> {
+    async fn change_agreed_text(&self, _name: &str, _before: &str, _text: &str) -> StoreResult<bool> {
         Ok(true)
     }
 
     /// The processes that share it; empty if it is not shared.
-    async fn replicas(&self) -> StoreResult<Vec<JournalReplica>> {
+    async fn list_replicas(&self) -> StoreResult<Vec<JournalReplica>> {
         Ok(Vec::new())
     }
 
     /// Announces, to the processes that share the store, since when this process has watched a source without
     /// a break.
-    fn watches(&self, _source: &str, _since: Option<(u32, Version)>) {}
+    fn announce_watch(&self, _source: &str, _since: Option<(u32, Version)>) {}
 
     /// Another process that shares the store and has watched the source without a break since before a
     /// version.
@@ -196,12 +196,12 @@ pub(crate) trait RetentionReader: Send {
     /// whether all letters of a position were dropped, and nobody is owed it.
     async fn letters_between(&mut self, from: Seq, through: Seq) -> StoreResult<Vec<(Seq, bool)>>;
     /// States of these streams between two positions, both included, in order.
-    async fn links(&mut self, streams: &[i64], from: Seq, through: Seq) -> StoreResult<Vec<LinkRow>>;
+    async fn links_between(&mut self, streams: &[i64], from: Seq, through: Seq) -> StoreResult<Vec<LinkRow>>;
     /// The states of an ended object, from its end back to this position, at most so many; in order.
     async fn links_to(&mut self, object: i64, from: Seq, limit: usize) -> StoreResult<Vec<LinkRow>>;
     /// At most so many states of the same uid after a position, the newest first, each with the position
     /// before it.
-    async fn behind(
+    async fn chain_after(
         &mut self,
         streams: &[i64],
         object: i64,
@@ -209,7 +209,12 @@ pub(crate) trait RetentionReader: Send {
         limit: usize,
     ) -> StoreResult<Vec<(Seq, Seq)>>;
     /// Finds the positions to which a state between two others points back: (position, state).
-    async fn pointing(&mut self, seqs: &[Seq], after: Seq, through: Seq) -> StoreResult<Vec<(Seq, Seq)>>;
+    async fn states_pointing_to(
+        &mut self,
+        seqs: &[Seq],
+        after: Seq,
+        through: Seq,
+    ) -> StoreResult<Vec<(Seq, Seq)>>;
     /// A state as stored, and its stream.
     async fn stored_at(&mut self, seq: Seq) -> StoreResult<Option<(StateEnvelope, Vec<u8>, i64)>>;
     /// How many of these states exist.
@@ -220,7 +225,7 @@ pub(crate) trait RetentionReader: Send {
     /// How many states retention removed from each stream.
     async fn taken_of_streams(&mut self) -> StoreResult<BTreeMap<i64, u64>>;
     /// Bytes by segment and stream, as retention counts them.
-    async fn sizes(&mut self) -> StoreResult<BTreeMap<(u64, i64), u64>>;
+    async fn segment_sizes(&mut self) -> StoreResult<BTreeMap<(u64, i64), u64>>;
     /// Counts for these streams the known objects, those of them that exist, and the bytes of anchors.
     async fn objects_of(&mut self, streams: &[i64]) -> StoreResult<(u64, u64, u64)>;
     /// The greatest number of an object.
@@ -228,12 +233,17 @@ pub(crate) trait RetentionReader: Send {
     /// Free bytes of the store that will be reused.
     async fn free_bytes(&mut self) -> StoreResult<u64>;
     /// The references of the states after a position, for at most so many states.
-    async fn references(&mut self, after: Seq, limit: usize) -> StoreResult<StateReferences>;
+    async fn references_after(&mut self, after: Seq, limit: usize) -> StoreResult<StateReferences>;
     /// At most so many numbers of such rows after one, in order. It never returns the greatest number,
     /// because the next one is counted from it.
-    async fn shared(&mut self, which: SharedRows, after: i64, limit: usize) -> StoreResult<Vec<i64>>;
+    async fn shared_row_numbers(
+        &mut self,
+        which: SharedRows,
+        after: i64,
+        limit: usize,
+    ) -> StoreResult<Vec<i64>>;
     /// At most so many owners and objects whose object row is gone.
-    async fn orphaned(&mut self, limit: usize) -> StoreResult<Vec<(i64, i64)>>;
+    async fn orphaned_owners(&mut self, limit: usize) -> StoreResult<Vec<(i64, i64)>>;
     /// Poison messages of these streams that were observed before a time, at most so many.
     async fn old_poison(&mut self, streams: &[i64], before_ms: u64, limit: usize) -> StoreResult<Vec<i64>>;
     /// Counts the states that retention removed, for each plugin.
@@ -251,16 +261,16 @@ pub(crate) trait RetentionReader: Send {
 /// A connection that reads. One that is released within a snapshot is not reused.
 #[async_trait]
 pub(crate) trait StoreConnection: Send {
-    fn rows(&mut self) -> &mut dyn StoreReader;
+    fn store_reader(&mut self) -> &mut dyn StoreReader;
 
-    /// [`StoreReader::after`] in the fastest way that the store has for a block of states.
-    async fn after(&mut self, after: i64, limit: i64) -> StoreResult<Vec<StateEnvelope>> {
-        self.rows().after(after, limit).await
+    /// [`StoreReader::states_after`] in the fastest way that the store has for a block of states.
+    async fn block_after(&mut self, after: i64, limit: i64) -> StoreResult<Vec<StateEnvelope>> {
+        self.store_reader().states_after(after, limit).await
     }
 
     /// Begins a snapshot for everything until [`end`](Self::end).
-    async fn begin(&mut self) -> StoreResult<()>;
-    async fn end(&mut self) -> StoreResult<()>;
+    async fn begin_snapshot(&mut self) -> StoreResult<()>;
+    async fn end_snapshot(&mut self) -> StoreResult<()>;
 }
 
 /// A journal that is only read.
@@ -287,9 +297,9 @@ pub(crate) trait StoreReader: Send {
     // ---- states, and what they share ----
 
     /// In order.
-    async fn after(&mut self, after: i64, limit: i64) -> StoreResult<Vec<StateEnvelope>>;
+    async fn states_after(&mut self, after: i64, limit: i64) -> StoreResult<Vec<StateEnvelope>>;
     /// Positions in `(after, through]` of objects in none of these namespaces, in order, at most so many.
-    async fn outside(
+    async fn positions_outside(
         &mut self,
         after: i64,
         through: i64,
@@ -301,25 +311,26 @@ pub(crate) trait StoreReader: Send {
     /// The position of an object's end, if it was witnessed.
     async fn end_of(&mut self, object: i64) -> StoreResult<Option<i64>>;
     /// In order; unknown positions are left out.
-    async fn at(&mut self, seqs: &[i64]) -> StoreResult<Vec<StateEnvelope>>;
+    async fn states_at(&mut self, seqs: &[i64]) -> StoreResult<Vec<StateEnvelope>>;
     /// The state at a position and those that its document is a delta on, the newest first.
-    async fn chain(&mut self, seq: i64, most: u32) -> StoreResult<Vec<(StateEnvelope, Vec<u8>)>>;
-    async fn objects(&mut self, which: ObjectChoice<'_>) -> StoreResult<Vec<(i64, NamedObject)>>;
+    async fn document_chain(&mut self, seq: i64, most: u32) -> StoreResult<Vec<(StateEnvelope, Vec<u8>)>>;
+    async fn find_objects(&mut self, which: ObjectChoice<'_>) -> StoreResult<Vec<(i64, NamedObject)>>;
     /// Number, body, sum.
-    async fn statuses(&mut self, numbers: &[i64]) -> StoreResult<Vec<(i64, String, i64)>>;
+    async fn status_rows(&mut self, numbers: &[i64]) -> StoreResult<Vec<(i64, String, i64)>>;
     /// Ordered by source and epoch.
-    async fn streams(&mut self) -> StoreResult<Vec<SourceEpoch>>;
+    async fn source_streams(&mut self) -> StoreResult<Vec<SourceEpoch>>;
     /// Checksum and packed document.
-    async fn anchor(&mut self, number: i64) -> StoreResult<Option<(i64, Vec<u8>)>>;
+    async fn anchor_row(&mut self, number: i64) -> StoreResult<Option<(i64, Vec<u8>)>>;
 
     // ---- what exists now ----
 
     /// At most so many live objects of a source after a number, in order of number.
-    async fn current(&mut self, source: &str, after: i64, limit: i64) -> StoreResult<Vec<CurrentRow>>;
+    async fn current_objects(&mut self, source: &str, after: i64, limit: i64)
+    -> StoreResult<Vec<CurrentRow>>;
     /// Reads the states at these positions, in any order; unknown positions are left out.
-    async fn links(&mut self, seqs: &[Seq]) -> StoreResult<Vec<StoredDocument>>;
+    async fn stored_documents(&mut self, seqs: &[Seq]) -> StoreResult<Vec<StoredDocument>>;
     /// Reads at most so many objects of a source after a number, without their documents.
-    async fn present(
+    async fn present_objects(
         &mut self,
         source: &str,
         after: i64,
@@ -329,7 +340,7 @@ pub(crate) trait StoreReader: Send {
     // ---- one object's story ----
 
     /// Objects that one of these owned, with numbers below one, the newest first.
-    async fn owned(
+    async fn owned_objects(
         &mut self,
         owners: &[i64],
         which: OwnedKind,
@@ -338,51 +349,61 @@ pub(crate) trait StoreReader: Send {
     ) -> StoreResult<Vec<i64>>;
     /// The newest positions of these objects before one, found along the chains, from that position or from
     /// their ends. A server refuses a chain longer than `walked`.
-    async fn story(&mut self, objects: &[i64], before: i64, limit: i64, walked: i64)
-    -> StoreResult<Vec<i64>>;
+    async fn story_positions(
+        &mut self,
+        objects: &[i64],
+        before: i64,
+        limit: i64,
+        walked: i64,
+    ) -> StoreResult<Vec<i64>>;
 
     // ---- what existed at a moment ----
 
     /// States from a position on, in order, each with its observation time.
-    async fn moments(&mut self, from: i64, limit: i64) -> StoreResult<Vec<(i64, i64)>>;
+    async fn observation_times(&mut self, from: i64, limit: i64) -> StoreResult<Vec<(i64, i64)>>;
     /// Objects that have ended and do not exist again, by their ends.
-    async fn ended(&mut self, ends: ObjectEnds) -> StoreResult<Vec<PlacedObject>>;
+    async fn ended_objects(&mut self, ends: ObjectEnds) -> StoreResult<Vec<PlacedObject>>;
     /// At most so many live objects of these streams after a number, in order of number.
-    async fn living(&mut self, streams: &[i64], after: i64, limit: i64) -> StoreResult<Vec<PlacedObject>>;
+    async fn living_objects(
+        &mut self,
+        streams: &[i64],
+        after: i64,
+        limit: i64,
+    ) -> StoreResult<Vec<PlacedObject>>;
     /// Walks back along the chains from these positions, in any order. Each walk ends at the first state at
     /// or before a position that is not late, or after so many steps.
-    async fn walk(&mut self, heads: &[Seq], through: Seq, steps: i64) -> StoreResult<Vec<ChainStep>>;
+    async fn walk_chains(&mut self, heads: &[Seq], through: Seq, steps: i64) -> StoreResult<Vec<ChainStep>>;
     /// Those of these positions that are dead letters of a plugin, each with its mark.
     async fn letters_at(&mut self, plugin: &str, seqs: &[Seq]) -> StoreResult<Vec<(Seq, i64)>>;
     /// Positions that are owed to a plugin, from one on, in order, at most so many.
-    async fn owed(&mut self, plugin: &str, from: i64, limit: i64) -> StoreResult<Vec<i64>>;
+    async fn owed_positions(&mut self, plugin: &str, from: i64, limit: i64) -> StoreResult<Vec<i64>>;
 
     // ---- figures and findings ----
 
-    async fn stats(&mut self, bytes: u64) -> StoreResult<JournalView>;
+    async fn journal_stats(&mut self, bytes: u64) -> StoreResult<JournalView>;
     async fn source_counters(&mut self) -> StoreResult<Vec<SourceCounters>>;
     /// In the order of their records.
-    async fn gaps(&mut self) -> StoreResult<Vec<Gap>>;
+    async fn all_gaps(&mut self) -> StoreResult<Vec<Gap>>;
     /// Newest first, each with its number.
     async fn gaps_of(&mut self, query: &GapQuery) -> StoreResult<Vec<(u64, Gap)>>;
-    async fn poison(&mut self, source: Option<&str>, limit: usize) -> StoreResult<Vec<PoisonRecord>>;
+    async fn poison_records(&mut self, source: Option<&str>, limit: usize) -> StoreResult<Vec<PoisonRecord>>;
     async fn poison_of(&mut self, query: &PoisonQuery) -> StoreResult<Vec<PoisonView>>;
     async fn poison_raw(&mut self, number: u64) -> StoreResult<Option<Vec<u8>>>;
     /// Stream, number and body of the findings of a source's audits, newest first.
-    async fn discrepancies(&mut self, source: &str) -> StoreResult<Vec<(i64, i64, String)>>;
-    async fn epochs(&mut self) -> StoreResult<Vec<(String, EpochView)>>;
+    async fn audit_findings(&mut self, source: &str) -> StoreResult<Vec<(i64, i64, String)>>;
+    async fn source_epochs(&mut self) -> StoreResult<Vec<(String, EpochView)>>;
 
     // ---- what plugins saved ----
 
     async fn count(&mut self, sources: &[Arc<str>], after: Seq, through: Seq) -> StoreResult<u64>;
-    async fn progress(&mut self, plugin: &str) -> StoreResult<Option<PluginProgress>>;
+    async fn plugin_progress(&mut self, plugin: &str) -> StoreResult<Option<PluginProgress>>;
     /// Ordered by plugin and position; letters of all plugins if none is named.
-    async fn letters(&mut self, query: &LetterQuery) -> StoreResult<Vec<DeadLetter>>;
+    async fn dead_letters(&mut self, query: &LetterQuery) -> StoreResult<Vec<DeadLetter>>;
     /// All keys except its reports of objects.
-    async fn kv(&mut self, plugin: &str) -> StoreResult<Vec<(String, Vec<u8>)>>;
+    async fn plugin_kv(&mut self, plugin: &str) -> StoreResult<Vec<(String, Vec<u8>)>>;
     /// Its reports about objects: at most so many keys in order, from the first key up to the second, which
     /// is excluded.
-    async fn reports(
+    async fn report_rows(
         &mut self,
         plugin: &str,
         keys: (&str, &str),
@@ -390,14 +411,14 @@ pub(crate) trait StoreReader: Send {
     ) -> StoreResult<Vec<(String, Vec<u8>)>>;
     /// The total size of its reports.
     async fn report_bytes(&mut self, plugin: &str) -> StoreResult<i64>;
-    async fn replays(
+    async fn replay_records(
         &mut self,
         plugin: Option<&str>,
         before: i64,
         limit: i64,
     ) -> StoreResult<Vec<ReplayRecord>>;
     /// The plugins that are paused, each with the record of its pause.
-    async fn pauses(&mut self) -> StoreResult<Vec<ReplayRecord>>;
+    async fn pauses_in_force(&mut self) -> StoreResult<Vec<ReplayRecord>>;
 
     /// Access for retention.
     fn retention_reader(&mut self) -> &mut dyn RetentionReader;
@@ -405,31 +426,35 @@ pub(crate) trait StoreReader: Send {
     // ---- for the proof ----
 
     /// The findings of the store's own check.
-    async fn structure(&mut self) -> StoreResult<Vec<String>>;
+    async fn structure_findings(&mut self) -> StoreResult<Vec<String>>;
     /// In order.
-    async fn stored(&mut self, after: i64, limit: i64) -> StoreResult<Vec<StoredRow>>;
+    async fn stored_rows(&mut self, after: i64, limit: i64) -> StoreResult<Vec<StoredRow>>;
     /// Current objects by number.
-    async fn live(&mut self, after: i64, limit: i64) -> StoreResult<Vec<LiveRow>>;
+    async fn live_rows(&mut self, after: i64, limit: i64) -> StoreResult<Vec<LiveRow>>;
     /// Ordered by the number of the object.
-    async fn snapshots(&mut self, after: i64, limit: i64) -> StoreResult<Vec<KeptSnapshot>>;
+    async fn snapshot_rows(&mut self, after: i64, limit: i64) -> StoreResult<Vec<KeptSnapshot>>;
     /// Objects of a source by number, with the ends of the chains of those that have ended.
-    async fn ends(&mut self, after: i64, limit: i64) -> StoreResult<Vec<EndRow>>;
+    async fn end_rows(&mut self, after: i64, limit: i64) -> StoreResult<Vec<EndRow>>;
     /// All objects by number, owners too, with their lookup keys: that of the uid, and that of the name.
     async fn object_keys(&mut self, after: i64, limit: i64) -> StoreResult<Vec<(i64, i64, i64)>>;
     /// At most so many rows of a table with their checksums, in key order: after a number if the key is one,
     /// otherwise after so many rows.
-    async fn sealed(&mut self, table: &SummedTable, after: i64, limit: i64)
-    -> StoreResult<Vec<Vec<SumCell>>>;
+    async fn sealed_rows(
+        &mut self,
+        table: &SummedTable,
+        after: i64,
+        limit: i64,
+    ) -> StoreResult<Vec<Vec<SumCell>>>;
     /// Some of the owner links that are not as written, or whose owner does not exist.
-    async fn misowned(&mut self) -> StoreResult<Vec<(i64, i64)>>;
+    async fn wrong_owner_links(&mut self) -> StoreResult<Vec<(i64, i64)>>;
     /// Some of the objects that are not found by their owner.
-    async fn unowned(&mut self) -> StoreResult<Vec<i64>>;
+    async fn missing_owner_links(&mut self) -> StoreResult<Vec<i64>>;
     /// Segment, stream, states.
-    async fn tallies(&mut self) -> StoreResult<Vec<(i64, i64, i64)>>;
+    async fn segment_tallies(&mut self) -> StoreResult<Vec<(i64, i64, i64)>>;
     /// Name and progress in their stored form.
-    async fn plugins(&mut self) -> StoreResult<Vec<(String, String)>>;
+    async fn plugin_rows(&mut self) -> StoreResult<Vec<(String, String)>>;
     /// The letters of a plugin, and how many of them are not being replayed.
     async fn letter_counts(&mut self, plugin: &str) -> StoreResult<(i64, i64)>;
     /// Some of a plugin's letters whose states are missing.
-    async fn orphans(&mut self, plugin: &str) -> StoreResult<Vec<i64>>;
+    async fn orphaned_letters(&mut self, plugin: &str) -> StoreResult<Vec<i64>>;
 }

@@ -93,10 +93,10 @@ impl JournalLocation {
 }
 
 /// Deletes a journal with an unfinished import. Any other journal stays untouched.
-pub async fn discard(place: &JournalLocation) -> Result<(), OpenError> {
+pub async fn discard_unfinished_import(place: &JournalLocation) -> Result<(), OpenError> {
     match &place.0 {
-        LocationKind::File(path) => sqlite::discard(path).await,
-        LocationKind::Server(server) => server::discard(server).await,
+        LocationKind::File(path) => sqlite::discard_unfinished_import(path).await,
+        LocationKind::Server(server) => server::discard_unfinished_import(server).await,
     }
 }
 

@@ -23,8 +23,8 @@ struct VerifiedPlugin {
 }
 
 impl VerifiedPlugin {
-    fn state(&mut self, state: &State) {
-        if !self.progress.sources.iter().any(|start| start.covers(state)) {
+    fn count_state(&mut self, state: &State) {
+        if !self.progress.sources.iter().any(|start| start.covers_state(state)) {
             return;
         }
         self.observed += 1;
@@ -49,7 +49,7 @@ impl VerifiedAccounts {
         let taken = rows.retention_reader().taken_of_streams().await?;
         let mut of_plugins = rows.retention_reader().taken_states().await?;
         let mut plugins = Vec::new();
-        for (name, body) in rows.plugins().await? {
+        for (name, body) in rows.plugin_rows().await? {
             findings.report.plugins_checked += 1;
             match serde_json::from_str(&body) {
                 Ok(progress) => {
@@ -77,36 +77,40 @@ impl VerifiedAccounts {
         self.taken.values().fold(0, |sum, taken| sum.saturating_add(*taken))
     }
 
-    pub fn state(&mut self, stream: i64, state: &State, stored: &[u8]) {
+    pub fn count_state(&mut self, stream: i64, state: &State, stored: &[u8]) {
         let tally = self.tallies.entry((state.seq / SEGMENT, stream)).or_default();
         tally.0 += 1;
         tally.1 += stored.len() as u64 + ROW_BYTES;
-        if let Some(number) = state.resource_version.number() {
+        if let Some(number) = state.resource_version.as_number() {
             let newest = self.versions.entry(stream).or_default();
             *newest = number.max(*newest);
         }
         for plugin in &mut self.plugins {
-            plugin.state(state);
+            plugin.count_state(state);
         }
     }
 
-    pub async fn finish(self, rows: &mut dyn StoreReader, findings: &mut ProblemList) -> StoreResult<()> {
-        self.streams(rows, findings).await?;
-        self.segments(rows, findings).await?;
+    pub async fn check_accounts(
+        self,
+        rows: &mut dyn StoreReader,
+        findings: &mut ProblemList,
+    ) -> StoreResult<()> {
+        self.check_streams(rows, findings).await?;
+        self.check_segments(rows, findings).await?;
         for plugin in &self.plugins {
-            self.cursor(plugin, findings);
-            letters(rows, plugin, findings).await?;
+            self.check_cursor(plugin, findings);
+            check_letters(rows, plugin, findings).await?;
         }
         Ok(())
     }
 
-    async fn streams(&self, rows: &mut dyn StoreReader, findings: &mut ProblemList) -> StoreResult<()> {
+    async fn check_streams(&self, rows: &mut dyn StoreReader, findings: &mut ProblemList) -> StoreResult<()> {
         let mut totals: HashMap<i64, u64> = HashMap::new();
         for ((_, stream), (states, _)) in &self.tallies {
             *totals.entry(*stream).or_default() += states;
         }
         let mut before: Option<(i64, String)> = None;
-        for SourceEpoch { id, source, epoch, checkpoint, states, .. } in rows.streams().await? {
+        for SourceEpoch { id, source, epoch, checkpoint, states, .. } in rows.source_streams().await? {
             let counted = totals.remove(&id).unwrap_or_default();
             let taken = self.taken.get(&id).copied().unwrap_or_default();
             if counted.saturating_add(taken) != states {
@@ -117,7 +121,7 @@ impl VerifiedAccounts {
                 findings.add(code::COUNT, None, text);
             }
             let newest = self.versions.get(&id).copied().unwrap_or_default();
-            let resumes = checkpoint.map(|checkpoint| story::checkpoint(&source, &checkpoint, newest));
+            let resumes = checkpoint.map(|checkpoint| story::check_checkpoint(&source, &checkpoint, newest));
             if let Some(Err(contradiction)) = resumes {
                 let text = format!("{} in epoch {epoch}", contradiction.text);
                 findings.add(contradiction.code, None, text);
@@ -137,10 +141,14 @@ impl VerifiedAccounts {
         Ok(())
     }
 
-    async fn segments(&self, rows: &mut dyn StoreReader, findings: &mut ProblemList) -> StoreResult<()> {
-        let mut sizes = rows.retention_reader().sizes().await?;
+    async fn check_segments(
+        &self,
+        rows: &mut dyn StoreReader,
+        findings: &mut ProblemList,
+    ) -> StoreResult<()> {
+        let mut sizes = rows.retention_reader().segment_sizes().await?;
         let mut kept: BTreeMap<(u64, i64), (u64, u64)> = BTreeMap::new();
-        for (segment, stream, states) in rows.tallies().await? {
+        for (segment, stream, states) in rows.segment_tallies().await? {
             let place = (segment as u64, stream);
             let bytes = sizes.remove(&place).unwrap_or_default();
             kept.insert(place, (states as u64, bytes));
@@ -162,7 +170,7 @@ impl VerifiedAccounts {
         Ok(())
     }
 
-    fn cursor(&self, plugin: &VerifiedPlugin, findings: &mut ProblemList) {
+    fn check_cursor(&self, plugin: &VerifiedPlugin, findings: &mut ProblemList) {
         let (name, newest) = (&plugin.name, self.newest);
         let PluginProgress { start, cursor, above, sources, former_cursors, .. } = &plugin.progress;
         if *cursor > newest {
@@ -208,7 +216,7 @@ impl VerifiedAccounts {
 }
 
 /// Every finished position was delivered or filtered, or left a letter that is parked or replayed.
-async fn letters(
+async fn check_letters(
     rows: &mut dyn StoreReader,
     plugin: &VerifiedPlugin,
     findings: &mut ProblemList,
@@ -231,7 +239,7 @@ async fn letters(
         findings.add(code::COMPLETENESS, None, text);
     }
     // A letter has the id of its state.
-    for seq in rows.orphans(name).await? {
+    for seq in rows.orphaned_letters(name).await? {
         findings.add(
             code::LETTER,
             Some(seq as u64),

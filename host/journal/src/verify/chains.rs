@@ -47,11 +47,11 @@ impl ChainCheck {
         Self { retained, ..Self::default() }
     }
 
-    pub fn objects(&self) -> usize {
+    pub fn count_objects(&self) -> usize {
         self.seen.len()
     }
 
-    pub async fn state(
+    pub async fn check_state(
         &mut self,
         rows: &mut dyn StoreReader,
         names: &SharedNames,
@@ -64,12 +64,12 @@ impl ChainCheck {
         if state.change == Change::Gap {
             self.gaps.insert(envelope.seq, envelope.checksum);
         }
-        self.chain(&identity, envelope, findings);
-        self.order(&identity, envelope, state, findings);
-        match self.document(rows, names, identity, envelope, stored).await {
+        self.check_chain(&identity, envelope, findings);
+        self.check_order(&identity, envelope, state, findings);
+        match self.restore_document(rows, names, identity, envelope, stored).await {
             Ok(document) => {
                 findings.report.documents_checked += 1;
-                self.says(envelope, state, &document, findings);
+                self.check_document(envelope, state, &document, findings);
             }
             Err(error) => findings.add(code::DOCUMENT, Some(envelope.seq), text_of(error)),
         }
@@ -77,18 +77,30 @@ impl ChainCheck {
     }
 
     /// Checks that a state and its document match, and that a gap contains no known version.
-    fn says(&self, envelope: &StateEnvelope, state: &State, document: &[u8], findings: &mut ProblemList) {
+    fn check_document(
+        &self,
+        envelope: &StateEnvelope,
+        state: &State,
+        document: &[u8],
+        findings: &mut ProblemList,
+    ) {
         let told = match state.change {
-            Change::Gap => story::gap(state, document)
-                .and_then(|gap| self.seen.get(&envelope.object).map_or(Ok(()), |seen| seen.life.lacks(&gap))),
-            _ => story::document(state, document),
+            Change::Gap => story::check_gap(state, document).and_then(|gap| {
+                self.seen.get(&envelope.object).map_or(Ok(()), |seen| seen.life.note_gap(&gap))
+            }),
+            _ => story::check_document(state, document),
         };
         if let Err(contradiction) = told {
             findings.add(contradiction.code, Some(envelope.seq), contradiction.text);
         }
     }
 
-    fn chain(&mut self, identity: &ObjectIdentity, envelope: &StateEnvelope, findings: &mut ProblemList) {
+    fn check_chain(
+        &mut self,
+        identity: &ObjectIdentity,
+        envelope: &StateEnvelope,
+        findings: &mut ProblemList,
+    ) {
         let seq = envelope.seq;
         let tail = self.tails.insert(identity.clone(), (seq, envelope.object)).map_or(0, |(tail, _)| tail);
         let expected = if tail == 0 { 0 } else { seq - tail };
@@ -100,7 +112,7 @@ impl ChainCheck {
         }
     }
 
-    fn order(
+    fn check_order(
         &mut self,
         identity: &ObjectIdentity,
         envelope: &StateEnvelope,
@@ -136,7 +148,7 @@ impl ChainCheck {
         }
     }
 
-    async fn document(
+    async fn restore_document(
         &mut self,
         rows: &mut dyn StoreReader,
         names: &SharedNames,
@@ -150,7 +162,7 @@ impl ChainCheck {
         let mut base = kept.filter(|(seq, _)| *seq == before).map(|(_, document)| document);
         if base.is_none() && envelope.flags.encoding == DocumentEncoding::Delta && envelope.back > 0 {
             // Its own damage was reported at its position.
-            base = documents::document(rows, names, before).await.unwrap_or_default();
+            base = documents::document_at(rows, names, before).await.unwrap_or_default();
         }
         let document = documents::decode(rows, names, envelope.into(), stored, base.as_ref()).await?;
         if self.bytes + document.len() > DOCUMENTS {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use kubewitness_core::document::{checksum, unpack};
+use kubewitness_core::document::{checksum, unpack_document};
 
 use super::chains::ChainCheck;
 use super::findings::ProblemList;
@@ -22,10 +22,10 @@ pub(super) async fn check(
     let mut live: HashMap<&ObjectIdentity, i64> = HashMap::new();
     let mut after = 0;
     loop {
-        let page = rows.live(after, PAGE).await?;
+        let page = rows.live_rows(after, PAGE).await?;
         for row in &page {
             after = row.object;
-            if let Some(problem) = wrong(chains, row) {
+            if let Some(problem) = find_contradiction(chains, row) {
                 findings.add(
                     code::CURRENT,
                     Some(row.newest),
@@ -47,11 +47,11 @@ pub(super) async fn check(
             break;
         }
     }
-    snapshots(rows, findings).await?;
-    ends(rows, chains, &live, findings).await
+    check_snapshots(rows, findings).await?;
+    check_ends(rows, chains, &live, findings).await
 }
 
-fn wrong(chains: &ChainCheck, row: &LiveRow) -> Option<String> {
+fn find_contradiction(chains: &ChainCheck, row: &LiveRow) -> Option<String> {
     let Some(seen) = chains.seen.get(&row.object) else { return Some("it has no state".into()) };
     if row.newest_object != Some(row.object) {
         return Some(format!("state {} is of another object", row.newest));
@@ -62,7 +62,7 @@ fn wrong(chains: &ChainCheck, row: &LiveRow) -> Option<String> {
         return Some(format!("its chain ends at {tail}, and the row says {}", row.tail));
     }
     let version = row.version.as_ref().and_then(StateKey::version);
-    let newest = seen.life.newest();
+    let newest = seen.life.newest_version();
     if version.as_ref() != newest {
         let newest = newest.map_or("none", |version| version.as_str());
         return Some(format!("its newest version is {newest}, and the row points to state {}", row.newest));
@@ -71,14 +71,14 @@ fn wrong(chains: &ChainCheck, row: &LiveRow) -> Option<String> {
 }
 
 /// A snapshot is the whole document of a state of a current object.
-async fn snapshots(rows: &mut dyn StoreReader, findings: &mut ProblemList) -> StoreResult<()> {
+async fn check_snapshots(rows: &mut dyn StoreReader, findings: &mut ProblemList) -> StoreResult<()> {
     let mut after = 0;
     loop {
-        let page = rows.snapshots(after, PAGE).await?;
+        let page = rows.snapshot_rows(after, PAGE).await?;
         for row in &page {
             let SnapshotRow { object, seq, .. } = row.snapshot;
             after = object;
-            let problem = match unpack(&row.snapshot.packed) {
+            let problem = match unpack_document(&row.snapshot.packed) {
                 _ if row.state_object != Some(object) => format!("state {seq} is of another object"),
                 _ if !row.is_current => "its object is not current".to_owned(),
                 Err(error) => error.to_string(),
@@ -97,7 +97,7 @@ async fn snapshots(rows: &mut dyn StoreReader, findings: &mut ProblemList) -> St
 
 /// Objects that are not stored as current must have been ended by the writer, at their last state. (Not
 /// always by a state of its own: an object can leave its selector at a version that is already stored.)
-async fn ends(
+async fn check_ends(
     rows: &mut dyn StoreReader,
     chains: &ChainCheck,
     live: &HashMap<&ObjectIdentity, i64>,
@@ -105,7 +105,7 @@ async fn ends(
 ) -> StoreResult<()> {
     let mut after = 0;
     loop {
-        let page = rows.ends(after, PAGE).await?;
+        let page = rows.end_rows(after, PAGE).await?;
         for EndRow { object, tail, newest, newest_object, version } in &page {
             after = *object;
             let Some(seen) = chains.seen.get(object) else {
@@ -128,7 +128,7 @@ async fn ends(
                 findings.add(code, Some(end), text);
             }
             let is_own = newest.is_none() || *newest_object == Some(*object);
-            if number == *object && !is_kept && (!is_own || version.as_ref() != seen.life.newest()) {
+            if number == *object && !is_kept && (!is_own || version.as_ref() != seen.life.newest_version()) {
                 let uid = &seen.identity.object.uid;
                 let text = format!(
                     "the state that is stored as the newest of {uid} does not have its newest version"

@@ -31,7 +31,7 @@ const PAGE: i64 = 512;
 /// observed = delivered + filtered + dead + waiting. It writes nothing, and may run beside the process that
 /// writes. An `Err` means that no journal exists to check; a journal that is too damaged to be opened is a
 /// finding.
-pub async fn verify(path: &Path) -> Result<VerifyReport, OpenError> {
+pub async fn verify_file(path: &Path) -> Result<VerifyReport, OpenError> {
     verify_at(&JournalLocation::file(path)).await
 }
 
@@ -54,7 +54,7 @@ pub async fn verify_with(
         }
         Err(error) => return Err(error),
     };
-    let mut report = prove(connection, progress).await;
+    let mut report = verify_connection(connection, progress).await;
     if unfinished {
         let hint = OpenError::Unfinished { place: place.to_string() };
         report.add(code::UNFINISHED, None, hint.to_string());
@@ -62,9 +62,12 @@ pub async fn verify_with(
     Ok(report)
 }
 
-async fn prove(mut connection: Box<dyn StoreConnection>, progress: &OpeningProgress) -> VerifyReport {
+async fn verify_connection(
+    mut connection: Box<dyn StoreConnection>,
+    progress: &OpeningProgress,
+) -> VerifyReport {
     let mut findings = ProblemList::default();
-    let done = whole(&mut *connection, &mut findings, progress).await;
+    let done = verify_whole(&mut *connection, &mut findings, progress).await;
     if let Err(error) = done {
         // If the store itself refuses to read, the check ends; the rest could only be guessed.
         findings.add(code::STORE, None, format!("the check ended here: {error}"));
@@ -74,29 +77,29 @@ async fn prove(mut connection: Box<dyn StoreConnection>, progress: &OpeningProgr
     report
 }
 
-async fn whole(
+async fn verify_whole(
     connection: &mut dyn StoreConnection,
     findings: &mut ProblemList,
     progress: &OpeningProgress,
 ) -> StoreResult<()> {
-    connection.begin().await?;
-    let rows = connection.rows();
-    for line in rows.structure().await? {
+    connection.begin_snapshot().await?;
+    let rows = connection.store_reader();
+    for line in rows.structure_findings().await? {
         findings.add(code::STORE, None, line);
     }
     let names = SharedNames::default();
     let mut accounts = VerifiedAccounts::load(rows, findings).await?;
     let mut chains = ChainCheck::of(accounts.taken_count() > 0);
     // An unreadable counter is a finding about the accounts, and no reason to check less.
-    progress.begin(rows).await.ok();
-    states(rows, &names, &mut chains, &mut accounts, findings, progress).await?;
+    progress.begin_counting(rows).await.ok();
+    verify_states(rows, &names, &mut chains, &mut accounts, findings, progress).await?;
     current::check(rows, &chains, findings).await?;
-    accounts.finish(rows, findings).await?;
+    accounts.check_accounts(rows, findings).await?;
     other_rows::check(rows, chains.gaps, findings).await?;
-    connection.end().await
+    connection.end_snapshot().await
 }
 
-async fn states(
+async fn verify_states(
     rows: &mut dyn StoreReader,
     names: &SharedNames,
     chains: &mut ChainCheck,
@@ -108,7 +111,7 @@ async fn states(
     let mut missing = 0;
     let taken = accounts.taken_count();
     loop {
-        let page = rows.stored(last, PAGE).await?;
+        let page = rows.stored_rows(last, PAGE).await?;
         let is_last = (page.len() as i64) < PAGE;
         progress.is_at(findings.report.states_checked);
         for (seq, envelope, stored) in page {
@@ -131,7 +134,7 @@ async fn states(
                     continue;
                 }
             };
-            let state = match names.states(rows, std::slice::from_ref(&envelope)).await {
+            let state = match names.states_of(rows, std::slice::from_ref(&envelope)).await {
                 Ok(mut states) => states.pop(),
                 Err(error) => {
                     findings.add(code::ENVELOPE, Some(seq as u64), text_of(error));
@@ -139,8 +142,8 @@ async fn states(
                 }
             };
             let Some(state) = state else { continue };
-            chains.state(rows, names, &envelope, &state, &stored, findings).await?;
-            accounts.state(names.stream_of(envelope.object), &state, &stored);
+            chains.check_state(rows, names, &envelope, &state, &stored, findings).await?;
+            accounts.count_state(names.stream_of(envelope.object), &state, &stored);
         }
         if is_last {
             progress.is_at(findings.report.states_checked);
@@ -149,7 +152,7 @@ async fn states(
                 let text = format!("{missing} positions hold no state, and retention took {taken}");
                 findings.add(code::SEQUENCE, None, text);
             }
-            findings.report.objects_checked = chains.objects() as u64;
+            findings.report.objects_checked = chains.count_objects() as u64;
             return Ok(());
         }
     }

@@ -26,15 +26,15 @@ pub(super) async fn check(
         // Numbers begin at 1, but a damaged one may be smaller.
         let mut after = if table.is_numbered() { i64::MIN } else { 0 };
         loop {
-            let page = rows.sealed(table, after, PAGE).await?;
+            let page = rows.sealed_rows(table, after, PAGE).await?;
             for cells in &page {
                 if !table.is_sound(cells) {
-                    let text = format!("{} differs from what was written", table.place(cells));
+                    let text = format!("{} differs from what was written", table.describe_row(cells));
                     findings.add(table.code, None, text);
                 }
-                records.row(rows, table, cells, findings).await?;
+                records.check_row(rows, table, cells, findings).await?;
             }
-            after = match page.last().and_then(|cells| cells[0].int()) {
+            after = match page.last().and_then(|cells| cells[0].as_int()) {
                 Some(number) if table.is_numbered() => number,
                 _ => after + page.len() as i64,
             };
@@ -46,8 +46,8 @@ pub(super) async fn check(
     for seq in records.gaps.into_keys() {
         findings.add(code::GAP, Some(seq), "the record of its gap is missing");
     }
-    indexes(rows, findings).await?;
-    owners(rows, findings).await
+    check_indexes(rows, findings).await?;
+    check_owners(rows, findings).await
 }
 
 /// The records with which some of these rows must agree, in addition to their checksums.
@@ -58,7 +58,7 @@ struct RowRecords {
 }
 
 impl RowRecords {
-    async fn row(
+    async fn check_row(
         &mut self,
         rows: &mut dyn StoreReader,
         table: &SummedTable,
@@ -66,17 +66,17 @@ impl RowRecords {
         findings: &mut ProblemList,
     ) -> StoreResult<()> {
         match table.name {
-            "gaps" => self.gap(cells, findings),
-            "replays" => self.replay(cells, findings),
-            "poison" => poison(rows, cells, findings).await?,
+            "gaps" => self.check_gap(cells, findings),
+            "replays" => self.check_replay(cells, findings),
+            "poison" => check_poison(rows, cells, findings).await?,
             _ => {}
         }
         Ok(())
     }
 
     /// The record of an object's gap repeats the document of its state.
-    fn gap(&mut self, cells: &[SumCell], findings: &mut ProblemList) {
-        let (id, seq, body) = (cells[0].int().unwrap_or_default(), cells[2].int(), cells[4].text());
+    fn check_gap(&mut self, cells: &[SumCell], findings: &mut ProblemList) {
+        let (id, seq, body) = (cells[0].as_int().unwrap_or_default(), cells[2].as_int(), cells[4].text());
         let gap = body.and_then(|body| serde_json::from_str::<Gap>(body).ok());
         if gap.is_none() {
             findings.add(code::GAP, None, format!("gap {id} does not decode"));
@@ -90,8 +90,8 @@ impl RowRecords {
     }
 
     /// Such a record is never removed.
-    fn replay(&mut self, cells: &[SumCell], findings: &mut ProblemList) {
-        let id = cells[0].int().unwrap_or_default();
+    fn check_replay(&mut self, cells: &[SumCell], findings: &mut ProblemList) {
+        let id = cells[0].as_int().unwrap_or_default();
         if id != self.last_replay + 1 {
             let last = self.last_replay;
             findings.add(code::RECORD, None, format!("the records between {last} and {id} are missing"));
@@ -101,14 +101,14 @@ impl RowRecords {
 }
 
 /// One at a time, because each may be as large as a frame.
-async fn poison(
+async fn check_poison(
     rows: &mut dyn StoreReader,
     cells: &[SumCell],
     findings: &mut ProblemList,
 ) -> StoreResult<()> {
-    let id = cells[0].int().unwrap_or_default();
+    let id = cells[0].as_int().unwrap_or_default();
     let raw = rows.poison_raw(id as u64).await?;
-    if raw.map(|raw| i64::from(checksum(&raw))) != cells[3].int() {
+    if raw.map(|raw| i64::from(checksum(&raw))) != cells[3].as_int() {
         findings.add(
             code::POISON,
             None,
@@ -119,12 +119,12 @@ async fn poison(
 }
 
 /// Checks that the lookup keys of an object match its uid and its name.
-async fn indexes(rows: &mut dyn StoreReader, findings: &mut ProblemList) -> StoreResult<()> {
+async fn check_indexes(rows: &mut dyn StoreReader, findings: &mut ProblemList) -> StoreResult<()> {
     let mut after = 0;
     loop {
         let page = rows.object_keys(after, PAGE).await?;
         let numbers: Vec<i64> = page.iter().map(|(id, ..)| *id).collect();
-        let known = match rows.objects(ObjectChoice::Numbers(&numbers)).await {
+        let known = match rows.find_objects(ObjectChoice::Numbers(&numbers)).await {
             Ok(known) => known,
             Err(error) => {
                 findings.add(code::ENVELOPE, None, text_of(error));
@@ -149,14 +149,14 @@ async fn indexes(rows: &mut dyn StoreReader, findings: &mut ProblemList) -> Stor
     }
 }
 
-async fn owners(rows: &mut dyn StoreReader, findings: &mut ProblemList) -> StoreResult<()> {
-    for (owner, object) in rows.misowned().await? {
+async fn check_owners(rows: &mut dyn StoreReader, findings: &mut ProblemList) -> StoreResult<()> {
+    for (owner, object) in rows.wrong_owner_links().await? {
         let text = format!(
             "the row by which {owner} owns {object} differs from what was written, or {owner} is missing"
         );
         findings.add(code::INDEX, None, text);
     }
-    for object in rows.unowned().await? {
+    for object in rows.missing_owner_links().await? {
         findings.add(code::INDEX, None, format!("a lookup by owner does not find object {object}"));
     }
     Ok(())

@@ -37,7 +37,7 @@ async fn states_get_positions_in_order_and_come_back_whole() {
         assert_eq!((&state.status, &state.previous), (&given.status, &given.previous));
         assert_eq!((&state.resource_version, state.change), (&given.resource_version, given.change));
         assert_eq!((state.observed_ms, &*state.source, state.epoch), (given.observed_ms, SOURCE, 0));
-        assert_eq!(desk.journal.document(state.seq).await.unwrap().unwrap_or_default(), given.document);
+        assert_eq!(desk.journal.document_at(state.seq).await.unwrap().unwrap_or_default(), given.document);
     }
     assert_eq!(states.len(), 3);
     desk.assert_sound().await;
@@ -75,7 +75,7 @@ async fn an_older_version_is_journaled_late_and_does_not_move_the_object_back() 
     desk.append(vec![present(&job(1), 20), state(&job(2), Change::Present, "5")]).await;
     let states = desk.journal.read(0, 10).await.unwrap();
     assert_eq!(states.iter().map(|state| state.late).collect::<Vec<_>>(), [false, false, true, false]);
-    let warm = desk.journal.warm(SOURCE).await.unwrap();
+    let warm = desk.journal.load_warm_start(SOURCE).await.unwrap();
     let versions: Vec<_> = warm.objects.iter().map(|current| current.resource_version.as_str()).collect();
     assert_eq!(versions, ["100", "5"]);
     let desk = desk.reopen().await;
@@ -114,16 +114,16 @@ async fn the_gone_and_the_left_are_no_longer_current() {
     desk.append((1..=4).map(|n| present(&job(n), n as u64)).collect()).await;
     desk.append(vec![state(&job(1), Change::Gone, "5"), state(&job(2), Change::Left, "6")]).await;
     desk.append(vec![state(&job(3), Change::Gone, "")]).await;
-    let warm = desk.journal.warm(SOURCE).await.unwrap();
+    let warm = desk.journal.load_warm_start(SOURCE).await.unwrap();
     assert_eq!(warm.objects.len(), 1);
     let current = &warm.objects[0];
     assert_eq!((&current.object, current.seq), (&job(4), 4));
-    let unpacked = kubewitness_core::document::unpack(&current.packed).unwrap();
+    let unpacked = kubewitness_core::document::unpack_document(&current.packed).unwrap();
     assert_eq!(unpacked, document(&job(4), "4"));
     // What left may come back.
     let desk = desk.reopen().await;
     desk.append(vec![present(&job(2), 9)]).await;
-    assert_eq!(desk.journal.warm(SOURCE).await.unwrap().objects.len(), 2);
+    assert_eq!(desk.journal.load_warm_start(SOURCE).await.unwrap().objects.len(), 2);
     desk.assert_sound().await;
 }
 
@@ -131,44 +131,44 @@ async fn an_object_that_was_taken_for_gone_is_current_again_when_it_is_seen() {
     let desk = TestJournal::new().await;
     desk.append(vec![present(&job(1), 10), state(&job(1), Change::Gone, "")]).await;
     assert_eq!(seqs(&desk.append(vec![present(&job(1), 10)]).await), [None]);
-    assert_eq!(desk.journal.warm(SOURCE).await.unwrap().objects.len(), 1);
+    assert_eq!(desk.journal.load_warm_start(SOURCE).await.unwrap().objects.len(), 1);
     assert_eq!(seqs(&desk.append(vec![state(&job(1), Change::Gone, "")]).await), [None]);
-    assert!(desk.journal.warm(SOURCE).await.unwrap().objects.is_empty());
+    assert!(desk.journal.load_warm_start(SOURCE).await.unwrap().objects.is_empty());
     desk.assert_sound().await;
 }
 
 async fn the_checkpoint_is_kept_with_the_states() {
     let desk = TestJournal::new().await;
-    assert!(desk.journal.warm(SOURCE).await.unwrap().checkpoint.is_none());
+    assert!(desk.journal.load_warm_start(SOURCE).await.unwrap().checkpoint.is_none());
     let append = of(SOURCE, 0, vec![present(&job(1), 10)]);
-    desk.journal.append(AppendBatch { checkpoint: Some(Version::new("10")), ..append }).await.unwrap();
+    desk.journal.append_batch(AppendBatch { checkpoint: Some(Version::new("10")), ..append }).await.unwrap();
     desk.append(vec![present(&job(1), 11)]).await;
     let bookmark = AppendBatch { checkpoint: Some(Version::new("15")), ..of("pods", 0, vec![]) };
-    desk.journal.append(bookmark).await.unwrap();
+    desk.journal.append_batch(bookmark).await.unwrap();
     let desk = desk.reopen().await;
-    assert_eq!(desk.journal.warm(SOURCE).await.unwrap().checkpoint, Some(Version::new("10")));
-    assert_eq!(desk.journal.warm("pods").await.unwrap().checkpoint, Some(Version::new("15")));
+    assert_eq!(desk.journal.load_warm_start(SOURCE).await.unwrap().checkpoint, Some(Version::new("10")));
+    assert_eq!(desk.journal.load_warm_start("pods").await.unwrap().checkpoint, Some(Version::new("15")));
 }
 
 async fn a_new_epoch_starts_versions_anew_and_keeps_the_objects_until_they_are_seen() {
     let desk = TestJournal::new().await;
     let append = of(SOURCE, 0, vec![present(&job(1), 500), present(&job(2), 501)]);
-    desk.journal.append(AppendBatch { checkpoint: Some(Version::new("501")), ..append }).await.unwrap();
+    desk.journal.append_batch(AppendBatch { checkpoint: Some(Version::new("501")), ..append }).await.unwrap();
     let in_epoch = |number, change, version| in_source(SOURCE, 1, &job(number), change, version);
     let first = vec![in_epoch(1, Change::Present, "20")];
-    assert_eq!(desk.journal.append(of(SOURCE, 1, first)).await.unwrap().seqs, [Some(3)]);
+    assert_eq!(desk.journal.append_batch(of(SOURCE, 1, first)).await.unwrap().seqs, [Some(3)]);
     let desk = desk.reopen().await;
-    let warm = desk.journal.warm(SOURCE).await.unwrap();
+    let warm = desk.journal.load_warm_start(SOURCE).await.unwrap();
     assert_eq!((warm.epoch, warm.checkpoint, warm.objects.len()), (1, None, 2));
     assert!(!desk.journal.read(2, 1).await.unwrap()[0].late);
-    desk.journal.append(of(SOURCE, 1, vec![in_epoch(2, Change::Gone, "")])).await.unwrap();
-    assert_eq!(desk.journal.warm(SOURCE).await.unwrap().objects.len(), 1);
+    desk.journal.append_batch(of(SOURCE, 1, vec![in_epoch(2, Change::Gone, "")])).await.unwrap();
+    assert_eq!(desk.journal.load_warm_start(SOURCE).await.unwrap().objects.len(), 1);
     // The old epoch is over, and its history is still one story.
-    let stale = desk.journal.append(of(SOURCE, 0, vec![present(&job(1), 502)])).await;
+    let stale = desk.journal.append_batch(of(SOURCE, 0, vec![present(&job(1), 502)])).await;
     assert!(matches!(stale, Err(JournalError::Overtaken(_))), "{stale:?}");
     assert_eq!(desk.journal.document_before(3).await.unwrap().unwrap(), document(&job(1), "500"));
     let query = TimelineQuery { uid: Some(job(1).uid.clone()), ..TimelineQuery::default() };
-    assert_eq!(desk.journal.timeline(&query).await.unwrap().states.len(), 2);
+    assert_eq!(desk.journal.object_timeline(&query).await.unwrap().states.len(), 2);
     desk.assert_sound().await;
 }
 
@@ -184,12 +184,12 @@ async fn the_newest_version_within_two_is_found_in_its_own_epoch_and_source() {
     .await;
     desk.append(vec![ended, state(&job(3), Change::Left, "50"), present(&job(1), 1000)]).await;
     let in_other = in_source("urgent", 0, &job(1), Change::Present, "45");
-    desk.journal.append(of("urgent", 0, vec![in_other])).await.unwrap();
+    desk.journal.append_batch(of("urgent", 0, vec![in_other])).await.unwrap();
     let anew = in_source(SOURCE, 1, &job(1), Change::Present, "25");
-    desk.journal.append(of(SOURCE, 1, vec![anew])).await.unwrap();
+    desk.journal.append_batch(of(SOURCE, 1, vec![anew])).await.unwrap();
     let desk = desk.reopen().await;
     let found = async |epoch: u32, within: std::ops::RangeInclusive<u64>| {
-        let former = desk.journal.former(SOURCE, epoch, within).await.unwrap()?;
+        let former = desk.journal.newest_version_within(SOURCE, epoch, within).await.unwrap()?;
         assert_eq!(former.document, document(&former.object, former.version.as_str()));
         if former.version == Version::new("30") {
             assert_eq!(former.before, Some(document(&former.object, "9")));
@@ -237,10 +237,11 @@ async fn how_an_object_ended_is_known_in_its_own_epoch_and_source_whatever_came_
     ])
     .await;
     let in_other = in_source("urgent", 0, &job(4), Change::Gone, "78");
-    desk.journal.append(of("urgent", 0, vec![in_other])).await.unwrap();
+    desk.journal.append_batch(of("urgent", 0, vec![in_other])).await.unwrap();
     let desk = desk.reopen().await;
-    let fate =
-        async |number, source: &str, epoch| desk.journal.fate(source, epoch, &job(number).uid).await.unwrap();
+    let fate = async |number, source: &str, epoch| {
+        desk.journal.end_of_former(source, epoch, &job(number).uid).await.unwrap()
+    };
     assert_eq!(
         fate(1, SOURCE, 0).await,
         FormerEnd::Ended,
@@ -262,9 +263,9 @@ async fn the_same_object_in_two_sources_is_two_stories() {
     let desk = TestJournal::new().await;
     let in_other = in_source("urgent", 0, &job(1), Change::Present, "10");
     desk.append(vec![present(&job(1), 10)]).await;
-    assert_eq!(desk.journal.append(of("urgent", 0, vec![in_other])).await.unwrap().seqs, [Some(2)]);
+    assert_eq!(desk.journal.append_batch(of("urgent", 0, vec![in_other])).await.unwrap().seqs, [Some(2)]);
     assert_eq!(desk.journal.document_before(2).await.unwrap(), None);
-    assert_eq!(desk.journal.warm("urgent").await.unwrap().objects.len(), 1);
+    assert_eq!(desk.journal.load_warm_start("urgent").await.unwrap().objects.len(), 1);
     desk.assert_sound().await;
 }
 
@@ -284,11 +285,11 @@ async fn documents_are_exact_over_more_versions_than_a_chain_has_steps() {
     let desk = desk.reopen().await;
     for version in 1..=versions {
         let expected = document(&job(1), &version.to_string());
-        assert_eq!(desk.journal.document(version).await.unwrap().unwrap(), expected);
+        assert_eq!(desk.journal.document_at(version).await.unwrap().unwrap(), expected);
         let before = (version > 1).then(|| document(&job(1), &(version - 1).to_string()));
         assert_eq!(desk.journal.document_before(version).await.unwrap(), before);
     }
-    assert_eq!(desk.journal.document(versions + 1).await.unwrap(), None);
+    assert_eq!(desk.journal.document_at(versions + 1).await.unwrap(), None);
     desk.assert_sound().await;
 }
 
@@ -312,7 +313,7 @@ async fn what_texts_quote_is_kept_where_it_was_found_with_the_document_before() 
     assert_eq!(noted(&desk.journal.read(0, 10).await.unwrap()), wanted);
     assert_eq!(noted(&desk.journal.read_at(&[3, 4]).await.unwrap()), wanted[2..4]);
     for version in 1..=6 {
-        assert_eq!(desk.journal.document(version).await.unwrap(), of(&version.to_string()));
+        assert_eq!(desk.journal.document_at(version).await.unwrap(), of(&version.to_string()));
     }
 }
 
@@ -320,7 +321,7 @@ async fn the_document_before_steps_over_gaps() {
     let desk = TestJournal::new().await;
     desk.append(vec![present(&job(1), 1), gap(&job(1), "1", "5"), present(&job(1), 5)]).await;
     assert_eq!(desk.journal.document_before(3).await.unwrap().unwrap(), document(&job(1), "1"));
-    assert_eq!(desk.journal.document(2).await.unwrap().unwrap(), gap(&job(1), "1", "5").document);
+    assert_eq!(desk.journal.document_at(2).await.unwrap().unwrap(), gap(&job(1), "1", "5").document);
 }
 
 async fn gaps_and_poison_are_kept_once() {
@@ -341,12 +342,12 @@ async fn gaps_and_poison_are_kept_once() {
         poison: vec![poison],
         ..of(SOURCE, 0, vec![gap(&job(1), "1", "5")])
     };
-    desk.journal.append(append.clone()).await.unwrap();
-    desk.journal.append(append).await.unwrap();
-    let gaps = desk.journal.gaps().await.unwrap();
+    desk.journal.append_batch(append.clone()).await.unwrap();
+    desk.journal.append_batch(append).await.unwrap();
+    let gaps = desk.journal.all_gaps().await.unwrap();
     assert_eq!(gaps.len(), 2);
     assert!(gaps.contains(&hole) && gaps.iter().any(|gap| gap.object.as_ref() == Some(&*job(1))));
-    let poison = desk.journal.poison(None, 10).await.unwrap();
+    let poison = desk.journal.poison_records(None, 10).await.unwrap();
     assert_eq!(poison.len(), 1);
     assert_eq!((&*poison[0].raw, poison[0].error.as_str()), (&b"{\"cut"[..], "unexpected end"));
     let shown = desk.journal.poison_of(&PoisonQuery::default()).await.unwrap();
@@ -370,23 +371,23 @@ async fn what_audits_found_is_kept_once_and_counted_beyond_what_is_kept() {
         let view = |found_ms| DiscrepancyView { object: object.clone(), found_ms, ..Default::default() };
         AppendBatch { discrepancies: moments.map(view).collect(), ..of(SOURCE, epoch, Vec::new()) }
     };
-    assert_eq!(desk.journal.discrepancies(SOURCE).await.unwrap(), Default::default());
-    desk.journal.append(found(0..2, 0)).await.unwrap();
-    desk.journal.append(found(0..2, 0)).await.unwrap();
-    let kept = desk.journal.discrepancies(SOURCE).await.unwrap();
+    assert_eq!(desk.journal.audit_differences(SOURCE).await.unwrap(), Default::default());
+    desk.journal.append_batch(found(0..2, 0)).await.unwrap();
+    desk.journal.append_batch(found(0..2, 0)).await.unwrap();
+    let kept = desk.journal.audit_differences(SOURCE).await.unwrap();
     assert_eq!((kept.count, kept.newest[0].found_ms, kept.newest[1].found_ms), (2, 1, 0));
     assert_eq!(kept.newest[0].object, *job(1));
 
     let most = DISCREPANCIES as u64;
-    desk.journal.append(found(2..2 + 2 * most, 0)).await.unwrap();
-    desk.journal.append(found(900..903, 1)).await.unwrap();
+    desk.journal.append_batch(found(2..2 + 2 * most, 0)).await.unwrap();
+    desk.journal.append_batch(found(900..903, 1)).await.unwrap();
     let desk = desk.reopen().await;
-    desk.journal.append(found(903..904, 1)).await.unwrap();
-    let kept = desk.journal.discrepancies(SOURCE).await.unwrap();
+    desk.journal.append_batch(found(903..904, 1)).await.unwrap();
+    let kept = desk.journal.audit_differences(SOURCE).await.unwrap();
     assert_eq!((kept.count, kept.newest.len()), (2 + 2 * most + 4, DISCREPANCIES));
     let moments: Vec<_> = kept.newest.iter().take(5).map(|view| view.found_ms).collect();
     assert_eq!(moments, [903, 902, 901, 900, 1 + 2 * most], "also those of the epoch before");
-    assert_eq!(desk.journal.discrepancies("other").await.unwrap().count, 0);
+    assert_eq!(desk.journal.audit_differences("other").await.unwrap().count, 0);
     desk.assert_sound().await;
 }
 
@@ -395,7 +396,7 @@ async fn gaps_are_found_by_what_they_are_about() {
     for (index, uid) in [1, 2, 1].into_iter().enumerate() {
         let bounds = (index * 10 + 1, index * 10 + 5);
         let state = gap(&job(uid), &bounds.0.to_string(), &bounds.1.to_string());
-        desk.journal.append(of(SOURCE, 0, vec![state])).await.unwrap();
+        desk.journal.append_batch(of(SOURCE, 0, vec![state])).await.unwrap();
     }
     let whole = Gap {
         source: "other".into(),
@@ -407,7 +408,7 @@ async fn gaps_are_found_by_what_they_are_about() {
         message: String::new(),
         recorded_ms: 77,
     };
-    desk.journal.append(AppendBatch { gaps: vec![whole], ..of("other", 1, Vec::new()) }).await.unwrap();
+    desk.journal.append_batch(AppendBatch { gaps: vec![whole], ..of("other", 1, Vec::new()) }).await.unwrap();
     let found = async |query: GapQuery| {
         let gaps = desk.journal.gaps_of(&query).await.unwrap();
         gaps.into_iter().map(|(_, gap)| gap.after).collect::<Vec<_>>()
@@ -433,7 +434,7 @@ async fn gaps_are_found_by_what_they_are_about() {
     };
     assert_eq!(found(named).await, ["21"]);
     assert!(found(GapQuery { kind: Some("pods".into()), ..all }).await.is_empty());
-    let epochs = desk.journal.epochs().await.unwrap();
+    let epochs = desk.journal.source_epochs().await.unwrap();
     let told: Vec<_> =
         epochs.iter().map(|(source, view)| (source.as_str(), view.epoch, view.states)).collect();
     assert_eq!(told, [(SOURCE, 0, 3), ("other", 1, 0)]);
@@ -459,9 +460,9 @@ async fn a_history_begins_where_the_one_before_has_its_end() {
         (1, vec![hole(1, "9", "Compacted", 33), end(1, 44)]),
         (2, vec![hole(2, "9", gap_reason::REPLACED, 55)]),
     ] {
-        desk.journal.append(AppendBatch { gaps, ..of(SOURCE, epoch, Vec::new()) }).await.unwrap();
+        desk.journal.append_batch(AppendBatch { gaps, ..of(SOURCE, epoch, Vec::new()) }).await.unwrap();
     }
-    let epochs = desk.journal.epochs().await.unwrap();
+    let epochs = desk.journal.source_epochs().await.unwrap();
     let began: Vec<_> = epochs.into_iter().map(|(_, view)| view.replaced_at).collect();
     let at = |ms: u64| Some(format!("1970-01-01T00:00:00.0{ms}Z"));
     assert_eq!(began, [None, at(22), at(44)]);
@@ -475,9 +476,9 @@ async fn an_id_that_does_not_fit_its_state_is_refused_and_costs_nobody_else() {
     nameless.uid.clear();
     let nameless = present(&nameless.into(), 1);
     let (wrong, good, nameless) = tokio::join!(
-        desk.journal.append(of(SOURCE, 0, vec![wrong])),
-        desk.journal.append(of(SOURCE, 0, vec![present(&job(3), 10)])),
-        desk.journal.append(of(SOURCE, 0, vec![nameless])),
+        desk.journal.append_batch(of(SOURCE, 0, vec![wrong])),
+        desk.journal.append_batch(of(SOURCE, 0, vec![present(&job(3), 10)])),
+        desk.journal.append_batch(of(SOURCE, 0, vec![nameless])),
     );
     assert!(matches!(wrong, Err(JournalError::Invalid(_))), "{wrong:?}");
     assert!(matches!(nameless, Err(JournalError::Invalid(_))), "{nameless:?}");
@@ -501,13 +502,13 @@ async fn a_story_has_the_object_under_any_of_its_uids_and_what_it_owns() {
     desk.append(vec![present(&job(1), 1), state(&job(1), Change::Gone, "4"), present(&second.into(), 5)])
         .await;
     let pods = vec![owned(10, 2, 1), owned(12, 3, 2), owned(10, 6, 1)];
-    desk.journal.append(of("pods", 0, pods)).await.unwrap();
+    desk.journal.append_batch(of("pods", 0, pods)).await.unwrap();
     // The same kind of object lies below the pod.
     let mut deeper = in_source("pods", 0, &job(13), Change::Present, "7");
     deeper.owner = owned(10, 2, 1).object.into();
     // Of an object in another namespace, its maker only says so.
     let foreign = owned(11, 8, 1);
-    desk.journal.append(of("pods", 0, vec![deeper, foreign])).await.unwrap();
+    desk.journal.append_batch(of("pods", 0, vec![deeper, foreign])).await.unwrap();
 
     let by_name = TimelineQuery {
         kind: Some("jobs".into()),
@@ -515,16 +516,16 @@ async fn a_story_has_the_object_under_any_of_its_uids_and_what_it_owns() {
         name: Some("train-1".into()),
         ..TimelineQuery::default()
     };
-    let story = desk.journal.timeline(&by_name).await.unwrap();
+    let story = desk.journal.object_timeline(&by_name).await.unwrap();
     assert_eq!(story.states.iter().map(|state| state.seq).collect::<Vec<_>>(), [1, 2, 3]);
     assert_eq!(story.related.iter().map(|state| state.seq).collect::<Vec<_>>(), [4, 6, 7]);
     let by_uid = TimelineQuery { uid: Some(job(1).uid.clone()), limit: Some(1), ..TimelineQuery::default() };
-    let story = desk.journal.timeline(&by_uid).await.unwrap();
+    let story = desk.journal.object_timeline(&by_uid).await.unwrap();
     assert_eq!(story.states.iter().map(|state| state.seq).collect::<Vec<_>>(), [2]);
     let part = async |states, related, limit| {
         let cursor = Some(StoryCursor { states, related, ..StoryCursor::NEWEST });
         let asked = TimelineQuery { cursor, limit: Some(limit), ..by_name.clone() };
-        let story = desk.journal.timeline(&asked).await.unwrap();
+        let story = desk.journal.object_timeline(&asked).await.unwrap();
         let seqs = |states: Vec<Arc<State>>| states.iter().map(|state| state.seq).collect::<Vec<_>>();
         (seqs(story.states), seqs(story.related))
     };
@@ -533,7 +534,7 @@ async fn a_story_has_the_object_under_any_of_its_uids_and_what_it_owns() {
     assert_eq!(part(1, 5, 9).await, (vec![], vec![4]));
     assert_eq!(part(0, u64::MAX, 9).await, (vec![], vec![4, 6, 7]));
     let unknown = TimelineQuery { name: Some("nobody".into()), ..TimelineQuery::default() };
-    assert!(desk.journal.timeline(&unknown).await.unwrap().states.is_empty());
+    assert!(desk.journal.object_timeline(&unknown).await.unwrap().states.is_empty());
 }
 
 /// An answer is about 2,000 of them.
@@ -543,7 +544,7 @@ async fn an_object_that_owns_more_than_an_answer_is_about_has_the_others_in_the_
     middle.owner = Some(job(4));
     desk.append(vec![middle]).await;
     let pods = (0..2_005).map(|number| owned(10 + 3 * number, 2 + number as u64, 1)).collect();
-    desk.journal.append(of("pods", 0, pods)).await.unwrap();
+    desk.journal.append_batch(of("pods", 0, pods)).await.unwrap();
     let part = async |cursor| {
         let asked = TimelineQuery {
             uid: Some(job(1).uid.clone()),
@@ -551,7 +552,7 @@ async fn an_object_that_owns_more_than_an_answer_is_about_has_the_others_in_the_
             limit: Some(10_000),
             ..TimelineQuery::default()
         };
-        desk.journal.timeline(&asked).await.unwrap()
+        desk.journal.object_timeline(&asked).await.unwrap()
     };
     let newest = part(None).await;
     assert_eq!((newest.states.len(), newest.related.len(), newest.owns_more), (1, 2_000, true));
@@ -565,7 +566,7 @@ async fn an_object_that_owns_more_than_an_answer_is_about_has_the_others_in_the_
     desk.append(vec![present(&job(4), 4_000)]).await;
     let asked =
         TimelineQuery { uid: Some(job(4).uid.clone()), limit: Some(10_000), ..TimelineQuery::default() };
-    let story = desk.journal.timeline(&asked).await.unwrap();
+    let story = desk.journal.object_timeline(&asked).await.unwrap();
     let objects: BTreeSet<_> = story.related.iter().map(|state| state.object.uid.clone()).collect();
     assert!(objects.contains(&job(1).uid) && objects.len() == 2_000, "{}", objects.len());
     assert!(story.owns_more && story.owned_below.is_none());
@@ -578,8 +579,8 @@ async fn a_part_of_a_long_story_begins_where_the_part_before_it_ended() {
     desk.append((1..=40).map(|version| present(&job(1), version)).collect()).await;
     let busy = |version| owned(10, version, 1);
     // Positions 41, 42 and 43: two others have one state each.
-    desk.journal.append(of("pods", 0, vec![busy(1), owned(13, 2, 1), owned(16, 2, 1)])).await.unwrap();
-    desk.journal.append(of("pods", 0, (3..43).map(busy).collect())).await.unwrap();
+    desk.journal.append_batch(of("pods", 0, vec![busy(1), owned(13, 2, 1), owned(16, 2, 1)])).await.unwrap();
+    desk.journal.append_batch(of("pods", 0, (3..43).map(busy).collect())).await.unwrap();
     let part = async |states, related| {
         let cursor = Some(StoryCursor { states, related, ..StoryCursor::NEWEST });
         let asked = TimelineQuery {
@@ -589,7 +590,7 @@ async fn a_part_of_a_long_story_begins_where_the_part_before_it_ended() {
             walked: Some(20),
             ..TimelineQuery::default()
         };
-        let story = desk.journal.timeline(&asked).await;
+        let story = desk.journal.object_timeline(&asked).await;
         let seqs = |states: &[Arc<State>]| states.iter().map(|state| state.seq).collect::<Vec<_>>();
         story.map(|story| (seqs(&story.states), seqs(&story.related)))
     };
@@ -639,7 +640,7 @@ async fn a_story_in_the_middle_of_a_chain_has_what_it_owns_itself() {
 
     for (of, related) in [(&set, vec![2, 3]), (&middle, vec![3]), (&pod, vec![])] {
         let query = TimelineQuery { uid: Some(of.uid.clone()), ..TimelineQuery::default() };
-        let story = desk.journal.timeline(&query).await.unwrap();
+        let story = desk.journal.object_timeline(&query).await.unwrap();
         assert_eq!(story.related.iter().map(|state| state.seq).collect::<Vec<_>>(), related, "{}", of.name);
     }
 }
@@ -668,10 +669,10 @@ async fn events_are_found_by_the_object_that_they_are_about_and_are_none_of_its_
 
     for (of, related, events) in [(&set, vec![2], vec![4, 5]), (&pod, vec![], vec![5])] {
         let query = TimelineQuery { uid: Some(of.uid.clone()), events: true, ..TimelineQuery::default() };
-        let story = desk.journal.timeline(&query).await.unwrap();
+        let story = desk.journal.object_timeline(&query).await.unwrap();
         let seqs = |states: &[Arc<State>]| states.iter().map(|state| state.seq).collect::<Vec<_>>();
         assert_eq!((seqs(&story.related), seqs(&story.events)), (related, events), "{}", of.name);
-        let unasked = desk.journal.timeline(&TimelineQuery { events: false, ..query }).await.unwrap();
+        let unasked = desk.journal.object_timeline(&TimelineQuery { events: false, ..query }).await.unwrap();
         assert!(unasked.events.is_empty());
     }
 }
@@ -702,7 +703,7 @@ async fn what_another_namespace_says_of_an_object_changes_no_story_of_it() {
         TimelineQuery { uid: Some(set.uid.clone()), events: true, ..TimelineQuery::default() },
         TimelineQuery { name: Some(set.name.clone()), events: true, ..TimelineQuery::default() },
     ] {
-        let story = desk.journal.timeline(&query).await.unwrap();
+        let story = desk.journal.object_timeline(&query).await.unwrap();
         let seqs = |states: &[Arc<State>]| states.iter().map(|state| state.seq).collect::<Vec<_>>();
         assert_eq!(
             (seqs(&story.states), seqs(&story.related), seqs(&story.events)),
@@ -734,7 +735,7 @@ async fn a_story_by_name_is_of_the_kinds_and_namespaces_that_are_asked_for_befor
     ] {
         let name = Some(mine.name.clone());
         let asked = TimelineQuery { name, limit: Some(1), kinds: kinds.clone(), ..TimelineQuery::default() };
-        let story = desk.journal.timeline(&asked).await.unwrap();
+        let story = desk.journal.object_timeline(&asked).await.unwrap();
         assert_eq!(story.states.iter().map(|state| state.seq).collect::<Vec<_>>(), seqs, "{kinds:?}");
     }
 }
@@ -766,7 +767,7 @@ async fn events_about_an_object_of_the_whole_cluster_are_those_of_the_default_na
     ])
     .await;
     let query = TimelineQuery { uid: Some(namespace.uid.clone()), events: true, ..TimelineQuery::default() };
-    let story = desk.journal.timeline(&query).await.unwrap();
+    let story = desk.journal.object_timeline(&query).await.unwrap();
     let seqs = |states: &[Arc<State>]| states.iter().map(|state| state.seq).collect::<Vec<_>>();
     assert_eq!((seqs(&story.events), seqs(&story.related)), (vec![2], vec![4]));
 }

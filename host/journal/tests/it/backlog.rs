@@ -38,7 +38,7 @@ async fn what_is_there_of_a_source_is_read_by_parts_with_the_newest_state_of_eac
     let desk = TestJournal::new().await;
     desk.append((1..=7).map(|n| present(&job(n), n as u64)).collect()).await;
     let other = vec![in_source("pods", 0, &job(90), Change::Present, "8")];
-    desk.journal.append(of("pods", 0, other)).await.unwrap();
+    desk.journal.append_batch(of("pods", 0, other)).await.unwrap();
     let changed = desk.append((2..=4).map(|n| present(&job(n), 10 + n as u64)).collect()).await;
     desk.append(vec![in_source(SOURCE, 0, &job(6), Change::Gone, "20")]).await;
     desk.append(vec![in_source(SOURCE, 0, &job(7), Change::Left, "21")]).await;
@@ -46,7 +46,7 @@ async fn what_is_there_of_a_source_is_read_by_parts_with_the_newest_state_of_eac
     let desk = desk.reopen().await;
     let (mut seqs, mut from, mut parts) = (Vec::new(), 0, 0);
     loop {
-        let part = desk.journal.present(SOURCE, from, 2).await.unwrap();
+        let part = desk.journal.present_objects(SOURCE, from, 2).await.unwrap();
         assert!(part.states.iter().all(|state| &*state.source == SOURCE && state.change == Change::Present));
         seqs.extend(part.states.iter().map(|state| state.seq));
         parts += 1;
@@ -55,7 +55,7 @@ async fn what_is_there_of_a_source_is_read_by_parts_with_the_newest_state_of_eac
     }
     assert_eq!((seqs, parts), (vec![1, newer[0], newer[1], newer[2], 5], 3));
     assert_eq!(desk.journal.read_at(&newer).await.unwrap()[0].id.as_str().rsplit('/').next(), Some("12"));
-    assert!(desk.journal.present("nobody's", 0, 9).await.unwrap().states.is_empty());
+    assert!(desk.journal.present_objects("nobody's", 0, 9).await.unwrap().states.is_empty());
 }
 
 async fn what_a_plugin_left_is_forgotten_whole_and_that_of_others_stays() {
@@ -74,14 +74,14 @@ async fn what_a_plugin_left_is_forgotten_whole_and_that_of_others_stays() {
     desk.journal.forget_plugin("audit").await.unwrap();
     desk.journal.forget_plugin("nobody").await.unwrap();
     let desk = desk.reopen().await;
-    assert_eq!(desk.journal.progress("audit").await.unwrap(), None);
+    assert_eq!(desk.journal.plugin_progress("audit").await.unwrap(), None);
     assert!(desk.journal.dead_letters("audit").await.unwrap().is_empty());
-    assert!(desk.journal.kv("audit").await.unwrap().is_empty());
+    assert!(desk.journal.plugin_kv("audit").await.unwrap().is_empty());
     assert_eq!(desk.journal.all_progress().await.unwrap().into_keys().collect::<Vec<_>>(), ["other"]);
     assert_eq!(desk.journal.dead_letters("other").await.unwrap().len(), 2);
-    assert_eq!(desk.journal.kv("other").await.unwrap(), [("a".into(), vec![1])]);
+    assert_eq!(desk.journal.plugin_kv("other").await.unwrap(), [("a".into(), vec![1])]);
     assert_eq!(
-        desk.journal.replays(Some("audit"), u64::MAX, 100).await.unwrap().len(),
+        desk.journal.replay_records(Some("audit"), u64::MAX, 100).await.unwrap().len(),
         1,
         "who did what is a record"
     );
@@ -91,12 +91,12 @@ async fn what_a_plugin_left_is_forgotten_whole_and_that_of_others_stays() {
 async fn how_far_a_ledger_has_come_is_kept_beside_what_plugins_keep() {
     let desk = TestJournal::new().await;
     let reached = |lines| LedgerProgress { ledger: "ab".repeat(16), file: 2, lines, root: "0f".repeat(32) };
-    assert_eq!(desk.journal.reached("trail").await.unwrap(), None);
-    desk.journal.reach("trail", &reached(4)).await.unwrap();
-    desk.journal.reach("trail", &reached(9)).await.unwrap();
+    assert_eq!(desk.journal.ledger_progress("trail").await.unwrap(), None);
+    desk.journal.save_ledger_progress("trail", &reached(4)).await.unwrap();
+    desk.journal.save_ledger_progress("trail", &reached(9)).await.unwrap();
     let desk = desk.reopen().await;
-    assert_eq!(desk.journal.reached("trail").await.unwrap(), Some(reached(9)));
-    assert_eq!(desk.journal.reached("other").await.unwrap(), None);
+    assert_eq!(desk.journal.ledger_progress("trail").await.unwrap(), Some(reached(9)));
+    assert_eq!(desk.journal.ledger_progress("other").await.unwrap(), None);
     let found = account_at(&desk.place, None, "trail").await.unwrap();
     assert_eq!((found.reached, found.account), (Some(reached(9)), None));
     assert!(desk.journal.all_progress().await.unwrap().is_empty(), "it is no plugin");
@@ -106,7 +106,7 @@ async fn how_far_a_ledger_has_come_is_kept_beside_what_plugins_keep() {
 async fn progress_letters_and_keys_are_saved_together() {
     let desk = TestJournal::new().await;
     desk.append((1..=5).map(|n| present(&job(n), n as u64)).collect()).await;
-    assert_eq!(desk.journal.progress("audit").await.unwrap(), None);
+    assert_eq!(desk.journal.plugin_progress("audit").await.unwrap(), None);
     let save = ProgressSave {
         progress: progress(4, 2, 2),
         parked: vec![letter(2), letter(3)],
@@ -120,13 +120,16 @@ async fn progress_letters_and_keys_are_saved_together() {
     };
     desk.journal.save("audit", save.clone()).await.unwrap();
     let desk = desk.reopen().await;
-    assert_eq!(desk.journal.progress("audit").await.unwrap(), Some(save.progress));
+    assert_eq!(desk.journal.plugin_progress("audit").await.unwrap(), Some(save.progress));
     assert_eq!(desk.journal.dead_letters("audit").await.unwrap(), [letter(2), letter(3)]);
     let account = account_at(&desk.place, Some("audit"), "trail").await.unwrap().account.unwrap();
     assert_eq!((account.progress, account.letters), (progress(4, 2, 2), [2, 3].into()));
     assert_eq!(account_at(&desk.place, Some("other"), "trail").await.unwrap(), Default::default());
     assert!(desk.journal.dead_letters("other").await.unwrap().is_empty());
-    assert_eq!(desk.journal.kv("audit").await.unwrap(), [("a".into(), vec![3]), ("b".into(), vec![2])]);
+    assert_eq!(
+        desk.journal.plugin_kv("audit").await.unwrap(),
+        [("a".into(), vec![3]), ("b".into(), vec![2])]
+    );
     let with_states = desk.journal.letters_with_states(&LetterQuery::default()).await.unwrap();
     assert_eq!(with_states.iter().map(|(_, state)| state.seq).collect::<Vec<_>>(), [2, 3]);
     let part = async |plugin: &str, seq, limit| {
@@ -142,14 +145,14 @@ async fn progress_letters_and_keys_are_saved_together() {
     desk.journal.mark_replaying("audit", &[2], "ann", "the sink is back").await.unwrap();
     assert!(desk.journal.dead_letters("audit").await.unwrap()[0].replaying);
     desk.assert_sound().await;
-    let record = desk.journal.replays(Some("audit"), u64::MAX, 100).await.unwrap().remove(0);
+    let record = desk.journal.replay_records(Some("audit"), u64::MAX, 100).await.unwrap().remove(0);
     assert_eq!((record.who.as_str(), record.why.as_str(), record.seqs), ("ann", "the sink is back", vec![2]));
 
     let kv = vec![KvWrite { key: "a".into(), value: None }];
     let save = ProgressSave { progress: progress(4, 3, 1), revived: vec![2], kv, ..ProgressSave::default() };
     desk.journal.save("audit", save).await.unwrap();
     assert_eq!(desk.journal.dead_letters("audit").await.unwrap(), [letter(3)]);
-    assert_eq!(desk.journal.kv("audit").await.unwrap(), [("b".into(), vec![2])]);
+    assert_eq!(desk.journal.plugin_kv("audit").await.unwrap(), [("b".into(), vec![2])]);
     desk.assert_sound().await;
 }
 
@@ -163,22 +166,25 @@ async fn notes_are_kept_apart_from_a_plugins_own_keys_until_a_save_removes_them(
     let own = KvWrite { key: "request/1".into(), value: Some(b"own".to_vec()) };
     let save = ProgressSave { progress: progress(0, 0, 0), kv: vec![own], ..ProgressSave::default() };
     desk.journal.save("audit", save).await.unwrap();
-    desk.journal.note("audit", vec![note(1, Some(b"\0\n"))], NoteDurability::ProcessCrash).await.unwrap();
-    desk.journal.note("audit", vec![note(2, Some(b"two"))], NoteDurability::PowerLoss).await.unwrap();
+    desk.journal
+        .save_notes("audit", vec![note(1, Some(b"\0\n"))], NoteDurability::ProcessCrash)
+        .await
+        .unwrap();
+    desk.journal.save_notes("audit", vec![note(2, Some(b"two"))], NoteDurability::PowerLoss).await.unwrap();
     // In the order in which they were noted, by whoever commits next.
     desk.journal.note_later("audit", vec![note(2, Some(b"later")), note(3, Some(b"three"))]);
-    desk.journal.note("other", Vec::new(), NoteDurability::ProcessCrash).await.unwrap();
+    desk.journal.save_notes("other", Vec::new(), NoteDurability::ProcessCrash).await.unwrap();
     let desk = desk.reopen().await;
     let pairs = |number: u8, value: &[u8]| (format!("{NOTE}request/{number}"), value.to_vec());
     let own = ("request/1".to_owned(), b"own".to_vec());
     let all = vec![pairs(1, b"\0\n"), pairs(2, b"later"), pairs(3, b"three"), own.clone()];
-    assert_eq!(desk.journal.kv("audit").await.unwrap(), all);
-    assert_eq!(desk.journal.kv("other").await.unwrap(), []);
+    assert_eq!(desk.journal.plugin_kv("audit").await.unwrap(), all);
+    assert_eq!(desk.journal.plugin_kv("other").await.unwrap(), []);
     desk.journal.note_later("audit", vec![note(4, Some(b"four"))]);
     let kv = (1..=4).map(|number| note(number, None)).collect();
     let save = ProgressSave { progress: progress(1, 1, 0), kv, ..ProgressSave::default() };
     desk.journal.save("audit", save).await.unwrap();
-    assert_eq!(desk.journal.kv("audit").await.unwrap(), [own]);
+    assert_eq!(desk.journal.plugin_kv("audit").await.unwrap(), [own]);
     desk.assert_sound().await;
 }
 
@@ -195,7 +201,7 @@ async fn a_dropped_letter_stays_is_on_record_and_keeps_the_accounts() {
     let desk = desk.reopen().await;
     let letters = desk.journal.dead_letters("audit").await.unwrap();
     assert_eq!(letters, [letter(2), DeadLetter { dropped: true, ..letter(3) }]);
-    let record = desk.journal.replays(None, u64::MAX, 100).await.unwrap().remove(0);
+    let record = desk.journal.replay_records(None, u64::MAX, 100).await.unwrap().remove(0);
     assert_eq!((record.what.as_str(), record.who.as_str(), record.seqs), ("drop", "ann", vec![3]));
     desk.assert_sound().await;
 }
@@ -207,7 +213,7 @@ async fn what_is_owed_is_read_by_parts_and_is_no_letter_until_it_becomes_one() {
     desk.journal.save("audit", save).await.unwrap();
     let desk = desk.reopen().await;
     let owed = async |from, limit| {
-        let OwedPage { states, end } = desk.journal.owed("audit", from, limit).await.unwrap();
+        let OwedPage { states, end } = desk.journal.owed_states("audit", from, limit).await.unwrap();
         (states.iter().map(|state| state.seq).collect::<Vec<_>>(), end)
     };
     assert_eq!((owed(0, 2).await, owed(5, 2).await), ((vec![2, 4], Some(4)), (vec![5], None)));
@@ -271,21 +277,21 @@ async fn the_newest_order_says_whether_a_plugin_is_paused_and_letters_stay_as_th
     let parked =
         ProgressSave { progress: progress(3, 2, 1), parked: vec![letter(2)], ..ProgressSave::default() };
     desk.journal.save("audit", parked).await.unwrap();
-    assert_eq!(desk.journal.paused("audit").await.unwrap(), None);
+    assert_eq!(desk.journal.plugin_pause("audit").await.unwrap(), None);
     desk.journal.mark_paused("audit", true, "ann", "a move").await.unwrap();
     desk.journal.mark_paused("other", true, "bob", "a leak").await.unwrap();
     let desk = desk.reopen().await;
-    let paused = desk.journal.paused("audit").await.unwrap().unwrap();
+    let paused = desk.journal.plugin_pause("audit").await.unwrap().unwrap();
     assert_eq!((paused.who.as_str(), paused.why.as_str(), paused.at_ms > 0), ("ann", "a move", true));
-    let all = desk.journal.pauses().await.unwrap();
+    let all = desk.journal.pauses_in_force().await.unwrap();
     assert_eq!(all.keys().collect::<Vec<_>>(), ["audit", "other"]);
     assert_eq!(all["audit"], paused);
     desk.journal.mark_paused("audit", false, "eve", "moved").await.unwrap();
     // A replay in between is no order of these.
     desk.journal.mark_replaying("audit", &[2], "ann", "again").await.unwrap();
-    assert_eq!(desk.journal.paused("audit").await.unwrap(), None);
-    assert!(desk.journal.paused("other").await.unwrap().is_some());
-    let records = desk.journal.replays(Some("audit"), u64::MAX, 100).await.unwrap();
+    assert_eq!(desk.journal.plugin_pause("audit").await.unwrap(), None);
+    assert!(desk.journal.plugin_pause("other").await.unwrap().is_some());
+    let records = desk.journal.replay_records(Some("audit"), u64::MAX, 100).await.unwrap();
     let told: Vec<_> = records.iter().map(|record| (record.what.as_str(), record.who.as_str())).collect();
     assert_eq!(told, [("replay", "ann"), ("resume", "eve"), ("pause", "ann")]);
     let letters = desk.journal.dead_letters("audit").await.unwrap();
@@ -337,7 +343,7 @@ async fn counting_agrees_with_the_states_over_segments_and_sources() {
             let version = (chunk * 200 + n + 1).to_string();
             in_source(name, 0, &job(n as usize), Change::Present, &version)
         });
-        desk.journal.append(of(name, 0, states.collect())).await.unwrap();
+        desk.journal.append_batch(of(name, 0, states.collect())).await.unwrap();
         sources.extend(std::iter::repeat_n(name, 200));
     }
     let two: [Arc<str>; 2] = ["jobs".into(), "nodes".into()];
@@ -353,7 +359,7 @@ async fn counting_agrees_with_the_states_over_segments_and_sources() {
         );
     }
     assert_eq!(desk.journal.count(&[], 0, 2400).await.unwrap(), 0);
-    assert_eq!(desk.journal.stats().await.unwrap().states, 2400);
+    assert_eq!(desk.journal.journal_stats().await.unwrap().states, 2400);
     desk.assert_sound().await;
 }
 
@@ -364,7 +370,7 @@ async fn callers_at_the_same_time_are_all_answered_and_share_one_order() {
         async move {
             let source = format!("source-{n}");
             let states = (1..=5).map(|v| in_source(&source, 0, &job(n), Change::Present, &format!("{v}")));
-            let appended = journal.append(of(&source, 0, states.collect())).await.unwrap();
+            let appended = journal.append_batch(of(&source, 0, states.collect())).await.unwrap();
             journal.save(&source, ProgressSave::default()).await.unwrap();
             appended.seqs.into_iter().flatten().collect::<Vec<_>>()
         }
@@ -372,7 +378,7 @@ async fn callers_at_the_same_time_are_all_answered_and_share_one_order() {
     let mut seqs = tokio::time::timeout(PATIENCE, futures::future::join_all(appends)).await.unwrap().concat();
     seqs.sort_unstable();
     assert_eq!(seqs, (1..=200).collect::<Vec<Seq>>());
-    assert_eq!(*desk.journal.newest().borrow(), 200);
+    assert_eq!(*desk.journal.newest_position().borrow(), 200);
     desk.assert_sound().await;
 }
 
@@ -403,7 +409,7 @@ async fn a_reader_that_goes_away_leaves_no_old_view_to_others() {
     let desk = TestJournal::new().await;
     desk.append((1..=20).map(|n| present(&job(n), n as u64)).collect()).await;
     for round in 0..60u64 {
-        let abandoned = desk.journal.warm(SOURCE);
+        let abandoned = desk.journal.load_warm_start(SOURCE);
         let mut abandoned = std::pin::pin!(abandoned);
         for _ in 0..round % 15 {
             if futures::poll!(&mut abandoned).is_ready() {
@@ -423,13 +429,13 @@ impl TestJournal {
     async fn append_soon(&self, version: u64) {
         let states = vec![present(&job(1), version), present(&job(2), version + 1)];
         let journal: &Journal = &self.journal;
-        journal.append(of(SOURCE, 0, states)).await.unwrap();
+        journal.append_batch(of(SOURCE, 0, states)).await.unwrap();
     }
 }
 
 async fn newest_wakes_those_who_wait() {
     let desk = TestJournal::new().await;
-    let mut newest = desk.journal.newest();
+    let mut newest = desk.journal.newest_position();
     let waiting = async {
         newest.changed().await.unwrap();
         *newest.borrow()
@@ -449,9 +455,9 @@ async fn who_sees_less_than_was_committed_passes_over_nothing() {
         journal.read_outside(0, 20, 100, &["nobody's".into()]).await.map(drop),
         journal.read_at(&[2, 9]).await.map(drop),
         // Of one that was handed over from memory.
-        journal.document(20).await.map(drop),
+        journal.document_at(20).await.map(drop),
         journal.document_before(20).await.map(drop),
-        journal.present(SOURCE, 0, 100).await.map(drop),
+        journal.present_objects(SOURCE, 0, 100).await.map(drop),
         journal.count(&[SOURCE.into()], 0, 20).await.map(drop),
     ];
     for told in told {
@@ -460,9 +466,9 @@ async fn who_sees_less_than_was_committed_passes_over_nothing() {
     }
     assert_eq!(journal.read(0, 3).await.unwrap().len(), 3);
     // What is kept in memory needs no reader, until it is let go of.
-    journal.let_go_of_recent(19);
+    journal.drop_recent_states(19);
     assert_eq!(journal.read(12, 100).await.unwrap().len(), 8);
-    journal.let_go_of_recent(20);
+    journal.drop_recent_states(20);
     assert!(journal.read(12, 100).await.is_err());
 }
 

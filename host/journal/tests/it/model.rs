@@ -112,17 +112,17 @@ async fn run(steps: Vec<ModelStep>, shared: bool) {
                 let expected: Vec<_> =
                     states.iter().zip(&batch).map(|(one, state)| model.append(one.0, state)).collect();
                 let journal = by.checked_sub(1).and_then(|by| others.get(by)).unwrap_or(&desk.journal);
-                assert_eq!(journal.append(of(SOURCE, 0, batch)).await.unwrap().seqs, expected);
+                assert_eq!(journal.append_batch(of(SOURCE, 0, batch)).await.unwrap().seqs, expected);
             }
         }
-        let warm = desk.journal.warm(SOURCE).await.unwrap();
+        let warm = desk.journal.load_warm_start(SOURCE).await.unwrap();
         let current: BTreeMap<_, _> = warm
             .objects
             .iter()
             .map(|current| {
                 let number = (0..4).find(|n| job(*n) == current.object).unwrap();
                 assert_eq!(
-                    kubewitness_core::document::unpack(&current.packed).unwrap(),
+                    kubewitness_core::document::unpack_document(&current.packed).unwrap(),
                     crate::support::document(&current.object, current.resource_version.as_str())
                 );
                 (number, current.resource_version.clone())
@@ -135,12 +135,12 @@ async fn run(steps: Vec<ModelStep>, shared: bool) {
             .collect();
         assert_eq!(current, expected);
     }
-    desk.journal.settle().await.unwrap();
+    desk.journal.await_earlier_writes().await.unwrap();
     let states = desk.journal.read(0, 10_000).await.unwrap();
     assert_eq!(states.len(), model.states.len());
     for (index, (state, (id, late, document, _))) in states.iter().zip(&model.states).enumerate() {
         assert_eq!((state.id.as_str(), state.late, state.seq), (id.as_str(), *late, index as Seq + 1));
-        assert_eq!(&desk.journal.document(state.seq).await.unwrap().unwrap_or_default(), document);
+        assert_eq!(&desk.journal.document_at(state.seq).await.unwrap().unwrap_or_default(), document);
         assert_eq!(desk.journal.document_before(state.seq).await.unwrap(), model.document_before(index));
     }
     desk.assert_sound().await;

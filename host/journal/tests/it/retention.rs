@@ -31,13 +31,13 @@ fn hours(hours: u64) -> RetentionSpec {
 }
 
 async fn pass(desk: &TestJournal, spec: &RetentionSpec) -> RetentionReport {
-    SourceRetention::new(desk.journal.clone(), SOURCE).pass(spec).await.unwrap()
+    SourceRetention::new(desk.journal.clone(), SOURCE).run_pass(spec).await.unwrap()
 }
 
 /// Appends, and says that the watch would be resumed behind them.
 async fn settled(desk: &TestJournal, states: Vec<WitnessedState>, checkpoint: u64) {
     let checkpoint = Some(Version::new(&checkpoint.to_string()));
-    desk.journal.append(AppendBatch { checkpoint, ..of(SOURCE, 0, states) }).await.unwrap();
+    desk.journal.append_batch(AppendBatch { checkpoint, ..of(SOURCE, 0, states) }).await.unwrap();
 }
 
 /// `objects` Jobs with `versions` versions each, by turns.
@@ -76,7 +76,7 @@ async fn the_newest_stay_and_each_is_restored_byte_for_byte_also_after_a_restart
     let desk = TestJournal::new().await;
     history(&desk, 5, 40).await;
     let asked = TimelineQuery { uid: Some(job(0).uid.clone()), ..TimelineQuery::default() };
-    let before = desk.journal.timeline(&asked).await.unwrap().states;
+    let before = desk.journal.object_timeline(&asked).await.unwrap().states;
     let told = pass(&desk, &keep(22)).await;
     assert_eq!((told.states, told.untold), (178, 0));
     assert_eq!(kept(&desk).await, (179..=200).collect::<Vec<_>>());
@@ -84,10 +84,10 @@ async fn the_newest_stay_and_each_is_restored_byte_for_byte_also_after_a_restart
     let desk = desk.reopen().await;
     for seq in 179..=200 {
         let expected = crate::support::document(&job((seq as usize - 1) % 5), &seq.to_string());
-        assert_eq!(desk.journal.document(seq).await.unwrap().unwrap_or_default(), expected);
+        assert_eq!(desk.journal.document_at(seq).await.unwrap().unwrap_or_default(), expected);
     }
     assert_eq!(desk.journal.document_before(180).await.unwrap(), None);
-    let after = desk.journal.timeline(&asked).await.unwrap().states;
+    let after = desk.journal.object_timeline(&asked).await.unwrap().states;
     assert_eq!(after[..], before[before.len() - after.len()..], "the story goes on from where it is kept");
     assert_eq!(desk.journal.count(&[SOURCE.into()], 0, 200).await.unwrap(), 22);
     // And it goes on to be written.
@@ -113,7 +113,7 @@ async fn the_newest_state_of_an_object_that_is_there_never_goes_and_one_that_has
     assert_eq!(told.states, 31);
     desk.assert_sound().await;
     assert_eq!(rows_of(&desk, "objects").await, 2);
-    let warm = desk.journal.warm(SOURCE).await.unwrap();
+    let warm = desk.journal.load_warm_start(SOURCE).await.unwrap();
     assert_eq!(warm.objects.len(), 2);
     // It moves on: what was its newest may go now.
     settled(&desk, vec![present(&job(2), 102), present(&job(3), 103)], 103).await;
@@ -152,7 +152,7 @@ async fn neither_what_a_plugin_has_not_finished_goes_nor_a_dead_letter() {
     pass(&desk, &keep(1)).await;
     assert_eq!(kept(&desk).await, [97, 98, 99, 100]);
     desk.assert_sound().await;
-    assert!(desk.journal.gaps().await.unwrap().is_empty());
+    assert!(desk.journal.all_gaps().await.unwrap().is_empty());
 }
 
 fn dead(seq: Seq) -> DeadLetter {
@@ -197,7 +197,7 @@ async fn poison_and_records_of_losses_go_with_the_states_of_their_time() {
     // The states are of 1,700,000,000,000.
     for (number, observed_ms) in (1..=3).zip([1, 1_600_000_000_000, 1_800_000_000_000]) {
         let batch = of(SOURCE, 0, vec![present(&job(0), number)]);
-        desk.journal.append(AppendBatch { poison: vec![poison(observed_ms)], ..batch }).await.unwrap();
+        desk.journal.append_batch(AppendBatch { poison: vec![poison(observed_ms)], ..batch }).await.unwrap();
     }
     let save = |cursor| ProgressSave {
         progress: PluginProgress { start: cursor, ..subscribed(cursor, 0) },
@@ -221,18 +221,22 @@ async fn poison_and_records_of_losses_go_with_the_states_of_their_time() {
     let spec = RetentionSpec { past_cursors: true, ..keep(100) };
     let mut retention = SourceRetention::new(desk.journal.clone(), SOURCE).in_hand(10);
     for lost in 1..=2 {
-        let newest = *desk.journal.newest().borrow();
+        let newest = *desk.journal.newest_position().borrow();
         desk.journal.save("stuck", save(newest)).await.unwrap();
         more(4000, false).await;
-        retention.pass(&spec).await.unwrap();
-        assert_eq!(desk.journal.gaps().await.unwrap().len(), lost);
+        retention.run_pass(&spec).await.unwrap();
+        assert_eq!(desk.journal.all_gaps().await.unwrap().len(), lost);
     }
-    assert_eq!(desk.journal.poison(None, 10).await.unwrap().len(), 1, "the others are older than what went");
+    assert_eq!(
+        desk.journal.poison_records(None, 10).await.unwrap().len(),
+        1,
+        "the others are older than what went"
+    );
     more(1000, true).await;
-    let newest = *desk.journal.newest().borrow();
+    let newest = *desk.journal.newest_position().borrow();
     desk.journal.save("stuck", save(newest)).await.unwrap();
-    retention.pass(&spec).await.unwrap();
-    assert_eq!(desk.journal.gaps().await.unwrap().len(), 1, "the last number is never given again");
+    retention.run_pass(&spec).await.unwrap();
+    assert_eq!(desk.journal.all_gaps().await.unwrap().len(), 1, "the last number is never given again");
 }
 
 async fn a_plugin_that_was_taken_out_holds_what_it_has_not_finished_for_a_day() {
@@ -245,12 +249,12 @@ async fn a_plugin_that_was_taken_out_holds_what_it_has_not_finished_for_a_day() 
     let there = BTreeSet::from(["there".to_owned()]);
     desk.journal.retire_all_but(&there).await.unwrap();
     assert_eq!(pass(&desk, &keep(1)).await.states, 10);
-    let retired = async || desk.journal.progress("out").await.unwrap().unwrap().retired_ms;
+    let retired = async || desk.journal.plugin_progress("out").await.unwrap().unwrap().retired_ms;
     let since = retired().await.unwrap();
     // Its day began when it was first missed, also after a restart of the program.
     desk.journal.retire_all_but(&there).await.unwrap();
     assert_eq!(retired().await, Some(since));
-    assert_eq!(desk.journal.progress("there").await.unwrap().unwrap().retired_ms, None);
+    assert_eq!(desk.journal.plugin_progress("there").await.unwrap().unwrap().retired_ms, None);
 
     let missed = |at| PluginProgress { retired_ms: Some(at), ..subscribed(10, 10) };
     desk.journal.save("out", save(missed(since - DAY + 60_000))).await.unwrap();
@@ -261,7 +265,7 @@ async fn a_plugin_that_was_taken_out_holds_what_it_has_not_finished_for_a_day() 
     assert_eq!(kept(&desk).await, [100]);
     desk.assert_sound().await;
     // Put in again, it goes on with what is left, and what went is told as a hole.
-    let gaps = desk.journal.gaps().await.unwrap();
+    let gaps = desk.journal.all_gaps().await.unwrap();
     assert!(gaps[0].message.contains("89 states at positions 11 to 99 that out"), "{gaps:?}");
     assert_eq!(desk.journal.removed_before_delivery().await.unwrap()["out"], 89);
     assert_eq!(desk.journal.read(10, 10).await.unwrap().len(), 1);
@@ -284,9 +288,9 @@ async fn a_plugin_that_waits_for_its_first_start_holds_what_it_is_owed_within_th
     assert_eq!(pass(&desk, &keep(500)).await.states, 0);
     let spec = RetentionSpec { past_cursors: true, ..keep(500) };
     let mut retention = SourceRetention::new(desk.journal.clone(), SOURCE).in_hand(1500);
-    let told = retention.pass(&spec).await.unwrap();
+    let told = retention.run_pass(&spec).await.unwrap();
     assert!(told.states > 0 && told.states == told.untold, "{told:?}");
-    let gaps = desk.journal.gaps().await.unwrap();
+    let gaps = desk.journal.all_gaps().await.unwrap();
     assert!(gaps.len() == 1 && gaps[0].message.ends_with("that new had not been handed"), "{gaps:?}");
     assert_eq!(desk.journal.removed_before_delivery().await.unwrap()["new"], told.untold);
     desk.assert_sound().await;
@@ -309,18 +313,18 @@ async fn past_cursors_it_takes_what_no_plugin_has_read_and_records_the_gap() {
     desk.journal.save("stuck", save(100, 100)).await.unwrap();
     let spec = RetentionSpec { past_cursors: true, ..keep(500) };
     let mut retention = SourceRetention::new(desk.journal.clone(), SOURCE).in_hand(1500);
-    let told = retention.pass(&spec).await.unwrap();
+    let told = retention.run_pass(&spec).await.unwrap();
     let kept_now = kept(&desk).await;
     // In its hands: 1500 and more behind what it read, to the end of a segment.
     let held: Vec<Seq> = (101..=3071).chain(5501..=6000).collect();
     assert!(kept_now == held, "{} are kept", kept_now.len());
     for seq in [3071, 5501, 5507] {
         let expected = crate::support::document(&job(seq as usize % 7), &seq.to_string());
-        assert_eq!(desk.journal.document(seq).await.unwrap().unwrap_or_default(), expected);
+        assert_eq!(desk.journal.document_at(seq).await.unwrap().unwrap_or_default(), expected);
     }
     assert_eq!((told.states, told.untold), (100 + 5500 - 3071, 5500 - 3071));
     desk.assert_sound().await;
-    let gaps = desk.journal.gaps().await.unwrap();
+    let gaps = desk.journal.all_gaps().await.unwrap();
     assert_eq!(gaps.len(), 1);
     let bounds = (gaps[0].after.as_str(), gaps[0].before.as_str(), gaps[0].reason.as_str());
     assert_eq!(bounds, ("3071", "5501", "Retention"));
@@ -352,11 +356,11 @@ async fn the_record_of_what_was_taken_grows_as_long_as_the_plugin_stands_still()
     desk.journal.save("stuck", save(100, 100)).await.unwrap();
     let spec = RetentionSpec { past_cursors: true, ..keep(100) };
     let mut retention = SourceRetention::new(desk.journal.clone(), SOURCE).in_hand(10);
-    let first = retention.pass(&spec).await.unwrap().untold;
+    let first = retention.run_pass(&spec).await.unwrap().untold;
     more(4000).await;
     more(4500).await;
-    let second = retention.pass(&spec).await.unwrap().untold;
-    let gaps = desk.journal.gaps().await.unwrap();
+    let second = retention.run_pass(&spec).await.unwrap().untold;
+    let gaps = desk.journal.all_gaps().await.unwrap();
     assert!(first > 0 && second > 0 && gaps.len() == 1, "{first} {second} {gaps:?}");
     assert!(gaps[0].message.starts_with(&format!("retention took {} states", first + second)), "{gaps:?}");
     // It has moved on and stands still once more: that is another loss.
@@ -364,8 +368,8 @@ async fn the_record_of_what_was_taken_grows_as_long_as_the_plugin_stands_still()
     for first in (5000..9000).step_by(500) {
         more(first).await;
     }
-    assert!(retention.pass(&spec).await.unwrap().untold > 0);
-    assert_eq!(desk.journal.gaps().await.unwrap().len(), 2);
+    assert!(retention.run_pass(&spec).await.unwrap().untold > 0);
+    assert_eq!(desk.journal.all_gaps().await.unwrap().len(), 2);
     desk.assert_sound().await;
 }
 
@@ -382,7 +386,7 @@ async fn a_plugin_that_goes_back_for_an_added_source_adds_up_whatever_is_taken()
     desk.journal.save("p", ProgressSave { progress, ..ProgressSave::default() }).await.unwrap();
     desk.assert_sound().await;
     let spec = RetentionSpec { past_cursors: true, ..keep(500) };
-    let told = SourceRetention::new(desk.journal.clone(), SOURCE).in_hand(10).pass(&spec).await.unwrap();
+    let told = SourceRetention::new(desk.journal.clone(), SOURCE).in_hand(10).run_pass(&spec).await.unwrap();
     assert!(told.states > 1000, "{told:?}");
     assert!(told.untold > 0 && told.untold <= 500, "it had finished the first 3000: {told:?}");
     desk.assert_sound().await;
@@ -435,8 +439,8 @@ async fn statuses_owners_and_the_like_go_with_the_last_state_that_needed_them() 
     settled(&desk, vec![owned(5, 1020, Change::Present, 100), owned(6, 1020, Change::Present, 101)], 101)
         .await;
     let mut retention = SourceRetention::new(desk.journal.clone(), SOURCE);
-    assert_eq!(retention.pass(&hours(1)).await.unwrap().states, 60);
-    retention.sweep().await.unwrap();
+    assert_eq!(retention.run_pass(&hours(1)).await.unwrap().states, 60);
+    retention.sweep_shared_rows().await.unwrap();
     desk.assert_sound().await;
     // Two Jobs, their owner and its controller; of statuses theirs alone.
     assert_eq!(rows_of(&desk, "objects").await, 4);
@@ -450,9 +454,9 @@ async fn statuses_owners_and_the_like_go_with_the_last_state_that_needed_them() 
         assert_eq!(view.related.len(), 1);
         assert_eq!(view.related[0].status.message, "of 106");
     };
-    check(desk.journal.timeline(&asked).await.unwrap());
+    check(desk.journal.object_timeline(&asked).await.unwrap());
     let desk = desk.reopen().await;
-    check(desk.journal.timeline(&asked).await.unwrap());
+    check(desk.journal.object_timeline(&asked).await.unwrap());
 }
 
 async fn a_report_of_a_plugin_goes_with_the_last_state_of_its_object() {
@@ -465,7 +469,7 @@ async fn a_report_of_a_plugin_goes_with_the_last_state_of_its_object() {
         ProgressSave { progress: subscribed(4, 4), kv: kv.map(write).into(), ..ProgressSave::default() };
     desk.journal.save("p", save).await.unwrap();
     let told = async |desk: &TestJournal| {
-        let reports = desk.journal.reports(&HashSet::from([uid(0), uid(1)])).await.unwrap();
+        let reports = desk.journal.reports_about(&HashSet::from([uid(0), uid(1)])).await.unwrap();
         reports.into_iter().map(|report| (report.plugin, report.uid, report.to)).collect::<Vec<_>>()
     };
     let of = |n: usize| ("p".to_owned(), uid(n), "ops".to_owned());
@@ -479,7 +483,7 @@ async fn a_report_of_a_plugin_goes_with_the_last_state_of_its_object() {
     assert_eq!(told(&desk).await, [of(1)]);
     let desk = desk.reopen().await;
     assert_eq!(told(&desk).await, [of(1)]);
-    let keys: Vec<_> = desk.journal.kv("p").await.unwrap().into_iter().map(|(key, _)| key).collect();
+    let keys: Vec<_> = desk.journal.plugin_kv("p").await.unwrap().into_iter().map(|(key, _)| key).collect();
     assert_eq!(keys, ["note/1"], "what is no report stays");
     desk.assert_sound().await;
 }
@@ -495,7 +499,7 @@ async fn of_an_object_with_too_many_reports_the_oldest_go() {
         .save("p", ProgressSave { progress: subscribed(4, 4), kv, ..ProgressSave::default() })
         .await
         .unwrap();
-    let own: Vec<_> = desk.journal.kv("p").await.unwrap().into_iter().map(|(key, _)| key).collect();
+    let own: Vec<_> = desk.journal.plugin_kv("p").await.unwrap().into_iter().map(|(key, _)| key).collect();
     assert_eq!(own, ["report/daily"], "a plugin's own key may begin like a report's");
     let before = desk.journal.report_bytes("p").await.unwrap();
     settled(&desk, vec![state(&job(0), Change::Gone, "100"), present(&job(1), 101)], 101).await;
@@ -506,7 +510,7 @@ async fn of_an_object_with_too_many_reports_the_oldest_go() {
     pass(&desk, &hours(1)).await;
     let report = (key(1, 0).len() + br#"{"to": "ops"}"#.len()) as u64;
     assert_eq!(before - desk.journal.report_bytes("p").await.unwrap(), 21 * report);
-    let left = desk.journal.reports(&HashSet::from([job(1).uid.clone()])).await.unwrap();
+    let left = desk.journal.reports_about(&HashSet::from([job(1).uid.clone()])).await.unwrap();
     assert_eq!(left.len(), reports::SHOWN);
     desk.assert_sound().await;
 }
@@ -520,10 +524,10 @@ async fn what_holds_states_beyond_the_bounds_is_told_and_looked_at_again_once_it
         .unwrap();
     let mut retention = SourceRetention::new(desk.journal.clone(), SOURCE);
     assert!(retention.held_states().is_empty());
-    assert_eq!(retention.pass(&keep(10)).await.unwrap().states, 100);
+    assert_eq!(retention.run_pass(&keep(10)).await.unwrap().states, 100);
     assert_eq!(retention.held_states(), BTreeMap::from([(RetentionHolder::Plugin("p".into()), 2390)]));
     // No segment of it is read before that changes.
-    assert_eq!(retention.pass(&keep(10)).await.unwrap().states, 0);
+    assert_eq!(retention.run_pass(&keep(10)).await.unwrap().states, 0);
     assert_eq!(retention.held_states(), BTreeMap::from([(RetentionHolder::Plugin("p".into()), 2390)]));
 
     let id = |seq: usize| StateId::parse(&format!("{SOURCE}/0/batch/Job/{}/{seq}", job((seq - 1) % 5).uid));
@@ -545,11 +549,11 @@ async fn what_holds_states_beyond_the_bounds_is_told_and_looked_at_again_once_it
         .await
         .unwrap();
     // All but the letter's, what came after it of its object, and what is within the bounds.
-    assert_eq!(retention.pass(&keep(10)).await.unwrap().states, 2390 - 19);
+    assert_eq!(retention.run_pass(&keep(10)).await.unwrap().states, 2390 - 19);
     assert_eq!(retention.held_states(), BTreeMap::from([(RetentionHolder::DeadLetter, 1)]));
     desk.journal.mark_dropped("p", &[2400], "ann", "why").await.unwrap();
     let mut later = SourceRetention::new(desk.journal.clone(), SOURCE);
-    later.pass(&keep(10)).await.unwrap();
+    later.run_pass(&keep(10)).await.unwrap();
     assert_eq!(later.held_states(), BTreeMap::new(), "nobody can do anything about it");
     desk.assert_sound().await;
 }
@@ -593,7 +597,7 @@ async fn check(desk: &TestJournal, told: &JournaledState, through: Seq) {
     for (seq, (document, object)) in told {
         let is_kept = kept.contains(seq);
         assert!(is_kept || *seq <= through, "{seq} was not finished and is gone");
-        let restored = desk.journal.document(*seq).await.unwrap();
+        let restored = desk.journal.document_at(*seq).await.unwrap();
         assert_eq!(
             restored.as_ref(),
             Some(document).filter(|document| is_kept && !document.is_empty()),
@@ -605,7 +609,7 @@ async fn check(desk: &TestJournal, told: &JournaledState, through: Seq) {
         let later = told.range(seq + 1..).any(|(later, (_, other))| other == object && kept.contains(later));
         assert!(is_kept || !(before && later), "{seq} is a hole in its object's story");
     }
-    for current in desk.journal.warm(SOURCE).await.unwrap().objects {
+    for current in desk.journal.load_warm_start(SOURCE).await.unwrap().objects {
         assert!(kept.contains(&current.seq), "the newest state of what is there is gone");
     }
 }
@@ -622,7 +626,7 @@ async fn run(steps: Vec<RetentionStep>) {
         match step {
             RetentionStep::Reopen => desk = desk.reopen().await,
             RetentionStep::Save(more) => {
-                cursor = (cursor + more).min(*desk.journal.newest().borrow());
+                cursor = (cursor + more).min(*desk.journal.newest_position().borrow());
                 let progress = subscribed(cursor, cursor);
                 desk.journal.save("p", ProgressSave { progress, ..ProgressSave::default() }).await.unwrap();
             }
@@ -633,7 +637,7 @@ async fn run(steps: Vec<RetentionStep>) {
                 let documents: Vec<_> = batch.iter().map(|state| state.document.clone()).collect();
                 let checkpoint = Some(Version::new("1000"));
                 let append = AppendBatch { checkpoint, ..of(SOURCE, 0, batch) };
-                let appended = desk.journal.append(append).await.unwrap();
+                let appended = desk.journal.append_batch(append).await.unwrap();
                 for ((one, document), seq) in states.iter().zip(documents).zip(appended.seqs) {
                     bases.insert(one.0, document.clone());
                     told.extend(seq.map(|seq| (seq, (document, one.0))));

@@ -116,7 +116,7 @@ async fn a_second_process_is_told_who_writes_and_what_to_do() {
     assert!(holder.contains(&std::process::id().to_string()), "{holder}");
     assert!(text.contains("stop it") && text.contains(&how) && !text.contains("hush"), "{text}");
     // It was not disturbed.
-    first.append(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
+    first.append_batch(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
     first.close().await.unwrap();
     open_at(&beside.place()).await.close().await.unwrap();
 }
@@ -124,33 +124,33 @@ async fn a_second_process_is_told_who_writes_and_what_to_do() {
 async fn who_lost_the_journal_to_another_process_stops_writing() {
     let beside = SharedJournal::new();
     let first = open_at(&beside.place()).await;
-    first.append(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
+    first.append_batch(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
     let OpenError::Held { how, .. } = refused(&beside.place()).await else { panic!("it is not held") };
     beside.end_the_writer(&how);
     let second = open_at(&beside.place()).await;
-    second.append(of(SOURCE, 0, vec![present(&job(1), 2)])).await.unwrap();
+    second.append_batch(of(SOURCE, 0, vec![present(&job(1), 2)])).await.unwrap();
     // Its session is gone, which passes; then it finds that the journal is another's, which stays.
-    let mut error = first.append(of(SOURCE, 0, vec![present(&job(1), 3)])).await.unwrap_err();
+    let mut error = first.append_batch(of(SOURCE, 0, vec![present(&job(1), 3)])).await.unwrap_err();
     for _ in 0..10 {
         if matches!(error, JournalError::Fatal(_)) {
             break;
         }
-        error = first.append(of(SOURCE, 0, vec![present(&job(1), 3)])).await.unwrap_err();
+        error = first.append_batch(of(SOURCE, 0, vec![present(&job(1), 3)])).await.unwrap_err();
     }
     assert!(
         matches!(&error, JournalError::Fatal(text) if text.contains("writes to this journal now")),
         "{error}"
     );
-    assert_eq!(second.append(of(SOURCE, 0, vec![present(&job(1), 4)])).await.unwrap().newest, 3);
+    assert_eq!(second.append_batch(of(SOURCE, 0, vec![present(&job(1), 4)])).await.unwrap().newest, 3);
     assert!(verify_at(&beside.place()).await.unwrap().ok);
 }
 
 async fn an_epoch_that_another_process_began_is_seen_in_the_next_transaction() {
     let beside = SharedJournal::new();
     let journal = open_at(&beside.place()).await;
-    journal.append(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
+    journal.append_batch(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
     beside.run("UPDATE kw_journal SET epoch = epoch + 1");
-    let error = journal.append(of(SOURCE, 0, vec![present(&job(1), 2)])).await.unwrap_err();
+    let error = journal.append_batch(of(SOURCE, 0, vec![present(&job(1), 2)])).await.unwrap_err();
     assert!(matches!(error, JournalError::Fatal(_)), "{error}");
     assert_eq!(beside.run("SELECT count(*) FROM kw_states").trim(), "1");
 }
@@ -158,7 +158,7 @@ async fn an_epoch_that_another_process_began_is_seen_in_the_next_transaction() {
 /// Tries until it is told what is so: a session that was ended says less.
 async fn told_of_the_loss(journal: &Journal) -> String {
     for _ in 0..10 {
-        let error = journal.append(of(SOURCE, 0, vec![present(&job(1), 2)])).await.unwrap_err();
+        let error = journal.append_batch(of(SOURCE, 0, vec![present(&job(1), 2)])).await.unwrap_err();
         let text = error.to_string();
         if text.contains("copy") {
             return text;
@@ -176,7 +176,7 @@ async fn a_journal_that_is_taken_away_while_it_is_in_use_is_told_to_be_lost() {
     for way in ways {
         let beside = SharedJournal::new();
         let journal = open_at(&beside.place()).await;
-        journal.append(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
+        journal.append_batch(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
         if way == drop_database {
             beside.server.run(None, &way.replace("NAME", database(&beside.address))).unwrap();
         } else {
@@ -190,7 +190,7 @@ async fn a_journal_that_is_taken_away_while_it_is_in_use_is_told_to_be_lost() {
 async fn an_older_copy_that_is_put_in_a_journals_place_is_not_told_to_have_all() {
     let beside = SharedJournal::new();
     let journal = open_at(&beside.place()).await;
-    journal.append(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
+    journal.append_batch(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
     beside.run("UPDATE kw_journal SET epoch = epoch - 1");
     let text = told_of_the_loss(&journal).await;
     assert!(text.contains("an older copy") && !text.contains("nothing"), "{text}");
@@ -238,16 +238,18 @@ async fn a_commit_that_is_lost_is_noticed_with_the_next_write_and_by_who_looks()
         for looks in [false, true] {
             let beside = SharedJournal::new();
             let journal = open_at(&beside.place()).await;
-            journal.append(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
+            journal.append_batch(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
             let standby = StandbyCopy::copy(&beside);
             match lost {
-                "states" => drop(journal.append(of(SOURCE, 0, vec![present(&job(1), 2)])).await.unwrap()),
+                "states" => {
+                    drop(journal.append_batch(of(SOURCE, 0, vec![present(&job(1), 2)])).await.unwrap());
+                }
                 _ => journal.save("audit", ProgressSave::default()).await.unwrap(),
             }
             standby.take_over();
             let told = match looks {
-                true => journal.settle().await,
-                false => journal.append(of(SOURCE, 0, vec![present(&job(1), 9)])).await.map(drop),
+                true => journal.await_earlier_writes().await,
+                false => journal.append_batch(of(SOURCE, 0, vec![present(&job(1), 9)])).await.map(drop),
             };
             let Err(JournalError::Fatal(text)) = told else { panic!("{lost}: {told:?}") };
             assert!(
@@ -265,23 +267,23 @@ async fn a_lost_commit_is_noticed_after_another_process_has_written_more() {
     let (wire, place) = beside.behind_a_wire().await;
     let one = Journal::open_at(&place, sharing("one")).await.unwrap();
     let two = Journal::open_at(&beside.place(), sharing("two")).await.unwrap();
-    two.append(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
+    two.append_batch(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
     let standby = StandbyCopy::copy(&beside);
-    one.append(of(SOURCE, 0, vec![present(&job(1), 2)])).await.unwrap();
+    one.append_batch(of(SOURCE, 0, vec![present(&job(1), 2)])).await.unwrap();
     wire.cut();
     two.close().await.unwrap();
     standby.take_over();
     let three = Journal::open_at(&beside.place(), sharing("three")).await.unwrap();
     for version in 3..10 {
-        three.append(of(SOURCE, 0, vec![present(&job(1), version)])).await.unwrap();
+        three.append_batch(of(SOURCE, 0, vec![present(&job(1), version)])).await.unwrap();
     }
-    let mut told = one.settle().await;
+    let mut told = one.await_earlier_writes().await;
     while matches!(told, Err(JournalError::Unavailable(_))) {
-        told = one.settle().await;
+        told = one.await_earlier_writes().await;
     }
     let Err(JournalError::Fatal(text)) = told else { panic!("{told:?}") };
     assert!(text.contains("commits of the journal are gone"), "{text}");
-    three.append(of(SOURCE, 0, vec![present(&job(1), 10)])).await.unwrap();
+    three.append_batch(of(SOURCE, 0, vec![present(&job(1), 10)])).await.unwrap();
 }
 
 /// A session that reads may be led to a copy that lags: that has no part in what a plugin goes on from.
@@ -294,13 +296,13 @@ async fn what_a_plugin_left_is_read_where_it_is_written() {
     let save = ProgressSave { progress: progress.clone(), kv, ..ProgressSave::default() };
     journal.save("audit", save).await.unwrap();
     wire.shut();
-    assert!(journal.gaps().await.is_err(), "no session reads");
-    assert_eq!(journal.progress("audit").await.unwrap(), Some(progress));
-    assert_eq!(journal.kv("audit").await.unwrap(), [("k".to_owned(), b"v".to_vec())]);
+    assert!(journal.all_gaps().await.is_err(), "no session reads");
+    assert_eq!(journal.plugin_progress("audit").await.unwrap(), Some(progress));
+    assert_eq!(journal.plugin_kv("audit").await.unwrap(), [("k".to_owned(), b"v".to_vec())]);
     assert_eq!(journal.dead_letters("audit").await.unwrap(), []);
     // Whose journal is gone is told so, and not what was left of it.
     beside.run("DELETE FROM kw_journal");
-    assert!(matches!(journal.progress("audit").await, Err(JournalError::Fatal(_))));
+    assert!(matches!(journal.plugin_progress("audit").await, Err(JournalError::Fatal(_))));
 }
 
 async fn a_database_without_a_journal_is_not_verified_and_not_written_to() {
@@ -331,7 +333,7 @@ async fn a_server_that_says_nothing_any_more_is_not_waited_for_for_ever() {
     wire.deafen();
     let (opened, read, wrote) = tokio::time::timeout(2 * PATIENCE, async {
         let state = of(SOURCE, 0, vec![present(&job(1), 1)]);
-        tokio::join!(refused(&place), journal.gaps(), journal.append(state))
+        tokio::join!(refused(&place), journal.all_gaps(), journal.append_batch(state))
     })
     .await
     .unwrap();
@@ -464,7 +466,7 @@ async fn own_with(first: &str) -> Option<(DatabaseServer, JournalLocation, Journ
 async fn until_durable(journal: &Journal, version: u64) -> Seq {
     let tried = async {
         loop {
-            match journal.append(of(SOURCE, 0, vec![present(&job(1), version)])).await {
+            match journal.append_batch(of(SOURCE, 0, vec![present(&job(1), version)])).await {
                 Ok(appended) => return appended.newest,
                 Err(JournalError::Unavailable(_)) => tokio::time::sleep(Duration::from_millis(50)).await,
                 Err(error) => panic!("{error}"),
@@ -485,7 +487,8 @@ async fn a_server_that_goes_away_is_waited_for_and_nothing_is_lost_or_doubled() 
             assert_eq!(until_durable(&journal, version).await, version);
         }
         end(&mut server).unwrap();
-        let error = journal.append(of(SOURCE, 0, vec![present(&job(1), version + 1)])).await.unwrap_err();
+        let error =
+            journal.append_batch(of(SOURCE, 0, vec![present(&job(1), version + 1)])).await.unwrap_err();
         assert!(matches!(error, JournalError::Unavailable(_)), "{error}");
         let error = journal.read_at(&[1]).await.unwrap_err();
         assert!(matches!(error, JournalError::Unavailable(_)), "{error}");
@@ -512,11 +515,11 @@ async fn nothing_is_read_on_a_server_that_takes_no_writes() {
         server.stop().unwrap();
         server.start_again().unwrap();
     }
-    let told = journal.gaps().await.unwrap_err();
+    let told = journal.all_gaps().await.unwrap_err();
     assert!(matches!(&told, JournalError::Unavailable(why) if why.contains("takes no writes")), "{told}");
     server.run(None, leader).unwrap();
     until_durable(&journal, 2).await;
-    assert_eq!(journal.gaps().await.unwrap(), []);
+    assert_eq!(journal.all_gaps().await.unwrap(), []);
     journal.close().await.unwrap();
     assert!(verify_at(&place).await.unwrap().ok);
 }
@@ -604,7 +607,7 @@ async fn what_a_journal_in_mysql_takes_is_asked_for_anew_each_time() {
         const PAGES: u64 = 1000;
         let beside = SharedJournal::new();
         let journal = open_at(&beside.place()).await;
-        let bytes = async || journal.stats().await.unwrap().bytes;
+        let bytes = async || journal.journal_stats().await.unwrap().bytes;
         let before = bytes().await;
         // What its background work would do by and by.
         beside.run(&format!(

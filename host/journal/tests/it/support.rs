@@ -182,7 +182,7 @@ impl TestJournal {
     }
 
     pub async fn append(&self, states: Vec<WitnessedState>) -> AppendResult {
-        self.journal.append(of(SOURCE, 0, states)).await.unwrap()
+        self.journal.append_batch(of(SOURCE, 0, states)).await.unwrap()
     }
 }
 

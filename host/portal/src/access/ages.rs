@@ -32,7 +32,7 @@ impl NamespaceAges {
             None => None,
         };
         if found.is_none() {
-            found = search(views, &object.uid).await?;
+            found = find_created_ms(views, &object.uid).await?;
         }
         if let Some(created) = found {
             let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -45,9 +45,9 @@ impl NamespaceAges {
     }
 }
 
-async fn search(views: &dyn Views, uid: &str) -> Result<Option<u64>, ViewError> {
+async fn find_created_ms(views: &dyn Views, uid: &str) -> Result<Option<u64>, ViewError> {
     let query = TimelineQuery { uid: Some(uid.into()), limit: Some(STATES), ..TimelineQuery::default() };
-    let story = views.story(&query).await?;
+    let story = views.raw_story(&query).await?;
     let present = story.states.iter().filter(|state| state.change() == Change::Present);
     for state in present.take(DOCUMENTS) {
         if let Some(created) = views.created_ms(state.seq()).await? {

@@ -51,7 +51,7 @@ impl<K: Hash + Eq + Clone, V: Clone> AnswerCache<K, V> {
 
     /// The cached answer, if it exists and nobody is asking again.
     pub(super) fn cached_answer(&self, key: &K, is_good: impl FnOnce(&V) -> bool) -> Option<SharedAnswer<V>> {
-        let slot = self.slots().get(key)?.clone();
+        let slot = self.lock_slots().get(key)?.clone();
         let kept = slot.try_lock().ok()?;
         kept.as_ref().filter(|kept| kept.is_in_force(is_good)).map(|kept| kept.answer.clone())
     }
@@ -64,7 +64,7 @@ impl<K: Hash + Eq + Clone, V: Clone> AnswerCache<K, V> {
         keep: impl FnOnce(&V) -> Duration,
         ask: impl Future<Output = SharedAnswer<V>>,
     ) -> SharedAnswer<V> {
-        let slot = self.slot(key);
+        let slot = self.slot_of(key);
         let mut kept = slot.lock().await;
         if let Some(kept) = kept.as_ref().filter(|kept| kept.is_in_force(is_good)) {
             return kept.answer.clone();
@@ -75,8 +75,8 @@ impl<K: Hash + Eq + Clone, V: Clone> AnswerCache<K, V> {
         answer
     }
 
-    fn slot(&self, key: &K) -> AnswerSlot<V> {
-        let mut slots = self.slots();
+    fn slot_of(&self, key: &K) -> AnswerSlot<V> {
+        let mut slots = self.lock_slots();
         if let Some(slot) = slots.get(key) {
             return slot.clone();
         }
@@ -91,7 +91,7 @@ impl<K: Hash + Eq + Clone, V: Clone> AnswerCache<K, V> {
         slot
     }
 
-    fn slots(&self) -> MutexGuard<'_, HashMap<K, AnswerSlot<V>>> {
+    fn lock_slots(&self) -> MutexGuard<'_, HashMap<K, AnswerSlot<V>>> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -163,8 +163,8 @@ mod tests {
         ask(1, 10).await;
         for garbage in 2..200 {
             ask(garbage, 2).await;
-            assert!(answers.slots().len() <= 3);
+            assert!(answers.lock_slots().len() <= 3);
         }
-        assert!(answers.slots().contains_key(&1));
+        assert!(answers.lock_slots().contains_key(&1));
     }
 }

@@ -40,11 +40,11 @@ impl LoginCodes {
     }
 
     /// `None` if too many people ask at once, or the machine has no random numbers.
-    pub(crate) fn give(&self, token: &str, user: &str) -> Option<String> {
+    pub(crate) fn issue_code(&self, token: &str, user: &str) -> Option<String> {
         let mut code = [0; CODE_BYTES];
         self.random.fill(&mut code).ok()?;
         let code = URL_SAFE_NO_PAD.encode(code);
-        let mut given = self.fresh();
+        let mut given = self.lock_fresh();
         let (owner, party) = (sha256(token.as_bytes()), party_of(user));
         make_room(&mut given, &owner, party);
         if given.len() >= MOST && !given.contains_key(&owner) {
@@ -57,20 +57,20 @@ impl LoginCodes {
     }
 
     /// The token of the code, which becomes invalid.
-    pub(crate) fn redeem(&self, code: &str) -> Option<String> {
-        let mut given = self.fresh();
+    pub(crate) fn redeem_code(&self, code: &str) -> Option<String> {
+        let mut given = self.lock_fresh();
         let owner = owner_of(&given, code)?;
         given.remove(&owner).map(|known| known.token)
     }
 
     /// The token of the code, which stays valid.
     pub(crate) fn token_of(&self, code: &str) -> Option<String> {
-        let given = self.fresh();
+        let given = self.lock_fresh();
         let owner = owner_of(&given, code)?;
         given.get(&owner).map(|known| known.token.clone())
     }
 
-    fn fresh(&self) -> MutexGuard<'_, HashMap<PersonDigest, LoginCode>> {
+    fn lock_fresh(&self) -> MutexGuard<'_, HashMap<PersonDigest, LoginCode>> {
         let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         given.retain(|_, code| now < code.until);
@@ -101,28 +101,29 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_code_is_good_once_and_for_a_minute_and_the_newest_of_a_token_counts() {
         let codes = LoginCodes::new();
-        let code = codes.give("red", "red").unwrap();
+        let code = codes.issue_code("red", "red").unwrap();
         assert!(!code.contains("red") && code.len() > 40);
-        assert_eq!((codes.redeem("guess"), codes.token_of("guess")), (None, None));
+        assert_eq!((codes.redeem_code("guess"), codes.token_of("guess")), (None, None));
         assert_eq!(codes.token_of(&code).as_deref(), Some("red"), "to look does not use it");
-        assert_eq!(codes.redeem(&code).as_deref(), Some("red"));
-        assert_eq!((codes.redeem(&code), codes.token_of(&code)), (None, None));
-        let (first, second) = (codes.give("red", "red").unwrap(), codes.give("red", "red").unwrap());
-        assert_eq!(codes.redeem(&first), None);
+        assert_eq!(codes.redeem_code(&code).as_deref(), Some("red"));
+        assert_eq!((codes.redeem_code(&code), codes.token_of(&code)), (None, None));
+        let (first, second) =
+            (codes.issue_code("red", "red").unwrap(), codes.issue_code("red", "red").unwrap());
+        assert_eq!(codes.redeem_code(&first), None);
         tokio::time::advance(GOOD_FOR).await;
-        assert_eq!(codes.redeem(&second), None);
+        assert_eq!(codes.redeem_code(&second), None);
     }
 
     #[tokio::test(start_paused = true)]
     async fn no_more_codes_are_kept_than_there_is_room_for() {
         let codes = LoginCodes::new();
         for number in 0..MOST {
-            assert!(codes.give(&number.to_string(), &number.to_string()).is_some());
+            assert!(codes.issue_code(&number.to_string(), &number.to_string()).is_some());
         }
-        assert!(codes.give("one more", "eve").is_none());
-        assert!(codes.give("0", "0").is_some(), "it has a place");
+        assert!(codes.issue_code("one more", "eve").is_none());
+        assert!(codes.issue_code("0", "0").is_some(), "it has a place");
         tokio::time::advance(GOOD_FOR).await;
-        assert!(codes.give("one more", "eve").is_some());
+        assert!(codes.issue_code("one more", "eve").is_some());
     }
 
     #[tokio::test(start_paused = true)]
@@ -130,10 +131,10 @@ mod tests {
         let codes = LoginCodes::new();
         for number in 0..MOST * 2 {
             let user = format!("system:serviceaccount:team-vision:robot-{number}");
-            assert!(codes.give(&number.to_string(), &user).is_some());
+            assert!(codes.issue_code(&number.to_string(), &user).is_some());
             tokio::time::advance(Duration::from_millis(1)).await;
         }
-        assert_eq!(codes.fresh().len(), OF_ONE);
-        assert!(codes.give("one more", "system:serviceaccount:team-speech:robot").is_some());
+        assert_eq!(codes.lock_fresh().len(), OF_ONE);
+        assert!(codes.issue_code("one more", "system:serviceaccount:team-speech:robot").is_some());
     }
 }

@@ -48,7 +48,7 @@ impl PortalViewer {
         text: Option<&str>,
     ) -> Result<Option<String>, Problem> {
         let (Some(text), Self::Person(person)) = (text, self) else { return Ok(text.map(str::to_owned)) };
-        match open(&person.control.sessions, &purpose(&person.known.person.user, list), text) {
+        match open(&person.control.sessions, &cursor_purpose(&person.known.person.user, list), text) {
             Some(plain) => Ok(Some(plain)),
             None => Err(Problem::no_cursor(text)),
         }
@@ -57,8 +57,8 @@ impl PortalViewer {
     /// The page with a cursor that only this person can use, for this list alone.
     pub(crate) fn seal_cursor(&self, list: &CursorList, page: ObjectPage) -> ObjectPage {
         let (Some(plain), Self::Person(person)) = (&page.next, self) else { return page };
-        let purpose = purpose(&person.known.person.user, list);
-        let next = seal(&person.control.sessions, &purpose, &list.page, plain);
+        let purpose = cursor_purpose(&person.known.person.user, list);
+        let next = seal_cursor(&person.control.sessions, &purpose, &list.page, plain);
         if next.is_none() {
             tracing::error!("the cursor of a list can't be encrypted, so the list ends early");
         }
@@ -66,11 +66,11 @@ impl PortalViewer {
     }
 }
 
-fn purpose(user: &str, list: &CursorList) -> Vec<u8> {
+fn cursor_purpose(user: &str, list: &CursorList) -> Vec<u8> {
     format!("{PURPOSE} {user:?} {}", list.same).into_bytes()
 }
 
-fn seal(sessions: &SessionTable, purpose: &[u8], page: &str, plain: &str) -> Option<String> {
+fn seal_cursor(sessions: &SessionTable, purpose: &[u8], page: &str, plain: &str) -> Option<String> {
     let length = LENGTHS.into_iter().find(|length| plain.len() <= *length)?;
     let mut bytes = plain.as_bytes().to_vec();
     bytes.resize(length, 0);
@@ -78,7 +78,7 @@ fn seal(sessions: &SessionTable, purpose: &[u8], page: &str, plain: &str) -> Opt
 }
 
 fn open(sessions: &SessionTable, purpose: &[u8], text: &str) -> Option<String> {
-    let plain = String::from_utf8(sessions.decrypt(purpose, text)?).ok()?;
+    let plain = String::from_utf8(sessions.decrypt_text(purpose, text)?).ok()?;
     Some(plain.trim_end_matches('\0').to_owned())
 }
 
@@ -95,11 +95,11 @@ mod tests {
 
     fn sealed(user: &str, query: &ObjectQuery, plain: &str) -> String {
         let list = CursorList::of(query);
-        seal(&sessions(1), &purpose(user, &list), &list.page, plain).unwrap()
+        seal_cursor(&sessions(1), &cursor_purpose(user, &list), &list.page, plain).unwrap()
     }
 
     fn opened(key: u8, user: &str, query: &ObjectQuery, text: &str) -> Option<String> {
-        open(&sessions(key), &purpose(user, &CursorList::of(query)), text)
+        open(&sessions(key), &cursor_purpose(user, &CursorList::of(query)), text)
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! zeros for every one of that person. So no ended session is forgotten if there is no room for all of them,
 //! or if the file can't be read.
 //!
-//! Replicas [exchange](EndedSessions::exchange) the same text, so that a sign-out applies on each of them.
+//! Replicas [exchange](EndedSessions::merge_with_others) the same text, so that a sign-out applies on each of them.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -59,7 +59,7 @@ impl EndedSessions {
     /// The sessions in this file; none if the file is missing.
     pub async fn open(file: &Path) -> io::Result<Self> {
         let path = file.to_owned();
-        let read = files::within(file, files::ANSWER, move || {
+        let read = files::run_within_limit(file, files::ANSWER, move || {
             let there = files::look(&path)?.is_some();
             if there { parse(&files::text(&path, BYTES)?) } else { Ok(SessionIds::new()) }
         });
@@ -68,7 +68,7 @@ impl EndedSessions {
     }
 
     /// Used if the file can't be read: everybody has to sign in again.
-    pub async fn every(file: &Path, now_ms: u64) -> (Self, io::Result<()>) {
+    pub async fn all_ended(file: &Path, now_ms: u64) -> (Self, io::Result<()>) {
         let until_ms = now_ms.saturating_add(LIFETIME.as_millis() as u64);
         let ids = Mutex::new(SessionIds::from([(EVERY, until_ms)]));
         let every = Self(Arc::new(EndedInner { file: Some(file.to_owned()), ids, ..EndedInner::default() }));
@@ -76,8 +76,8 @@ impl EndedSessions {
         (every, written)
     }
 
-    pub(super) fn has(&self, session: &PortalSession) -> bool {
-        let ids = self.ids();
+    pub(super) fn is_ended(&self, session: &PortalSession) -> bool {
+        let ids = self.lock_ids();
         let is_among =
             |every: SessionId| ids.get(&every).is_some_and(|until_ms| session.ends_ms <= *until_ms);
         ids.contains_key(&session.id) || is_among(every_of(&session.id)) || is_among(EVERY)
@@ -90,7 +90,7 @@ impl EndedSessions {
             tokio::pin!(news);
             // Before the check, so that no end falls in between.
             news.as_mut().enable();
-            if self.has(session) {
+            if self.is_ended(session) {
                 return;
             }
             news.await;
@@ -100,7 +100,7 @@ impl EndedSessions {
     /// In force from now on, and after a restart as soon as this returns.
     pub(super) async fn add(&self, session: &PortalSession, now_ms: u64) -> io::Result<()> {
         {
-            let mut ids = self.ids();
+            let mut ids = self.lock_ids();
             ids.retain(|_, ends_ms| now_ms < *ends_ms);
             ids.insert(session.id, session.ends_ms);
             make_room(&mut ids, MOST);
@@ -111,10 +111,10 @@ impl EndedSessions {
 
     /// Merges the sessions that other replicas have ended. Returns the merged list if it has more than
     /// `theirs`.
-    pub async fn exchange(&self, theirs: &str, now_ms: u64) -> io::Result<Option<String>> {
+    pub async fn merge_with_others(&self, theirs: &str, now_ms: u64) -> io::Result<Option<String>> {
         let theirs = parse(theirs)?;
         let (is_news, more) = {
-            let (mut ids, mut is_news) = (self.ids(), false);
+            let (mut ids, mut is_news) = (self.lock_ids(), false);
             ids.retain(|_, ends_ms| now_ms < *ends_ms);
             for (id, ends_ms) in theirs.iter().filter(|(_, ends_ms)| now_ms < **ends_ms) {
                 let known = ids.entry(*id).or_default();
@@ -135,11 +135,14 @@ impl EndedSessions {
     async fn write(&self) -> io::Result<()> {
         let Some(file) = self.0.file.clone() else { return Ok(()) };
         let _turn = self.0.writing.lock().await;
-        let (path, text) = (file.clone(), text(&self.ids()));
-        files::within(&file, files::ANSWER, move || files::replace(&path, text.as_bytes(), 0o600)).await
+        let (path, text) = (file.clone(), text(&self.lock_ids()));
+        files::run_within_limit(&file, files::ANSWER, move || {
+            files::replace_file_atomically(&path, text.as_bytes(), 0o600)
+        })
+        .await
     }
 
-    fn ids(&self) -> MutexGuard<'_, SessionIds> {
+    fn lock_ids(&self) -> MutexGuard<'_, SessionIds> {
         self.0.ids.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -150,15 +153,15 @@ fn make_room(ids: &mut SessionIds, most: usize) {
         *of_each.entry(every_of(id)).or_default() += 1;
     }
     for (every, count) in of_each {
-        (OF_ONE..count).for_each(|_| fold(ids, every, |id| every_of(id) == every));
+        (OF_ONE..count).for_each(|_| fold_first_expiring(ids, every, |id| every_of(id) == every));
     }
     while ids.len() > most {
-        fold(ids, EVERY, |_| true);
+        fold_first_expiring(ids, EVERY, |_| true);
     }
 }
 
 /// Merges the session that expires first into the entry `every`.
-fn fold(ids: &mut SessionIds, every: SessionId, is_of: impl Fn(&SessionId) -> bool) {
+fn fold_first_expiring(ids: &mut SessionIds, every: SessionId, is_of: impl Fn(&SessionId) -> bool) {
     let each = ids.iter().filter(|(id, _)| **id != every && is_of(id));
     let Some((soonest, ends_ms)) = each.min_by_key(|(_, ends_ms)| **ends_ms) else { return };
     let (soonest, ends_ms) = (*soonest, *ends_ms);
@@ -206,14 +209,14 @@ mod tests {
         for number in 1..=MOST as u64 + 100 {
             ended.add(&session_of(1, number, NOW + 1_000 + number), NOW).await.unwrap();
         }
-        assert!(ended.ids().len() <= OF_ONE + 1);
-        let told = text(&ended.ids());
-        twin.exchange(&told, NOW).await.unwrap();
+        assert!(ended.lock_ids().len() <= OF_ONE + 1);
+        let told = text(&ended.lock_ids());
+        twin.merge_with_others(&told, NOW).await.unwrap();
         for ended in [&ended, &twin] {
-            assert!(!ended.has(&others), "the other goes on");
-            assert!(ended.has(&session_of(1, 1, NOW + 1_001)), "what has made room is not forgotten");
-            assert!(ended.has(&session_of(1, MOST as u64, NOW + 1_000 + MOST as u64)));
-            assert!(!ended.has(&session_of(1, u64::MAX, NOW + 1_000_000)), "a new one goes on");
+            assert!(!ended.is_ended(&others), "the other goes on");
+            assert!(ended.is_ended(&session_of(1, 1, NOW + 1_001)), "what has made room is not forgotten");
+            assert!(ended.is_ended(&session_of(1, MOST as u64, NOW + 1_000 + MOST as u64)));
+            assert!(!ended.is_ended(&session_of(1, u64::MAX, NOW + 1_000_000)), "a new one goes on");
         }
     }
 
@@ -224,12 +227,12 @@ mod tests {
         let ended = EndedSessions::open(&file).await.unwrap();
         let (one, other) = (session(1, NOW + 10), session(2, NOW + 1000));
         ended.add(&one, NOW).await.unwrap();
-        assert!(ended.has(&one) && !ended.has(&other));
+        assert!(ended.is_ended(&one) && !ended.is_ended(&other));
         let next = EndedSessions::open(&file).await.unwrap();
-        assert!(next.has(&one) && !next.has(&other));
+        assert!(next.is_ended(&one) && !next.is_ended(&other));
         next.add(&other, NOW + 10).await.unwrap();
         let last = EndedSessions::open(&file).await.unwrap();
-        assert!(!last.has(&one) && last.has(&other), "one is over by itself");
+        assert!(!last.is_ended(&one) && last.is_ended(&other), "one is over by itself");
         assert_eq!(std::fs::read_to_string(&file).unwrap().lines().count(), 1);
     }
 
@@ -243,13 +246,15 @@ mod tests {
         assert!(std::fs::metadata(&file).unwrap().len() < BYTES);
         let ended = EndedSessions::open(&file).await.unwrap();
         ended.add(&session(u64::MAX, NOW + 1_000_000), NOW).await.unwrap();
-        assert!(ended.ids().len() <= MOST);
+        assert!(ended.lock_ids().len() <= MOST);
         let read = EndedSessions::open(&file).await.unwrap();
         for ended in [&ended, &read] {
-            assert!(ended.has(&session(1, NOW + 11)), "what has made room is not forgotten");
-            assert!(ended.has(&session(u64::MAX, NOW + 1_000_000)) && ended.has(&session(9, NOW + 19)));
-            assert!(ended.has(&session(123_456, NOW + 11)), "as old as what has made room");
-            assert!(!ended.has(&session(123_456, NOW + 1_000)));
+            assert!(ended.is_ended(&session(1, NOW + 11)), "what has made room is not forgotten");
+            assert!(
+                ended.is_ended(&session(u64::MAX, NOW + 1_000_000)) && ended.is_ended(&session(9, NOW + 19))
+            );
+            assert!(ended.is_ended(&session(123_456, NOW + 11)), "as old as what has made room");
+            assert!(!ended.is_ended(&session(123_456, NOW + 1_000)));
         }
     }
 
@@ -258,23 +263,33 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("ended-sessions");
         let (one, other) = (EndedSessions::default(), EndedSessions::open(&file).await.unwrap());
-        assert_eq!(other.exchange("", NOW).await.unwrap(), None, "there is nothing to tell");
+        assert_eq!(other.merge_with_others("", NOW).await.unwrap(), None, "there is nothing to tell");
         one.add(&session(1, NOW + 10), NOW).await.unwrap();
         other.add(&session(2, NOW + 20), NOW).await.unwrap();
-        let told = one.exchange("", NOW).await.unwrap().unwrap();
-        let both = other.exchange(&told, NOW).await.unwrap().unwrap();
-        assert!(other.has(&session(1, NOW + 10)));
-        assert!(EndedSessions::open(&file).await.unwrap().has(&session(1, NOW + 10)), "also after a restart");
-        assert_eq!(one.exchange(&both, NOW).await.unwrap(), None);
-        assert!(one.has(&session(2, NOW + 20)));
-        assert_eq!(one.exchange(&both, NOW + 15).await.unwrap(), None, "what is over is not told again");
-        assert_eq!(one.ids().len(), 1);
-        assert!(one.exchange("garbage", NOW).await.is_err());
+        let told = one.merge_with_others("", NOW).await.unwrap().unwrap();
+        let both = other.merge_with_others(&told, NOW).await.unwrap().unwrap();
+        assert!(other.is_ended(&session(1, NOW + 10)));
+        assert!(
+            EndedSessions::open(&file).await.unwrap().is_ended(&session(1, NOW + 10)),
+            "also after a restart"
+        );
+        assert_eq!(one.merge_with_others(&both, NOW).await.unwrap(), None);
+        assert!(one.is_ended(&session(2, NOW + 20)));
+        assert_eq!(
+            one.merge_with_others(&both, NOW + 15).await.unwrap(),
+            None,
+            "what is over is not told again"
+        );
+        assert_eq!(one.lock_ids().len(), 1);
+        assert!(one.merge_with_others("garbage", NOW).await.is_err());
         let others = 3..MOST as u64 + 3;
         let full: SessionIds = others.map(|number| (session(number, 0).id, NOW + 1000 + number)).collect();
-        let more = one.exchange(&text(&full), NOW + 15).await.unwrap().unwrap();
-        assert!(more.lines().count() <= MOST && one.has(&session(2, NOW + 20)), "nobody's log-out is undone");
-        assert_eq!(one.exchange(&more, NOW + 15).await.unwrap(), None);
+        let more = one.merge_with_others(&text(&full), NOW + 15).await.unwrap().unwrap();
+        assert!(
+            more.lines().count() <= MOST && one.is_ended(&session(2, NOW + 20)),
+            "nobody's log-out is undone"
+        );
+        assert_eq!(one.merge_with_others(&more, NOW + 15).await.unwrap(), None);
     }
 
     #[tokio::test]
@@ -290,12 +305,12 @@ mod tests {
         std::fs::write(&file, vec![b'0'; BYTES as usize + 1]).unwrap();
         assert!(EndedSessions::open(&file).await.is_err());
         let lifetime = LIFETIME.as_millis() as u64;
-        let (every, written) = EndedSessions::every(&file, NOW).await;
+        let (every, written) = EndedSessions::all_ended(&file, NOW).await;
         assert!(written.is_ok());
         let read = EndedSessions::open(&file).await.unwrap();
         for ended in [every, read] {
-            assert!(ended.has(&session(7, NOW)) && ended.has(&session(8, NOW + lifetime)));
-            assert!(!ended.has(&session(9, NOW + lifetime + 1)), "it began later");
+            assert!(ended.is_ended(&session(7, NOW)) && ended.is_ended(&session(8, NOW + lifetime)));
+            assert!(!ended.is_ended(&session(9, NOW + lifetime + 1)), "it began later");
         }
     }
 
@@ -304,6 +319,6 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let ended = EndedSessions::open(&folder.path().join("gone").join("ended-sessions")).await.unwrap();
         let one = session(1, NOW + 10);
-        assert!(ended.add(&one, NOW).await.is_err() && ended.has(&one));
+        assert!(ended.add(&one, NOW).await.is_err() && ended.is_ended(&one));
     }
 }

@@ -34,51 +34,51 @@ pub(crate) struct RequestGate {
 
 impl RequestGate {
     /// How pages are rendered for an unknown person.
-    pub(crate) fn stranger(&self) -> FrameReader {
+    pub(crate) fn frame_for_stranger(&self) -> FrameReader {
         match self.access {
             PortalAccess::None => FrameReader::Anybody,
             PortalAccess::Kubernetes(_) => FrameReader::Nobody,
         }
     }
 
-    pub(crate) async fn admit(self, mut request: Request, next: Next) -> Response {
+    pub(crate) async fn admit_request(self, mut request: Request, next: Next) -> Response {
         let PortalAccess::Kubernetes(control) = &self.access else {
-            RequestConnection::of(&request).is_known();
+            RequestConnection::of_request(&request).is_known();
             request.extensions_mut().insert(PortalViewer::Everybody);
             return next.run(request).await;
         };
         if is_open(request.uri().path()) {
             return next.run(request).await;
         }
-        match self.recognise(control, request.headers()).await {
+        match self.identify_viewer(control, request.headers()).await {
             Ok(Some(person)) => {
                 let Some(_under_way) = control.begin_request(&person.known) else {
-                    return answer(busy(), request.uri());
+                    return answer_problem(busy_problem(), request.uri());
                 };
-                RequestConnection::of(&request).is_known();
+                RequestConnection::of_request(&request).is_known();
                 let can_leave = matches!(person.proof, IdentityProof::Session(_));
                 let reader =
                     FrameReader::Person { name: person.known.person.user.as_str().into(), can_leave };
                 let viewer = PortalViewer::Person(Arc::new(person));
                 request.extensions_mut().insert(viewer.clone());
-                let mut response = viewer.does(next.run(request)).await;
+                let mut response = viewer.run_as_party(next.run(request)).await;
                 response.extensions_mut().insert(reader);
                 response
             }
-            Ok(None) => self.refuse(&request),
-            Err(unanswered) => answer(Problem::from(unanswered), request.uri()),
+            Ok(None) => self.refuse_request(&request),
+            Err(unanswered) => answer_problem(Problem::from(unanswered), request.uri()),
         }
     }
 
     /// Identifies the person. The first proof in the request decides: if it is wrong, no other one is tried.
-    async fn recognise(
+    async fn identify_viewer(
         &self,
         control: &Arc<AccessControl>,
         headers: &HeaderMap,
     ) -> Result<Option<ViewerPerson>, ReviewUnanswered> {
         let person = |known: Arc<KnownPerson>, proof| ViewerPerson { control: control.clone(), known, proof };
         let trusted = control.options.trusted_proxy.as_ref();
-        match trusted.map_or(Ok(None), |trusted| proxy::person(trusted, headers)) {
+        match trusted.map_or(Ok(None), |trusted| proxy::person_from_proxy(trusted, headers)) {
             Ok(Some(said)) => {
                 return Ok(Some(person(Arc::new(KnownPerson::new(said)), IdentityProof::Proxy)));
             }
@@ -86,8 +86,8 @@ impl RequestGate {
             Ok(None) => {}
         }
         if headers.contains_key(header::AUTHORIZATION) {
-            let Some(token) = bearer(headers) else { return Ok(None) };
-            let known = control.person(token).await?;
+            let Some(token) = bearer_token(headers) else { return Ok(None) };
+            let known = control.person_of_token(token).await?;
             return Ok(known.map(|known| person(known, IdentityProof::Token(token.to_owned()))));
         }
         let Some(session) = session::read_each(headers, self.secure).find_map(|text| control.open(&text))
@@ -102,35 +102,35 @@ impl RequestGate {
     pub(crate) async fn is_signed_in(&self, headers: &HeaderMap) -> Result<bool, ReviewUnanswered> {
         match &self.access {
             PortalAccess::None => Ok(true),
-            PortalAccess::Kubernetes(control) => Ok(self.recognise(control, headers).await?.is_some()),
+            PortalAccess::Kubernetes(control) => Ok(self.identify_viewer(control, headers).await?.is_some()),
         }
     }
 
     /// Ends the browser's session, and returns the cookies that remove it.
-    pub(crate) async fn leave(&self, headers: &HeaderMap) -> Vec<String> {
+    pub(crate) async fn end_session(&self, headers: &HeaderMap) -> Vec<String> {
         if let PortalAccess::Kubernetes(control) = &self.access
             && let Some(session) =
                 session::read_each(headers, self.secure).find_map(|text| control.open(&text))
         {
-            control.end(&session).await;
+            control.end_session(&session).await;
         }
-        session::unset(self.secure)
+        session::unset_cookie_headers(self.secure)
     }
 
-    fn refuse(&self, request: &Request) -> Response {
+    fn refuse_request(&self, request: &Request) -> Response {
         let (headers, uri) = (request.headers(), request.uri());
         if !is_page(uri.path()) || headers.contains_key(header::AUTHORIZATION) {
             let message = match headers.contains_key(header::AUTHORIZATION) {
                 true => "The API server does not know this token, or no longer.",
                 false => "The request names no person.",
             };
-            return unauthorised(Problem::new(StatusCode::UNAUTHORIZED, message, TOKEN_FROM), uri);
+            return unauthorised_answer(Problem::new(StatusCode::UNAUTHORIZED, message, TOKEN_FROM), uri);
         }
         let reads = matches!(*request.method(), Method::GET | Method::HEAD);
         let had_session = session::read(headers, self.secure).is_some();
         let ended = if had_session { "&ended=true" } else { "" };
         let next = uri.path_and_query().map(|local| local.as_str()).filter(|_| reads).unwrap_or("/");
-        let next = utf8_percent_encode(local(next), NON_ALPHANUMERIC);
+        let next = utf8_percent_encode(local_address(next), NON_ALPHANUMERIC);
         let address = format!("{LOGIN}?next={next}{ended}");
         match reads && comes_from_elsewhere(headers) {
             true => from_here(&address),
@@ -148,20 +148,20 @@ fn is_page(path: &str) -> bool {
     !path.starts_with("/api/") && !matches!(path, "/healthz" | "/readyz" | "/metrics")
 }
 
-fn bearer(headers: &HeaderMap) -> Option<&str> {
+fn bearer_token(headers: &HeaderMap) -> Option<&str> {
     let mut all = headers.get_all(header::AUTHORIZATION).iter();
     let (scheme, token) = all.next()?.to_str().ok()?.split_once(' ')?;
     (all.next().is_none() && scheme.eq_ignore_ascii_case("bearer")).then_some(token.trim())
 }
 
-fn answer(problem: Problem, uri: &Uri) -> Response {
+fn answer_problem(problem: Problem, uri: &Uri) -> Response {
     match is_page(uri.path()) {
-        true => problem.answer(uri.path()),
+        true => problem.answer_for_path(uri.path()),
         false => problem.into_response(),
     }
 }
 
-fn busy() -> Problem {
+fn busy_problem() -> Problem {
     Problem::new(
         StatusCode::SERVICE_UNAVAILABLE,
         "You have too many requests under way.",
@@ -169,8 +169,8 @@ fn busy() -> Problem {
     )
 }
 
-fn unauthorised(problem: Problem, uri: &Uri) -> Response {
-    let mut response = answer(problem, uri);
+fn unauthorised_answer(problem: Problem, uri: &Uri) -> Response {
+    let mut response = answer_problem(problem, uri);
     let how = HeaderValue::from_static("Bearer realm=\"kubewitness\"");
     response.headers_mut().insert(header::WWW_AUTHENTICATE, how);
     response
@@ -193,7 +193,7 @@ fn from_here(address: &str) -> Response {
 }
 
 /// Returns a local address of the portal unchanged, and the first page for any other address.
-pub(crate) fn local(address: &str) -> &str {
+pub(crate) fn local_address(address: &str) -> &str {
     let is_path = address.starts_with('/') && !address.starts_with("//") && address.len() <= NEXT_BYTES;
     let is_plain = address.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\');
     let is_gate = is_open(address.split(['?', '#']).next().unwrap_or_default());
@@ -210,18 +210,18 @@ impl From<ReviewUnanswered> for Problem {
             false => "Try again in a moment; the controller's log says why the API server does not answer.",
         };
         let message = "The API server can't be asked who you are and what you may see, so nothing is shown.";
-        Self::of(codes::CANNOT_REVIEW, message, hint)
+        Self::with_code(codes::CANNOT_REVIEW, message, hint)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::local;
+    use super::local_address;
 
     #[test]
     fn only_addresses_of_the_portal_itself_are_gone_on_to() {
         for good in ["/", "/objects/uid-1", "/?kind=Job&namespace=a", "/a//b", "/gaps#poison"] {
-            assert_eq!(local(good), good);
+            assert_eq!(local_address(good), good);
         }
         let long = format!("/{}", "a".repeat(3000));
         for evil in [
@@ -240,7 +240,7 @@ mod tests {
             "/login/once?code=x",
             &long,
         ] {
-            assert_eq!(local(evil), "/", "{evil}");
+            assert_eq!(local_address(evil), "/", "{evil}");
         }
     }
 }

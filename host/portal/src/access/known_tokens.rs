@@ -18,13 +18,13 @@ const MOST: usize = 4096;
 pub(super) struct KnownTokens(Mutex<HashMap<PersonDigest, Instant>>);
 
 impl KnownTokens {
-    pub(super) fn has(&self, token: &PersonDigest) -> bool {
-        self.lock().get(token).is_some_and(|at| at.elapsed() < REMEMBERED)
+    pub(super) fn is_known(&self, token: &PersonDigest) -> bool {
+        self.lock_tokens().get(token).is_some_and(|at| at.elapsed() < REMEMBERED)
     }
 
     /// Called with each answer about the token.
-    pub(super) fn note(&self, token: PersonDigest, is_somebodys: bool) {
-        let mut known = self.lock();
+    pub(super) fn note_answer(&self, token: PersonDigest, is_somebodys: bool) {
+        let mut known = self.lock_tokens();
         if !is_somebodys {
             known.remove(&token);
             return;
@@ -36,7 +36,7 @@ impl KnownTokens {
         known.insert(token, Instant::now());
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<PersonDigest, Instant>> {
+    fn lock_tokens(&self) -> MutexGuard<'_, HashMap<PersonDigest, Instant>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -54,14 +54,14 @@ mod tests {
             digest
         };
         for number in 0..MOST + 10 {
-            known.note(token(number), true);
+            known.note_answer(token(number), true);
             tokio::time::advance(Duration::from_millis(1)).await;
         }
-        assert_eq!(known.lock().len(), MOST);
-        assert!(!known.has(&token(9)) && known.has(&token(10)) && known.has(&token(MOST + 9)));
-        known.note(token(10), false);
-        assert!(!known.has(&token(10)));
+        assert_eq!(known.lock_tokens().len(), MOST);
+        assert!(!known.is_known(&token(9)) && known.is_known(&token(10)) && known.is_known(&token(MOST + 9)));
+        known.note_answer(token(10), false);
+        assert!(!known.is_known(&token(10)));
         tokio::time::advance(REMEMBERED).await;
-        assert!(!known.has(&token(MOST + 9)));
+        assert!(!known.is_known(&token(MOST + 9)));
     }
 }

@@ -26,7 +26,7 @@ pub use ended_sessions::EndedSessions;
 pub use reviews::{AccessControl, AnswerTimes};
 pub(crate) use reviews::{KnownPerson, ReviewUnanswered};
 pub(crate) use session::PortalTransport;
-pub use viewer::asking;
+pub use viewer::current_party;
 pub(crate) use viewer::{GuardedAct, PortalViewer};
 
 /// The log target for records of people's actions.

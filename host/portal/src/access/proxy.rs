@@ -23,15 +23,18 @@ const RESERVED: &str = "system:";
 pub(super) struct UnclearProxy;
 
 /// The person whom the proxy names. `None` if no proxy is involved, or it names nobody.
-pub(super) fn person(proxy: &TrustedProxy, headers: &HeaderMap) -> Result<Option<Person>, UnclearProxy> {
+pub(super) fn person_from_proxy(
+    proxy: &TrustedProxy,
+    headers: &HeaderMap,
+) -> Result<Option<Person>, UnclearProxy> {
     let speaks = headers.get(SECRET).is_some_and(|given| is_proof(&proxy.secret, given.as_bytes()));
     match speaks && headers.contains_key(USER) {
-        true => named(proxy, headers).map(Some).ok_or(UnclearProxy),
+        true => named_person(proxy, headers).map(Some).ok_or(UnclearProxy),
         false => Ok(None),
     }
 }
 
-fn named(proxy: &TrustedProxy, headers: &HeaderMap) -> Option<Person> {
+fn named_person(proxy: &TrustedProxy, headers: &HeaderMap) -> Option<Person> {
     let mut users = headers.get_all(USER).iter();
     let user = text_of(users.next()?)?;
     let groups = headers.get_all(GROUP).iter().filter(|_| proxy.names_groups);
@@ -81,7 +84,7 @@ mod tests {
         for (name, value) in pairs {
             headers.append(*name, HeaderValue::from_bytes(value.as_bytes()).unwrap());
         }
-        person(&TrustedProxy { secret: ProxySecret::new(GOOD).unwrap(), names_groups }, &headers)
+        person_from_proxy(&TrustedProxy { secret: ProxySecret::new(GOOD).unwrap(), names_groups }, &headers)
     }
 
     #[test]
@@ -108,7 +111,7 @@ mod tests {
         headers.append(SECRET, GOOD.parse().unwrap());
         headers.append(USER, HeaderValue::from_bytes(b"zo\xeb").unwrap());
         let proxy = TrustedProxy { secret: ProxySecret::new(GOOD).unwrap(), names_groups: true };
-        assert_eq!(super::person(&proxy, &headers), Err(UnclearProxy), "another encoding");
+        assert_eq!(super::person_from_proxy(&proxy, &headers), Err(UnclearProxy), "another encoding");
     }
 
     #[test]

@@ -176,8 +176,11 @@ impl AccessControl {
     }
 
     /// The person of a token; `None` if it can't be valid.
-    pub(crate) async fn person(&self, token: &str) -> Result<Option<Arc<KnownPerson>>, ReviewUnanswered> {
-        self.reviewed_token(token, self.known_tokens.has(&sha256(token.as_bytes()))).await
+    pub(crate) async fn person_of_token(
+        &self,
+        token: &str,
+    ) -> Result<Option<Arc<KnownPerson>>, ReviewUnanswered> {
+        self.reviewed_token(token, self.known_tokens.is_known(&sha256(token.as_bytes()))).await
     }
 
     /// The person of a session. Its token was valid when it began.
@@ -205,7 +208,7 @@ impl AccessControl {
             if waits.is_err() && !was_known {
                 return Err(ReviewUnanswered::new(false, "too many unknown tokens are asked about"));
             }
-            let person = self.reviewed(places, self.reviewer.authenticate(token)).await?;
+            let person = self.run_review(places, self.reviewer.authenticate_token(token)).await?;
             // An empty name is an error of the server that answered, and everybody would share it.
             Ok(person
                 .filter(|person| !person.user.is_empty())
@@ -213,19 +216,19 @@ impl AccessControl {
         };
         let digest = sha256(token.as_bytes());
         let answer = self.tokens.get(&digest, keep, ask).await?;
-        self.known_tokens.note(digest, answer.is_some());
+        self.known_tokens.note_answer(digest, answer.is_some());
         Ok(answer)
     }
 
-    pub(crate) async fn allows(
+    pub(crate) async fn allows_attempt(
         &self,
         known: &KnownPerson,
         attempt: &AccessAttempt,
     ) -> Result<bool, ReviewUnanswered> {
-        Ok(self.right(known, attempt).await?.answer)
+        Ok(self.review_right(known, attempt).await?.answer)
     }
 
-    async fn right(
+    async fn review_right(
         &self,
         known: &KnownPerson,
         attempt: &AccessAttempt,
@@ -236,9 +239,9 @@ impl AccessControl {
         if let Some(kept) = self.rights.cached_answer(&key, |_| true) {
             return kept;
         }
-        let _share = self.share(known).await?;
+        let _share = self.take_share(known).await?;
         let ask = AskedReview::now(
-            self.reviewed(&self.right_reviews, self.reviewer.allows(&known.person, attempt)),
+            self.run_review(&self.right_reviews, self.reviewer.allows_attempt(&known.person, attempt)),
         );
         self.rights.get(&key, keep, ask).await
     }
@@ -252,11 +255,11 @@ impl AccessControl {
         known: &KnownPerson,
         attempt: &AccessAttempt,
     ) -> Result<Option<LiveNamespace>, ReviewUnanswered> {
-        let right = self.right(known, attempt).await?;
+        let right = self.review_right(known, attempt).await?;
         if !right.answer {
             return Ok(None);
         }
-        self.namespace(known, &attempt.namespace, |kept| kept.at >= right.at).await
+        self.review_namespace(known, &attempt.namespace, |kept| kept.at >= right.at).await
     }
 
     /// The namespace that has this name now, whatever the person may do there.
@@ -265,10 +268,10 @@ impl AccessControl {
         known: &KnownPerson,
         name: &String,
     ) -> Result<Option<LiveNamespace>, ReviewUnanswered> {
-        self.namespace(known, name, |_| true).await
+        self.review_namespace(known, name, |_| true).await
     }
 
-    async fn namespace(
+    async fn review_namespace(
         &self,
         known: &KnownPerson,
         name: &String,
@@ -277,14 +280,14 @@ impl AccessControl {
         if let Some(kept) = self.namespaces.cached_answer(name, &is_good) {
             return Ok(kept?.answer);
         }
-        let _share = self.share(known).await?;
-        let ask = AskedReview::now(self.reviewed(&self.right_reviews, self.reviewer.namespace(name)));
+        let _share = self.take_share(known).await?;
+        let ask = AskedReview::now(self.run_review(&self.right_reviews, self.reviewer.find_namespace(name)));
         Ok(self.namespaces.get_where(name, is_good, |_| self.options.times.namespace, ask).await?.answer)
     }
 
     /// A place among the reviews of their party. It is taken before the cache slot, so that others with the
     /// same question wait for the API server, and not for this person's turn.
-    async fn share(&self, known: &KnownPerson) -> Result<OwnedSemaphorePermit, ReviewUnanswered> {
+    async fn take_share(&self, known: &KnownPerson) -> Result<OwnedSemaphorePermit, ReviewUnanswered> {
         in_time(async { Ok(self.right_shares.take(&known.party).await?) }).await
     }
 
@@ -293,7 +296,7 @@ impl AccessControl {
         self.request_shares.take_at_once(&known.party)
     }
 
-    async fn reviewed<T>(
+    async fn run_review<T>(
         &self,
         places: &Semaphore,
         review: impl Future<Output = Result<T, ReviewError>>,
@@ -304,12 +307,12 @@ impl AccessControl {
         });
         let answer = answer.await;
         if let Err(unanswered) = &answer {
-            self.tell(unanswered);
+            self.log_unanswered(unanswered);
         }
         answer
     }
 
-    fn tell(&self, ReviewUnanswered { why, .. }: &ReviewUnanswered) {
+    fn log_unanswered(&self, ReviewUnanswered { why, .. }: &ReviewUnanswered) {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         if told.is_none_or(|told| told.elapsed() >= LOG_EVERY) {
             *told = Some(Instant::now());
@@ -324,30 +327,30 @@ impl AccessControl {
     }
 
     /// The cookies of a new session with this token.
-    pub(crate) fn begin(
+    pub(crate) fn begin_session(
         &self,
         token: &str,
         known: &KnownPerson,
         transport: PortalTransport,
     ) -> Option<Vec<String>> {
-        let text = self.sessions.seal(token, &known.person.user, self.clock.now_ms()).ok()?;
-        Some(session::set(&text, transport))
+        let text = self.sessions.seal_session(token, &known.person.user, self.clock.now_ms()).ok()?;
+        Some(session::set_cookie_headers(&text, transport))
     }
 
     pub(super) fn open(&self, text: &str) -> Option<PortalSession> {
         self.sessions.open(text, self.clock.now_ms())
     }
 
-    pub(super) fn goes_on(&self, session: &PortalSession) -> bool {
-        self.sessions.goes_on(session, self.clock.now_ms())
+    pub(super) fn is_session_valid(&self, session: &PortalSession) -> bool {
+        self.sessions.is_session_valid(session, self.clock.now_ms())
     }
 
     /// Returns once somebody has ended the session early.
-    pub(super) async fn ended(&self, session: &PortalSession) {
+    pub(super) async fn await_end(&self, session: &PortalSession) {
         self.sessions.ended.until_it_has(session).await;
     }
 
-    pub(super) async fn end(&self, session: &PortalSession) {
+    pub(super) async fn end_session(&self, session: &PortalSession) {
         if let Err(error) = self.sessions.ended.add(session, self.clock.now_ms()).await {
             warn!(
                 "a log-out is lost at the next start, since it can't be written to the data folder: {error}"
@@ -377,15 +380,15 @@ mod tests {
 
     #[async_trait]
     impl AccessReviewer for RemadeNamespace {
-        async fn authenticate(&self, token: &str) -> Result<Option<Person>, ReviewError> {
+        async fn authenticate_token(&self, token: &str) -> Result<Option<Person>, ReviewError> {
             Ok(Some(Person { user: token.into(), ..Person::default() }))
         }
 
-        async fn allows(&self, person: &Person, _: &AccessAttempt) -> Result<bool, ReviewError> {
+        async fn allows_attempt(&self, person: &Person, _: &AccessAttempt) -> Result<bool, ReviewError> {
             Ok(person.user != "nobody")
         }
 
-        async fn namespace(&self, _: &str) -> Result<Option<LiveNamespace>, ReviewError> {
+        async fn find_namespace(&self, _: &str) -> Result<Option<LiveNamespace>, ReviewError> {
             let created_ms = self.0.load(Ordering::SeqCst);
             Ok(Some(LiveNamespace { uid: "u".into(), created_ms }))
         }
@@ -405,11 +408,11 @@ mod tests {
     #[tokio::test]
     async fn an_answer_that_two_parties_want_waits_for_the_share_of_neither() {
         let control = control(Arc::default());
-        let known = async |name: &str| control.person(name).await.unwrap().unwrap();
+        let known = async |name: &str| control.person_of_token(name).await.unwrap().unwrap();
         let (ann, bob, name) = (known("ann").await, known("bob").await, "ml".to_owned());
         let mut busy = Vec::new();
         for _ in 0..RIGHT_REVIEWS_OF_ONE {
-            busy.push(control.share(&ann).await.unwrap());
+            busy.push(control.take_share(&ann).await.unwrap());
         }
         let mut hers = Box::pin(control.live_namespace(&ann, &name));
         assert!(futures::poll!(hers.as_mut()).is_pending(), "she waits for herself");
@@ -430,7 +433,7 @@ mod tests {
             name: String::new(),
         };
         let since = async |name: &str| {
-            let known = control.person(name).await.unwrap().unwrap();
+            let known = control.person_of_token(name).await.unwrap().unwrap();
             control.namespace_of(&known, &attempt).await.unwrap().map(|namespace| namespace.created_ms)
         };
         assert_eq!((since("ann").await, since("nobody").await), (Some(0), None));

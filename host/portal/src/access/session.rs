@@ -9,7 +9,7 @@
 //! Every process with the key can open them, so they survive a restart and work on other replicas. The token
 //! is reviewed with each request: a session ends with its token, and after [`LIFETIME`]. A session that its
 //! person ended is remembered in the data folder until it would expire. Replicas
-//! [exchange](EndedSessions::exchange) these.
+//! [exchange](EndedSessions::merge_with_others) these.
 
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ impl SessionTable {
     }
 
     /// The text of a new session.
-    pub(super) fn seal(&self, token: &str, user: &str, now_ms: u64) -> Result<String, Unspecified> {
+    pub(super) fn seal_session(&self, token: &str, user: &str, now_ms: u64) -> Result<String, Unspecified> {
         let mut id = SessionId::default();
         self.random.fill(&mut id)?;
         let person = sha256(&[&self.key[..], party_of(user).as_bytes()].concat());
@@ -68,7 +68,7 @@ impl SessionTable {
         let ends_ms = now_ms.saturating_add(LIFETIME.as_millis() as u64);
         let mut nonce = [0; NONCE_LEN];
         self.random.fill(&mut nonce)?;
-        self.encrypt(AAD, nonce, [&id[..], &ends_ms.to_be_bytes(), token.as_bytes()].concat())
+        self.encrypt_text(AAD, nonce, [&id[..], &ends_ms.to_be_bytes(), token.as_bytes()].concat())
     }
 
     /// Gives the same text for the same bytes, purpose and page, so that a page with this text stays the
@@ -82,11 +82,11 @@ impl SessionTable {
         let mut nonce = [0; NONCE_LEN];
         let about = [&self.key[..], &sha256(purpose), &sha256(page.as_bytes()), &bytes].concat();
         nonce.copy_from_slice(&sha256(&about)[..NONCE_LEN]);
-        self.encrypt(purpose, nonce, bytes)
+        self.encrypt_text(purpose, nonce, bytes)
     }
 
     /// Encrypts and authenticates a text. It can be decrypted for the same purpose only.
-    fn encrypt(
+    fn encrypt_text(
         &self,
         purpose: &[u8],
         nonce: [u8; NONCE_LEN],
@@ -97,7 +97,7 @@ impl SessionTable {
         Ok(URL_SAFE_NO_PAD.encode([&nonce[..], &bytes].concat()))
     }
 
-    pub(super) fn decrypt(&self, purpose: &[u8], text: &str) -> Option<Vec<u8>> {
+    pub(super) fn decrypt_text(&self, purpose: &[u8], text: &str) -> Option<Vec<u8>> {
         let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
         let (nonce, sealed) = bytes.split_first_chunk::<NONCE_LEN>()?;
         let (mut sealed, nonce) = (sealed.to_vec(), Nonce::assume_unique_for_key(*nonce));
@@ -107,16 +107,16 @@ impl SessionTable {
 
     /// The session, if the text is one of ours and has not expired.
     pub(super) fn open(&self, text: &str, now_ms: u64) -> Option<PortalSession> {
-        let plain = self.decrypt(AAD, text)?;
+        let plain = self.decrypt_text(AAD, text)?;
         let (id, rest) = plain.split_first_chunk::<16>()?;
         let (ends_ms, token) = rest.split_first_chunk::<8>()?;
         let token = String::from_utf8(token.to_vec()).ok()?;
         let session = PortalSession { id: *id, ends_ms: u64::from_be_bytes(*ends_ms), token };
-        self.goes_on(&session, now_ms).then_some(session)
+        self.is_session_valid(&session, now_ms).then_some(session)
     }
 
-    pub(super) fn goes_on(&self, session: &PortalSession, now_ms: u64) -> bool {
-        now_ms < session.ends_ms && !self.ended.has(session)
+    pub(super) fn is_session_valid(&self, session: &PortalSession, now_ms: u64) -> bool {
+        now_ms < session.ends_ms && !self.ended.is_ended(session)
     }
 }
 
@@ -149,30 +149,30 @@ impl PortalTransport {
 }
 
 /// The headers that set the cookie. The first piece begins with the number of pieces.
-pub(super) fn set(text: &str, transport: PortalTransport) -> Vec<String> {
+pub(super) fn set_cookie_headers(text: &str, transport: PortalTransport) -> Vec<String> {
     let pieces: Vec<&str> =
         (0..text.len()).step_by(PIECE).map(|at| &text[at..(at + PIECE).min(text.len())]).collect();
     let count = pieces.len();
     let age = LIFETIME.as_secs();
     let piece = |(index, piece)| match index {
-        0 => cookie(0, &format!("{count}.{piece}"), age, transport),
-        index => cookie(index, piece, age, transport),
+        0 => cookie_header(0, &format!("{count}.{piece}"), age, transport),
+        index => cookie_header(index, piece, age, transport),
     };
     pieces.into_iter().enumerate().map(piece).collect()
 }
 
 /// The headers that remove the cookie.
-pub(super) fn unset(has_tls: bool) -> Vec<String> {
-    let piece = |transport| (0..PIECES).map(move |index| cookie(index, "", 0, transport));
-    transports(has_tls).iter().copied().flat_map(piece).collect()
+pub(super) fn unset_cookie_headers(has_tls: bool) -> Vec<String> {
+    let piece = |transport| (0..PIECES).map(move |index| cookie_header(index, "", 0, transport));
+    possible_transports(has_tls).iter().copied().flat_map(piece).collect()
 }
 
 /// The possible transports of a browser's cookie, the most certain first.
-fn transports(has_tls: bool) -> &'static [PortalTransport] {
+fn possible_transports(has_tls: bool) -> &'static [PortalTransport] {
     if has_tls { &[PortalTransport::Tls] } else { &[PortalTransport::TlsAtProxy, PortalTransport::Plain] }
 }
 
-fn cookie(index: usize, value: &str, age: u64, transport: PortalTransport) -> String {
+fn cookie_header(index: usize, value: &str, age: u64, transport: PortalTransport) -> String {
     let name = piece_name(index, transport);
     let secure = if transport == PortalTransport::Plain { "" } else { "; Secure" };
     format!("{name}={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={age}{secure}")
@@ -192,7 +192,7 @@ pub(super) fn read(headers: &HeaderMap, has_tls: bool) -> Option<String> {
 /// the prefix.
 pub(super) fn read_each(headers: &HeaderMap, has_tls: bool) -> impl Iterator<Item = String> {
     let places = |transport: &'static PortalTransport| (0..COOKIES).map(move |place| (*transport, place));
-    transports(has_tls).iter().flat_map(places).filter_map(move |(transport, place)| {
+    possible_transports(has_tls).iter().flat_map(places).filter_map(move |(transport, place)| {
         let (count, first) = find(headers, &piece_name(0, transport), place)?.split_once('.')?;
         let count: usize = count.parse().ok().filter(|count| (1..=PIECES).contains(count))?;
         let mut text = first.to_owned();
@@ -231,20 +231,20 @@ mod tests {
 
     #[test]
     fn a_session_is_opened_by_whoever_has_the_key_until_its_end() {
-        let text = sessions().seal("a-token", "ann", NOW).unwrap();
+        let text = sessions().seal_session("a-token", "ann", NOW).unwrap();
         assert_eq!(sessions().open(&text, NOW).unwrap().token, "a-token");
         let end = NOW + LIFETIME.as_millis() as u64;
         assert!(sessions().open(&text, end - 1).is_some() && sessions().open(&text, end).is_none());
         assert!(
             SessionTable::new(&[8; SESSION_KEY_BYTES], EndedSessions::default()).open(&text, NOW).is_none()
         );
-        assert_ne!(text, sessions().seal("a-token", "ann", NOW).unwrap());
+        assert_ne!(text, sessions().seal_session("a-token", "ann", NOW).unwrap());
         assert!(!text.contains("a-token"));
     }
 
     #[test]
     fn what_was_altered_is_no_session() {
-        let text = sessions().seal("a-token", "ann", NOW).unwrap();
+        let text = sessions().seal_session("a-token", "ann", NOW).unwrap();
         for at in 0..text.len() {
             let other = if text.as_bytes()[at] == b'A' { "B" } else { "A" };
             let altered = format!("{}{other}{}", &text[..at], &text[at + 1..]);
@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn a_foreign_cookie_of_the_same_name_hides_no_session() {
-        let text = sessions().seal("a-token", "ann", NOW).unwrap();
+        let text = sessions().seal_session("a-token", "ann", NOW).unwrap();
         let opened = |foreign: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(header::COOKIE, format!("{foreign}kubewitness=1.{text}").parse().unwrap());
@@ -273,15 +273,15 @@ mod tests {
 
     #[test]
     fn over_https_no_other_host_sets_the_cookie_also_where_a_proxy_has_the_certificate() {
-        let text = sessions().seal("a-token", "ann", NOW).unwrap();
+        let text = sessions().seal_session("a-token", "ann", NOW).unwrap();
         for transport in [PortalTransport::Tls, PortalTransport::TlsAtProxy] {
-            let set = set(&text, transport);
+            let set = set_cookie_headers(&text, transport);
             assert!(set[0].starts_with("__Host-kubewitness=1.") && set[0].ends_with("; Secure"), "{set:?}");
             let mut headers = browser(&set);
             headers.append(header::COOKIE, "kubewitness=1.of-another-host".parse().unwrap());
             assert_eq!(read(&headers, transport == PortalTransport::Tls).as_ref(), Some(&text));
         }
-        let plain = browser(&set(&text, PortalTransport::Plain));
+        let plain = browser(&set_cookie_headers(&text, PortalTransport::Plain));
         assert_eq!((read(&plain, true), read(&plain, false).as_ref()), (None, Some(&text)));
     }
 
@@ -289,7 +289,10 @@ mod tests {
     async fn an_ended_session_stays_ended_and_others_go_on() {
         let sessions = sessions();
         let open = |text: &str| sessions.open(text, NOW);
-        let (one, other) = (sessions.seal("t", "ann", NOW).unwrap(), sessions.seal("t", "ann", NOW).unwrap());
+        let (one, other) = (
+            sessions.seal_session("t", "ann", NOW).unwrap(),
+            sessions.seal_session("t", "ann", NOW).unwrap(),
+        );
         sessions.ended.add(&open(&one).unwrap(), NOW).await.unwrap();
         assert!(open(&one).is_none() && open(&other).is_some());
     }
@@ -298,7 +301,7 @@ mod tests {
     async fn who_ends_many_sessions_ends_those_of_the_service_accounts_of_the_same_namespace_alone() {
         let sessions = sessions();
         let account = |name: &str, at: u64| {
-            let text = sessions.seal("t", &format!("system:serviceaccount:{name}"), at).unwrap();
+            let text = sessions.seal_session("t", &format!("system:serviceaccount:{name}"), at).unwrap();
             sessions.open(&text, at).unwrap()
         };
         let (b, other) = (account("team:b", NOW), account("other:a", NOW));
@@ -309,8 +312,11 @@ mod tests {
             sessions.ended.add(&account("team:a", NOW + number), NOW + number).await.unwrap();
         }
         let now_ms = NOW + 101;
-        assert!(!sessions.goes_on(&b, now_ms), "its party pays");
-        assert!(sessions.goes_on(&other, now_ms) && sessions.goes_on(&account("team:b", now_ms), now_ms));
+        assert!(!sessions.is_session_valid(&b, now_ms), "its party pays");
+        assert!(
+            sessions.is_session_valid(&other, now_ms)
+                && sessions.is_session_valid(&account("team:b", now_ms), now_ms)
+        );
     }
 
     #[test]
@@ -318,7 +324,7 @@ mod tests {
         let token = "t".repeat(TOKEN_BYTES);
         for transport in [PortalTransport::Plain, PortalTransport::TlsAtProxy, PortalTransport::Tls] {
             let has_tls = transport == PortalTransport::Tls;
-            let set = set(&sessions().seal(&token, "ann", NOW).unwrap(), transport);
+            let set = set_cookie_headers(&sessions().seal_session(&token, "ann", NOW).unwrap(), transport);
             assert_eq!(set.len(), PIECES);
             assert!(set.iter().all(|text| text.len() <= 4096), "{}", set[0].len());
             let text = read(&browser(&set), has_tls).unwrap();
@@ -326,7 +332,7 @@ mod tests {
             assert!(read(&browser(&set[1..]), has_tls).is_none());
             assert!(read(&browser(&set[..PIECES - 1]), has_tls).is_none());
             let name = |text: &String| text.split_once('=').unwrap().0.to_owned();
-            let taken: Vec<_> = unset(has_tls).iter().map(name).collect();
+            let taken: Vec<_> = unset_cookie_headers(has_tls).iter().map(name).collect();
             assert!(set.iter().all(|text| taken.contains(&name(text))), "{taken:?}");
         }
         for count in ["0.x", "99.x", "-1.x", "x", "2.x"] {

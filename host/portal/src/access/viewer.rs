@@ -58,7 +58,7 @@ pub(crate) enum GuardedAct {
 
 impl GuardedAct {
     /// The verb and the resource in RBAC rules.
-    fn words(self) -> (&'static str, &'static str) {
+    fn verb_and_resource(self) -> (&'static str, &'static str) {
         match self {
             Self::SeeStatus => ("get", "status"),
             Self::SeePlugin => ("get", "plugins"),
@@ -70,8 +70,8 @@ impl GuardedAct {
         }
     }
 
-    fn attempt(self, namespace: &str, name: &str) -> AccessAttempt {
-        let (verb, resource) = self.words();
+    fn as_attempt(self, namespace: &str, name: &str) -> AccessAttempt {
+        let (verb, resource) = self.verb_and_resource();
         AccessAttempt {
             verb: verb.into(),
             group: GROUP.into(),
@@ -91,7 +91,7 @@ impl PortalViewer {
     }
 
     /// The party whose shares they use.
-    pub(crate) fn party(&self) -> Option<&str> {
+    pub(crate) fn party_of_shares(&self) -> Option<&str> {
         match self {
             Self::Everybody | Self::Nobody => None,
             Self::Person(person) => Some(&person.known.party),
@@ -100,7 +100,7 @@ impl PortalViewer {
 
     /// The token that the person sent, for which they may get a one-time login. `None` for a session or a
     /// proxy.
-    pub(crate) fn token(&self) -> Option<(&AccessControl, &str)> {
+    pub(crate) fn sent_token(&self) -> Option<(&AccessControl, &str)> {
         match self {
             Self::Person(person) => match &person.proof {
                 IdentityProof::Token(token) => Some((&*person.control, token.as_str())),
@@ -112,7 +112,7 @@ impl PortalViewer {
 
     /// The identity for calls to the API server with these credentials. The error says why there is none, and
     /// what to do.
-    pub(crate) fn acting(&self, credentials: Credentials) -> Result<ActingIdentity<'_>, Problem> {
+    pub(crate) fn acting_identity(&self, credentials: Credentials) -> Result<ActingIdentity<'_>, Problem> {
         let (message, hint) = match (self, credentials) {
             (Self::Everybody, Credentials::Controller) => return Ok(ActingIdentity::Controller),
             (Self::Person(person), Credentials::Impersonation) => {
@@ -144,8 +144,8 @@ impl PortalViewer {
         let Self::Person(person) = self else { return Ok(matches!(self, Self::Everybody)) };
         let known = match &person.proof {
             IdentityProof::Proxy => return Ok(true),
-            IdentityProof::Token(token) => person.control.person(token).await?,
-            IdentityProof::Session(session) if !person.control.goes_on(session) => return Ok(false),
+            IdentityProof::Token(token) => person.control.person_of_token(token).await?,
+            IdentityProof::Session(session) if !person.control.is_session_valid(session) => return Ok(false),
             IdentityProof::Session(session) => person.control.person_of(session).await?,
         };
         Ok(known.is_some_and(|known| known.person == person.known.person))
@@ -155,7 +155,7 @@ impl PortalViewer {
     pub(crate) async fn signed_out(&self) {
         match self {
             Self::Person(person) => match &person.proof {
-                IdentityProof::Session(session) => person.control.ended(session).await,
+                IdentityProof::Session(session) => person.control.await_end(session).await,
                 IdentityProof::Token(_) | IdentityProof::Proxy => std::future::pending().await,
             },
             Self::Everybody | Self::Nobody => std::future::pending().await,
@@ -163,11 +163,11 @@ impl PortalViewer {
     }
 
     /// Whether Kubernetes allows the viewer an action.
-    pub(crate) async fn allows(&self, attempt: &AccessAttempt) -> Result<bool, ReviewUnanswered> {
+    pub(crate) async fn allows_attempt(&self, attempt: &AccessAttempt) -> Result<bool, ReviewUnanswered> {
         match self {
             Self::Everybody => Ok(true),
             Self::Nobody => Ok(false),
-            Self::Person(person) => person.control.allows(&person.known, attempt).await,
+            Self::Person(person) => person.control.allows_attempt(&person.known, attempt).await,
         }
     }
 
@@ -190,14 +190,14 @@ impl PortalViewer {
             namespace: namespace.into(),
             name: String::new(),
         };
-        self.allows(&attempt).await
+        self.allows_attempt(&attempt).await
     }
 
     /// The namespace in which they may mute; `None` if they may not, it does not exist, or people are not
     /// distinguished.
     pub(crate) async fn mutes_in(&self, namespace: &str) -> Result<Option<LiveNamespace>, ReviewUnanswered> {
         let Self::Person(person) = self else { return Ok(None) };
-        person.control.namespace_of(&person.known, &GuardedAct::Mute.attempt(namespace, "")).await
+        person.control.namespace_of(&person.known, &GuardedAct::Mute.as_attempt(namespace, "")).await
     }
 
     /// Whether a mute belongs to an existing namespace, and not to a former one with its name.
@@ -211,21 +211,21 @@ impl PortalViewer {
     }
 
     /// `name` is the name of a plugin, or empty.
-    pub(crate) async fn may(&self, act: GuardedAct, name: &str) -> Result<bool, ReviewUnanswered> {
-        self.allows(&act.attempt("", name)).await
+    pub(crate) async fn has_right(&self, act: GuardedAct, name: &str) -> Result<bool, ReviewUnanswered> {
+        self.allows_attempt(&act.as_attempt("", name)).await
     }
 
     /// An empty `namespace` means every namespace.
     pub(crate) async fn may_in(&self, act: GuardedAct, namespace: &str) -> Result<bool, ReviewUnanswered> {
-        self.allows(&act.attempt(namespace, "")).await
+        self.allows_attempt(&act.as_attempt(namespace, "")).await
     }
 
     /// Refuses an action that they may not do, and names the right that it needs.
-    pub(crate) async fn must(&self, act: GuardedAct, name: &str) -> Result<(), Problem> {
-        if self.may(act, name).await? {
+    pub(crate) async fn require_right(&self, act: GuardedAct, name: &str) -> Result<(), Problem> {
+        if self.has_right(act, name).await? {
             return Ok(());
         }
-        let (verb, resource) = act.words();
+        let (verb, resource) = act.verb_and_resource();
         let who = self.name().unwrap_or("nobody");
         let (which, named) = match name {
             "" => (String::new(), String::new()),
@@ -248,7 +248,7 @@ impl PortalViewer {
     /// Refuses people who may not mute there, and names the right that it needs.
     pub(crate) async fn must_mute_in(&self, namespace: &str) -> Result<(), Problem> {
         if namespace.is_empty() {
-            return self.must(GuardedAct::Mute, "").await;
+            return self.require_right(GuardedAct::Mute, "").await;
         }
         if self.may_in(GuardedAct::Mute, namespace).await? {
             return Ok(());
@@ -263,7 +263,7 @@ impl PortalViewer {
 
     /// Records who read which document, if an operator wants that. Its content is never recorded.
     pub(crate) fn has_read(&self, object: &ObjectRef, seq: u64) {
-        let Some(person) = self.logged() else { return };
+        let Some(person) = self.name_for_log() else { return };
         let ObjectRef { group, kind, namespace, name, uid, .. } = object;
         let object = format!("{group}/{kind} {namespace}/{name} {uid}");
         tracing::info!(
@@ -275,11 +275,11 @@ impl PortalViewer {
 
     /// The same for the bytes of a poison message, which are not redacted.
     pub(crate) fn has_read_poison(&self, source: &str, number: u64) {
-        let Some(person) = self.logged() else { return };
+        let Some(person) = self.name_for_log() else { return };
         tracing::info!(target: AUDIT, person, source, number, "a poison message was read");
     }
 
-    fn logged(&self) -> Option<&str> {
+    fn name_for_log(&self) -> Option<&str> {
         let Self::Person(person) = self else { return None };
         person.control.logs_reads().then_some(&*person.known.person.user)
     }
@@ -292,13 +292,13 @@ tokio::task_local! {
 
 /// The party of the current request; each has a share of slow work. It is a person, or the service accounts
 /// of a namespace. `None` if people are not distinguished.
-pub fn asking() -> Option<Arc<str>> {
+pub fn current_party() -> Option<Arc<str>> {
     ASKING.try_with(Arc::clone).ok()
 }
 
 impl PortalViewer {
-    /// Runs the work in the viewer's name, for [`asking`].
-    pub(crate) async fn does<F: Future>(&self, work: F) -> F::Output {
+    /// Runs the work in the viewer's name, for [`current_party`].
+    pub(crate) async fn run_as_party<F: Future>(&self, work: F) -> F::Output {
         match self {
             Self::Person(person) => ASKING.scope(person.known.party.clone(), work).await,
             Self::Everybody | Self::Nobody => work.await,

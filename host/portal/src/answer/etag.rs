@@ -25,7 +25,7 @@ const VARY: &str = "authorization, cookie";
 const TAG_BYTES: usize = 16;
 
 /// Gives a tag to each complete answer of the API.
-pub(crate) async fn compare(request: Request, next: Next) -> Response {
+pub(crate) async fn tag_answers(request: Request, next: Next) -> Response {
     let reads = *request.method() == Method::GET;
     let is_api = request.uri().path().starts_with("/api/");
     let known = request.headers().get_all(header::IF_NONE_MATCH).iter().cloned().collect::<Vec<_>>();
@@ -36,9 +36,11 @@ pub(crate) async fn compare(request: Request, next: Next) -> Response {
         Some(size) if reads && is_api && response.status() == StatusCode::OK => {
             let (parts, body) = response.into_parts();
             match to_bytes(body, size).await {
-                Ok(bytes) => tagged(Response::from_parts(parts, Body::empty()), bytes, &known),
-                Err(_) => Problem::of(codes::FAILED, "The answer broke off.", "Send the request again.")
-                    .into_response(),
+                Ok(bytes) => tagged_answer(Response::from_parts(parts, Body::empty()), bytes, &known),
+                Err(_) => {
+                    Problem::with_code(codes::FAILED, "The answer broke off.", "Send the request again.")
+                        .into_response()
+                }
             }
         }
         _ => response,
@@ -46,15 +48,15 @@ pub(crate) async fn compare(request: Request, next: Next) -> Response {
 }
 
 /// An answer with this body and its tag, or 304 without a body if the client has the tag.
-pub(super) fn tagged(response: Response, bytes: Bytes, known: &[HeaderValue]) -> Response {
+pub(super) fn tagged_answer(response: Response, bytes: Bytes, known: &[HeaderValue]) -> Response {
     let (mut parts, _) = response.into_parts();
-    let tag = tag(&parts.headers, &bytes);
+    let tag = compute_tag(&parts.headers, &bytes);
     let Ok(value) = HeaderValue::try_from(&tag) else {
         return Response::from_parts(parts, Body::from(bytes));
     };
     parts.headers.insert(header::ETAG, value);
     parts.headers.insert(header::VARY, HeaderValue::from_static(VARY));
-    if !known.iter().any(|value| names(value, &tag)) {
+    if !known.iter().any(|value| lists_tag(value, &tag)) {
         return Response::from_parts(parts, Body::from(bytes));
     }
     parts.status = StatusCode::NOT_MODIFIED;
@@ -64,7 +66,7 @@ pub(super) fn tagged(response: Response, bytes: Bytes, known: &[HeaderValue]) ->
 }
 
 /// The next page and the notices are part of the answer, although they are headers.
-fn tag(headers: &HeaderMap, bytes: &[u8]) -> String {
+fn compute_tag(headers: &HeaderMap, bytes: &[u8]) -> String {
     let mut context = Context::new(&SHA256);
     for name in [header::LINK, HeaderName::from_static("kubewitness-notice")] {
         for value in headers.get_all(&name) {
@@ -78,7 +80,7 @@ fn tag(headers: &HeaderMap, bytes: &[u8]) -> String {
 }
 
 /// Whether a list contains the tag; weak and strong tags are equal here, as RFC 9110 says.
-fn names(list: &HeaderValue, tag: &str) -> bool {
+fn lists_tag(list: &HeaderValue, tag: &str) -> bool {
     let Ok(list) = list.to_str() else { return false };
     let bare = |tag: &str| tag.trim().trim_start_matches("W/").to_owned();
     let tag = bare(tag);
@@ -91,7 +93,7 @@ mod tests {
 
     #[test]
     fn a_list_of_tags_names_the_weak_and_the_strong_form() {
-        let names = |list: &'static str| super::names(&HeaderValue::from_static(list), "W/\"a_b\"");
+        let names = |list: &'static str| super::lists_tag(&HeaderValue::from_static(list), "W/\"a_b\"");
         for list in ["W/\"a_b\"", "\"a_b\"", "\"x\", W/\"a_b\"", "*"] {
             assert!(names(list), "{list}");
         }
@@ -103,8 +105,8 @@ mod tests {
     #[test]
     fn another_next_page_is_another_answer() {
         let headers = |link| HeaderMap::from_iter([(header::LINK, HeaderValue::from_static(link))]);
-        assert_ne!(tag(&headers("</a>"), b"[]"), tag(&headers("</b>"), b"[]"));
-        assert_ne!(tag(&headers("</a>"), b"[]"), tag(&headers("</a>"), b"[1]"));
-        assert_eq!(tag(&headers("</a>"), b"[]"), tag(&headers("</a>"), b"[]"));
+        assert_ne!(compute_tag(&headers("</a>"), b"[]"), compute_tag(&headers("</b>"), b"[]"));
+        assert_ne!(compute_tag(&headers("</a>"), b"[]"), compute_tag(&headers("</a>"), b"[1]"));
+        assert_eq!(compute_tag(&headers("</a>"), b"[]"), compute_tag(&headers("</a>"), b"[]"));
     }
 }

@@ -27,15 +27,15 @@ static ADDRESSES: LazyLock<[String; 3]> = LazyLock::new(|| {
 });
 
 /// The paths of the assets, with their handlers.
-pub(crate) fn assets<S: Clone + Send + Sync + 'static>() -> [(&'static str, MethodRouter<S>); 3] {
+pub(crate) fn asset_routes<S: Clone + Send + Sync + 'static>() -> [(&'static str, MethodRouter<S>); 3] {
     [
-        ("/assets/portal.css", get(|| asset("text/css; charset=utf-8", CSS))),
-        ("/assets/portal.js", get(|| asset("text/javascript; charset=utf-8", SCRIPT))),
-        ("/assets/icon.svg", get(|| asset("image/svg+xml", ICON))),
+        ("/assets/portal.css", get(|| asset_response("text/css; charset=utf-8", CSS))),
+        ("/assets/portal.js", get(|| asset_response("text/javascript; charset=utf-8", SCRIPT))),
+        ("/assets/icon.svg", get(|| asset_response("image/svg+xml", ICON))),
     ]
 }
 
-async fn asset(kind: &'static str, text: &'static str) -> Response {
+async fn asset_response(kind: &'static str, text: &'static str) -> Response {
     ([(header::CONTENT_TYPE, kind)], text).into_response()
 }
 
@@ -59,7 +59,7 @@ pub(crate) enum FrameReader {
     Person { name: Arc<str>, can_leave: bool },
 }
 
-/// A page without its frame. [`dress`] renders the frame once the reader is known.
+/// A page without its frame. [`dress_response`] renders the frame once the reader is known.
 #[derive(Clone)]
 pub(crate) struct PageContent {
     title: String,
@@ -89,7 +89,7 @@ impl PageContent {
     }
 
     /// Keeps the whole page up to date by the live stream.
-    pub(crate) fn live(self, news: NewsFilter) -> Self {
+    pub(crate) fn with_live_news(self, news: NewsFilter) -> Self {
         Self { news: Some(news), ..self }
     }
 
@@ -112,10 +112,10 @@ impl IntoResponse for PageContent {
 }
 
 /// Renders the frame of the page in a response, if it has one.
-pub(crate) fn dress(mut response: Response, stranger: &FrameReader) -> Response {
+pub(crate) fn dress_response(mut response: Response, stranger: &FrameReader) -> Response {
     let Some(page) = response.extensions_mut().remove::<PageContent>() else { return response };
     let reader = response.extensions_mut().remove::<FrameReader>();
-    let text = draw(&page, reader.as_ref().unwrap_or(stranger)).into_string();
+    let text = render_page(&page, reader.as_ref().unwrap_or(stranger)).into_string();
     // The length was that of the empty page.
     response.headers_mut().remove(header::CONTENT_LENGTH);
     *response.body_mut() = Body::from(text);
@@ -124,7 +124,7 @@ pub(crate) fn dress(mut response: Response, stranger: &FrameReader) -> Response 
 
 /// Answers a page that requests its own content again: without the frame, or 304 if it has the content
 /// already. The position is a header, because it changes with every state of the journal.
-pub(crate) fn content(mut response: Response, known: &[HeaderValue]) -> Response {
+pub(crate) fn content_response(mut response: Response, known: &[HeaderValue]) -> Response {
     let Some(page) = response.extensions_mut().remove::<PageContent>() else { return response };
     response.headers_mut().remove(header::CONTENT_LENGTH);
     if let Some(news) = &page.news {
@@ -133,12 +133,12 @@ pub(crate) fn content(mut response: Response, known: &[HeaderValue]) -> Response
     }
     let text = page.main().into_string();
     match response.status() {
-        StatusCode::OK => etag::tagged(response, text.into(), known),
+        StatusCode::OK => etag::tagged_answer(response, text.into(), known),
         _ => response.map(|_| Body::from(text)),
     }
 }
 
-fn draw(page: &PageContent, reader: &FrameReader) -> Markup {
+fn render_page(page: &PageContent, reader: &FrameReader) -> Markup {
     let [css, script, icon] = &*ADDRESSES;
     html! {
         (DOCTYPE)
@@ -154,7 +154,7 @@ fn draw(page: &PageContent, reader: &FrameReader) -> Markup {
             }
             body {
                 a.skip href="#content" { "Skip to content" }
-                (top(page, reader, icon))
+                (render_top(page, reader, icon))
                 @if *reader == FrameReader::Anybody {
                     aside.open aria-label="Access" { "No sign-in: anyone who reaches this address sees and changes everything." }
                 }
@@ -173,7 +173,7 @@ fn draw(page: &PageContent, reader: &FrameReader) -> Markup {
     }
 }
 
-fn top(page: &PageContent, reader: &FrameReader, icon: &str) -> Markup {
+fn render_top(page: &PageContent, reader: &FrameReader, icon: &str) -> Markup {
     html! {
         header.top {
             a.brand href="/" { img src=(icon) alt="" width="20" height="20"; "Kubewitness" }
@@ -184,7 +184,7 @@ fn top(page: &PageContent, reader: &FrameReader, icon: &str) -> Markup {
                     }
                 }
             }
-            (live(page.news.as_ref()))
+            (live_attributes(page.news.as_ref()))
             @if let FrameReader::Person { name, can_leave } = reader {
                 div.person {
                     span.unseen { "Signed in as " } b title=(name) { (name) }
@@ -196,7 +196,7 @@ fn top(page: &PageContent, reader: &FrameReader, icon: &str) -> Markup {
 }
 
 /// The attributes for the script if the page is live.
-fn live(news: Option<&NewsFilter>) -> Markup {
+fn live_attributes(news: Option<&NewsFilter>) -> Markup {
     let text = |of: fn(&NewsFilter) -> Option<&str>| news.and_then(of);
     html! {
         button #live.live type="button" hidden data-after=[news.map(|news| &news.after)] data-uid=[text(|news| news.uid.as_deref())]

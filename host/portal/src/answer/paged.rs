@@ -40,16 +40,16 @@ impl<T> PagedAnswer<T> {
     }
 
     /// The text of such a body, as it is written.
-    pub(crate) fn streamed(body: Body, next: Option<String>) -> Self {
+    pub(crate) fn from_stream(body: Body, next: Option<String>) -> Self {
         let body = PagedBody::Streamed(body, StreamedAnswer::default());
         Self { body, next, notices: Vec::new(), forbidden: None, turn: None }
     }
 
-    pub(crate) fn forbidden(self, forbidden: Option<String>) -> Self {
+    pub(crate) fn with_forbidden(self, forbidden: Option<String>) -> Self {
         Self { forbidden, ..self }
     }
 
-    pub(crate) fn notices(self, notices: Vec<String>) -> Self {
+    pub(crate) fn with_notices(self, notices: Vec<String>) -> Self {
         Self { notices, ..self }
     }
 }
@@ -58,13 +58,13 @@ impl<T: Serialize + Send + 'static> PagedAnswer<Vec<T>> {
     /// Rows that were read in a turn.
     pub(crate) fn of_rows(rows: Vec<T>, next: Option<String>, mut turn: Option<ReadingTurn>) -> Self {
         if let Some(turn) = &mut turn {
-            turn.correct(rows.len());
+            turn.give_back_unneeded(rows.len());
         }
         match rows.len() > LONG {
             // Its rows have room among the answers, so a client that reads slowly holds nobody's turn.
             true => {
                 let held = StreamedAnswer { rows: rows.len() };
-                let body = PagedBody::Streamed(streamed::list(rows), held);
+                let body = PagedBody::Streamed(streamed::list_body(rows), held);
                 Self { body, next, notices: Vec::new(), forbidden: None, turn: None }
             }
             false => Self { turn, ..Self::new(rows, next) },

@@ -5,7 +5,7 @@ use axum::extract::rejection::{FormRejection, JsonRejection};
 use axum::http::{Method, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use kubewitness_core::shortened;
+use kubewitness_core::shorten_text;
 use kubewitness_core::views::ViewError;
 use maud::html;
 use serde::Serialize;
@@ -53,7 +53,7 @@ impl Problem {
     }
 
     /// A problem that programs can distinguish from others with the same status.
-    pub(crate) fn of(
+    pub(crate) fn with_code(
         code: &'static ProblemCode,
         message: impl Into<String>,
         hint: impl Into<String>,
@@ -65,17 +65,20 @@ impl Problem {
         Self { fields, ..self }
     }
 
-    pub(crate) fn invalid(message: impl Into<String>, hint: impl Into<String>) -> Self {
+    pub(crate) fn invalid_request(message: impl Into<String>, hint: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, message, hint)
     }
 
     pub(crate) fn no_cursor(text: &str) -> Self {
-        let told = format!("`{}` is no cursor of this list.", shortened(text, CURSOR));
-        Self::invalid(told, "Take it from the header `Link`, or from the link to the next part, as it is.")
+        let told = format!("`{}` is no cursor of this list.", shorten_text(text, CURSOR));
+        Self::invalid_request(
+            told,
+            "Take it from the header `Link`, or from the link to the next part, as it is.",
+        )
     }
 
     /// As a page on paths for people, as JSON on paths for programs.
-    pub(crate) fn answer(self, path: &str) -> Response {
+    pub(crate) fn answer_for_path(self, path: &str) -> Response {
         match path.starts_with("/api/") {
             true => self.into_response(),
             false => ProblemPage(self).into_response(),
@@ -87,8 +90,10 @@ impl From<ViewError> for Problem {
     fn from(error: ViewError) -> Self {
         match error {
             ViewError::NotFound { message, hint } => Self::new(StatusCode::NOT_FOUND, message, hint),
-            ViewError::Invalid(message) => Self::invalid(message, "Correct the value, and try again."),
-            ViewError::Changed { message, hint } => Self::of(codes::CHANGED, message, hint),
+            ViewError::Invalid(message) => {
+                Self::invalid_request(message, "Correct the value, and try again.")
+            }
+            ViewError::Changed { message, hint } => Self::with_code(codes::CHANGED, message, hint),
             ViewError::Unavailable(message) => Self::new(
                 StatusCode::SERVICE_UNAVAILABLE,
                 message,
@@ -128,7 +133,7 @@ impl IntoResponse for Problem {
             body["fields"] = json!(fields);
         }
         let mut response = (status, [(header::CONTENT_TYPE, MEDIA)], body.to_string()).into_response();
-        say_when(&mut response);
+        add_retry_after(&mut response);
         response
     }
 }
@@ -144,13 +149,13 @@ impl<E: Into<Problem>> From<E> for ProblemPage {
 
 impl IntoResponse for ProblemPage {
     fn into_response(self) -> Response {
-        let mut response = (self.0.status, page(&self.0)).into_response();
-        say_when(&mut response);
+        let mut response = (self.0.status, problem_page(&self.0)).into_response();
+        add_retry_after(&mut response);
         response
     }
 }
 
-fn page(problem: &Problem) -> PageContent {
+fn problem_page(problem: &Problem) -> PageContent {
     let title = match problem.status {
         StatusCode::NOT_FOUND => "Not found",
         StatusCode::SERVICE_UNAVAILABLE => "Not now",
@@ -172,7 +177,7 @@ fn page(problem: &Problem) -> PageContent {
     )
 }
 
-fn say_when(response: &mut Response) {
+fn add_retry_after(response: &mut Response) {
     if response.status() == StatusCode::SERVICE_UNAVAILABLE {
         response.headers_mut().insert(header::RETRY_AFTER, header::HeaderValue::from_static("2"));
     }
@@ -184,17 +189,17 @@ pub(crate) async fn no_such_page(uri: Uri) -> Response {
         false => "Start from the list of jobs.",
     };
     Problem::new(StatusCode::NOT_FOUND, format!("There is nothing at {}.", uri.path()), hint)
-        .answer(uri.path())
+        .answer_for_path(uri.path())
 }
 
 pub(crate) async fn no_such_method(method: Method, uri: Uri) -> Response {
     let message = format!("{} does not take {method}.", uri.path());
     let hint = "The Allow header names what it takes.";
-    Problem::new(StatusCode::METHOD_NOT_ALLOWED, message, hint).answer(uri.path())
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, message, hint).answer_for_path(uri.path())
 }
 
 /// A refusal before any handler, such as for a path that is not text, is also shown as a problem.
-pub(crate) async fn worded(request: Request, next: Next) -> Response {
+pub(crate) async fn word_early_refusals(request: Request, next: Next) -> Response {
     let path = request.uri().path().to_owned();
     let is_looked_at = request.method() == Method::GET;
     let mut response = next.run(request).await;
@@ -208,7 +213,7 @@ pub(crate) async fn worded(request: Request, next: Next) -> Response {
         return response;
     }
     let hint = "Look at its address and its headers, and send it again.";
-    Problem::new(response.status(), "The request can't be read.", hint).answer(&path)
+    Problem::new(response.status(), "The request can't be read.", hint).answer_for_path(&path)
 }
 
 /// Probes get one word as an answer.

@@ -102,15 +102,15 @@ pub(crate) async fn events(
     let seen =
         headers.get("last-event-id").and_then(|value| value.to_str().ok()).filter(|text| !text.is_empty());
     let seen = seen.map(|text| JournalCursor::read("Last-Event-ID", text)).transpose()?;
-    let place = app.streams.take(viewer.party()).ok_or_else(|| {
-        Problem::of(
+    let place = app.streams.take(viewer.party_of_shares()).ok_or_else(|| {
+        Problem::with_code(
             codes::TOO_MANY_STREAMS,
             "There are too many live streams.",
             "Close another window of the portal, or reload this one now and then.",
         )
     })?;
     let visible = ViewerVisibility::new(&app, &viewer);
-    let (newest, outcome_news) = (app.views.newest()?, app.views.outcome_news()?);
+    let (newest, outcome_news) = (app.views.newest_position()?, app.views.outcome_news()?);
     let now = *newest.borrow();
     let known = seen.or(asked);
     let first = first_event(&*app.views, known, now).await;
@@ -120,10 +120,10 @@ pub(crate) async fn events(
     };
     let has_all = from >= now || {
         // To count them reads the disk, as a replay does.
-        let _turn = if is_far_behind(from, now) { place.turn().await } else { None };
+        let _turn = if is_far_behind(from, now) { place.await_turn().await } else { None };
         app.views.has_all_after(from).await?
     };
-    let notice = (!has_all).then(|| removed(from));
+    let notice = (!has_all).then(|| removed_header(from));
     let live = LiveEvents {
         visible,
         viewer,
@@ -147,7 +147,7 @@ pub(crate) async fn events(
         let event = tokio::select! {
             biased;
             () = viewer.signed_out() => None,
-            event = viewer.does(live.next()) => event,
+            event = viewer.run_as_party(live.next()) => event,
         };
         Some((Ok::<_, Infallible>(event?), live))
     });
@@ -158,15 +158,17 @@ pub(crate) async fn events(
 
 /// For a client that knows this position, while the journal is at `now`.
 async fn first_event(views: &dyn Views, known: Option<JournalCursor>, now: Seq) -> Option<FirstEvent> {
-    let Some(known) = known else { return Some(FirstEvent::Position(JournalCursor::at(views, now).await)) };
+    let Some(known) = known else {
+        return Some(FirstEvent::Position(JournalCursor::at_seq(views, now).await));
+    };
     if known.seq > now && known.mark.is_some() {
         return Some(FirstEvent::Awaits(known));
     }
     // If states can't be read, the stream ends at its first one.
     let is_other =
-        known.seq > now || known.standing(views).await.is_ok_and(|found| found == PositionMatch::Other);
+        known.seq > now || known.match_position(views).await.is_ok_and(|found| found == PositionMatch::Other);
     match is_other {
-        true => Some(FirstEvent::Reset(JournalCursor::at(views, now).await)),
+        true => Some(FirstEvent::Reset(JournalCursor::at_seq(views, now).await)),
         false => None,
     }
 }
@@ -176,7 +178,7 @@ fn is_far_behind(after: Seq, newest: Seq) -> bool {
 }
 
 /// It reveals no more than the client knows: neither how many states, nor whose.
-fn removed(after: Seq) -> HeaderValue {
+fn removed_header(after: Seq) -> HeaderValue {
     let told = format!("Retention has removed states after position {after}: the stream does not have them.");
     HeaderValue::try_from(told).expect("a sentence and a number")
 }
@@ -190,7 +192,7 @@ impl LiveEvents {
     /// `None` ends the stream; a browser then reconnects by itself, from its last position.
     async fn next(&mut self) -> Option<Event> {
         let first = match self.first.take() {
-            Some(FirstEvent::Awaits(known)) => self.awaited(known).await?,
+            Some(FirstEvent::Awaits(known)) => self.await_position(known).await?,
             first => first,
         };
         let begins = match first {
@@ -209,12 +211,12 @@ impl LiveEvents {
             }
         }
         loop {
-            if let Some(event) = self.position().or_else(|| self.found_causes()) {
+            if let Some(event) = self.position_event().or_else(|| self.found_causes()) {
                 return Some(event);
             }
             if let Some(state) = self.states.pop_front() {
                 self.after = state.seq();
-                if !self.shows(&state).await? {
+                if !self.may_show(&state).await? {
                     self.hidden = Some(JournalCursor::of(&state));
                     continue;
                 }
@@ -237,7 +239,7 @@ impl LiveEvents {
 
     /// Waits until the journal reaches a position that another replica has issued, and sends a reset if it
     /// does not. `None` ends the stream.
-    async fn awaited(&mut self, known: JournalCursor) -> Option<Option<FirstEvent>> {
+    async fn await_position(&mut self, known: JournalCursor) -> Option<Option<FirstEvent>> {
         let deadline = Instant::now() + AWAITED_FOR;
         while *self.newest.borrow_and_update() < known.seq {
             tokio::select! {
@@ -247,15 +249,16 @@ impl LiveEvents {
             }
         }
         let now = *self.newest.borrow();
-        let is_there = now >= known.seq && known.standing(&*self.views).await.ok()? != PositionMatch::Other;
+        let is_there =
+            now >= known.seq && known.match_position(&*self.views).await.ok()? != PositionMatch::Other;
         Some(match is_there {
             true => None,
-            false => Some(FirstEvent::Reset(JournalCursor::at(&*self.views, now).await)),
+            false => Some(FirstEvent::Reset(JournalCursor::at_seq(&*self.views, now).await)),
         })
     }
 
     /// How far the stream is with hidden states, where the client has not been told for a while.
-    fn position(&mut self) -> Option<Event> {
+    fn position_event(&mut self) -> Option<Event> {
         if self.told.elapsed() < POSITION_EVERY {
             return None;
         }
@@ -280,9 +283,9 @@ impl LiveEvents {
     }
 
     /// `None` ends the stream: what was shown before may no longer be shown, or the check failed.
-    async fn shows(&mut self, state: &RawState) -> Option<bool> {
+    async fn may_show(&mut self, state: &RawState) -> Option<bool> {
         self.check(CHECK).await?;
-        or_end_stream(self.visible.sees(AccessVerb::List, state.object(), Some(state.seq())).await)
+        or_end_stream(self.visible.may_see(AccessVerb::List, state.object(), Some(state.seq())).await)
     }
 
     /// If the last check was so long ago, checks again whether the viewer is still known and may see what
@@ -305,7 +308,7 @@ impl LiveEvents {
             () = self.stop.cancelled() => return None,
             read = async {
                 let _turn = match is_behind {
-                    true => self.place.turn().await,
+                    true => self.place.await_turn().await,
                     false => None,
                 };
                 self.views.states_after(self.after, BATCH).await

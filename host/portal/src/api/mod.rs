@@ -94,7 +94,7 @@ pub(crate) fn routes() -> Vec<AppRoute> {
         ("/api/v1/templates", get(submitting::templates)),
         ("/api/v1/jobs", post(submitting::submit)),
         ("/api/v1/events", get(events::events)),
-        ("/api/v1/login", post(login)),
+        ("/api/v1/login", post(login_once)),
         ("/api/v1/openapi.json", get(openapi)),
     ]
 }
@@ -105,7 +105,7 @@ async fn status(
     uri: Uri,
 ) -> Result<Json<StatusView>, Problem> {
     QueryParams::read(&uri, &[])?;
-    Ok(Json(ViewerVisibility::new(&app, &viewer).status().await?))
+    Ok(Json(ViewerVisibility::new(&app, &viewer).visible_status().await?))
 }
 
 /// The body has the page's objects; the headers have the next page's address and notices.
@@ -115,43 +115,43 @@ async fn objects(
     uri: Uri,
 ) -> Result<PagedAnswer<Vec<ObjectView>>, Problem> {
     let params = QueryParams::read(&uri, OBJECTS)?;
-    let details = params.yes("details")?;
-    let limit = params.limit(if details { DETAILED } else { ROWS }, MOST_ROWS)?;
+    let details = params.is_true("details")?;
+    let limit = params.row_limit(if details { DETAILED } else { ROWS }, MOST_ROWS)?;
     let mut query = ObjectQuery {
-        source: params.owned("source"),
-        kind: params.owned("kind"),
-        namespace: params.owned("namespace"),
-        name: params.owned("name"),
-        label_selector: params.owned("labelSelector"),
-        index: params.owned("index"),
-        phase: params.phase("phase")?.map(str::to_owned),
-        was: params.phase("was")?.map(str::to_owned),
-        cause: params.cause("cause")?,
+        source: params.owned_text("source"),
+        kind: params.owned_text("kind"),
+        namespace: params.owned_text("namespace"),
+        name: params.owned_text("name"),
+        label_selector: params.owned_text("labelSelector"),
+        index: params.owned_text("index"),
+        phase: params.parse_phase("phase")?.map(str::to_owned),
+        was: params.parse_phase("was")?.map(str::to_owned),
+        cause: params.parse_cause("cause")?,
         gone: params.gone_filter()?,
-        since: params.owned("since"),
-        until: params.owned("until"),
-        search: params.owned("search"),
-        at: params.owned("at"),
-        sort: params.owned("sort"),
-        cursor: params.owned("cursor"),
+        since: params.owned_text("since"),
+        until: params.owned_text("until"),
+        search: params.owned_text("search"),
+        at: params.owned_text("at"),
+        sort: params.owned_text("sort"),
+        cursor: params.owned_text("cursor"),
         details,
         limit: Some(limit),
         within: None,
     };
     let visible = ViewerVisibility::new(&app, &viewer);
-    query.within = visible.within(&query).await?;
-    let turn = app.readings.enter(viewer.party(), limit).await;
-    let mut page = visible.objects(query.clone()).await?;
+    query.within = visible.visible_objects(&query).await?;
+    let turn = app.readings.await_turn(viewer.party_of_shares(), limit).await;
+    let mut page = visible.object_page(query.clone()).await?;
     page.objects.truncate(limit);
     let mut forbidden = None;
     // If nothing was found, nothing waits to be sent, and checking rights may take long.
     let turn = turn.filter(|_| !page.objects.is_empty());
     if page.objects.is_empty() {
         scope::check(&app, query.source.as_deref(), query.kind.as_deref()).await?;
-        forbidden = visible.forbidden(AccessVerb::List, &query).await?;
+        forbidden = visible.missing_right(AccessVerb::List, &query).await?;
     }
     let next = params.next(&uri, page.next);
-    Ok(PagedAnswer::of_rows(page.objects, next, turn).notices(page.notices).forbidden(forbidden))
+    Ok(PagedAnswer::of_rows(page.objects, next, turn).with_notices(page.notices).with_forbidden(forbidden))
 }
 
 async fn document(
@@ -161,7 +161,8 @@ async fn document(
     uri: Uri,
 ) -> Result<Response, Problem> {
     QueryParams::read(&uri, &[])?;
-    let bytes = ViewerVisibility::new(&app, &viewer).document(params::number("seq", &seq)?).await?;
+    let bytes =
+        ViewerVisibility::new(&app, &viewer).visible_document(params::parse_number("seq", &seq)?).await?;
     Ok(([(header::CONTENT_TYPE, "application/json")], bytes).into_response())
 }
 
@@ -171,7 +172,7 @@ async fn plugins(
     uri: Uri,
 ) -> Result<Json<Vec<PluginView>>, Problem> {
     QueryParams::read(&uri, &[])?;
-    Ok(Json(ViewerVisibility::new(&app, &viewer).status().await?.plugins))
+    Ok(Json(ViewerVisibility::new(&app, &viewer).visible_status().await?.plugins))
 }
 
 async fn gaps(
@@ -180,21 +181,21 @@ async fn gaps(
     uri: Uri,
 ) -> Result<PagedAnswer<Vec<Gap>>, Problem> {
     let params = QueryParams::read(&uri, GAPS)?;
-    let limit = params.limit(ROWS, MOST_ROWS)?;
+    let limit = params.row_limit(ROWS, MOST_ROWS)?;
     let visible = ViewerVisibility::new(&app, &viewer);
     let query = GapQuery {
-        source: params.owned("source"),
-        uid: params.owned("uid"),
-        kind: params.owned("kind"),
-        namespace: params.owned("namespace"),
-        name: params.owned("name"),
-        cursor: params.cursor("cursor")?,
+        source: params.owned_text("source"),
+        uid: params.owned_text("uid"),
+        kind: params.owned_text("kind"),
+        namespace: params.owned_text("namespace"),
+        name: params.owned_text("name"),
+        cursor: params.parse_cursor("cursor")?,
         limit: None,
     };
     let (source, kind, namespace) = (query.source.clone(), query.kind.clone(), query.namespace.clone());
     let could_list = visible.could_list(kind.as_deref(), namespace.as_deref()).await?;
     let part = match could_list {
-        true => visible.gaps(query, limit).await?,
+        true => visible.visible_gaps(query, limit).await?,
         false => VisiblePart::default(),
     };
     if part.rows.is_empty() {
@@ -204,14 +205,14 @@ async fn gaps(
         true => None,
         false => {
             visible
-                .forbidden(
+                .missing_right(
                     AccessVerb::List,
                     &ObjectQuery { source, kind, namespace, ..ObjectQuery::default() },
                 )
                 .await?
         }
     };
-    Ok(PagedAnswer::of_rows(part.rows, params.next(&uri, part.next), part.turn).forbidden(forbidden))
+    Ok(PagedAnswer::of_rows(part.rows, params.next(&uri, part.next), part.turn).with_forbidden(forbidden))
 }
 
 async fn poison(
@@ -220,11 +221,11 @@ async fn poison(
     uri: Uri,
 ) -> Result<PagedAnswer<Vec<PoisonView>>, Problem> {
     let params = QueryParams::read(&uri, POISON)?;
-    let limit = params.limit(ROWS, MOST_ROWS)?;
-    viewer.must(GuardedAct::SeeStatus, "").await?;
-    let source = params.owned("source");
-    let query = PoisonQuery { source: source.clone(), cursor: params.cursor("cursor")?, limit: None };
-    let part = ViewerVisibility::new(&app, &viewer).poison(query, limit).await?;
+    let limit = params.row_limit(ROWS, MOST_ROWS)?;
+    viewer.require_right(GuardedAct::SeeStatus, "").await?;
+    let source = params.owned_text("source");
+    let query = PoisonQuery { source: source.clone(), cursor: params.parse_cursor("cursor")?, limit: None };
+    let part = ViewerVisibility::new(&app, &viewer).visible_poison(query, limit).await?;
     if part.rows.is_empty() {
         scope::check(&app, source.as_deref(), None).await?;
     }
@@ -239,7 +240,7 @@ async fn poison_raw(
     uri: Uri,
 ) -> Result<Response, Problem> {
     QueryParams::read(&uri, &[])?;
-    let number = params::number("number", &number)?;
+    let number = params::parse_number("number", &number)?;
     let bytes = ViewerVisibility::new(&app, &viewer).poison_raw(number).await?;
     let saved = format!("attachment; filename=\"poison-{number}.txt\"");
     let headers = [
@@ -255,13 +256,13 @@ async fn dead_letters(
     uri: Uri,
 ) -> Result<PagedAnswer<Vec<DeadLetterView>>, Problem> {
     let params = QueryParams::read(&uri, LETTERS)?;
-    let limit = params.limit(ROWS, MOST_ROWS)?;
+    let limit = params.row_limit(ROWS, MOST_ROWS)?;
     let query = LetterQuery {
-        plugin: params.owned("plugin"),
-        cursor: params.cursor("cursor")?,
+        plugin: params.owned_text("plugin"),
+        cursor: params.parse_cursor("cursor")?,
         ..LetterQuery::default()
     };
-    let part = ViewerVisibility::new(&app, &viewer).letters(query, limit).await?;
+    let part = ViewerVisibility::new(&app, &viewer).visible_letters(query, limit).await?;
     Ok(PagedAnswer::of_rows(part.rows, params.next(&uri, part.next), part.turn))
 }
 
@@ -273,8 +274,8 @@ async fn replay(
 ) -> Result<Json<ReplayView>, Problem> {
     QueryParams::read(&uri, &[])?;
     let Json(request) = body?;
-    let request = authorised(&viewer, GuardedAct::Replay, request).await?;
-    Ok(Json(app.views.replay(&request).await?))
+    let request = authorise_replay(&viewer, GuardedAct::Replay, request).await?;
+    Ok(Json(app.views.replay_letters(&request).await?))
 }
 
 async fn drop_letters(
@@ -285,7 +286,7 @@ async fn drop_letters(
 ) -> Result<Json<DropView>, Problem> {
     QueryParams::read(&uri, &[])?;
     let Json(request) = body?;
-    let request = authorised(&viewer, GuardedAct::Drop, request).await?;
+    let request = authorise_replay(&viewer, GuardedAct::Drop, request).await?;
     Ok(Json(app.views.drop_letters(&request).await?))
 }
 
@@ -295,12 +296,15 @@ async fn letter_records(
     uri: Uri,
 ) -> Result<PagedAnswer<Vec<LetterRecordView>>, Problem> {
     let params = QueryParams::read(&uri, LETTERS)?;
-    let limit = params.limit(ROWS, MOST_ROWS)?;
-    viewer.must(GuardedAct::SeeStatus, "").await?;
+    let limit = params.row_limit(ROWS, MOST_ROWS)?;
+    viewer.require_right(GuardedAct::SeeStatus, "").await?;
     // One more shows whether more exist.
-    let query =
-        RecordQuery { plugin: params.owned("plugin"), before: params.cursor("cursor")?, limit: limit + 1 };
-    let turn = app.readings.enter(viewer.party(), limit).await;
+    let query = RecordQuery {
+        plugin: params.owned_text("plugin"),
+        before: params.parse_cursor("cursor")?,
+        limit: limit + 1,
+    };
+    let turn = app.readings.await_turn(viewer.party_of_shares(), limit).await;
     let mut records = app.views.letter_records(&query).await?;
     let is_cut = records.len() > limit;
     records.truncate(limit);
@@ -310,13 +314,13 @@ async fn letter_records(
 }
 
 /// The request as it is executed: the record names the signed-in person.
-pub(crate) async fn authorised(
+pub(crate) async fn authorise_replay(
     viewer: &PortalViewer,
     act: GuardedAct,
     mut request: ReplayRequest,
 ) -> Result<ReplayRequest, Problem> {
     check_replay(&request)?;
-    viewer.must(act, &request.plugin).await?;
+    viewer.require_right(act, &request.plugin).await?;
     if let Some(name) = viewer.name() {
         request.who = name.to_owned();
     }
@@ -327,31 +331,37 @@ pub(crate) async fn authorised(
 fn check_record(what: &str, reason: &str, who: &str) -> Result<(), Problem> {
     let hint = "The reason is kept with what was done, for whoever asks later.";
     if reason.trim().is_empty() {
-        return Err(Problem::invalid(format!("{what} needs a reason."), hint));
+        return Err(Problem::invalid_request(format!("{what} needs a reason."), hint));
     }
     if reason.len() > REASON_BYTES {
-        return Err(Problem::invalid(format!("The reason is longer than {REASON_BYTES} bytes."), hint));
+        return Err(Problem::invalid_request(
+            format!("The reason is longer than {REASON_BYTES} bytes."),
+            hint,
+        ));
     }
     if who.len() > WHO_BYTES {
-        return Err(Problem::invalid(format!("`who` is longer than {WHO_BYTES} bytes."), hint));
+        return Err(Problem::invalid_request(format!("`who` is longer than {WHO_BYTES} bytes."), hint));
     }
     Ok(())
 }
 
 fn check_replay(request: &ReplayRequest) -> Result<(), Problem> {
     if request.plugin.trim().is_empty() {
-        return Err(Problem::invalid("`plugin` is empty.", "Name the plugin whose dead letters are meant."));
+        return Err(Problem::invalid_request(
+            "`plugin` is empty.",
+            "Name the plugin whose dead letters are meant.",
+        ));
     }
     check_record("A replay or a drop", &request.reason, &request.who)?;
     if request.is_unconfirmed() {
-        return Err(Problem::invalid(
+        return Err(Problem::invalid_request(
             "The request names no positions, and does not say how many dead letters it means.",
             "Count them by the same request with `dry_run`, and send that number as `exactly`. Or name their positions in \
              `seqs`.",
         ));
     }
     if request.seqs.len() > MOST_SEQS {
-        return Err(Problem::invalid(
+        return Err(Problem::invalid_request(
             format!("More than {MOST_SEQS} positions are named."),
             "Name them in parts, or name none and choose by `namespace`, `error`, `since` or `until`.",
         ));
@@ -360,7 +370,7 @@ fn check_replay(request: &ReplayRequest) -> Result<(), Problem> {
 }
 
 /// For `kubewitness dashboard`: no token ever appears in an address.
-async fn login(
+async fn login_once(
     State(_): State<PortalApp>,
     viewer: PortalViewer,
     uri: Uri,
@@ -369,15 +379,15 @@ async fn login(
     if matches!(viewer, PortalViewer::Everybody) {
         return Ok(Json(LoginView::default()));
     }
-    let (control, token) = viewer.token().ok_or_else(|| {
+    let (control, token) = viewer.sent_token().ok_or_else(|| {
         Problem::new(
             StatusCode::FORBIDDEN,
             "A one-time login is for a person who has sent a token.",
             "Send the token as `Authorization: Bearer TOKEN`. A session and a proxy have signed you in already.",
         )
     })?;
-    let code = control.codes.give(token, viewer.name().unwrap_or_default()).ok_or_else(|| {
-        Problem::of(
+    let code = control.codes.issue_code(token, viewer.name().unwrap_or_default()).ok_or_else(|| {
+        Problem::with_code(
             codes::TOO_MANY_LOGINS,
             "There are too many one-time logins under way.",
             "Try again in a minute, or sign in with a token at /login.",

@@ -35,7 +35,7 @@ pub(super) async fn mute(
     body: MuteBody,
 ) -> Result<Json<MutedView>, Problem> {
     QueryParams::read(&uri, &[])?;
-    Ok(Json(order(&app, &viewer, true, body?.0).await?))
+    Ok(Json(change_mute(&app, &viewer, true, body?.0).await?))
 }
 
 pub(super) async fn unmute(
@@ -45,14 +45,14 @@ pub(super) async fn unmute(
     body: MuteBody,
 ) -> Result<Json<MutedView>, Problem> {
     QueryParams::read(&uri, &[])?;
-    Ok(Json(order(&app, &viewer, false, body?.0).await?))
+    Ok(Json(change_mute(&app, &viewer, false, body?.0).await?))
 }
 
 /// The mutes that the viewer may remove, newest first.
 pub(crate) async fn visible_mutes(app: &PortalApp, viewer: &PortalViewer) -> Result<Vec<MuteView>, Problem> {
-    let mut mutes = app.views.mutes().await?;
+    let mut mutes = app.views.list_mutes().await?;
     mutes.reverse();
-    if viewer.may(GuardedAct::Mute, "").await? {
+    if viewer.has_right(GuardedAct::Mute, "").await? {
         return Ok(mutes);
     }
     let mut may = BTreeMap::from([(String::new(), None)]);
@@ -69,7 +69,7 @@ pub(crate) async fn visible_mutes(app: &PortalApp, viewer: &PortalViewer) -> Res
 }
 
 /// The list has the name of the signed-in person.
-pub(crate) async fn order(
+pub(crate) async fn change_mute(
     app: &PortalApp,
     viewer: &PortalViewer,
     mutes: bool,
@@ -77,7 +77,7 @@ pub(crate) async fn order(
 ) -> Result<MutedView, Problem> {
     request.check().map_err(|why| {
         let hint = "Name one object by `uid`, or one `namespace`, or `all`; and a recipient in `to` where it is for one.";
-        Problem::invalid(format!("This can't be muted: {why}."), hint)
+        Problem::invalid_request(format!("This can't be muted: {why}."), hint)
     })?;
     let MuteRequest { uid, namespace, all: _, to, who } = request;
     let who = viewer.name().map_or(who, str::to_owned);
@@ -88,7 +88,7 @@ pub(crate) async fn order(
     if let Some(uid) = uid {
         // A person who may not see the object does not learn whether it exists.
         let query = TimelineQuery { uid: Some(uid.clone()), limit: Some(1), ..TimelineQuery::default() };
-        let story = ViewerVisibility::new(app, viewer).story(&query).await?;
+        let story = ViewerVisibility::new(app, viewer).story_part(&query).await?;
         let known = story.states.last().map(|state| {
             (format!("{}/{}", state.object.kind, state.object.name), state.object.namespace.clone())
         });
@@ -108,9 +108,9 @@ pub(crate) async fn order(
     }
     viewer.must_mute_in(&mute.namespace).await?;
     // A person who may mute everything also removes mutes of a former namespace with the name.
-    let is_of_any = !mutes && viewer.may(GuardedAct::Mute, "").await?;
+    let is_of_any = !mutes && viewer.has_right(GuardedAct::Mute, "").await?;
     if !mute.namespace.is_empty() && !is_of_any {
         mute.namespace_uid = viewer.mutes_in(&mute.namespace).await?.map(|live| live.uid).unwrap_or_default();
     }
-    Ok(app.views.mute(&mute, mutes).await?)
+    Ok(app.views.set_mute(&mute, mutes).await?)
 }

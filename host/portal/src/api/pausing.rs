@@ -23,7 +23,7 @@ pub(super) async fn pause(
     body: PauseBody,
 ) -> Result<Json<PauseView>, Problem> {
     QueryParams::read(&uri, &[])?;
-    Ok(Json(order(&app, &viewer, true, &name, body?.0).await?))
+    Ok(Json(change_pause(&app, &viewer, true, &name, body?.0).await?))
 }
 
 pub(super) async fn resume(
@@ -34,11 +34,11 @@ pub(super) async fn resume(
     body: PauseBody,
 ) -> Result<Json<PauseView>, Problem> {
     QueryParams::read(&uri, &[])?;
-    Ok(Json(order(&app, &viewer, false, &name, body?.0).await?))
+    Ok(Json(change_pause(&app, &viewer, false, &name, body?.0).await?))
 }
 
 /// The record has the name of the signed-in person.
-pub(crate) async fn order(
+pub(crate) async fn change_pause(
     app: &PortalApp,
     viewer: &PortalViewer,
     pauses: bool,
@@ -47,15 +47,15 @@ pub(crate) async fn order(
 ) -> Result<PauseView, Problem> {
     let (act, what) = if pauses { (GuardedAct::Pause, "A pause") } else { (GuardedAct::Resume, "A resume") };
     if !is_name(name) {
-        return Err(Problem::invalid(
+        return Err(Problem::invalid_request(
             "This is no name of a plugin.",
             "`kubewitness plugins` and the portal's page of plugins list those that there are.",
         ));
     }
-    viewer.must(act, name).await?;
+    viewer.require_right(act, name).await?;
     check_record(what, &request.reason, &request.who)?;
     if let Some(name) = viewer.name() {
         request.who = name.to_owned();
     }
-    Ok(app.views.pause(name, pauses, &request).await?)
+    Ok(app.views.set_plugin_pause(name, pauses, &request).await?)
 }

@@ -21,7 +21,7 @@ pub(super) async fn templates(
     uri: Uri,
 ) -> Result<Json<Vec<TemplateView>>, Problem> {
     QueryParams::read(&uri, &[])?;
-    Ok(Json(SubmitDesk::of(&app)?.templates(&viewer).await?))
+    Ok(Json(SubmitDesk::of_app(&app)?.template_views(&viewer).await?))
 }
 
 /// 201 if the Job was created, and 200 if it existed already.
@@ -42,28 +42,31 @@ pub(super) async fn submit(
     body: Result<Json<SubmitRequest>, JsonRejection>,
 ) -> Result<SubmitResponse, Problem> {
     QueryParams::read(&uri, &[])?;
-    let desk = SubmitDesk::of(&app)?;
+    let desk = SubmitDesk::of_app(&app)?;
     let Json(request) = body?;
     let channel = match request.channel.as_str() {
         "" | "api" => "api",
         "cli" => "cli",
         _ => {
-            return Err(Problem::invalid("This is no channel.", "`channel` is `api` or `cli`, or left out."));
+            return Err(Problem::invalid_request(
+                "This is no channel.",
+                "`channel` is `api` or `cli`, or left out.",
+            ));
         }
     };
     let key = match headers.get(KEY) {
-        Some(key) => checked(key.to_str().unwrap_or_default())?.to_owned(),
+        Some(key) => check_key(key.to_str().unwrap_or_default())?.to_owned(),
         None => random_key()?,
     };
-    Ok(SubmitResponse(desk.submit(&app, &viewer, &request, channel, &key).await?))
+    Ok(SubmitResponse(desk.submit_job(&app, &viewer, &request, channel, &key).await?))
 }
 
 /// Checks a key that a program or a form sent.
-pub(crate) fn checked(key: &str) -> Result<&str, Problem> {
+pub(crate) fn check_key(key: &str) -> Result<&str, Problem> {
     let is_plain = key.bytes().all(|byte| byte.is_ascii_graphic());
     match is_plain && (1..=KEY_BYTES).contains(&key.len()) {
         true => Ok(key),
-        false => Err(Problem::invalid(
+        false => Err(Problem::invalid_request(
             "The key of this submission can't be used.",
             format!("`Idempotency-Key` has from 1 to {KEY_BYTES} letters, digits and signs, such as a UUID."),
         )),

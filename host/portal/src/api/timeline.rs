@@ -19,7 +19,7 @@ use crate::access::PortalViewer;
 use crate::answer::Problem;
 use crate::answer::paged::PagedAnswer;
 use crate::answer::params::QueryParams;
-use crate::answer::streamed::{LONG, append};
+use crate::answer::streamed::{LONG, append_rows};
 use crate::app::PortalApp;
 use crate::scope::{AccessVerb, ViewerVisibility};
 
@@ -35,13 +35,13 @@ pub(super) async fn timeline(
     uri: Uri,
 ) -> Result<PagedAnswer<TimelineView>, Problem> {
     let params = QueryParams::read(&uri, TIMELINE)?;
-    let cursor = params.cursor("cursor")?;
+    let cursor = params.parse_cursor("cursor")?;
     let mut query = TimelineQuery {
-        uid: params.owned("uid"),
-        kind: params.owned("kind"),
-        namespace: params.owned("namespace"),
-        name: params.owned("name"),
-        limit: Some(params.limit(ROWS, MOST_ROWS)?),
+        uid: params.owned_text("uid"),
+        kind: params.owned_text("kind"),
+        namespace: params.owned_text("namespace"),
+        name: params.owned_text("name"),
+        limit: Some(params.row_limit(ROWS, MOST_ROWS)?),
         events: cursor.is_none(),
         cursor,
         ..TimelineQuery::default()
@@ -50,7 +50,7 @@ pub(super) async fn timeline(
     if query.uid.is_some() == (query.kind.is_some() || query.name.is_some())
         || (query.uid.is_none() && !named)
     {
-        return Err(Problem::invalid(
+        return Err(Problem::invalid_request(
             "It is not clear whose timeline this should be.",
             "Give `uid`, or `kind`, `name` and, where it has one, `namespace`.",
         ));
@@ -62,15 +62,15 @@ pub(super) async fn timeline(
         let (kind, namespace) = (query.kind, query.namespace);
         let asked = ObjectQuery { kind, namespace, ..ObjectQuery::default() };
         let forbidden = match asked.namespace {
-            Some(_) => visible.forbidden(AccessVerb::Get, &asked).await?,
+            Some(_) => visible.missing_right(AccessVerb::Get, &asked).await?,
             None => None,
         };
-        return Ok(PagedAnswer::new(TimelineView::default(), None).forbidden(forbidden));
+        return Ok(PagedAnswer::new(TimelineView::default(), None).with_forbidden(forbidden));
     }
-    let story = visible.story(&query).await?;
+    let story = visible.story_part(&query).await?;
     let next = params.next(&uri, story.next);
     match story.states.len() + story.related.len() > LONG {
-        true => Ok(PagedAnswer::streamed(LongTimeline::of(story, visible, viewer).into_body(), next)),
+        true => Ok(PagedAnswer::from_stream(LongTimeline::of(story, visible, viewer).into_body(), next)),
         false => Ok(PagedAnswer::new(story, next)),
     }
 }
@@ -108,7 +108,7 @@ impl LongTimeline {
     fn into_body(self) -> Body {
         Body::from_stream(stream::unfold(self, |mut timeline| async {
             let piece = timeline.pieces.pop_front()?;
-            let written = timeline.viewer.does(timeline.write(piece)).await;
+            let written = timeline.viewer.run_as_party(timeline.write(piece)).await;
             if let Err(error) = &written {
                 // The client learns of it by the connection, which ends before the answer does.
                 tracing::debug!(%error, "a long timeline breaks off");
@@ -129,7 +129,7 @@ impl LongTimeline {
             return Err(io::Error::other("retention has removed some of its states meanwhile"));
         }
         let mut text = Vec::new();
-        append(&mut text, &states, is_first)?;
+        append_rows(&mut text, &states, is_first)?;
         Ok(text.into())
     }
 }

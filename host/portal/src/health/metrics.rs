@@ -13,7 +13,7 @@ use kubewitness_core::views::{
 };
 
 use super::page::MetricKind::{self, Counter, Gauge, Histogram};
-use super::page::{MetricsPage, seconds};
+use super::page::{MetricsPage, seconds_of_time};
 use super::plugin_metrics;
 use crate::serve::ListenerTraffic;
 
@@ -47,16 +47,16 @@ const SOURCES: [OfSource; 27] = [
         "synced",
         "1 while the cache shows what exists: the source was listed, and nothing holds it up.",
         Gauge,
-        |s| Some(flag(s.synced)),
+        |s| Some(flag_value(s.synced)),
     ),
     ("held_up", "1 while something keeps the source from taking in states.", Gauge, |s| {
-        Some(flag(s.condition.is_some()))
+        Some(flag_value(s.condition.is_some()))
     }),
     ("limited", "1 where the API server lacks what reading missed versions back needs.", Gauge, |s| {
-        Some(flag(s.limitation.is_some()))
+        Some(flag_value(s.limitation.is_some()))
     }),
     ("doubtful", "1 while audits find changes that the watch did not bring.", Gauge, |s| {
-        Some(flag(s.doubt.is_some()))
+        Some(flag_value(s.doubt.is_some()))
     }),
     ("epoch", "The epoch; it grows when the history of the API server was replaced.", Gauge, |s| {
         Some(f64::from(s.epoch))
@@ -76,13 +76,13 @@ const SOURCES: [OfSource; 27] = [
         "last_event_timestamp_seconds",
         "When the last event was observed, in seconds since 1970.",
         Gauge,
-        |s| seconds(s.last_event_at.as_deref()?),
+        |s| seconds_of_time(s.last_event_at.as_deref()?),
     ),
     (
         "last_audit_timestamp_seconds",
         "When an audit last compared a list with the journal, in seconds since 1970.",
         Gauge,
-        |s| seconds(s.last_audit_at.as_deref()?),
+        |s| seconds_of_time(s.last_audit_at.as_deref()?),
     ),
     ("walk_back_waiting", "Objects whose missed versions are being read back now.", Gauge, |s| {
         Some(s.walking as f64)
@@ -133,8 +133,8 @@ const SOURCES: [OfSource; 27] = [
 
 /// observed = delivered + filtered + dead + waiting, for each plugin.
 const PLUGINS: [OfPlugin; 11] = [
-    ("active", "1 while the plugin takes states.", |p| flag(p.state == "active")),
-    ("paused", "1 while an operator has paused the plugin.", |p| flag(p.paused.is_some())),
+    ("active", "1 while the plugin takes states.", |p| flag_value(p.state == "active")),
+    ("paused", "1 while an operator has paused the plugin.", |p| flag_value(p.paused.is_some())),
     ("observed", "States of the plugin's sources since its subscriptions began.", |p| p.observed as f64),
     ("delivered", "Observed states that the plugin answered with done.", |p| p.delivered as f64),
     ("filtered", "Observed states that its subscriptions leave out.", |p| p.filtered as f64),
@@ -198,13 +198,15 @@ const RESYNCS: [OfPlugin; 3] = [
 
 /// Calls on a schedule. A plugin without one has none.
 const TICKS: [OfPlugin; 2] = [
-    ("ticks_total", "Calls of the plugin on its schedule that have ended.", |p| ticks(p, |tick| tick.ticks)),
+    ("ticks_total", "Calls of the plugin on its schedule that have ended.", |p| {
+        tick_figure(p, |tick| tick.ticks)
+    }),
     ("ticks_failed_total", "Calls of the plugin on its schedule that failed.", |p| {
-        ticks(p, |tick| tick.failed)
+        tick_figure(p, |tick| tick.failed)
     }),
 ];
 
-fn ticks(plugin: &PluginView, of: fn(&TickView) -> u64) -> f64 {
+fn tick_figure(plugin: &PluginView, of: fn(&TickView) -> u64) -> f64 {
     plugin.tick.as_ref().map_or(0.0, |tick| of(tick) as f64)
 }
 
@@ -212,7 +214,7 @@ pub(crate) fn render(status: &StatusView, ready: bool, traffic: &ListenerTraffic
     let mut page = MetricsPage::default();
     let journal = &status.journal;
     let plain = [
-        ("ready", "1 while the controller takes in states and keeps them.", flag(ready)),
+        ("ready", "1 while the controller takes in states and keeps them.", flag_value(ready)),
         (
             "configuration_problems",
             "Files, documents and plugins that are refused; what was taken before goes on.",
@@ -224,49 +226,55 @@ pub(crate) fn render(status: &StatusView, ready: bool, traffic: &ListenerTraffic
         ("journal_newest_seq", "The newest position of the journal.", journal.newest_seq as f64),
     ];
     for (name, help, value) in plain {
-        page.family(name, help, Gauge);
-        page.sample(name, &[], value);
+        page.write_family(name, help, Gauge);
+        page.write_sample(name, &[], value);
     }
-    sources(&mut page, &status.sources);
+    write_sources(&mut page, &status.sources);
     let gauges = PLUGINS.into_iter().map(|family| (family, Gauge));
     let counters = RESYNCS.into_iter().chain(TICKS).map(|family| (family, Counter));
     for ((name, help, value), kind) in gauges.chain(counters) {
         let name = format!("plugin_{name}");
-        page.family(&name, help, kind);
+        page.write_family(&name, help, kind);
         for plugin in &status.plugins {
-            page.sample(&name, &[("plugin", &plugin.name)], value(plugin));
+            page.write_sample(&name, &[("plugin", &plugin.name)], value(plugin));
         }
     }
     let (name, help) =
         ("plugin_filter_errors_total", "States that a filter could not judge. They were handed over.");
-    page.family(name, help, Counter);
+    page.write_family(name, help, Counter);
     for plugin in &status.plugins {
-        page.sample(name, &[("plugin", &plugin.name)], plugin.filter_errors as f64);
+        page.write_sample(name, &[("plugin", &plugin.name)], plugin.filter_errors as f64);
     }
     plugin_metrics::write(&mut page, &status.plugins);
-    queues(&mut page, &status.plugins);
-    streams(&mut page, &status.streams);
-    ledgers(&mut page, &status.ledgers);
-    connections(&mut page, traffic);
+    write_queues(&mut page, &status.plugins);
+    write_streams(&mut page, &status.streams);
+    write_ledgers(&mut page, &status.ledgers);
+    write_connections(&mut page, traffic);
     let (name, help) =
         ("retention_held", "States beyond the bounds of their source's retention, by what keeps them.");
-    page.family(name, help, Gauge);
+    page.write_family(name, help, Gauge);
     for held in &status.held {
-        page.sample(name, &[("source", &held.source), ("holder", &held.holder)], held.states as f64);
+        page.write_sample(name, &[("source", &held.source), ("holder", &held.holder)], held.states as f64);
     }
     if let Some(replica) = &status.replica {
-        page.family("replica_dispatches", "1 where this replica hands states to plugins.", Gauge);
-        page.sample("replica_dispatches", &[("replica", &replica.name)], flag(replica.dispatches));
-        page.family("replicas", "Processes that share the journal.", Gauge);
-        page.sample("replicas", &[], replica.replicas.len() as f64);
+        page.write_family("replica_dispatches", "1 where this replica hands states to plugins.", Gauge);
+        page.write_sample(
+            "replica_dispatches",
+            &[("replica", &replica.name)],
+            flag_value(replica.dispatches),
+        );
+        page.write_family("replicas", "Processes that share the journal.", Gauge);
+        page.write_sample("replicas", &[], replica.replicas.len() as f64);
     }
     page.text
 }
 
-fn streams(page: &mut MetricsPage, streams: &[StreamView]) {
+fn write_streams(page: &mut MetricsPage, streams: &[StreamView]) {
     type Family = (&'static str, &'static str, MetricKind, fn(&StreamView) -> f64);
     let families: [Family; 3] = [
-        ("stream_up", "1 while states are handed to the stream.", Gauge, |s| flag(s.condition.is_none())),
+        ("stream_up", "1 while states are handed to the stream.", Gauge, |s| {
+            flag_value(s.condition.is_none())
+        }),
         ("stream_carried_total", "States that the stream's server has acknowledged.", Counter, |s| {
             s.carried as f64
         }),
@@ -275,18 +283,18 @@ fn streams(page: &mut MetricsPage, streams: &[StreamView]) {
         }),
     ];
     for (name, help, kind, value) in families {
-        page.family(name, help, kind);
+        page.write_family(name, help, kind);
         for stream in streams {
-            page.sample(name, &[("stream", &stream.name)], value(stream));
+            page.write_sample(name, &[("stream", &stream.name)], value(stream));
         }
     }
 }
 
-fn ledgers(page: &mut MetricsPage, ledgers: &[LedgerView]) {
+fn write_ledgers(page: &mut MetricsPage, ledgers: &[LedgerView]) {
     type Family = (&'static str, &'static str, MetricKind, fn(&LedgerView) -> f64);
     let families: [Family; 6] = [
         ("ledger_shipping_up", "1 while closed files of the ledger get into their bucket.", Gauge, |l| {
-            flag(l.condition.is_none())
+            flag_value(l.condition.is_none())
         }),
         ("ledger_files_waiting", "Closed files that the bucket does not have yet.", Gauge, |l| {
             l.waiting as f64
@@ -304,43 +312,43 @@ fn ledgers(page: &mut MetricsPage, ledgers: &[LedgerView]) {
         ("ledger_shipping_failures_total", "Turns of shipping that failed.", Counter, |l| l.failed as f64),
     ];
     for (name, help, kind, value) in families {
-        page.family(name, help, kind);
+        page.write_family(name, help, kind);
         for ledger in ledgers {
-            page.sample(name, &[("ledger", &ledger.name)], value(ledger));
+            page.write_sample(name, &[("ledger", &ledger.name)], value(ledger));
         }
     }
 }
 
 /// Adds the connections of this process's clients.
-fn connections(page: &mut MetricsPage, traffic: &ListenerTraffic) {
+fn write_connections(page: &mut MetricsPage, traffic: &ListenerTraffic) {
     let listeners = [("portal", &traffic.portal), ("health", &traffic.health)];
-    page.family("http_connections", "Connections of clients that are open.", Gauge);
+    page.write_family("http_connections", "Connections of clients that are open.", Gauge);
     for (listener, counts) in listeners {
-        page.sample("http_connections", &[("listener", listener)], counts.open() as f64);
+        page.write_sample("http_connections", &[("listener", listener)], counts.open() as f64);
     }
-    page.family("http_streams", "Live streams of clients that are open.", Gauge);
-    page.sample("http_streams", &[], traffic.portal.streams() as f64);
+    page.write_family("http_streams", "Live streams of clients that are open.", Gauge);
+    page.write_sample("http_streams", &[], traffic.portal.count_streams() as f64);
     let (name, help) = (
         "http_connections_refused_total",
         "Connections that found no place, since all have requests under way.",
     );
-    page.family(name, help, Counter);
+    page.write_family(name, help, Counter);
     for (listener, counts) in listeners {
-        page.sample(name, &[("listener", listener)], counts.all_refused() as f64);
+        page.write_sample(name, &[("listener", listener)], counts.all_refused() as f64);
     }
     let (name, help) = (
         "http_connections_closed_total",
         "Connections that were closed: idle ones for newer ones, without a request's header, or not read from.",
     );
-    page.family(name, help, Counter);
+    page.write_family(name, help, Counter);
     for (listener, counts) in listeners {
-        for (reason, count) in counts.closed() {
-            page.sample(name, &[("listener", listener), ("reason", reason)], count as f64);
+        for (reason, count) in counts.closed_by_reason() {
+            page.write_sample(name, &[("listener", listener), ("reason", reason)], count as f64);
         }
     }
 }
 
-fn queues(page: &mut MetricsPage, plugins: &[PluginView]) {
+fn write_queues(page: &mut MetricsPage, plugins: &[PluginView]) {
     for (name, help, kind, value) in QUEUES {
         page.plain_family(name, help, kind);
         for plugin in plugins {
@@ -350,18 +358,18 @@ fn queues(page: &mut MetricsPage, plugins: &[PluginView]) {
     for (name, help, of) in QUEUE_TIMES {
         page.plain_family(name, help, Histogram);
         for plugin in plugins {
-            page.histogram(name, ("name", &plugin.name), of(&plugin.queue));
+            page.write_histogram(name, ("name", &plugin.name), of(&plugin.queue));
         }
     }
 }
 
-fn sources(page: &mut MetricsPage, sources: &[SourceView]) {
+fn write_sources(page: &mut MetricsPage, sources: &[SourceView]) {
     for (name, help, kind, value) in SOURCES {
         let name = format!("source_{name}");
-        page.family(&name, help, kind);
+        page.write_family(&name, help, kind);
         for source in sources {
             if let Some(value) = value(source) {
-                page.sample(&name, &[("source", &source.name)], value);
+                page.write_sample(&name, &[("source", &source.name)], value);
             }
         }
     }
@@ -370,22 +378,30 @@ fn sources(page: &mut MetricsPage, sources: &[SourceView]) {
         ("source_lists_total", "reason", "Lists, by their reason.", &LISTS[..]),
     ];
     for (name, label, help, parts) in by {
-        page.family(name, help, Counter);
+        page.write_family(name, help, Counter);
         for source in sources {
             for (part, count) in parts {
-                page.sample(name, &[("source", &source.name), (label, part)], count(&source.counts) as f64);
+                page.write_sample(
+                    name,
+                    &[("source", &source.name), (label, part)],
+                    count(&source.counts) as f64,
+                );
             }
         }
     }
     let name = "source_outcomes_total";
-    page.family(name, "Objects that ended badly, by cause. Each is counted once it is explained.", Counter);
+    page.write_family(
+        name,
+        "Objects that ended badly, by cause. Each is counted once it is explained.",
+        Counter,
+    );
     for source in sources {
         for (cause, count) in &source.outcomes {
-            page.sample(name, &[("source", &source.name), ("cause", cause)], *count as f64);
+            page.write_sample(name, &[("source", &source.name), ("cause", cause)], *count as f64);
         }
     }
 }
 
-fn flag(set: bool) -> f64 {
+fn flag_value(set: bool) -> f64 {
     f64::from(u8::from(set))
 }

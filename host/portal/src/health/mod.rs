@@ -29,9 +29,9 @@ async fn healthz() -> &'static str {
 }
 
 async fn readyz(State(app): State<PortalApp>, viewer: PortalViewer) -> Response {
-    let Err(why) = app.views.ready() else { return "ready\n".into_response() };
+    let Err(why) = app.views.check_readiness() else { return "ready\n".into_response() };
     // The reason may contain details that are not for everybody.
-    let text = match viewer.may(GuardedAct::SeeStatus, "").await {
+    let text = match viewer.has_right(GuardedAct::SeeStatus, "").await {
         Ok(true) => format!("not ready: {why}\n"),
         _ => "not ready\n".to_owned(),
     };
@@ -39,8 +39,8 @@ async fn readyz(State(app): State<PortalApp>, viewer: PortalViewer) -> Response 
 }
 
 async fn metrics(State(app): State<PortalApp>, viewer: PortalViewer) -> Result<Response, Problem> {
-    viewer.must(GuardedAct::SeeStatus, "").await?;
-    let status = app.figures().await?;
-    let text = render(&status, app.views.ready().is_ok(), &app.traffic);
+    viewer.require_right(GuardedAct::SeeStatus, "").await?;
+    let status = app.status_in_time().await?;
+    let text = render(&status, app.views.check_readiness().is_ok(), &app.traffic);
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response())
 }

@@ -21,15 +21,15 @@ pub struct MetricsPage {
 }
 
 impl MetricsPage {
-    pub fn family(&mut self, name: &str, help: &str, kind: MetricKind) {
+    pub fn write_family(&mut self, name: &str, help: &str, kind: MetricKind) {
         self.plain_family(&format!("{PREFIX}_{name}"), help, kind);
     }
 
-    pub fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
+    pub fn write_sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
         self.plain_sample(&format!("{PREFIX}_{name}"), labels, value);
     }
 
-    pub fn histogram(&mut self, name: &str, label: (&str, &str), view: &HistogramView) {
+    pub fn write_histogram(&mut self, name: &str, label: (&str, &str), view: &HistogramView) {
         let bucket = format!("{name}_bucket");
         for (bound, count) in &view.buckets {
             self.plain_sample(&bucket, &[label, ("le", &bound.to_string())], *count as f64);
@@ -52,17 +52,17 @@ impl MetricsPage {
 
     pub fn plain_sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
         let labels: Vec<_> =
-            labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escape(value))).collect();
+            labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escape_label(value))).collect();
         let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
         writeln!(self.text, "{name}{labels} {value}").ok();
     }
 }
 
-fn escape(value: &str) -> String {
+fn escape_label(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
 /// Seconds since 1970 for a time in the form of the views; `None` for any other text.
-pub fn seconds(text: &str) -> Option<f64> {
+pub fn seconds_of_time(text: &str) -> Option<f64> {
     kubewitness_core::calendar::parse(text).map(|ms| ms as f64 / 1000.0)
 }

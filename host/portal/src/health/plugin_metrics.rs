@@ -4,7 +4,7 @@
 use kubewitness_core::views::{CallsView, PluginView};
 
 use super::page::MetricKind::{self, Counter, Gauge};
-use super::page::{MetricsPage, seconds};
+use super::page::{MetricsPage, seconds_of_time};
 
 type OfCalls = (&'static str, &'static str, MetricKind, fn(&CallsView) -> f64);
 /// The value of an additional label, and its count.
@@ -63,9 +63,9 @@ const VERDICTS: [PluginCount; 3] =
 pub fn write(page: &mut MetricsPage, plugins: &[PluginView]) {
     for (name, help, kind, value) in FIGURES {
         let name = format!("plugin_{name}");
-        page.family(&name, help, kind);
+        page.write_family(&name, help, kind);
         for plugin in plugins {
-            page.sample(&name, &[("plugin", &plugin.name)], value(&plugin.calls));
+            page.write_sample(&name, &[("plugin", &plugin.name)], value(&plugin.calls));
         }
     }
     let by = [
@@ -73,32 +73,36 @@ pub fn write(page: &mut MetricsPage, plugins: &[PluginView]) {
         ("plugin_verdicts_total", "verdict", "Verdicts of the plugin, by kind.", &VERDICTS[..]),
     ];
     for (name, label, help, parts) in by {
-        page.family(name, help, Counter);
+        page.write_family(name, help, Counter);
         for plugin in plugins {
             for (part, count) in parts {
-                page.sample(name, &[("plugin", &plugin.name), (label, part)], count(&plugin.calls) as f64);
+                page.write_sample(
+                    name,
+                    &[("plugin", &plugin.name), (label, part)],
+                    count(&plugin.calls) as f64,
+                );
             }
         }
     }
     let name = "plugin_host_calls_total";
-    page.family(
+    page.write_family(
         name,
         "Calls of the plugin to the controller, by capability; refused ones count, too.",
         Counter,
     );
     for plugin in plugins {
         for (capability, calls) in &plugin.calls.host_calls {
-            page.sample(name, &[("plugin", &plugin.name), ("capability", capability)], *calls as f64);
+            page.write_sample(name, &[("plugin", &plugin.name), ("capability", capability)], *calls as f64);
         }
     }
-    limits(page, plugins);
-    moments(page, plugins);
-    shadows(page, plugins);
+    write_limits(page, plugins);
+    write_moments(page, plugins);
+    write_shadows(page, plugins);
 }
 
-fn shadows(page: &mut MetricsPage, plugins: &[PluginView]) {
+fn write_shadows(page: &mut MetricsPage, plugins: &[PluginView]) {
     let name = "plugin_shadow_states_total";
-    page.family(
+    page.write_family(
         name,
         "States that the plugin and the version in its shadow were handed, by what came of it.",
         Counter,
@@ -106,22 +110,22 @@ fn shadows(page: &mut MetricsPage, plugins: &[PluginView]) {
     for (plugin, shadow) in plugins.iter().filter_map(|it| Some((&it.name, it.shadow.as_ref()?))) {
         let results = [("same", shadow.same), ("different", shadow.different), ("missed", shadow.missed)];
         for (result, states) in results {
-            page.sample(name, &[("plugin", plugin), ("result", result)], states as f64);
+            page.write_sample(name, &[("plugin", plugin), ("result", result)], states as f64);
         }
     }
 }
 
-fn limits(page: &mut MetricsPage, plugins: &[PluginView]) {
+fn write_limits(page: &mut MetricsPage, plugins: &[PluginView]) {
     let name = "plugin_memory_limit_bytes";
-    page.family(name, "Memory that one instance of the plugin may hold.", Gauge);
+    page.write_family(name, "Memory that one instance of the plugin may hold.", Gauge);
     for plugin in plugins {
         if let Some(manifest) = &plugin.manifest {
-            page.sample(name, &[("plugin", &plugin.name)], manifest.memory_limit as f64);
+            page.write_sample(name, &[("plugin", &plugin.name)], manifest.memory_limit as f64);
         }
     }
 }
 
-fn moments(page: &mut MetricsPage, plugins: &[PluginView]) {
+fn write_moments(page: &mut MetricsPage, plugins: &[PluginView]) {
     type PluginMoment = (&'static str, &'static str, fn(&CallsView) -> Option<&str>);
     let moments: [PluginMoment; 2] = [
         (
@@ -136,10 +140,10 @@ fn moments(page: &mut MetricsPage, plugins: &[PluginView]) {
         ),
     ];
     for (name, help, at) in moments {
-        page.family(name, help, Gauge);
+        page.write_family(name, help, Gauge);
         for plugin in plugins {
-            if let Some(at) = at(&plugin.calls).and_then(seconds) {
-                page.sample(name, &[("plugin", &plugin.name)], at);
+            if let Some(at) = at(&plugin.calls).and_then(seconds_of_time) {
+                page.write_sample(name, &[("plugin", &plugin.name)], at);
             }
         }
     }

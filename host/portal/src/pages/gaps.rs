@@ -7,7 +7,9 @@ use kubewitness_core::Gap;
 use kubewitness_core::views::{GapQuery, PoisonQuery, PoisonView, SourceView};
 use maud::{Markup, html};
 
-use super::parts::{ROWS, at, at_text, empty, encode, figure, object_link, pages_of, plural};
+use super::parts::{
+    ROWS, at_text, encode, grouped_figure, object_link, pages_of, plural_word, render_empty, render_time,
+};
 use crate::access::PortalViewer;
 use crate::answer::ProblemPage;
 use crate::answer::frame::PageContent;
@@ -23,21 +25,22 @@ pub(super) async fn page(
     let params = QueryParams::read(&uri, &["source", "uid", "cursor", "poison"])?;
     let visible = ViewerVisibility::new(&app, &viewer);
     let query = GapQuery {
-        source: params.owned("source"),
-        uid: params.owned("uid"),
-        cursor: params.cursor("cursor")?,
+        source: params.owned_text("source"),
+        uid: params.owned_text("uid"),
+        cursor: params.parse_cursor("cursor")?,
         ..GapQuery::default()
     };
-    let status = visible.status().await?;
+    let status = visible.visible_status().await?;
     let (mut sources, restricted) = (status.sources, status.restricted);
-    let mut gaps = visible.gaps(query.clone(), ROWS).await?;
+    let mut gaps = visible.visible_gaps(query.clone(), ROWS).await?;
     // The next list takes a turn of its own, and may not wait for this one.
     gaps.turn = None;
-    let poison = PoisonQuery { source: query.source.clone(), cursor: params.cursor("poison")?, limit: None };
+    let poison =
+        PoisonQuery { source: query.source.clone(), cursor: params.parse_cursor("poison")?, limit: None };
     // Bytes that are not an object belong to no object.
     let poison = match query.uid.is_some() || restricted {
         true => VisiblePart::default(),
-        false => visible.poison(poison, ROWS).await?,
+        false => visible.visible_poison(poison, ROWS).await?,
     };
     let (none_at_all, is_first) = (sources.is_empty(), query.cursor.is_none());
     sources.retain(|source| query.source.as_ref().is_none_or(|name| *name == source.name));
@@ -50,36 +53,36 @@ pub(super) async fn page(
     let unseen = |count: fn(&SourceView) -> u64| hidden.iter().map(|source| count(source)).sum::<u64>();
     let (unseen_gaps, unseen_poison) = (unseen(|source| source.gaps), unseen(|source| source.poison));
     let content = html! {
-        div.head { h1 { "Gaps" } (narrowed(&query)) }
+        div.head { h1 { "Gaps" } (render_narrowed(&query)) }
         p.lead {
             "This page lists the parts of the history that are known to be missing. "
             "Versions strictly between the two bounds of a gap were not witnessed. Its reason says why they can't be read any more."
         }
         @if none_at_all && gaps.rows.is_empty() {
-            (empty("Nothing is watched yet", &html! { "No source is configured, so nothing can be missing either. The host's settings name what is watched." }))
+            (render_empty("Nothing is watched yet", &html! { "No source is configured, so nothing can be missing either. The host's settings name what is watched." }))
         } @else {
             section aria-labelledby="holes" {
                 h2 #holes { "Missing versions" }
                 @if is_first && gaps.rows.is_empty() && (restricted || unseen_gaps > 0) { (none_to_see(&query, unseen_gaps)) }
-                @else { (holes(&gaps.rows, &query, &sources)) }
+                @else { (render_gaps(&gaps.rows, &query, &sources)) }
                 (pages_of(&params, "cursor", gaps.next, "Pages of gaps", "holes"))
             }
-            @if restricted { section { (super::parts::restricted("The list of poison messages and audit findings")) } }
+            @if restricted { section { (super::parts::render_restricted("The list of poison messages and audit findings")) } }
             @else if query.uid.is_none() {
                 section aria-labelledby="poison" {
                     h2 #poison { "Poison" }
-                    (poisons(&poison.rows, params.text("poison").is_none(), unseen_poison))
+                    (render_poison(&poison.rows, params.text("poison").is_none(), unseen_poison))
                     (pages_of(&params, "poison", poison.next, "Pages of poison messages", "poison"))
                 }
-                section aria-labelledby="histories" { h2 #histories { "Replaced histories" } (histories(&sources)) }
-                section aria-labelledby="audits" { h2 #audits { "Audits" } (audits(&sources)) }
+                section aria-labelledby="histories" { h2 #histories { "Replaced histories" } (render_histories(&sources)) }
+                section aria-labelledby="audits" { h2 #audits { "Audits" } (render_audits(&sources)) }
             }
         }
     };
     Ok(PageContent::new("Gaps", "/gaps", content))
 }
 
-fn narrowed(query: &GapQuery) -> Markup {
+fn render_narrowed(query: &GapQuery) -> Markup {
     html! {
         @if let Some(name) = &query.source { p { "of the source " b { (name) } " · " a href="/gaps" { "Show all" } } }
         @if let Some(uid) = &query.uid {
@@ -94,57 +97,57 @@ fn narrowed(query: &GapQuery) -> Markup {
 fn none_to_see(query: &GapQuery, unseen: u64) -> Markup {
     let title = match unseen {
         1.. if query.uid.is_none() => {
-            format!("{} {} that you may not see", figure(unseen), plural(unseen, "gap", "gaps"))
+            format!("{} {} that you may not see", grouped_figure(unseen), plural_word(unseen, "gap", "gaps"))
         }
         _ => "No gaps that you may see".into(),
     };
-    empty(
+    render_empty(
         &title,
         &html! { "Gaps of objects are for people who may list these. A gap of a whole source is for people who may list its objects in the whole cluster." },
     )
 }
 
-fn holes(gaps: &[Gap], query: &GapQuery, sources: &[SourceView]) -> Markup {
+fn render_gaps(gaps: &[Gap], query: &GapQuery, sources: &[SourceView]) -> Markup {
     if !gaps.is_empty() {
-        return table(gaps);
+        return render_table(gaps);
     }
     let is_blind = |source: &&SourceView| !source.synced || source.condition.is_some() || source.walking > 0;
     let blind: Vec<_> = sources.iter().filter(is_blind).map(|source| source.name.as_str()).collect();
     if let Some(name) = query.source.as_ref().filter(|_| sources.is_empty()) {
-        return empty(
+        return render_empty(
             "No such source",
             &html! { "No source is called " b { (name) } ", and no gap of one that was is kept. " a href="/gaps" { "Show all gaps" } "." },
         );
     }
     if query.cursor.is_some() {
-        return empty(
+        return render_empty(
             "No more gaps",
             &html! { "This page of the list has none. " a href="/gaps" { "Show the newest" } "." },
         );
     }
     if query.uid.is_some() {
-        return empty(
+        return render_empty(
             "Nothing matches",
             &html! { "No version of what was asked for is known to be missing. " a href="/gaps" { "Show all gaps" } "." },
         );
     }
     if !blind.is_empty() {
-        return empty(
+        return render_empty(
             "No gaps so far",
             &html! { "Some sources are not up to date: the page " a href="/sources" { "Sources" } " tells what holds up " b { (blind.join(", ")) } "." },
         );
     }
-    empty(
+    render_empty(
         "No gaps",
         &html! { "No version since the first list is known to be missing. A missing version would be listed here as a gap, with its exact bounds." },
     )
 }
 
-fn table(gaps: &[Gap]) -> Markup {
+fn render_table(gaps: &[Gap]) -> Markup {
     let count = gaps.len() as u64;
     html! {
         div.scroll tabindex="0" role="group" aria-label="Gaps" { table.dense.folds {
-            caption { (figure(count)) " " (plural(count, "gap", "gaps")) ", newest first" }
+            caption { (grouped_figure(count)) " " (plural_word(count, "gap", "gaps")) ", newest first" }
             thead { tr {
                 th scope="col" { "Source" } th scope="col" { "Scope" } th.num scope="col" { "After version" }
                 th.num scope="col" { "Before version" } th.num scope="col" { "Epoch" } th.wide scope="col" { "Reason" }
@@ -153,27 +156,27 @@ fn table(gaps: &[Gap]) -> Markup {
             tbody { @for gap in gaps { tr {
                 td.keep data-label="Source" { a href={ "/gaps?source=" (encode(&gap.source)) } { (gap.source) } }
                 td.object data-label="Scope" { @match &gap.object { Some(object) => (object_link(object)), None => { "the whole source" } } }
-                td.num data-label="After version" { (bound(&gap.after)) }
-                td.num data-label="Before version" { (bound(&gap.before)) }
+                td.num data-label="After version" { (bound_or_open(&gap.after)) }
+                td.num data-label="Before version" { (bound_or_open(&gap.before)) }
                 td.num data-label="Epoch" { (gap.epoch) }
                 td.wide.whole data-label="Reason" { span.reason { (gap.reason) } " " span.message { (gap.message) } }
-                td.when data-label="Recorded" { (at(gap.recorded_ms)) }
+                td.when data-label="Recorded" { (render_time(gap.recorded_ms)) }
             } } }
         } }
     }
 }
 
 /// An empty bound is unknown: before the first list, or until now.
-pub(super) fn bound(version: &str) -> &str {
+pub(super) fn bound_or_open(version: &str) -> &str {
     if version.is_empty() { "open" } else { version }
 }
 
 // ---- poison ------------------------------------------------------------------------------
 
-fn poisons(poison: &[PoisonView], is_first: bool, unseen: u64) -> Markup {
+fn render_poison(poison: &[PoisonView], is_first: bool, unseen: u64) -> Markup {
     if poison.is_empty() && is_first && unseen > 0 {
         return html! { p.note {
-            (figure(unseen)) " that you may not see: poison is for people who may list the objects of its source in the whole cluster."
+            (grouped_figure(unseen)) " that you may not see: poison is for people who may list the objects of its source in the whole cluster."
         } };
     }
     if poison.is_empty() && !is_first {
@@ -185,7 +188,7 @@ fn poisons(poison: &[PoisonView], is_first: bool, unseen: u64) -> Markup {
     let count = poison.len() as u64;
     html! {
         div.scroll tabindex="0" role="group" aria-label="Poison" { table.dense.folds {
-            caption { (figure(count)) " " (plural(count, "frame that was no object of its kind", "frames that were no objects of their kind")) ", newest first, kept as they came" }
+            caption { (grouped_figure(count)) " " (plural_word(count, "frame that was no object of its kind", "frames that were no objects of their kind")) ", newest first, kept as they came" }
             thead { tr {
                 th.num scope="col" { "Number" } th scope="col" { "Source" } th.num scope="col" { "Epoch" }
                 th.wide scope="col" { "Error" } th.wide scope="col" { "It begins" } th.num scope="col" { "Bytes" }
@@ -196,9 +199,9 @@ fn poisons(poison: &[PoisonView], is_first: bool, unseen: u64) -> Markup {
                 td.keep data-label="Source" { (view.source) }
                 td.num data-label="Epoch" { (view.epoch) }
                 td.wide.whole data-label="Error" { (view.error) }
-                td.wide data-label="It begins" { code title=(view.excerpt) { (visible(&view.excerpt)) } }
-                td.num data-label="Bytes" { (figure(view.bytes)) }
-                td.when data-label="Observed" { (at(view.observed_ms)) }
+                td.wide data-label="It begins" { code title=(view.excerpt) { (visible_characters(&view.excerpt)) } }
+                td.num data-label="Bytes" { (grouped_figure(view.bytes)) }
+                td.when data-label="Observed" { (render_time(view.observed_ms)) }
                 td.keep data-label="Raw" {
                     a href={ "/api/v1/poison/" (view.number) "/raw" } download={ "poison-" (view.number) ".txt" }
                         aria-label={ "Download poison " (view.number) " as it came" } { "download" }
@@ -209,7 +212,7 @@ fn poisons(poison: &[PoisonView], is_first: bool, unseen: u64) -> Markup {
 }
 
 /// Control characters are invisible, and some change the direction of writing.
-fn visible(text: &str) -> String {
+fn visible_characters(text: &str) -> String {
     let unseen = |c: char| {
         c.is_control()
             || matches!(c, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -219,7 +222,7 @@ fn visible(text: &str) -> String {
 
 // ---- histories and audits ----------------------------------------------------------------
 
-fn histories(sources: &[SourceView]) -> Markup {
+fn render_histories(sources: &[SourceView]) -> Markup {
     let replaced: Vec<_> = sources.iter().filter(|source| source.epoch > 0).collect();
     if replaced.is_empty() {
         return html! { p.note { "None: each API server still has the history that it had at first." } };
@@ -235,15 +238,15 @@ fn histories(sources: &[SourceView]) -> Markup {
                 td.keep data-label="Source" { (source.name) }
                 td.num data-label="Epoch" { (epoch.epoch) }
                 td.when data-label="Began" { @match &epoch.replaced_at { Some(text) => (at_text(text)), None => { "with the journal" } } }
-                td.num data-label="States" { (figure(epoch.states)) }
-                td.num data-label="Watched up to" { (bound(&epoch.checkpoint)) }
+                td.num data-label="States" { (grouped_figure(epoch.states)) }
+                td.num data-label="Watched up to" { (bound_or_open(&epoch.checkpoint)) }
                 td.when data-label="Last event" { @match &epoch.last_event_at { Some(text) => (at_text(text)), None => { "none yet" } } }
             } } } }
         } }
     }
 }
 
-fn audits(sources: &[SourceView]) -> Markup {
+fn render_audits(sources: &[SourceView]) -> Markup {
     if sources.is_empty() {
         return html! { p.note { "There is no source to be audited." } };
     }
@@ -257,15 +260,15 @@ fn audits(sources: &[SourceView]) -> Markup {
             tbody { @for source in sources { tr {
                 td.keep data-label="Source" { (source.name) }
                 td.when data-label="Last audit" { @match &source.last_audit_at { Some(text) => (at_text(text)), None => { "none yet" } } }
-                td.num data-label="Audits" { (figure(source.counts.lists_audit)) }
-                td.num data-label="Objects that differed" { (figure(source.differed)) }
+                td.num data-label="Audits" { (grouped_figure(source.counts.lists_audit)) }
+                td.num data-label="Objects that differed" { (grouped_figure(source.differed)) }
             } } }
         } }
-        @if sources.iter().any(|source| !source.discrepancies.is_empty()) { (differences(sources)) }
+        @if sources.iter().any(|source| !source.discrepancies.is_empty()) { (render_differences(sources)) }
     }
 }
 
-fn differences(sources: &[SourceView]) -> Markup {
+fn render_differences(sources: &[SourceView]) -> Markup {
     html! {
         div.scroll tabindex="0" role="group" aria-label="Discrepancies" { table.dense.folds {
             caption { "Objects that differed, newest first for each source. Missed versions were then read back" }
@@ -278,7 +281,7 @@ fn differences(sources: &[SourceView]) -> Markup {
                 td.object data-label="Object" { (object_link(&found.object)) }
                 td.num data-label="Witnessed" { @if found.witnessed.is_empty() { "not at all" } @else { (found.witnessed) } }
                 td.num data-label="Listed" { @if found.listed.is_empty() { "no longer" } @else { (found.listed) } }
-                td.when data-label="Found" { (at(found.found_ms)) }
+                td.when data-label="Found" { (render_time(found.found_ms)) }
             } } } }
         } }
     }

@@ -6,9 +6,9 @@ use axum::http::Uri;
 use kubewitness_core::views::{PluginView, SourceView, StatusView};
 use maud::{Markup, html};
 
-use super::parts::{at_text, encode, figure, plural, restricted};
-use super::plugins::notices;
-use super::sources::size;
+use super::parts::{at_text, encode, grouped_figure, plural_word, render_restricted};
+use super::plugins::render_notices;
+use super::sources::byte_size_text;
 use crate::access::PortalViewer;
 use crate::answer::ProblemPage;
 use crate::answer::frame::PageContent;
@@ -24,19 +24,19 @@ pub(super) async fn page(
 ) -> Result<PageContent, ProblemPage> {
     QueryParams::read(&uri, &[])?;
     let visible = ViewerVisibility::new(&app, &viewer);
-    let status = visible.status().await?;
+    let status = visible.visible_status().await?;
     let not_ready = visible.not_ready().await?;
-    let notices = notices(&status, not_ready.as_deref());
+    let notices = render_notices(&status, not_ready.as_deref());
     let content = html! {
         div.head { h1 { "Health" } }
         div #figures data-live data-refresh="5" {
-            (verdict(&status, not_ready.is_some() || !notices.0.is_empty()))
+            (render_verdict(&status, not_ready.is_some() || !notices.0.is_empty()))
             (notices)
-            @if status.restricted { (restricted("How far plugins, sources and the journal are")) }
+            @if status.restricted { (render_restricted("How far plugins, sources and the journal are")) }
             @else {
-                section aria-labelledby="complete" { h2 #complete { "Plugins" } (plugins(&status.plugins)) }
-                section aria-labelledby="watched" { h2 #watched { "Sources" } (sources(&status.sources)) }
-                section aria-labelledby="journal" { h2 #journal { "Journal" } (journal(&status)) }
+                section aria-labelledby="complete" { h2 #complete { "Plugins" } (render_plugins(&status.plugins)) }
+                section aria-labelledby="watched" { h2 #watched { "Sources" } (render_sources(&status.sources)) }
+                section aria-labelledby="journal" { h2 #journal { "Journal" } (render_journal(&status)) }
             }
         }
     };
@@ -48,7 +48,7 @@ fn is_complete(plugin: &PluginView) -> bool {
 }
 
 /// One line first, because most readers need no more. `has_notices` is set if a problem is shown below it.
-fn verdict(status: &StatusView, has_notices: bool) -> Markup {
+fn render_verdict(status: &StatusView, has_notices: bool) -> Markup {
     let behind = status.sources.iter().filter(|source| !source.synced).count() as u64;
     let wrong = status.plugins.iter().filter(|plugin| !is_complete(plugin)).count() as u64;
     let ill =
@@ -64,10 +64,10 @@ fn verdict(status: &StatusView, has_notices: bool) -> Markup {
                 @else { "✗ Something needs attention." }
             }
             ul.summary {
-                @if behind > 0 { li { a href="/sources" { (figure(behind)) " of " (status.sources.len()) " sources" } " not up to date" } }
-                @if ill > 0 { li { a href="/plugins" { (figure(ill)) " of " (status.plugins.len()) " plugins" } " failed or degraded" } }
-                @if dead > 0 { li { a href="/deadletters" { (figure(dead)) " " (plural(dead, "dead letter", "dead letters")) } } }
-                @if gaps > 0 { li { a href="/gaps" { (figure(gaps)) " " (plural(gaps, "gap", "gaps")) } ", each with its bounds" } }
+                @if behind > 0 { li { a href="/sources" { (grouped_figure(behind)) " of " (status.sources.len()) " sources" } " not up to date" } }
+                @if ill > 0 { li { a href="/plugins" { (grouped_figure(ill)) " of " (status.plugins.len()) " plugins" } " failed or degraded" } }
+                @if dead > 0 { li { a href="/deadletters" { (grouped_figure(dead)) " " (plural_word(dead, "dead letter", "dead letters")) } } }
+                @if gaps > 0 { li { a href="/gaps" { (grouped_figure(gaps)) " " (plural_word(gaps, "gap", "gaps")) } ", each with its bounds" } }
             }
         }
     }
@@ -76,7 +76,7 @@ fn verdict(status: &StatusView, has_notices: bool) -> Markup {
 /// The columns of the table of plugins.
 const FIGURES: [&str; 6] = ["Observed", "Delivered", "Filtered", "Dead", "Waiting", "Taken"];
 
-fn plugins(plugins: &[PluginView]) -> Markup {
+fn render_plugins(plugins: &[PluginView]) -> Markup {
     html! {
         div.scroll tabindex="0" role="group" aria-label="Plugins" { table.dense.folds {
             caption { "Observed = delivered + filtered + dead + waiting + taken" }
@@ -89,16 +89,16 @@ fn plugins(plugins: &[PluginView]) -> Markup {
                 th scope="row" { (plugin.name) }
                 td data-label="State" { span.state data-state=(plugin.state) { (plugin.state) } }
                 @for (name, count) in FIGURES.into_iter().zip([plugin.observed, plugin.delivered, plugin.filtered, plugin.dead, plugin.waiting, plugin.taken]) {
-                    td.num data-label=(name) { (figure(count)) }
+                    td.num data-label=(name) { (grouped_figure(count)) }
                 }
                 td.keep data-label="Complete" { @if plugin.state == "failed" && plugin.observed == 0 { "– it does not run" } @else if is_complete(plugin) { "✓ yes" } @else { "✗ no: run kubewitness journal verify" } }
-                td.num data-label="Oldest waiting" { @if plugin.lag_seq > 0 { (time::span((plugin.lag_seconds.max(0.0) * 1000.0) as u64)) } }
+                td.num data-label="Oldest waiting" { @if plugin.lag_seq > 0 { (time::duration_text((plugin.lag_seconds.max(0.0) * 1000.0) as u64)) } }
             } } }
         } }
     }
 }
 
-fn sources(sources: &[SourceView]) -> Markup {
+fn render_sources(sources: &[SourceView]) -> Markup {
     html! {
         div.scroll tabindex="0" role="group" aria-label="Sources" { table.dense.folds {
             caption { "What is watched" }
@@ -111,9 +111,9 @@ fn sources(sources: &[SourceView]) -> Markup {
                 th scope="row" { (source.name) }
                 td.keep data-label="Kind" { (source.kind) }
                 td data-label="State" { @if source.synced { span.state data-state="active" { "synced" } } @else { span.state data-state="starting" { "not up to date" } } }
-                td.num data-label="Objects" { (figure(source.objects)) }
-                td.num data-label="Gaps" { @if source.gaps > 0 { a href={ "/gaps?source=" (encode(&source.name)) } { (figure(source.gaps)) } } @else { "0" } }
-                td.num data-label="Poison" { (figure(source.poison)) }
+                td.num data-label="Objects" { (grouped_figure(source.objects)) }
+                td.num data-label="Gaps" { @if source.gaps > 0 { a href={ "/gaps?source=" (encode(&source.name)) } { (grouped_figure(source.gaps)) } } @else { "0" } }
+                td.num data-label="Poison" { (grouped_figure(source.poison)) }
                 td.when data-label="Last event" { @if let Some(text) = &source.last_event_at { (at_text(text)) } }
                 td.when data-label="Last audit" { @match &source.last_audit_at { Some(text) => (at_text(text)), None => "none yet" } }
                 td.keep data-label="Retention" { (source.retention.as_deref().unwrap_or("everything stays")) }
@@ -122,17 +122,17 @@ fn sources(sources: &[SourceView]) -> Markup {
     }
 }
 
-fn journal(status: &StatusView) -> Markup {
+fn render_journal(status: &StatusView) -> Markup {
     let journal = &status.journal;
     let held: u64 = status.held.iter().map(|held| held.states).sum();
     html! {
         dl.facts {
             div { dt { "Store" } dd { (journal.store) } }
-            div { dt { "States" } dd { (figure(journal.states)) } }
-            div { dt { "Size" } dd { (size(journal.bytes)) } }
+            div { dt { "States" } dd { (grouped_figure(journal.states)) } }
+            div { dt { "Size" } dd { (byte_size_text(journal.bytes)) } }
             div { dt { "Oldest state" } dd { @match &journal.oldest_at { Some(text) => (at_text(text)), None => "none yet" } } }
-            div { dt { "Newest position" } dd { (figure(journal.newest_seq)) } }
-            div { dt { "Held beyond retention" } dd { (figure(held)) " states" } }
+            div { dt { "Newest position" } dd { (grouped_figure(journal.newest_seq)) } }
+            div { dt { "Held beyond retention" } dd { (grouped_figure(held)) " states" } }
         }
     }
 }

@@ -9,7 +9,7 @@ use axum::routing::{get, post};
 use maud::{Markup, html};
 
 use super::parts::expect_own_page;
-use crate::access::gate::{LOGIN, LOGOUT, ONCE, RequestGate, local};
+use crate::access::gate::{LOGIN, LOGOUT, ONCE, RequestGate, local_address};
 use crate::access::{AccessControl, KnownPerson, PortalAccess, PortalTransport};
 use crate::answer::frame::PageContent;
 use crate::answer::params::QueryParams;
@@ -19,15 +19,15 @@ use crate::request_checks::is_foreign;
 
 pub(crate) fn routes() -> Vec<AppRoute> {
     vec![
-        (LOGIN, get(page).post(enter)),
+        (LOGIN, get(page).post(post_login)),
         (ONCE, get(once_by_address).post(once_by_form)),
-        (LOGOUT, post(leave)),
+        (LOGOUT, post(post_logout)),
     ]
 }
 
 async fn page(State(app): State<PortalApp>, headers: HeaderMap, uri: Uri) -> Result<Response, ProblemPage> {
     let params = QueryParams::read(&uri, &["next", "ended", "left", "used"])?;
-    let next = local(params.text("next").unwrap_or("/"));
+    let next = local_address(params.text("next").unwrap_or("/"));
     // The next page reports a failed review.
     if app.gate.is_signed_in(&headers).await.unwrap_or(false) {
         return Ok(Redirect::to(next).into_response());
@@ -46,10 +46,10 @@ async fn page(State(app): State<PortalApp>, headers: HeaderMap, uri: Uri) -> Res
     } else {
         None
     };
-    Ok(form(next, said).into_response())
+    Ok(login_form(next, said).into_response())
 }
 
-fn form(next: &str, said: Option<Markup>) -> PageContent {
+fn login_form(next: &str, said: Option<Markup>) -> PageContent {
     let content = html! {
         div.login {
             h1 { "Sign in" }
@@ -74,7 +74,7 @@ fn form(next: &str, said: Option<Markup>) -> PageContent {
     PageContent::new("Sign in", "", content)
 }
 
-async fn enter(
+async fn post_login(
     State(app): State<PortalApp>,
     headers: HeaderMap,
     fields: Result<Form<Vec<(String, String)>>, FormRejection>,
@@ -88,42 +88,42 @@ async fn enter(
         let found = fields.iter().find(|(known, _)| known == name);
         found.map_or("", |(_, value)| value.trim())
     };
-    let (token, next) = (field("token"), local(field("next")));
-    let Some(known) = control.person(token).await.map_err(Problem::from)? else {
+    let (token, next) = (field("token"), local_address(field("next")));
+    let Some(known) = control.person_of_token(token).await.map_err(Problem::from)? else {
         let said = html! {
             p.alert role="alert" { "The API server does not know this token. It may have ended: make a new one." }
         };
-        let mut response = (StatusCode::UNAUTHORIZED, form(next, Some(said))).into_response();
+        let mut response = (StatusCode::UNAUTHORIZED, login_form(next, Some(said))).into_response();
         let how = HeaderValue::from_static("Bearer realm=\"kubewitness\"");
         response.headers_mut().insert(header::WWW_AUTHENTICATE, how);
         return Ok(response);
     };
-    begin(control, token, &known, PortalTransport::of(*secure, &headers), next)
+    begin_session(control, token, &known, PortalTransport::of(*secure, &headers), next)
 }
 
 /// A new session, and the page that the person wanted.
-fn begin(
+fn begin_session(
     control: &AccessControl,
     token: &str,
     known: &KnownPerson,
     transport: PortalTransport,
     next: &str,
 ) -> Result<Response, ProblemPage> {
-    let cookies = control.begin(token, known, transport).ok_or_else(|| {
+    let cookies = control.begin_session(token, known, transport).ok_or_else(|| {
         Problem::new(
             StatusCode::INTERNAL_SERVER_ERROR,
             "The session could not be encrypted.",
             "Try again; the machine has no random numbers now.",
         )
     })?;
-    Ok(with(Redirect::to(next).into_response(), &cookies))
+    Ok(with_cookies(Redirect::to(next).into_response(), &cookies))
 }
 
 /// Takes a code from the address that `kubewitness dashboard` prints. A link in a mail looks the same to the portal, so
 /// this page always asks.
 async fn once_by_address(State(app): State<PortalApp>, uri: Uri) -> Result<Response, ProblemPage> {
     let params = QueryParams::read(&uri, &["code"])?;
-    once(&app, params.text("code").unwrap_or_default(), None).await
+    confirm_login(&app, params.text("code").unwrap_or_default(), None).await
 }
 
 /// Takes a code from the file that `kubewitness dashboard` opens, or from the page that asks for
@@ -136,25 +136,29 @@ async fn once_by_form(
     let Form(fields) = fields?;
     let code = fields.iter().find(|(known, _)| known == "code").map_or("", |(_, value)| value);
     let was_asked = expect_own_page(&headers).is_ok() && !is_foreign(&headers);
-    once(&app, code, was_asked.then(|| PortalTransport::of(app.gate.secure, &headers))).await
+    confirm_login(&app, code, was_asked.then(|| PortalTransport::of(app.gate.secure, &headers))).await
 }
 
 /// Others could lure people into somebody else's session, and watch what they do there. So each person is
 /// asked first, and sees whose session it is. `asked` is set once they confirmed.
-async fn once(app: &PortalApp, code: &str, asked: Option<PortalTransport>) -> Result<Response, ProblemPage> {
+async fn confirm_login(
+    app: &PortalApp,
+    code: &str,
+    asked: Option<PortalTransport>,
+) -> Result<Response, ProblemPage> {
     let PortalAccess::Kubernetes(control) = &app.gate.access else {
         return Ok(Redirect::to("/").into_response());
     };
-    let token = if asked.is_some() { control.codes.redeem(code) } else { control.codes.token_of(code) };
+    let token = if asked.is_some() { control.codes.redeem_code(code) } else { control.codes.token_of(code) };
     let Some(token) = token else { return Ok(Redirect::to("/login?used=true").into_response()) };
-    match (control.person(&token).await.map_err(Problem::from)?, asked) {
-        (Some(known), Some(transport)) => begin(control, &token, &known, transport, "/"),
-        (Some(known), None) => Ok(go_on(&known.person.user, code).into_response()),
+    match (control.person_of_token(&token).await.map_err(Problem::from)?, asked) {
+        (Some(known), Some(transport)) => begin_session(control, &token, &known, transport, "/"),
+        (Some(known), None) => Ok(confirm_login_page(&known.person.user, code).into_response()),
         (None, _) => Ok(Redirect::to("/login?ended=true").into_response()),
     }
 }
 
-fn go_on(name: &str, code: &str) -> PageContent {
+fn confirm_login_page(name: &str, code: &str) -> PageContent {
     let content = html! {
         div.login {
             h1 { "Sign in" }
@@ -168,13 +172,13 @@ fn go_on(name: &str, code: &str) -> PageContent {
     PageContent::new("Sign in", "", content)
 }
 
-async fn leave(State(app): State<PortalApp>, headers: HeaderMap) -> Result<Response, ProblemPage> {
+async fn post_logout(State(app): State<PortalApp>, headers: HeaderMap) -> Result<Response, ProblemPage> {
     expect_own_page(&headers)?;
-    let cookies = app.gate.leave(&headers).await;
-    Ok(with(Redirect::to("/login?left=true").into_response(), &cookies))
+    let cookies = app.gate.end_session(&headers).await;
+    Ok(with_cookies(Redirect::to("/login?left=true").into_response(), &cookies))
 }
 
-fn with(mut response: Response, cookies: &[String]) -> Response {
+fn with_cookies(mut response: Response, cookies: &[String]) -> Response {
     for cookie in cookies {
         // The text consists of base64 and names.
         if let Ok(value) = HeaderValue::from_str(cookie) {

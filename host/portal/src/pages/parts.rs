@@ -29,7 +29,7 @@ pub(super) fn expect_own_page(headers: &HeaderMap) -> Result<(), Problem> {
     if headers.contains_key("sec-fetch-site") || headers.contains_key(header::ORIGIN) {
         return Ok(());
     }
-    Err(Problem::of(
+    Err(Problem::with_code(
         codes::FOREIGN_PAGE,
         "It is not known which page this form was sent from.",
         "Send it from the portal, or use the API, which /api/v1/openapi.json describes.",
@@ -43,12 +43,12 @@ pub(super) fn encode(text: &str) -> PercentEncode<'_> {
 }
 
 /// A page without content, or an empty part of one, and the reason.
-pub(super) fn empty(what: &str, why: &Markup) -> Markup {
+pub(super) fn render_empty(what: &str, why: &Markup) -> Markup {
     html! { div.empty { h2 { (what) } p.hint { (why) } } }
 }
 
 /// Links to the first and the next page of a list. Each page has its own address.
-pub(super) fn pages(label: &str, first: Option<String>, next: Option<String>) -> Markup {
+pub(super) fn render_page_links(label: &str, first: Option<String>, next: Option<String>) -> Markup {
     html! {
         @if first.is_some() || next.is_some() {
             nav.pages aria-label=(label) {
@@ -67,14 +67,14 @@ pub(super) fn pages_of(
     label: &str,
     place: &str,
 ) -> Markup {
-    let address = |cursor: &str| format!("?{}#{place}", params.link(name, cursor));
+    let address = |cursor: &str| format!("?{}#{place}", params.link_with(name, cursor));
     let first = params.text(name).map(|_| address(""));
-    pages(label, first, next.map(|next| address(&next.to_string())))
+    render_page_links(label, first, next.map(|next| address(&next.to_string())))
 }
 
 /// Shown instead of figures for which the reader has no right.
-pub(super) fn restricted(what: &str) -> Markup {
-    empty(
+pub(super) fn render_restricted(what: &str) -> Markup {
+    render_empty(
         "For operators",
         &html! {
             (what) " is for people who may " code { "get" } " " code { "status" } " in " code { "kubewitness.dev" }
@@ -83,7 +83,7 @@ pub(super) fn restricted(what: &str) -> Markup {
     )
 }
 
-pub(super) fn badge(phase: &str) -> Markup {
+pub(super) fn render_phase_badge(phase: &str) -> Markup {
     html! { span.phase data-phase=(phase) { (phase) } }
 }
 
@@ -94,7 +94,7 @@ pub(super) fn event_type(event: &EventView) -> Markup {
 
 /// The message of an Event, and how often it occurred.
 pub(super) fn event_words(event: &EventView, about: &Markup) -> Markup {
-    let repeated = event.repeated();
+    let repeated = event.repetition_text();
     html! {
         span.reason { (event.reason) } " "
         @if !repeated.is_empty() { span.note { "(" (repeated) ")" } " " }
@@ -102,8 +102,8 @@ pub(super) fn event_words(event: &EventView, about: &Markup) -> Markup {
     }
 }
 
-pub(super) fn at(ms: u64) -> Markup {
-    html! { time datetime=(time::rfc3339(ms)) { (time::readable(ms)) } }
+pub(super) fn render_time(ms: u64) -> Markup {
+    html! { time datetime=(time::rfc3339_seconds(ms)) { (time::readable_time(ms)) } }
 }
 
 /// A time that is already RFC 3339 text, down to the second.
@@ -117,7 +117,7 @@ pub(super) fn object_link(object: &ObjectRef) -> Markup {
 }
 
 /// Reason, exit code and message of a status, in one cell.
-pub(super) fn why(status: &Status) -> Markup {
+pub(super) fn render_status_reason(status: &Status) -> Markup {
     html! {
         @if !status.reason.is_empty() { span.reason { (status.reason) } }
         @if let Some(code) = status.exit_code { " " span.exit.fault[code != 0] { "exit " (code) } }
@@ -126,7 +126,7 @@ pub(super) fn why(status: &Status) -> Markup {
 }
 
 /// Digits of large figures are grouped.
-pub(super) fn figure(number: u64) -> String {
+pub(super) fn grouped_figure(number: u64) -> String {
     let digits = number.to_string();
     let mut grouped = String::with_capacity(digits.len() + digits.len() / 3);
     for (index, digit) in digits.chars().enumerate() {
@@ -138,7 +138,7 @@ pub(super) fn figure(number: u64) -> String {
     grouped
 }
 
-pub(super) fn plural<'a>(count: u64, one: &'a str, many: &'a str) -> &'a str {
+pub(super) fn plural_word<'a>(count: u64, one: &'a str, many: &'a str) -> &'a str {
     if count == 1 { one } else { many }
 }
 
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn figures_are_grouped_by_thousands() {
         assert_eq!(
-            [0, 999, 1000, 1_234_567].map(figure),
+            [0, 999, 1000, 1_234_567].map(grouped_figure),
             ["0", "999", "1\u{202f}000", "1\u{202f}234\u{202f}567"]
         );
     }

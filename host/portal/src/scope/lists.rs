@@ -15,49 +15,53 @@ pub(crate) const MOST_READ: usize = 10_000;
 
 impl ViewerVisibility {
     /// The turn of what reads so many rows, whether an answer of the API or a page asks for them.
-    pub(super) async fn enter(&self, rows: usize) -> Option<ReadingTurn> {
-        self.readings.enter(self.viewer.party(), rows).await
+    pub(super) async fn enter_reading(&self, rows: usize) -> Option<ReadingTurn> {
+        self.readings.await_turn(self.viewer.party_of_shares(), rows).await
     }
 
     /// The number of rows to read in order to show so many. One more shows whether more exist.
-    fn rows(&self, limit: usize) -> usize {
+    fn rows_to_read(&self, limit: usize) -> usize {
         if self.is_whole() { limit.saturating_add(1) } else { MOST_READ }
     }
 
     /// The newest gaps after the query's cursor.
-    pub(crate) async fn gaps(&self, query: GapQuery, limit: usize) -> Result<VisiblePart<Gap, u64>, Problem> {
-        let asked = self.rows(limit);
-        let turn = self.enter(asked).await;
-        let found = self.views.gaps(&GapQuery { limit: Some(asked), ..query }).await?;
+    pub(crate) async fn visible_gaps(
+        &self,
+        query: GapQuery,
+        limit: usize,
+    ) -> Result<VisiblePart<Gap, u64>, Problem> {
+        let asked = self.rows_to_read(limit);
+        let turn = self.enter_reading(asked).await;
+        let found = self.views.find_gaps(&GapQuery { limit: Some(asked), ..query }).await?;
         let (is_last, mut picking) = (found.len() < asked, PartPicker::new(limit));
         for (number, gap) in found {
             let is_seen = self.sees_gap(&gap).await?;
-            picking.pass(number, gap, is_seen);
-            if picking.goes_on() {
+            picking.pick_row(number, gap, is_seen);
+            if picking.has_next_part() {
                 break;
             }
         }
-        Ok(picking.finish(is_last, turn))
+        Ok(picking.into_part(is_last, turn))
     }
 
     /// Dead letters after the query's cursor. Only operators learn that a plugin does not exist: its name is
     /// theirs.
-    pub(crate) async fn letters(
+    pub(crate) async fn visible_letters(
         &self,
         query: LetterQuery,
         limit: usize,
     ) -> Result<VisiblePart<DeadLetterView, LetterCursor>, Problem> {
-        let (mut turn, mut unbounded) = (self.enter(self.rows(limit)).await, usize::MAX);
+        let (mut turn, mut unbounded) = (self.enter_reading(self.rows_to_read(limit)).await, usize::MAX);
         let part = self.letters_within(query, limit, &mut unbounded).await?;
         if let Some(turn) = &mut turn {
-            turn.correct(part.rows.len());
+            turn.give_back_unneeded(part.rows.len());
         }
         Ok(VisiblePart { turn, ..part })
     }
 
     /// The turn of a page that reads two lists of so many rows.
     pub(crate) async fn enter_for_two(&self, limit: usize) -> Option<ReadingTurn> {
-        self.enter(self.rows(limit).saturating_mul(2)).await
+        self.enter_reading(self.rows_to_read(limit).saturating_mul(2)).await
     }
 
     /// The same for one list among several, which share what may be read. The caller has the turn.
@@ -68,7 +72,7 @@ impl ViewerVisibility {
         budget: &mut usize,
     ) -> Result<VisiblePart<DeadLetterView, LetterCursor>, Problem> {
         let tells = self.is_whole() || self.is_operators().await?;
-        let asked = self.rows(limit).min(*budget);
+        let asked = self.rows_to_read(limit).min(*budget);
         if asked == 0 {
             return Ok(VisiblePart::default());
         }
@@ -79,13 +83,13 @@ impl ViewerVisibility {
         *budget -= found.len();
         let (is_last, mut picking) = (found.len() < asked, PartPicker::new(limit));
         for view in found {
-            let is_seen = self.sees(AccessVerb::List, &view.object, Some(view.letter.seq)).await?;
-            picking.pass(LetterCursor::from(&view.letter), view, is_seen);
-            if picking.goes_on() {
+            let is_seen = self.may_see(AccessVerb::List, &view.object, Some(view.letter.seq)).await?;
+            picking.pick_row(LetterCursor::from(&view.letter), view, is_seen);
+            if picking.has_next_part() {
                 break;
             }
         }
-        Ok(picking.finish(is_last, None))
+        Ok(picking.into_part(is_last, None))
     }
 
     /// The names of plugins with dead letters, whoever may see these; one query for each plugin.
@@ -103,22 +107,22 @@ impl ViewerVisibility {
 
     /// The newest poison messages after the query's cursor. Bytes that are no object have no trustworthy
     /// namespace.
-    pub(crate) async fn poison(
+    pub(crate) async fn visible_poison(
         &self,
         query: PoisonQuery,
         limit: usize,
     ) -> Result<VisiblePart<PoisonView, u64>, Problem> {
-        let asked = self.rows(limit);
-        let turn = self.enter(asked).await;
-        let found = self.views.poison(&PoisonQuery { limit: Some(asked), ..query }).await?;
+        let asked = self.rows_to_read(limit);
+        let turn = self.enter_reading(asked).await;
+        let found = self.views.find_poison(&PoisonQuery { limit: Some(asked), ..query }).await?;
         let (is_last, mut picking) = (found.len() < asked, PartPicker::new(limit));
         for view in found {
             let is_seen = self.sees_source(AccessVerb::List, &view.source).await?;
-            picking.pass(view.number, view, is_seen);
-            if picking.goes_on() {
+            picking.pick_row(view.number, view, is_seen);
+            if picking.has_next_part() {
                 break;
             }
         }
-        Ok(picking.finish(is_last, turn))
+        Ok(picking.into_part(is_last, turn))
     }
 }

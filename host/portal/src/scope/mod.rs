@@ -17,5 +17,5 @@ mod visibility;
 pub(crate) use lists::MOST_READ;
 pub(crate) use part::VisiblePart;
 pub(crate) use position::{JournalCursor, PositionMatch};
-pub(crate) use sources::{check, kind_of, witnessed};
+pub(crate) use sources::{check, describe_witnessed, kind_of};
 pub(crate) use visibility::{AccessVerb, ViewerVisibility};

@@ -34,12 +34,12 @@ impl<T, C> PartPicker<T, C> {
     }
 
     /// Whether a visible row of the next part was found, so that no further row has to be examined.
-    pub fn goes_on(&self) -> bool {
+    pub fn has_next_part(&self) -> bool {
         self.goes_on
     }
 
     /// Handles one row.
-    pub fn pass(&mut self, place: C, row: T, is_seen: bool) {
+    pub fn pick_row(&mut self, place: C, row: T, is_seen: bool) {
         match is_seen {
             true if self.rows.len() >= self.limit => self.goes_on = true,
             true => {
@@ -52,9 +52,9 @@ impl<T, C> PartPicker<T, C> {
 
     /// `all` is set if the list has no further rows. A hidden row after the last visible one makes no next
     /// part, because that would reveal it. Of the turn stays what the rows of the part need.
-    pub fn finish(self, all: bool, mut turn: Option<ReadingTurn>) -> VisiblePart<T, C> {
+    pub fn into_part(self, all: bool, mut turn: Option<ReadingTurn>) -> VisiblePart<T, C> {
         if let Some(turn) = &mut turn {
-            turn.correct(self.rows.len());
+            turn.give_back_unneeded(self.rows.len());
         }
         let next = match () {
             () if self.goes_on => self.last,
@@ -72,12 +72,12 @@ mod tests {
     fn pick(limit: usize, passed: &[(u64, bool)], all: bool) -> (Vec<u64>, Option<u64>) {
         let mut picking = PartPicker::new(limit);
         for (place, is_seen) in passed {
-            picking.pass(*place, *place, *is_seen);
-            if picking.goes_on() {
+            picking.pick_row(*place, *place, *is_seen);
+            if picking.has_next_part() {
                 break;
             }
         }
-        let part = picking.finish(all, None);
+        let part = picking.into_part(all, None);
         (part.rows, part.next)
     }
 

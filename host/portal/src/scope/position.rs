@@ -50,30 +50,30 @@ impl JournalCursor {
     /// `name` is that of the parameter or header.
     pub(crate) fn read(name: &str, text: &str) -> Result<Self, Problem> {
         let Some((seq, mark)) = text.split_once('-') else {
-            return Ok(Self { seq: params::number(name, text)?, mark: None });
+            return Ok(Self { seq: params::parse_number(name, text)?, mark: None });
         };
         let mut bytes = [0; MARK_BYTES];
         hex::decode_to_slice(mark, &mut bytes).map_err(|_| {
-            Problem::invalid(
+            Problem::invalid_request(
                 format!("`{text}` is no position."),
                 format!("`{name}` is the id of an event as it came, or a number."),
             )
         })?;
-        Ok(Self { seq: params::number(name, seq)?, mark: Some(bytes) })
+        Ok(Self { seq: params::parse_number(name, seq)?, mark: Some(bytes) })
     }
 
     /// The position has no mark if the journal has no state there or can't be read.
-    pub(crate) async fn at(views: &dyn Views, seq: Seq) -> Self {
+    pub(crate) async fn at_seq(views: &dyn Views, seq: Seq) -> Self {
         let state = state_at(views, seq).await.unwrap_or_default();
         state.map_or(Self { seq, mark: None }, |state| Self::of(&state))
     }
 
-    pub(crate) async fn newest(views: &dyn Views) -> Result<Self, ViewError> {
-        let seq = *views.newest()?.borrow();
-        Ok(Self::at(views, seq).await)
+    pub(crate) async fn at_newest(views: &dyn Views) -> Result<Self, ViewError> {
+        let seq = *views.newest_position()?.borrow();
+        Ok(Self::at_seq(views, seq).await)
     }
 
-    pub(crate) async fn standing(self, views: &dyn Views) -> Result<PositionMatch, ViewError> {
+    pub(crate) async fn match_position(self, views: &dyn Views) -> Result<PositionMatch, ViewError> {
         let state = match self.mark {
             Some(_) => state_at(views, self.seq).await?,
             None => None,

@@ -12,13 +12,13 @@ pub(crate) async fn check(app: &PortalApp, source: Option<&str>, kind: Option<&s
     if source.is_none() && kind.is_none() {
         return Ok(());
     }
-    let sources = app.views.status().await?.sources;
+    let sources = app.views.status_view().await?.sources;
     if sources.is_empty() {
         return Ok(());
     }
     if let Some(name) = source.filter(|name| !sources.iter().any(|known| known.name == *name)) {
         let message = format!("No source is called `{name}`.");
-        return Err(Problem::of(
+        return Err(Problem::with_code(
             codes::NOT_WITNESSED,
             message,
             format!("The sources are {}.", source_list(&sources)),
@@ -27,7 +27,7 @@ pub(crate) async fn check(app: &PortalApp, source: Option<&str>, kind: Option<&s
     match kind.filter(|kind| !sources.iter().any(|source| is_of(source, kind))) {
         Some(kind) => {
             let message = format!("No source witnesses `{kind}`.");
-            Err(Problem::of(codes::NOT_WITNESSED, message, witnessed(&sources)))
+            Err(Problem::with_code(codes::NOT_WITNESSED, message, describe_witnessed(&sources)))
         }
         None => Ok(()),
     }
@@ -44,7 +44,7 @@ pub(crate) fn kind_of(sources: &[SourceView], kind: &str) -> Option<String> {
 }
 
 /// For people: what is watched instead.
-pub(crate) fn witnessed(sources: &[SourceView]) -> String {
+pub(crate) fn describe_witnessed(sources: &[SourceView]) -> String {
     format!("The sources witness {}. The host's settings name more.", source_list(sources))
 }
 

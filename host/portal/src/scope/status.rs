@@ -10,8 +10,8 @@ use crate::access::GuardedAct;
 use crate::answer::Problem;
 
 impl ViewerVisibility {
-    pub(crate) async fn status(&self) -> Result<StatusView, Problem> {
-        let mut status = self.views.status().await?;
+    pub(crate) async fn visible_status(&self) -> Result<StatusView, Problem> {
+        let mut status = self.views.status_view().await?;
         if self.is_operators().await? {
             self.keep_seen(&mut status).await?;
             return Ok(status);
@@ -39,13 +39,13 @@ impl ViewerVisibility {
         }
         for source in &mut status.sources {
             for found in std::mem::take(&mut source.discrepancies) {
-                if self.sees(AccessVerb::List, &found.object, None).await? {
+                if self.may_see(AccessVerb::List, &found.object, None).await? {
                     source.discrepancies.push(found);
                 }
             }
         }
         for plugin in &mut status.plugins {
-            let sees_plugin = self.viewer.may(GuardedAct::SeePlugin, &plugin.name).await?;
+            let sees_plugin = self.viewer.has_right(GuardedAct::SeePlugin, &plugin.name).await?;
             if let Some(manifest) = plugin.manifest.as_mut().filter(|_| !sees_plugin) {
                 Arc::make_mut(manifest).config = None;
             }
@@ -61,7 +61,7 @@ impl ViewerVisibility {
 
     /// Why the controller is not ready, for people who may know.
     pub(crate) async fn not_ready(&self) -> Result<Option<String>, Problem> {
-        match self.views.ready() {
+        match self.views.check_readiness() {
             Err(why) if self.is_operators().await? => Ok(Some(why)),
             _ => Ok(None),
         }

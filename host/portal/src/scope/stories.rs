@@ -32,7 +32,7 @@ fn is_explained(query: &TimelineQuery, story: &TimelineView) -> bool {
 
 impl ViewerVisibility {
     /// The visible part of a story; for the owned objects, it is decided whatever their names are.
-    pub(crate) async fn story(&self, query: &TimelineQuery) -> Result<TimelineView, Problem> {
+    pub(crate) async fn story_part(&self, query: &TimelineQuery) -> Result<TimelineView, Problem> {
         Ok(self.story_in_turn(query).await?.0)
     }
 
@@ -43,10 +43,10 @@ impl ViewerVisibility {
     ) -> Result<(TimelineView, Option<ReadingTurn>), Problem> {
         // The states of the object and those of what it owns.
         let rows = query.limit.unwrap_or(MOST_READ).saturating_mul(2);
-        let mut turn = self.enter(rows).await;
+        let mut turn = self.enter_reading(rows).await;
         let story = self.visible_story(query, &mut turn).await?;
         let why = match is_explained(query, &story) {
-            true => Some(self.views.explain(&story).await?),
+            true => Some(self.views.explain_timeline(&story).await?),
             false => None,
         };
         Ok((TimelineView { why, ..story }, turn))
@@ -63,9 +63,9 @@ impl ViewerVisibility {
     }
 
     /// The turn of what needs more rows after all. It holds none while it waits: two that do would wait for each other.
-    async fn enter_anew(&self, turn: &mut Option<ReadingTurn>) {
+    async fn await_larger_turn(&self, turn: &mut Option<ReadingTurn>) {
         *turn = None;
-        *turn = self.enter(2 * MOST_READ).await;
+        *turn = self.enter_reading(2 * MOST_READ).await;
     }
 
     async fn visible_story(
@@ -74,7 +74,7 @@ impl ViewerVisibility {
         turn: &mut Option<ReadingTurn>,
     ) -> Result<TimelineView, Problem> {
         if self.is_whole() {
-            let story = self.views.story(query).await?;
+            let story = self.views.raw_story(query).await?;
             return Ok(self.views.timeline_view(story).await?);
         }
         if let Some(uid) = &query.uid
@@ -82,17 +82,17 @@ impl ViewerVisibility {
         {
             return Ok(self.views.timeline_view(RawStory::default()).await?);
         }
-        let story = self.views.story(query).await?;
+        let story = self.views.raw_story(query).await?;
         let RawStory { states, related, events, reports, next, owns_more } = story;
         let oldest = states.first().map(RawState::seq);
         let states = self.of_states(states, true).await?;
         // States older than a hidden one are not shown.
         let is_theirs = states.first().map(RawState::seq) == oldest;
-        let owned = self.owned(query, (related, next), turn).await?;
+        let owned = self.visible_owned(query, (related, next), turn).await?;
         let next = next.filter(|_| is_theirs).map(|next| StoryCursor { states: next.states, ..owned.next });
         let next = next.filter(|next| next.states > 0 || next.related > 0);
         let next = match next {
-            Some(next) if self.sees_all_kinds().await? || self.goes_on(query, next, turn).await? => {
+            Some(next) if self.sees_all_kinds().await? || self.has_more_after(query, next, turn).await? => {
                 Some(next)
             }
             _ => None,
@@ -116,7 +116,7 @@ impl ViewerVisibility {
     /// journal knows its namespace, so its newest state is looked up. If nothing could be shown, nothing else
     /// is read, so that the time does not reveal how much exists.
     async fn may_show_of(&self, uid: &str) -> Result<bool, Problem> {
-        let newest = self.views.story(&TimelineQuery::newest_of(uid)).await?.states;
+        let newest = self.views.raw_story(&TimelineQuery::newest_of(uid)).await?.states;
         let Some(object) = newest.first().map(|state| state.object().clone()) else { return Ok(false) };
         // A cluster-scoped object may own objects in any namespace.
         Ok(object.namespace.is_empty()
@@ -126,7 +126,7 @@ impl ViewerVisibility {
 
     /// The owned objects. If the person may not see all of them, the maximum number of states is read: a part
     /// that is cut at a hidden state would reveal it, and leave out visible ones.
-    async fn owned(
+    async fn visible_owned(
         &self,
         query: &TimelineQuery,
         (related, next): (Vec<RawState>, Option<StoryCursor>),
@@ -145,8 +145,8 @@ impl ViewerVisibility {
                 events: false,
                 ..query.clone()
             };
-            self.enter_anew(turn).await;
-            let whole = self.views.story(&whole).await?;
+            self.await_larger_turn(turn).await;
+            let whole = self.views.raw_story(&whole).await?;
             states = self.of_states(whole.related, false).await?;
             rest = whole.next;
             is_cut = states.len() > limit;
@@ -164,7 +164,7 @@ impl ViewerVisibility {
     }
 
     /// Whether anything visible follows the cursor. A truncated story reveals that more exists.
-    async fn goes_on(
+    async fn has_more_after(
         &self,
         query: &TimelineQuery,
         cursor: StoryCursor,
@@ -172,7 +172,7 @@ impl ViewerVisibility {
     ) -> Result<bool, Problem> {
         let mut query = TimelineQuery { cursor: Some(cursor), events: false, ..query.clone() };
         loop {
-            let behind = self.views.story(&query).await?;
+            let behind = self.views.raw_story(&query).await?;
             let is_last = behind.next.is_none() || query.limit.is_none_or(|limit| limit >= MOST_READ);
             if !self.of_states(behind.states, true).await?.is_empty()
                 || !self.of_states(behind.related, false).await?.is_empty()
@@ -183,7 +183,7 @@ impl ViewerVisibility {
                 return Ok(false);
             }
             query.limit = Some(MOST_READ);
-            self.enter_anew(turn).await;
+            self.await_larger_turn(turn).await;
         }
     }
 }

@@ -81,7 +81,7 @@ pub(crate) struct ViewerVisibility {
 impl ViewerVisibility {
     pub(crate) fn new(app: &PortalApp, viewer: &PortalViewer) -> Self {
         Self {
-            witnessed: app.views.watched(),
+            witnessed: app.views.watched_resources(),
             views: app.views.clone(),
             viewer: viewer.clone(),
             readings: app.readings.clone(),
@@ -97,13 +97,13 @@ impl ViewerVisibility {
 
     /// Whether they may see how the controller works.
     pub(crate) async fn is_operators(&self) -> Result<bool, Problem> {
-        Ok(self.viewer.may(GuardedAct::SeeStatus, "").await?)
+        Ok(self.viewer.has_right(GuardedAct::SeeStatus, "").await?)
     }
 
     // ---- objects -----------------------------------------------------------------------------
 
     /// One object. `seq` is one of its states, if one is known.
-    pub(crate) async fn sees(
+    pub(crate) async fn may_see(
         &self,
         verb: AccessVerb,
         object: &ObjectRef,
@@ -112,26 +112,26 @@ impl ViewerVisibility {
         if self.is_whole() {
             return Ok(true);
         }
-        let right = self.right(verb, &object.group, &object.kind, &object.namespace).await?;
-        self.reaches(right, object, seq).await
+        let right = self.right_in(verb, &object.group, &object.kind, &object.namespace).await?;
+        self.is_reached_by(right, object, seq).await
     }
 
     /// The same with a right that may apply to this name alone.
-    async fn gets(&self, object: &ObjectRef, seq: Option<Seq>) -> Result<bool, Problem> {
-        if self.sees(AccessVerb::Get, object, seq).await? {
+    async fn may_get(&self, object: &ObjectRef, seq: Option<Seq>) -> Result<bool, Problem> {
+        if self.may_see(AccessVerb::Get, object, seq).await? {
             return Ok(true);
         }
         let ObjectRef { group, kind, namespace, name, .. } = object;
         if name.is_empty() || name.len() > NAME_BYTES {
             return Ok(false);
         }
-        let attempt = self.attempt(AccessVerb::Get, group, kind, namespace, name);
+        let attempt = self.access_attempt(AccessVerb::Get, group, kind, namespace, name);
         let right = match namespace.is_empty() {
-            false => self.since(&attempt).await?,
-            true if self.viewer.allows(&attempt).await? => AccessRight::Everywhere,
+            false => self.right_since(&attempt).await?,
+            true if self.viewer.allows_attempt(&attempt).await? => AccessRight::Everywhere,
             true => AccessRight::Nowhere,
         };
-        self.reaches(right, object, seq).await
+        self.is_reached_by(right, object, seq).await
     }
 
     /// Whether anything in such a list could be theirs. It is checked before anything is looked up, so that
@@ -146,7 +146,7 @@ impl ViewerVisibility {
         let mut is_known = false;
         for WatchedResource { group, kind, .. } in self.of_kind(kind) {
             is_known = true;
-            if self.right(AccessVerb::List, group, kind, namespace).await? != AccessRight::Nowhere {
+            if self.right_in(AccessVerb::List, group, kind, namespace).await? != AccessRight::Nowhere {
                 return Ok(true);
             }
         }
@@ -159,7 +159,7 @@ impl ViewerVisibility {
             .filter(move |known| kind.is_none_or(|kind| kinds::is_kind(&known.group, &known.kind, kind)))
     }
 
-    async fn reaches(
+    async fn is_reached_by(
         &self,
         right: AccessRight,
         object: &ObjectRef,
@@ -183,10 +183,10 @@ impl ViewerVisibility {
         let Some(known) = self.witnessed.iter().find(|known| known.source == source) else {
             return Ok(false);
         };
-        Ok(self.right(verb, &known.group, &known.kind, "").await? == AccessRight::Everywhere)
+        Ok(self.right_in(verb, &known.group, &known.kind, "").await? == AccessRight::Everywhere)
     }
 
-    async fn right(
+    async fn right_in(
         &self,
         verb: AccessVerb,
         group: &str,
@@ -199,7 +199,7 @@ impl ViewerVisibility {
         if let Some(right) = known {
             return Ok(right);
         }
-        let right = self.decide(&spot).await?;
+        let right = self.decide_right(&spot).await?;
         let mut decided = self.decided.lock().unwrap_or_else(PoisonError::into_inner);
         if decided.len() >= DECISIONS {
             decided.clear();
@@ -208,24 +208,24 @@ impl ViewerVisibility {
         Ok(right)
     }
 
-    async fn decide(
+    async fn decide_right(
         &self,
         VisibilityScope { verb, group, kind, namespace }: &VisibilityScope,
     ) -> Result<AccessRight, ReviewUnanswered> {
-        if self.viewer.allows(&self.attempt(*verb, group, kind, "", "")).await? {
+        if self.viewer.allows_attempt(&self.access_attempt(*verb, group, kind, "", "")).await? {
             return Ok(AccessRight::Everywhere);
         }
         if namespace.is_empty() || namespace.len() > NAME_BYTES {
             return Ok(AccessRight::Nowhere);
         }
-        self.since(&self.attempt(*verb, group, kind, namespace, "")).await
+        self.right_since(&self.access_attempt(*verb, group, kind, namespace, "")).await
     }
 
-    async fn since(&self, attempt: &AccessAttempt) -> Result<AccessRight, ReviewUnanswered> {
+    async fn right_since(&self, attempt: &AccessAttempt) -> Result<AccessRight, ReviewUnanswered> {
         Ok(self.viewer.namespace_since_ms(attempt).await?.map_or(AccessRight::Nowhere, AccessRight::Since))
     }
 
-    fn attempt(
+    fn access_attempt(
         &self,
         verb: AccessVerb,
         group: &str,
@@ -239,7 +239,7 @@ impl ViewerVisibility {
             verb: verb.word().into(),
             group: group.into(),
             // A removed source leaves its history.
-            resource: resource.unwrap_or_else(|| kinds::plural(&kind.to_lowercase())),
+            resource: resource.unwrap_or_else(|| kinds::plural_of_kind(&kind.to_lowercase())),
             namespace: namespace.into(),
             name: name.into(),
         }
@@ -254,15 +254,15 @@ impl ViewerVisibility {
         }
         let mut spots = Vec::new();
         for WatchedResource { source, group, kind, .. } in &self.witnessed {
-            if self.right(AccessVerb::List, group, kind, "").await? != AccessRight::Everywhere {
-                let names = self.views.namespaces(source, true, NAMESPACES).await?;
+            if self.right_in(AccessVerb::List, group, kind, "").await? != AccessRight::Everywhere {
+                let names = self.views.known_namespaces(source, true, NAMESPACES).await?;
                 spots.extend(names.into_iter().map(|name| (group.clone(), kind.clone(), name)));
             }
         }
         // Decisions about whole kinds are kept, too.
         spots.truncate(DECISIONS / 2);
         let rights = stream::iter(spots).map(async |(group, kind, name)| {
-            self.right(AccessVerb::List, &group, &kind, &name).await?;
+            self.right_in(AccessVerb::List, &group, &kind, &name).await?;
             Ok::<_, Problem>(())
         });
         rights.buffer_unordered(AT_ONCE).try_collect().await
@@ -282,7 +282,7 @@ impl ViewerVisibility {
         // One after the other, rights in many namespaces would take longer than they are good for.
         let same = stream::iter(rights).map(async |(spot, right)| {
             let VisibilityScope { verb, group, kind, namespace } = &spot;
-            Ok::<_, ReviewUnanswered>(self.right(*verb, group, kind, namespace).await? == right)
+            Ok::<_, ReviewUnanswered>(self.right_in(*verb, group, kind, namespace).await? == right)
         });
         same.buffer_unordered(AT_ONCE).try_all(std::future::ready).await
     }
@@ -290,7 +290,10 @@ impl ViewerVisibility {
     // ---- answers -----------------------------------------------------------------------------
 
     /// The objects that a list may find; `None` for all.
-    pub(crate) async fn within(&self, query: &ObjectQuery) -> Result<Option<VisibleObjects>, Problem> {
+    pub(crate) async fn visible_objects(
+        &self,
+        query: &ObjectQuery,
+    ) -> Result<Option<VisibleObjects>, Problem> {
         if self.is_whole() {
             return Ok(None);
         }
@@ -307,10 +310,10 @@ impl ViewerVisibility {
             && !self.sees_all_kinds().await?;
         let is_hidden = |known: &&WatchedResource| by_owner && kinds::is_event(&known.group, &known.kind);
         for known in self.witnessed.iter().filter(is_asked).filter(|known| !is_hidden(known)) {
-            let shown = match self.right(AccessVerb::List, &known.group, &known.kind, "").await? {
+            let shown = match self.right_in(AccessVerb::List, &known.group, &known.kind, "").await? {
                 AccessRight::Everywhere => SourceVisibility::Everything,
                 _ => SourceVisibility::Namespaces(
-                    self.namespaces(known, query.namespace.as_deref(), past, &mut looked).await?,
+                    self.visible_namespaces(known, query.namespace.as_deref(), past, &mut looked).await?,
                 ),
             };
             let shown = match query.cause {
@@ -330,13 +333,13 @@ impl ViewerVisibility {
         shown: SourceVisibility,
         looked: &mut BTreeSet<String>,
     ) -> Result<SourceVisibility, Problem> {
-        if self.right(AccessVerb::Get, "", "Pod", "").await? == AccessRight::Everywhere {
+        if self.right_in(AccessVerb::Get, "", "Pod", "").await? == AccessRight::Everywhere {
             return Ok(shown);
         }
         let mut names = match shown {
             SourceVisibility::Namespaces(names) => names,
             SourceVisibility::Everything => {
-                self.namespaces(known, query.namespace.as_deref(), true, looked).await?
+                self.visible_namespaces(known, query.namespace.as_deref(), true, looked).await?
             }
         };
         let mut seen = BTreeSet::new();
@@ -351,12 +354,12 @@ impl ViewerVisibility {
 
     async fn sees_causes_in(&self, namespace: &str) -> Result<bool, Problem> {
         Ok(self.is_whole()
-            || self.right(AccessVerb::Get, "", "Pod", namespace).await? != AccessRight::Nowhere)
+            || self.right_in(AccessVerb::Get, "", "Pod", namespace).await? != AccessRight::Nowhere)
     }
 
     /// For an empty answer: the right that it needs, if nothing that the query requests could be theirs. This
     /// follows from rights alone. Without a namespace, the rights in namespaces with present objects count.
-    pub(crate) async fn forbidden(
+    pub(crate) async fn missing_right(
         &self,
         verb: AccessVerb,
         query: &ObjectQuery,
@@ -376,12 +379,12 @@ impl ViewerVisibility {
             }
             let namespaces: BTreeSet<String> = match &query.namespace {
                 Some(name) => [name.clone()].into(),
-                None => self.views.namespaces(&known.source, past, NAMESPACES).await?,
+                None => self.views.known_namespaces(&known.source, past, NAMESPACES).await?,
             };
             hides_causes |= sees_all;
             for namespace in &namespaces {
                 let may =
-                    self.right(verb, &known.group, &known.kind, namespace).await? != AccessRight::Nowhere;
+                    self.right_in(verb, &known.group, &known.kind, namespace).await? != AccessRight::Nowhere;
                 if may && (!past || self.sees_causes_in(namespace).await?) {
                     return Ok(None);
                 }
@@ -397,7 +400,7 @@ impl ViewerVisibility {
         Ok((!named.is_empty()).then(|| format!("{} {}", verb.word(), named.join(", "))))
     }
 
-    async fn namespaces(
+    async fn visible_namespaces(
         &self,
         known: &WatchedResource,
         asked: Option<&str>,
@@ -406,14 +409,14 @@ impl ViewerVisibility {
     ) -> Result<BTreeMap<String, u64>, Problem> {
         let names = match asked {
             Some(name) => [name.to_owned()].into(),
-            None => self.views.namespaces(&known.source, past, NAMESPACES + 1).await?,
+            None => self.views.known_namespaces(&known.source, past, NAMESPACES + 1).await?,
         };
         looked.extend(names.iter().cloned());
         if looked.len() > NAMESPACES {
             return Err(too_wide());
         }
         let rights = stream::iter(names).map(async |name| {
-            let right = self.right(AccessVerb::List, &known.group, &known.kind, &name).await?;
+            let right = self.right_in(AccessVerb::List, &known.group, &known.kind, &name).await?;
             Ok::<_, Problem>((name, right))
         });
         let rights: Vec<_> = rights.buffer_unordered(AT_ONCE).try_collect().await?;
@@ -433,7 +436,7 @@ impl ViewerVisibility {
         let (mut theirs, mut is_known) = (Vec::new(), false);
         for known in self.of_kind(query.kind.as_deref()) {
             is_known = true;
-            let namespaces = match self.right(AccessVerb::Get, &known.group, &known.kind, "").await? {
+            let namespaces = match self.right_in(AccessVerb::Get, &known.group, &known.kind, "").await? {
                 AccessRight::Everywhere => None,
                 _ => Some(self.namespaces_of(known, query.namespace.as_deref(), name).await?),
             };
@@ -455,7 +458,7 @@ impl ViewerVisibility {
         let names = match asked {
             Some(namespace) => [namespace.to_owned()].into(),
             None => {
-                let mut names = self.views.namespaces(&known.source, true, NAMESPACES + 1).await?;
+                let mut names = self.views.known_namespaces(&known.source, true, NAMESPACES + 1).await?;
                 if names.len() > NAMESPACES {
                     return Err(too_wide());
                 }
@@ -465,7 +468,7 @@ impl ViewerVisibility {
         };
         let by_name = names.len() <= NAMESPACES_OF_A_NAME;
         let is_theirs = stream::iter(names).map(async |namespace| {
-            let right = self.right(AccessVerb::Get, &known.group, &known.kind, &namespace).await?;
+            let right = self.right_in(AccessVerb::Get, &known.group, &known.kind, &namespace).await?;
             let is_theirs = right != AccessRight::Nowhere
                 || (by_name && self.may_get_by_name(known, &namespace, name).await?);
             Ok::<_, Problem>(is_theirs.then_some(namespace))
@@ -477,7 +480,7 @@ impl ViewerVisibility {
     /// Whether they may get anything in a namespace, which contains the owned objects.
     pub(super) async fn may_get_something_in(&self, namespace: &str) -> Result<bool, Problem> {
         for WatchedResource { group, kind, .. } in &self.witnessed {
-            if self.right(AccessVerb::Get, group, kind, namespace).await? != AccessRight::Nowhere {
+            if self.right_in(AccessVerb::Get, group, kind, namespace).await? != AccessRight::Nowhere {
                 return Ok(true);
             }
         }
@@ -493,18 +496,18 @@ impl ViewerVisibility {
         if name.is_empty() || name.len() > NAME_BYTES || namespace.len() > NAME_BYTES {
             return Ok(false);
         }
-        let attempt = self.attempt(AccessVerb::Get, &known.group, &known.kind, namespace, name);
+        let attempt = self.access_attempt(AccessVerb::Get, &known.group, &known.kind, namespace, name);
         match namespace.is_empty() {
-            true => Ok(self.viewer.allows(&attempt).await?),
-            false => Ok(self.since(&attempt).await? != AccessRight::Nowhere),
+            true => Ok(self.viewer.allows_attempt(&attempt).await?),
+            false => Ok(self.right_since(&attempt).await? != AccessRight::Nowhere),
         }
     }
 
-    /// A page of a list, [within](Self::within) what they may see.
-    pub(crate) async fn objects(&self, mut query: ObjectQuery) -> Result<ObjectPage, Problem> {
+    /// A page of a list, [within](Self::visible_objects) what they may see.
+    pub(crate) async fn object_page(&self, mut query: ObjectQuery) -> Result<ObjectPage, Problem> {
         let list = cursors::CursorList::of(&query);
         query.cursor = self.viewer.open_cursor(&list, query.cursor.as_deref())?;
-        let page = self.views.objects(&query).await?;
+        let page = self.views.object_page(&query).await?;
         Ok(self.viewer.seal_cursor(&list, self.of_page(page).await?))
     }
 
@@ -549,7 +552,7 @@ impl ViewerVisibility {
     /// only to people who may get the owner.
     async fn sees_owner(&self, object: &ObjectRef, owner: Option<&ObjectRef>) -> Result<bool, Problem> {
         match owner.filter(|_| kinds::is_event(&object.group, &object.kind)) {
-            Some(owner) => self.gets(owner, None).await,
+            Some(owner) => self.may_get(owner, None).await,
             None => Ok(true),
         }
     }
@@ -562,7 +565,8 @@ impl ViewerVisibility {
     /// Whether they may get all witnessed kinds in every namespace.
     pub(super) async fn sees_all_kinds(&self) -> Result<bool, Problem> {
         for known in &self.witnessed {
-            if self.right(AccessVerb::Get, &known.group, &known.kind, "").await? != AccessRight::Everywhere {
+            if self.right_in(AccessVerb::Get, &known.group, &known.kind, "").await? != AccessRight::Everywhere
+            {
                 return Ok(false);
             }
         }
@@ -575,13 +579,13 @@ impl ViewerVisibility {
         let mut seen: HashMap<ObjectRef, bool> = HashMap::new();
         let mut shown = Vec::new();
         for event in events {
-            if !self.sees(AccessVerb::Get, &event.object, Some(event.seq)).await? {
+            if !self.may_see(AccessVerb::Get, &event.object, Some(event.seq)).await? {
                 continue;
             }
             let sees_object = match seen.get(&event.about) {
                 Some(known) => *known,
                 None => {
-                    let sees = self.gets(&event.about, None).await?;
+                    let sees = self.may_get(&event.about, None).await?;
                     seen.insert(event.about.clone(), sees);
                     sees
                 }
@@ -609,8 +613,8 @@ impl ViewerVisibility {
         let mut seen: HashMap<String, bool> = HashMap::new();
         for (uid, state) in tells {
             let is_seen = match by_name {
-                true => self.gets(state.object(), Some(state.seq())).await?,
-                false => self.sees(AccessVerb::Get, state.object(), Some(state.seq())).await?,
+                true => self.may_get(state.object(), Some(state.seq())).await?,
+                false => self.may_see(AccessVerb::Get, state.object(), Some(state.seq())).await?,
             };
             seen.insert(uid.to_owned(), is_seen);
         }
@@ -625,16 +629,18 @@ impl ViewerVisibility {
     pub(crate) async fn state_at(&self, seq: Seq) -> Result<Option<RawState>, Problem> {
         let states = self.views.states_after(seq.saturating_sub(1), 1).await?;
         match states.into_iter().find(|state| state.seq() == seq) {
-            Some(state) if self.is_whole() || self.gets(state.object(), Some(seq)).await? => Ok(Some(state)),
+            Some(state) if self.is_whole() || self.may_get(state.object(), Some(seq)).await? => {
+                Ok(Some(state))
+            }
             _ => Ok(None),
         }
     }
 
     /// The document at a position, for the viewer. A missing document and a forbidden one give the same
     /// message.
-    pub(crate) async fn document(&self, seq: Seq) -> Result<Vec<u8>, Problem> {
+    pub(crate) async fn visible_document(&self, seq: Seq) -> Result<Vec<u8>, Problem> {
         if self.is_whole() {
-            return Ok(self.views.document(seq).await?);
+            return Ok(self.views.document_at(seq).await?);
         }
         let missing = || {
             Problem::new(
@@ -645,7 +651,7 @@ impl ViewerVisibility {
             )
         };
         let state = self.state_at(seq).await?.ok_or_else(missing)?;
-        let document = self.views.document(seq).await.map_err(Problem::from);
+        let document = self.views.document_at(seq).await.map_err(Problem::from);
         let document = document.map_err(|problem| match problem.status {
             StatusCode::NOT_FOUND => missing(),
             _ => problem,
@@ -658,7 +664,7 @@ impl ViewerVisibility {
     /// does not say whose versions are missing.
     pub(crate) async fn sees_gap(&self, gap: &Gap) -> Result<bool, Problem> {
         match &gap.object {
-            Some(object) => self.sees(AccessVerb::List, object, None).await,
+            Some(object) => self.may_see(AccessVerb::List, object, None).await,
             None => self.sees_source(AccessVerb::List, &gap.source).await,
         }
     }
@@ -667,7 +673,7 @@ impl ViewerVisibility {
         if self.is_whole() {
             return Ok(self.views.poison_raw(number).await?);
         }
-        self.viewer.must(GuardedAct::SeeStatus, "").await?;
+        self.viewer.require_right(GuardedAct::SeeStatus, "").await?;
         let missing = || {
             Problem::new(
                 StatusCode::NOT_FOUND,
@@ -676,7 +682,7 @@ impl ViewerVisibility {
             )
         };
         let query = PoisonQuery { cursor: number.checked_add(1), limit: Some(1), ..PoisonQuery::default() };
-        let found = self.views.poison(&query).await?;
+        let found = self.views.find_poison(&query).await?;
         let view = found.into_iter().find(|view| view.number == number).ok_or_else(missing)?;
         match self.sees_source(AccessVerb::Get, &view.source).await? {
             true => {
@@ -690,7 +696,7 @@ impl ViewerVisibility {
 }
 
 fn too_wide() -> Problem {
-    Problem::of(
+    Problem::with_code(
         codes::TOO_WIDE,
         "You may not look into all namespaces, and there are too many to ask about one by one.",
         format!("Name one with `namespace`. Without it, no more than {NAMESPACES} are looked through."),

@@ -42,66 +42,66 @@ pub(super) struct ConnectionServer {
 }
 
 impl ConnectionServer {
-    pub(super) async fn connection(self, stream: TcpStream, place: ConnectionPlace) {
+    pub(super) async fn serve_connection(self, stream: TcpStream, place: ConnectionPlace) {
         if let Err(error) = stream.set_nodelay(true) {
             trace!(%error, "small answers may be delayed");
         }
-        tell_early(&stream);
-        let Some(tls) = self.tls.clone() else { return self.speak(stream, place).await };
+        limit_unsent_buffer(&stream);
+        let Some(tls) = self.tls.clone() else { return self.speak_http(stream, place).await };
         let shaken = tokio::select! {
-            shaken = tokio::time::timeout(self.bounds.header, tls.accept(stream)) => shaken,
-            () = place.evicted() => return,
+            shaken = tokio::time::timeout(self.bounds.header, tls.accept_tls(stream)) => shaken,
+            () = place.await_eviction() => return,
             () = self.stop.cancelled() => return,
         };
         match shaken {
-            Ok(Ok(stream)) => self.speak(stream, place).await,
+            Ok(Ok(stream)) => self.speak_http(stream, place).await,
             Ok(Err(error)) => trace!(%error, "a handshake failed"),
-            Err(_) => self.counts.headerless(),
+            Err(_) => self.counts.note_headerless(),
         }
     }
 
-    async fn speak(self, stream: impl AsyncRead + AsyncWrite + Unpin, place: ConnectionPlace) {
+    async fn speak_http(self, stream: impl AsyncRead + AsyncWrite + Unpin, place: ConnectionPlace) {
         let place = Arc::new(place);
         let (router, working) = (&self.router, &place);
         let service =
-            service_fn(move |request| answer(router.clone(), WorkingGuard(working.clone()), request));
-        let io = TokioIo::new(StallTimer::new(stream, self.bounds.stall).of(place.clone()));
+            service_fn(move |request| answer_request(router.clone(), WorkingGuard(working.clone()), request));
+        let io = TokioIo::new(StallTimer::new(stream, self.bounds.stall).with_place(place.clone()));
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new()).header_read_timeout(self.bounds.header).max_buf_size(BUFFER);
         let mut serving = std::pin::pin!(http.serve_connection(io, service));
         let ended = tokio::select! {
             ended = serving.as_mut() => ended,
-            () = place.evicted() => return,
+            () = place.await_eviction() => return,
             () = self.stop.cancelled() => {
                 serving.as_mut().graceful_shutdown();
                 serving.await
             }
         };
         if let Err(error) = ended {
-            self.tell(&error, &place);
+            self.log_error(&error, &place);
         }
     }
 
-    fn tell(&self, error: &hyper::Error, place: &ConnectionPlace) {
+    fn log_error(&self, error: &hyper::Error, place: &ConnectionPlace) {
         trace!(%error, "a connection broke");
         if error.is_timeout() {
             // A connection that had an answer before ends as an idle one.
             if place.has_never_asked() {
-                self.counts.headerless();
+                self.counts.note_headerless();
             }
         } else if is_stalled(error) {
-            self.counts.stalled();
+            self.counts.note_stalled();
         }
     }
 }
 
-async fn answer(
+async fn answer_request(
     router: Router,
     working: WorkingGuard,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Infallible> {
     let mut request = request.map(|body| Body::new(ArrivingBody::new(body, working.0.clone())));
-    request.extensions_mut().insert(RequestConnection::at(working.0.clone()));
+    request.extensions_mut().insert(RequestConnection::at_place(working.0.clone()));
     let response = router.oneshot(request).await?;
     // The captured values live as long as the answer's body.
     Ok(response.map(|body| {
@@ -114,7 +114,7 @@ async fn answer(
 
 /// Makes the kernel buffer only little unsent data. It then reports after every few kilobytes that the client
 /// reads, and not only after a third of its buffer.
-fn tell_early(stream: &TcpStream) {
+fn limit_unsent_buffer(stream: &TcpStream) {
     #[cfg(target_os = "linux")]
     if let Err(error) = socket2::SockRef::from(stream).set_tcp_notsent_lowat(stall::PIECE as u32) {
         trace!(%error, "a slow client may be taken for one that does not read");
@@ -138,7 +138,7 @@ struct ArrivingBody {
 
 impl ArrivingBody {
     fn new(body: Incoming, place: Arc<ConnectionPlace>) -> Self {
-        place.sends();
+        place.note_sending();
         let mut arriving = Self { body, place: Some(place) };
         arriving.note_end(arriving.body.is_end_stream());
         arriving
@@ -146,7 +146,7 @@ impl ArrivingBody {
 
     fn note_end(&mut self, is_end: bool) {
         if let Some(place) = self.place.take_if(|_| is_end) {
-            place.asks();
+            place.note_asking();
         }
     }
 }
@@ -186,7 +186,7 @@ struct WorkingGuard(Arc<ConnectionPlace>);
 
 impl Drop for WorkingGuard {
     fn drop(&mut self) {
-        self.0.rests();
+        self.0.note_resting();
     }
 }
 

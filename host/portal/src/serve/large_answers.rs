@@ -44,7 +44,11 @@ impl LargeAnswers {
     }
 
     /// The answer for a party, if people sign in. It uses room until it was sent. `None` if no room is left.
-    pub(crate) fn hold(&self, party: Option<&str>, response: Response<Body>) -> Option<Response<Body>> {
+    pub(crate) fn hold_answer(
+        &self,
+        party: Option<&str>,
+        response: Response<Body>,
+    ) -> Option<Response<Body>> {
         let streamed = response.extensions().get::<StreamedAnswer>().copied();
         let (kib, size) = match response.body().size_hint().exact() {
             Some(bytes) if bytes > LARGE => (u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX), bytes),
@@ -77,7 +81,7 @@ struct BodyPieces {
 
 impl BodyPieces {
     /// Whoever takes it more slowly holds what others need.
-    fn until(&self) -> Instant {
+    fn allowed_until(&self) -> Instant {
         self.began + AT_LEAST + Duration::from_secs(self.size.max(self.sent) / BYTES_A_SECOND)
     }
 }
@@ -90,7 +94,7 @@ impl hyper::body::Body for BodyPieces {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        if Instant::now() > self.until() {
+        if Instant::now() > self.allowed_until() {
             let why = io::Error::new(io::ErrorKind::TimedOut, "the client reads too slowly");
             return Poll::Ready(Some(Err(axum::Error::new(why))));
         }
@@ -134,18 +138,19 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn answers_that_are_not_read_are_bounded_and_room_comes_back_when_they_are_sent() {
         let answers = LargeAnswers(BodyRoom::new(4000));
-        let first = answers.hold(Some("ann"), answer(600)).unwrap();
+        let first = answers.hold_answer(Some("ann"), answer(600)).unwrap();
         assert_eq!(first.body().size_hint().exact(), Some(600 * 1024));
-        assert!(answers.hold(Some("ann"), answer(600)).is_none(), "she has a quarter");
-        assert!(answers.hold(Some("ann"), answer(64)).is_some(), "a small one needs no room");
-        let others = ["bea", "cid", "dan"].map(|person| answers.hold(Some(person), answer(1000)).unwrap());
-        assert!(answers.hold(Some("eva"), answer(500)).is_none(), "all is taken");
+        assert!(answers.hold_answer(Some("ann"), answer(600)).is_none(), "she has a quarter");
+        assert!(answers.hold_answer(Some("ann"), answer(64)).is_some(), "a small one needs no room");
+        let others =
+            ["bea", "cid", "dan"].map(|person| answers.hold_answer(Some(person), answer(1000)).unwrap());
+        assert!(answers.hold_answer(Some("eva"), answer(500)).is_none(), "all is taken");
         let mut body = first.into_body();
         let piece = body.frame().await.unwrap().unwrap().into_data().unwrap();
         assert_eq!(piece.len(), PIECE);
-        assert!(answers.hold(Some("eva"), answer(500)).is_none(), "it is not sent yet");
+        assert!(answers.hold_answer(Some("eva"), answer(500)).is_none(), "it is not sent yet");
         assert_eq!(body.collect().await.unwrap().to_bytes().len(), 600 * 1024 - PIECE);
-        assert!(answers.hold(Some("eva"), answer(500)).is_some());
+        assert!(answers.hold_answer(Some("eva"), answer(500)).is_some());
         drop(others);
         assert!(answers.0.is_empty());
     }
@@ -161,11 +166,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_answer_that_is_written_as_it_is_read_has_room_for_a_block_and_time_for_what_was_taken() {
         let answers = LargeAnswers(BodyRoom::new(4 * 2 * STREAMED_KIB));
-        let mut first = answers.hold(Some("ann"), streamed(40)).unwrap().into_body();
+        let mut first = answers.hold_answer(Some("ann"), streamed(40)).unwrap().into_body();
         assert_eq!(first.size_hint().exact(), None);
-        let second = answers.hold(Some("ann"), streamed(1)).unwrap();
-        assert!(answers.hold(Some("ann"), streamed(1)).is_none());
-        assert!(answers.hold(Some("ann"), Response::new(streamed(1).into_body())).is_some(), "a live stream");
+        let second = answers.hold_answer(Some("ann"), streamed(1)).unwrap();
+        assert!(answers.hold_answer(Some("ann"), streamed(1)).is_none());
+        assert!(
+            answers.hold_answer(Some("ann"), Response::new(streamed(1).into_body())).is_some(),
+            "a live stream"
+        );
         drop(second);
         for _ in 0..4 * 20 {
             assert!(first.frame().await.unwrap().is_ok());
@@ -181,7 +189,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_answer_that_is_taken_too_slowly_breaks_off() {
         let answers = LargeAnswers::new();
-        let mut body = answers.hold(Some("ann"), answer(640)).unwrap().into_body();
+        let mut body = answers.hold_answer(Some("ann"), answer(640)).unwrap().into_body();
         tokio::time::advance(Duration::from_secs(39)).await;
         assert!(body.frame().await.unwrap().is_ok());
         tokio::time::advance(Duration::from_secs(2)).await;

@@ -93,7 +93,7 @@ impl ListenerBounds {
 }
 
 /// Listens so that a connection that nobody reads takes little memory.
-pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+pub fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_reuseaddr(true)?;
     // Connections inherit this size.
@@ -116,10 +116,10 @@ pub(crate) struct ListenerTerms {
 }
 
 /// Accepts connections until `stop`. After that, the open ones get `bounds.grace`, whatever they do.
-pub(crate) async fn serve(listener: TcpListener, router: Router, terms: ListenerTerms) {
+pub(crate) async fn serve_listener(listener: TcpListener, router: Router, terms: ListenerTerms) {
     let stop = terms.stop.clone();
     let mut door = PortalListener::new(router, terms);
-    stop.run_until_cancelled(door.keep(&listener)).await;
+    stop.run_until_cancelled(door.keep_accepting(&listener)).await;
     drop(listener);
     door.close().await;
 }
@@ -153,13 +153,13 @@ impl PortalListener {
     }
 
     /// Runs forever.
-    async fn keep(&mut self, listener: &TcpListener) {
+    async fn keep_accepting(&mut self, listener: &TcpListener) {
         loop {
             tokio::select! {
                 biased;
-                Some(ended) = self.connections.join_next() => reap(ended),
-                taken = accept(listener, self.handles.clone()) => match taken {
-                    Ok((stream, peer, handle)) => self.let_in(stream, peer, handle),
+                Some(ended) = self.connections.join_next() => log_if_panicked(ended),
+                taken = accept_with_handle(listener, self.handles.clone()) => match taken {
+                    Ok((stream, peer, handle)) => self.serve_in_task(stream, peer, handle),
                     Err(error) => {
                         if self.failing.is_time() {
                             warn!(listener = self.name, %error, "a connection can't be taken; trying again");
@@ -172,10 +172,10 @@ impl PortalListener {
     }
 
     /// Starts a task for each connection, as any server does. [`Self::close`] ends them.
-    fn let_in(&mut self, stream: TcpStream, peer: SocketAddr, handle: OwnedSemaphorePermit) {
+    fn serve_in_task(&mut self, stream: TcpStream, peer: SocketAddr, handle: OwnedSemaphorePermit) {
         let peer = PeerAddress::of(peer.ip());
         let Some(place) = self.places.take(peer) else {
-            self.server.counts.refused();
+            self.server.counts.note_refused();
             if self.full.is_time() {
                 let most = self.server.bounds.connections;
                 warn!(
@@ -187,20 +187,20 @@ impl PortalListener {
             let is_last = self.handles.available_permits() == 0;
             // A TLS client does not understand plain text, so its connection is just closed.
             if self.server.tls.is_none()
-                && let Some(refusal) = refusal::refuse(stream, is_last)
+                && let Some(refusal) = refusal::send_refusal(stream, is_last)
             {
-                self.connections.spawn(hold(handle, refusal));
+                self.connections.spawn(hold_while(handle, refusal));
             }
             return;
         };
-        let connection = self.server.clone().connection(stream, place);
-        self.connections.spawn(hold(handle, connection));
+        let connection = self.server.clone().serve_connection(stream, place);
+        self.connections.spawn(hold_while(handle, connection));
     }
 
     /// Waits for answers that have begun, but not for clients.
     async fn close(&mut self) {
         while let Some(ended) = self.connections.try_join_next() {
-            reap(ended);
+            log_if_panicked(ended);
         }
         let grace = self.server.bounds.grace;
         let open = self.connections.len();
@@ -209,7 +209,7 @@ impl PortalListener {
         }
         let all_ended = async {
             while let Some(ended) = self.connections.join_next().await {
-                reap(ended);
+                log_if_panicked(ended);
             }
         };
         let in_time = tokio::time::timeout(grace, self.abort.run_until_cancelled(all_ended));
@@ -222,7 +222,7 @@ impl PortalListener {
 }
 
 /// Only if a handle is available: a connection that waits outside costs nothing here.
-async fn accept(
+async fn accept_with_handle(
     listener: &TcpListener,
     handles: Arc<Semaphore>,
 ) -> io::Result<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
@@ -232,11 +232,11 @@ async fn accept(
     Ok((stream, peer, handle))
 }
 
-async fn hold(_handle: OwnedSemaphorePermit, connection: impl Future<Output = ()>) {
+async fn hold_while(_handle: OwnedSemaphorePermit, connection: impl Future<Output = ()>) {
     connection.await;
 }
 
-fn reap(ended: Result<(), JoinError>) {
+fn log_if_panicked(ended: Result<(), JoinError>) {
     if let Err(error) = ended
         && error.is_panic()
     {

@@ -72,7 +72,7 @@ struct OpenConnection {
 
 impl OpenConnection {
     /// Its rank in the order in which places are taken away. `None`: it keeps its place.
-    fn rank(&self) -> Option<(ConnectionActivity, u64)> {
+    fn eviction_rank(&self) -> Option<(ConnectionActivity, u64)> {
         let is_unread = self.stalled.is_some_and(|at| at.elapsed() >= STALLED);
         match self.doing {
             ConnectionActivity::Works if is_unread => Some((ConnectionActivity::Works, self.since)),
@@ -103,11 +103,11 @@ impl ConnectionPlaces {
 
     /// `None` if every connection that could make room has a request in progress.
     pub(super) fn take(self: &Arc<Self>, peer: PeerAddress) -> Option<ConnectionPlace> {
-        let mut table = self.table();
+        let mut table = self.lock_table();
         if table.peers.get(&peer).is_some_and(|open| *open >= self.most_of(peer)) {
             self.evict_one_of(&mut table, peer)?;
         } else if table.open.len() >= self.bounds.connections {
-            let crowd = table.crowd()?;
+            let crowd = table.most_crowded_peer()?;
             self.evict_one_of(&mut table, crowd)?;
         }
         let (number, evicted) = (table.next(), CancellationToken::new());
@@ -132,7 +132,7 @@ impl ConnectionPlaces {
     }
 
     fn evict_one_of(&self, table: &mut ConnectionTable, peer: PeerAddress) -> Option<()> {
-        let number = table.idlest(peer)?;
+        let number = table.idlest_of_peer(peer)?;
         if let Some(open) = table.remove(number) {
             open.evicted.cancel();
             self.counts.crowded_out();
@@ -140,7 +140,7 @@ impl ConnectionPlaces {
         Some(())
     }
 
-    fn table(&self) -> MutexGuard<'_, ConnectionTable> {
+    fn lock_table(&self) -> MutexGuard<'_, ConnectionTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -152,14 +152,14 @@ impl ConnectionTable {
     }
 
     /// Among the peers that could make room, the one with the most connections.
-    fn crowd(&self) -> Option<PeerAddress> {
-        let idle = self.open.values().filter(|open| open.rank().is_some()).map(|open| open.peer);
+    fn most_crowded_peer(&self) -> Option<PeerAddress> {
+        let idle = self.open.values().filter(|open| open.eviction_rank().is_some()).map(|open| open.peer);
         idle.max_by_key(|peer| self.peers.get(peer))
     }
 
-    fn idlest(&self, peer: PeerAddress) -> Option<u64> {
+    fn idlest_of_peer(&self, peer: PeerAddress) -> Option<u64> {
         let theirs = self.open.iter().filter(|(_, open)| open.peer == peer);
-        let idle = theirs.filter_map(|(number, open)| Some((open.rank()?, *number)));
+        let idle = theirs.filter_map(|(number, open)| Some((open.eviction_rank()?, *number)));
         idle.min().map(|(_, number)| number)
     }
 
@@ -184,32 +184,34 @@ pub(super) struct ConnectionPlace {
 
 impl ConnectionPlace {
     /// The header of a request is complete, but not its body.
-    pub(super) fn sends(&self) {
-        self.change(|_| ConnectionActivity::Sends);
+    pub(super) fn note_sending(&self) {
+        self.change_activity(|_| ConnectionActivity::Sends);
     }
 
     /// The request is complete.
-    pub(super) fn asks(&self) {
-        self.change(|open| if open.is_known { ConnectionActivity::Works } else { ConnectionActivity::Asks });
+    pub(super) fn note_asking(&self) {
+        self.change_activity(|open| {
+            if open.is_known { ConnectionActivity::Works } else { ConnectionActivity::Asks }
+        });
     }
 
     /// The person of the request is identified.
     fn is_known(&self) {
-        self.change(|open| {
+        self.change_activity(|open| {
             open.is_known = true;
             if open.doing == ConnectionActivity::Asks { ConnectionActivity::Works } else { open.doing }
         });
     }
 
     /// Sets whether the client reads nothing of its answer right now.
-    pub(super) fn stalls(&self, does: bool) {
-        if let Some(open) = self.places.table().open.get_mut(&self.number) {
+    pub(super) fn set_stalled(&self, does: bool) {
+        if let Some(open) = self.places.lock_table().open.get_mut(&self.number) {
             open.stalled = does.then(Instant::now);
         }
     }
 
-    pub(super) fn rests(&self) {
-        self.change(|open| {
+    pub(super) fn note_resting(&self) {
+        self.change_activity(|open| {
             open.is_known = false;
             ConnectionActivity::Rests
         });
@@ -217,17 +219,17 @@ impl ConnectionPlace {
 
     /// No complete header has come since the connection began.
     pub(super) fn has_never_asked(&self) -> bool {
-        let table = self.places.table();
+        let table = self.places.lock_table();
         table.open.get(&self.number).is_some_and(|open| open.doing == ConnectionActivity::Waits)
     }
 
     /// Returns once the place belongs to somebody else.
-    pub(super) async fn evicted(&self) {
+    pub(super) async fn await_eviction(&self) {
         self.evicted.cancelled().await;
     }
 
-    fn change(&self, doing: impl FnOnce(&mut OpenConnection) -> ConnectionActivity) {
-        let mut table = self.places.table();
+    fn change_activity(&self, doing: impl FnOnce(&mut OpenConnection) -> ConnectionActivity) {
+        let mut table = self.places.lock_table();
         let since = table.next();
         if let Some(open) = table.open.get_mut(&self.number) {
             (open.doing, open.since) = (doing(open), since);
@@ -240,12 +242,12 @@ impl ConnectionPlace {
 pub(crate) struct RequestConnection(Option<Arc<ConnectionPlace>>);
 
 impl RequestConnection {
-    pub(super) fn at(place: Arc<ConnectionPlace>) -> Self {
+    pub(super) fn at_place(place: Arc<ConnectionPlace>) -> Self {
         Self(Some(place))
     }
 
     /// Empty for a request without a connection.
-    pub(crate) fn of(request: &Request) -> Self {
+    pub(crate) fn of_request(request: &Request) -> Self {
         request.extensions().get().cloned().unwrap_or_default()
     }
 
@@ -257,7 +259,7 @@ impl RequestConnection {
 
 impl Drop for ConnectionPlace {
     fn drop(&mut self) {
-        let mut table = self.places.table();
+        let mut table = self.places.lock_table();
         table.remove(self.number);
         self.places.counts.set_open(table.open.len());
     }
@@ -277,7 +279,7 @@ mod tests {
     }
 
     fn works(place: &ConnectionPlace) {
-        place.asks();
+        place.note_asking();
         place.is_known();
     }
 
@@ -296,7 +298,7 @@ mod tests {
         works(&second);
         works(&third);
         assert!(places.take(peer("10.0.0.1")).is_none(), "what works is never taken away");
-        third.rests();
+        third.note_resting();
         assert!(places.take(peer("10.0.0.1")).is_some() && is_evicted(&third));
     }
 
@@ -322,7 +324,7 @@ mod tests {
         let places = places(2, 2);
         let known = places.take(peer("10.0.0.1")).unwrap();
         works(&known);
-        known.rests();
+        known.note_resting();
         for _ in 0..5 {
             let half_open = places.take(peer("10.0.0.1")).unwrap();
             assert!(half_open.has_never_asked() && !is_evicted(&known));
@@ -338,9 +340,9 @@ mod tests {
         let places = places(2, 2);
         let known = places.take(peer("10.0.0.1")).unwrap();
         works(&known);
-        known.rests();
+        known.note_resting();
         let half_sent = places.take(peer("10.0.0.1")).unwrap();
-        half_sent.sends();
+        half_sent.note_sending();
         let next = places.take(peer("10.0.0.1")).unwrap();
         assert!(is_evicted(&half_sent) && !is_evicted(&known) && !is_evicted(&next));
     }
@@ -350,21 +352,21 @@ mod tests {
         let places = places(2, 2);
         let resting = places.take(peer("10.0.0.1")).unwrap();
         works(&resting);
-        resting.rests();
+        resting.note_resting();
         let stranger = places.take(peer("10.0.0.1")).unwrap();
-        stranger.asks();
+        stranger.note_asking();
         let known = places.take(peer("10.0.0.1")).unwrap();
         assert!(is_evicted(&stranger) && !is_evicted(&resting), "one that was answered stays longer");
         // The person is identified before the body is complete.
-        known.sends();
+        known.note_sending();
         known.is_known();
-        known.asks();
+        known.note_asking();
         let next = places.take(peer("10.0.0.1")).unwrap();
         assert!(is_evicted(&resting) && !is_evicted(&known));
         works(&next);
         assert!(places.take(peer("10.0.0.1")).is_none());
-        next.rests();
-        next.asks();
+        next.note_resting();
+        next.note_asking();
         assert!(
             places.take(peer("10.0.0.1")).is_some() && is_evicted(&next),
             "the next request is anybody's"
@@ -376,10 +378,11 @@ mod tests {
         let places = places(2, 2);
         let slow = places.take(peer("10.0.0.1")).unwrap();
         works(&slow);
-        slow.places.table().open.get_mut(&slow.number).unwrap().stalled = Instant::now().checked_sub(STALLED);
+        slow.places.lock_table().open.get_mut(&slow.number).unwrap().stalled =
+            Instant::now().checked_sub(STALLED);
         let resting = places.take(peer("10.0.0.1")).unwrap();
         works(&resting);
-        resting.rests();
+        resting.note_resting();
         assert!(places.take(peer("10.0.0.1")).is_some() && is_evicted(&resting) && !is_evicted(&slow));
     }
 
@@ -388,12 +391,12 @@ mod tests {
         let places = places(1, 1);
         let unread = places.take(peer("10.0.0.1")).unwrap();
         works(&unread);
-        unread.stalls(true);
+        unread.set_stalled(true);
         assert!(places.take(peer("10.0.0.1")).is_none(), "it may go on");
         tokio::time::advance(STALLED).await;
-        unread.stalls(false);
+        unread.set_stalled(false);
         assert!(places.take(peer("10.0.0.1")).is_none(), "it goes on");
-        unread.stalls(true);
+        unread.set_stalled(true);
         tokio::time::advance(STALLED).await;
         let next = places.take(peer("10.0.0.1"));
         assert!(next.is_some() && is_evicted(&unread));
@@ -419,7 +422,7 @@ mod tests {
             let (first, second) = (places.take(peer("10.0.0.1")), places.take(peer("10.0.0.1")));
             assert!(!is_evicted(&first.unwrap()) && !is_evicted(&second.unwrap()));
         }
-        assert!(places.table().peers.is_empty());
+        assert!(places.lock_table().peers.is_empty());
         assert_eq!(places.counts.open(), 0);
     }
 }

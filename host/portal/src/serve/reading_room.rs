@@ -28,7 +28,7 @@ pub(crate) struct ReadingTurn {
 
 impl ReadingTurn {
     /// Gives back what an answer of so many rows does not need.
-    pub(crate) fn correct(&mut self, rows: usize) {
+    pub(crate) fn give_back_unneeded(&mut self, rows: usize) {
         for permit in self.of_party.iter_mut().chain([&mut self.of_all]) {
             let needed = if rows <= UNIT { 0 } else { rows.div_ceil(UNIT) };
             let spare = permit.num_permits().saturating_sub(needed);
@@ -44,7 +44,7 @@ impl ReadingRoom {
     }
 
     /// Waits for the turn of an answer with up to so many rows. `None` if they are few.
-    pub(crate) async fn enter(&self, party: Option<&str>, rows: usize) -> Option<ReadingTurn> {
+    pub(crate) async fn await_turn(&self, party: Option<&str>, rows: usize) -> Option<ReadingTurn> {
         if rows <= UNIT {
             return None;
         }
@@ -69,7 +69,7 @@ mod tests {
     #[tokio::test]
     async fn answers_of_many_rows_wait_for_their_turn_and_few_rows_do_not() {
         let room = ReadingRoom::new();
-        let now = async |party: &str, rows: usize| room.enter(Some(party), rows).now_or_never();
+        let now = async |party: &str, rows: usize| room.await_turn(Some(party), rows).now_or_never();
         let first = now("ann", 5000).await.flatten().unwrap();
         let _second = now("ann", 5000).await.flatten().unwrap();
         assert!(now("ann", 500).await.is_none(), "she waits for herself");
@@ -80,7 +80,7 @@ mod tests {
             now("dan", 10_000).await.flatten().unwrap(),
         ];
         assert!(now("eva", 500).await.is_none(), "the room is full");
-        let waiting = room.enter(Some("ann"), 5000);
+        let waiting = room.await_turn(Some("ann"), 5000);
         drop(first);
         assert!(waiting.await.is_some());
     }
@@ -88,14 +88,14 @@ mod tests {
     #[tokio::test]
     async fn an_answer_with_fewer_rows_than_its_limit_gives_room_back() {
         let room = ReadingRoom::new();
-        let now = async |rows: usize| room.enter(Some("ann"), rows).now_or_never();
+        let now = async |rows: usize| room.await_turn(Some("ann"), rows).now_or_never();
         let mut long = now(10_000).await.flatten().unwrap();
-        long.correct(10_000);
+        long.give_back_unneeded(10_000);
         assert!(now(500).await.is_none());
-        long.correct(600);
+        long.give_back_unneeded(600);
         assert!(now(9250).await.is_some_and(|turn| turn.is_some()));
         assert!(now(9500).await.is_none(), "what it has takes room still");
-        long.correct(0);
+        long.give_back_unneeded(0);
         assert!(now(10_000).await.is_some_and(|turn| turn.is_some()));
     }
 }

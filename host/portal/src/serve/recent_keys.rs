@@ -34,14 +34,14 @@ struct RecentKeyTable {
 
 impl RecentKeys {
     /// Waits until no other request of this key is under way. What it gives is the Job that the key has made.
-    pub(crate) async fn turn(&self, key: KeyDigest) -> OwnedMutexGuard<Option<JobPlace>> {
-        let slot = self.0.lock().unwrap_or_else(PoisonError::into_inner).slot(key);
+    pub(crate) async fn await_turn(&self, key: KeyDigest) -> OwnedMutexGuard<Option<JobPlace>> {
+        let slot = self.0.lock().unwrap_or_else(PoisonError::into_inner).slot_of(key);
         slot.lock_owned().await
     }
 }
 
 impl RecentKeyTable {
-    fn slot(&mut self, key: KeyDigest) -> KeySlot {
+    fn slot_of(&mut self, key: KeyDigest) -> KeySlot {
         if let Some(slot) = self.slots.get(&key) {
             return slot.clone();
         }
@@ -77,19 +77,19 @@ mod tests {
     async fn requests_of_one_key_follow_each_other_and_old_keys_are_forgotten() {
         let keys = RecentKeys::default();
         let place = JobPlace { namespace: "ml".into(), name: "train".into() };
-        let mut first = keys.turn(key(0)).await;
+        let mut first = keys.await_turn(key(0)).await;
         *first = Some(place.clone());
-        assert!(keys.turn(key(0)).now_or_never().is_none(), "one is under way");
+        assert!(keys.await_turn(key(0)).now_or_never().is_none(), "one is under way");
         for number in 1..2 * KEYS {
-            assert!(keys.turn(key(number)).await.is_none());
+            assert!(keys.await_turn(key(number)).await.is_none());
         }
         assert!(keys.0.lock().unwrap().slots.len() <= KEYS + 1);
         drop(first);
-        assert_eq!(*keys.turn(key(0)).await, Some(place));
+        assert_eq!(*keys.await_turn(key(0)).await, Some(place));
         for number in 2 * KEYS..5 * KEYS {
-            assert!(keys.turn(key(number)).await.is_none());
+            assert!(keys.await_turn(key(number)).await.is_none());
         }
-        assert!(keys.turn(key(0)).await.is_none());
+        assert!(keys.await_turn(key(0)).await.is_none());
         assert!(keys.0.lock().unwrap().slots.len() <= KEYS + 1);
     }
 }

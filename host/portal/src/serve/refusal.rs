@@ -23,7 +23,7 @@ const MOST_READ: u64 = 16 * 1024;
 
 /// Sends the answer at once, into an empty buffer. The returned future waits a moment for the client to read
 /// it; there is none for the last spare place.
-pub(super) fn refuse(mut stream: TcpStream, is_last: bool) -> Option<impl Future<Output = ()>> {
+pub(super) fn send_refusal(mut stream: TcpStream, is_last: bool) -> Option<impl Future<Output = ()>> {
     // A client that is gone needs no answer.
     let sent = stream.try_write(ANSWER).is_ok_and(|sent| sent == ANSWER.len());
     if !sent || is_last {

@@ -38,15 +38,15 @@ impl<T> StallTimer<T> {
     }
 
     /// Reports to the place when the client stops reading, and when it continues.
-    pub(super) fn of(self, place: Arc<ConnectionPlace>) -> Self {
+    pub(super) fn with_place(self, place: Arc<ConnectionPlace>) -> Self {
         Self { place: Some(place), ..self }
     }
 
-    fn tell(&mut self, stalls: bool) {
+    fn report_stall(&mut self, stalls: bool) {
         if self.is_told != stalls
             && let Some(place) = &self.place
         {
-            place.stalls(stalls);
+            place.set_stalled(stalls);
         }
         self.is_told = stalls;
     }
@@ -58,7 +58,7 @@ impl<T> StallTimer<T> {
         sent: Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
         if let Poll::Ready(Ok(bytes)) = sent {
-            self.tell(false);
+            self.report_stall(false);
             self.taken = self.taken.saturating_add(bytes);
             if self.stalled.is_none() || self.taken >= LEAST {
                 self.stalled = None;
@@ -66,7 +66,7 @@ impl<T> StallTimer<T> {
             }
             return if self.is_in_time(context) { sent } else { Poll::Ready(Err(timed_out())) };
         }
-        self.tell(sent.is_pending());
+        self.report_stall(sent.is_pending());
         if self.stalled.is_none() {
             self.taken = 0;
         }
@@ -75,7 +75,7 @@ impl<T> StallTimer<T> {
 
     /// After the last write.
     fn judge_rest(&mut self, context: &mut Context<'_>, sent: Poll<io::Result<()>>) -> Poll<io::Result<()>> {
-        self.tell(sent.is_pending());
+        self.report_stall(sent.is_pending());
         if sent.is_ready() {
             self.stalled = None;
             return sent;

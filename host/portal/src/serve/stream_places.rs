@@ -40,7 +40,7 @@ impl StreamPlaces {
 
 impl StreamPlace {
     /// Waits for this stream's turn to read from disk. The next turn begins when the result is dropped.
-    pub(crate) async fn turn(&self) -> Option<SemaphorePermit<'_>> {
+    pub(crate) async fn await_turn(&self) -> Option<SemaphorePermit<'_>> {
         self.turns.acquire().await.ok()
     }
 }
@@ -61,9 +61,9 @@ mod tests {
         let streams: Vec<_> = std::iter::from_fn(|| places.take(None)).take(TURNS + 1).collect();
         let mut turns = Vec::new();
         for stream in &streams[..TURNS] {
-            turns.push(stream.turn().await);
+            turns.push(stream.await_turn().await);
         }
-        let (mut next, waker) = (Box::pin(streams[TURNS].turn()), std::task::Waker::noop());
+        let (mut next, waker) = (Box::pin(streams[TURNS].await_turn()), std::task::Waker::noop());
         let mut context = std::task::Context::from_waker(waker);
         assert!(next.as_mut().poll(&mut context).is_pending(), "it waits for its turn");
         turns.pop();
@@ -75,7 +75,7 @@ mod tests {
         let places = StreamPlaces::new(8, Arc::default());
         let of = |person: &str| places.take(Some(person));
         let ann: Vec<_> = std::iter::from_fn(|| of("ann")).collect();
-        assert_eq!((ann.len(), places.counts.streams()), (2, 2));
+        assert_eq!((ann.len(), places.counts.count_streams()), (2, 2));
         let others: Vec<_> =
             ["bea", "bea", "cid", "cid", "dan", "dan"].map(|person| of(person).unwrap()).into();
         assert!(of("eva").is_none(), "all are taken");
@@ -83,7 +83,7 @@ mod tests {
         let eva = of("eva");
         assert!(eva.is_some());
         drop((others, eva));
-        assert!(places.room.is_empty() && places.counts.streams() == 0);
+        assert!(places.room.is_empty() && places.counts.count_streams() == 0);
         assert_eq!(std::iter::from_fn(|| places.take(None)).collect::<Vec<_>>().len(), 8);
     }
 }

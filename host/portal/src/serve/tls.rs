@@ -48,35 +48,35 @@ struct CertificateLook {
 impl TlsListener {
     pub(crate) async fn open(files: TlsFiles) -> Result<Self, String> {
         let (certificate, key) = read(&files).await?;
-        let acceptor = Mutex::new(acceptor(&files, &certificate, &key)?);
-        let looked = CertificateLook { at: Instant::now(), pair: mark(&certificate, &key) };
+        let acceptor = Mutex::new(make_acceptor(&files, &certificate, &key)?);
+        let looked = CertificateLook { at: Instant::now(), pair: files_mark(&certificate, &key) };
         Ok(Self { files, age: AGE, acceptor, looked: tokio::sync::Mutex::new(looked) })
     }
 
-    pub(super) async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+    pub(super) async fn accept_tls(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         if let Ok(mut looked) = self.looked.try_lock()
             && looked.at.elapsed() >= self.age
         {
-            self.look(&mut looked).await;
+            self.look_for_changes(&mut looked).await;
             looked.at = Instant::now();
         }
         let acceptor = self.acceptor.lock().unwrap_or_else(PoisonError::into_inner).clone();
         acceptor.accept(stream).await
     }
 
-    async fn look(&self, looked: &mut CertificateLook) {
+    async fn look_for_changes(&self, looked: &mut CertificateLook) {
         let pair = match read(&self.files).await {
             Ok(pair) => pair,
             Err(error) => {
                 return warn!("the portal's certificate stays the one that was read before: {error}");
             }
         };
-        let mark = mark(&pair.0, &pair.1);
+        let mark = files_mark(&pair.0, &pair.1);
         if mark == looked.pair {
             return;
         }
         looked.pair = mark;
-        match acceptor(&self.files, &pair.0, &pair.1) {
+        match make_acceptor(&self.files, &pair.0, &pair.1) {
             Ok(new) => {
                 *self.acceptor.lock().unwrap_or_else(PoisonError::into_inner) = new;
                 info!("the portal shows its new certificate");
@@ -92,15 +92,15 @@ async fn read(files: &TlsFiles) -> Result<(Vec<u8>, Vec<u8>), String> {
 
 async fn read_one(path: &Path) -> Result<Vec<u8>, String> {
     let owned = path.to_owned();
-    let reading = files::within(path, files::ANSWER, move || files::read(&owned, FILE_BYTES));
+    let reading = files::run_within_limit(path, files::ANSWER, move || files::read(&owned, FILE_BYTES));
     reading.await.map_err(|error| format!("{}: {error}", path.display()))
 }
 
-fn mark(certificate: &[u8], key: &[u8]) -> Vec<u8> {
+fn files_mark(certificate: &[u8], key: &[u8]) -> Vec<u8> {
     [certificate, key].map(|bytes| digest(&SHA256, bytes).as_ref().to_vec()).concat()
 }
 
-fn acceptor(files: &TlsFiles, certificate: &[u8], key: &[u8]) -> Result<TlsAcceptor, String> {
+fn make_acceptor(files: &TlsFiles, certificate: &[u8], key: &[u8]) -> Result<TlsAcceptor, String> {
     let TlsFiles { certificate: of_certificate, key: of_key } = files;
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificate).collect();
     let chain = chain.map_err(|error| format!("{}: {error}", of_certificate.display()))?;
@@ -141,7 +141,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let name = "127.0.0.1".try_into().unwrap();
-        let accepting = async { server.accept(listener.accept().await.unwrap().0).await };
+        let accepting = async { server.accept_tls(listener.accept().await.unwrap().0).await };
         let (accepted, connected) = tokio::join!(accepting, client.connect(name, stream));
         accepted.is_ok() && connected.is_ok()
     }

@@ -26,7 +26,7 @@ impl TrafficCounts {
     }
 
     /// No place was free for it.
-    pub(crate) fn refused(&self) {
+    pub(crate) fn note_refused(&self) {
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -36,12 +36,12 @@ impl TrafficCounts {
     }
 
     /// Its first request did not come in time.
-    pub(crate) fn headerless(&self) {
+    pub(crate) fn note_headerless(&self) {
         self.headerless.fetch_add(1, Ordering::Relaxed);
     }
 
     /// It did not read its answer.
-    pub(crate) fn stalled(&self) {
+    pub(crate) fn note_stalled(&self) {
         self.stalled.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -53,7 +53,7 @@ impl TrafficCounts {
         self.streams.fetch_sub(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn streams(&self) -> u64 {
+    pub(crate) fn count_streams(&self) -> u64 {
         self.streams.load(Ordering::Relaxed)
     }
 
@@ -66,7 +66,7 @@ impl TrafficCounts {
     }
 
     /// By the reason for closing them.
-    pub(crate) fn closed(&self) -> [(&'static str, u64); 3] {
+    pub(crate) fn closed_by_reason(&self) -> [(&'static str, u64); 3] {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         [
             ("crowded", read(&self.crowded_out)),

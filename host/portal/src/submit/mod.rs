@@ -12,12 +12,12 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use kubewitness_core::config::is_name;
-use kubewitness_core::config::templates::{OriginLabels, TemplateSpec, name, name_end, prefix};
+use kubewitness_core::config::templates::{OriginLabels, TemplateSpec, job_name_prefix, name, name_end};
 use kubewitness_core::ports::{ActingIdentity, JobSubmitter, SubmitError, TemplateOffer};
 use kubewitness_core::views::{
     ObjectQuery, SubmitRequest, SubmitView, TemplateView, TimelineQuery, ViewError,
 };
-use kubewitness_core::{Change, ObjectRef, shortened};
+use kubewitness_core::{Change, ObjectRef, shorten_text};
 use ring::digest::{Context, SHA256};
 use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::Value;
@@ -61,9 +61,9 @@ pub(crate) fn random_key() -> Result<String, Problem> {
 }
 
 impl SubmitDesk {
-    pub(crate) fn of(app: &PortalApp) -> Result<Self, Problem> {
+    pub(crate) fn of_app(app: &PortalApp) -> Result<Self, Problem> {
         let desk = app.submitter.clone().and_then(|submitter| {
-            let offer = submitter.offer()?;
+            let offer = submitter.template_offer()?;
             Some(Self { offer, submitter })
         });
         desk.ok_or_else(|| {
@@ -119,11 +119,11 @@ impl SubmitDesk {
         self.open_to(viewer).await
     }
 
-    pub(crate) async fn templates(&self, viewer: &PortalViewer) -> Result<Vec<TemplateView>, Problem> {
+    pub(crate) async fn template_views(&self, viewer: &PortalViewer) -> Result<Vec<TemplateView>, Problem> {
         let open = self.open_to(viewer).await?;
         let view = |(name, spec): (&String, &TemplateSpec)| {
             let namespaces = open.get(name.as_str())?.clone();
-            let secret = spec.secret(&self.offer.rules);
+            let secret = spec.secret_parameters(&self.offer.rules);
             let mut parameters = spec.parameters.clone();
             for parameter in parameters.iter_mut().filter(|it| secret.contains(it.name.as_str())) {
                 parameter.default = parameter.default.as_ref().map(|_| HIDDEN.into());
@@ -134,7 +134,7 @@ impl SubmitDesk {
     }
 
     /// `channel` is where the request came in. The key was checked.
-    pub(crate) async fn submit(
+    pub(crate) async fn submit_job(
         &self,
         app: &PortalApp,
         viewer: &PortalViewer,
@@ -142,15 +142,15 @@ impl SubmitDesk {
         channel: &str,
         key: &str,
     ) -> Result<SubmitView, Problem> {
-        let acting = viewer.acting(self.offer.credentials)?;
+        let acting = viewer.acting_identity(self.offer.credentials)?;
         let submitter = match viewer.name() {
             Some(name) => name,
             None if request.who.trim().is_empty() => channel,
             None => request.who.trim(),
         };
-        let job = self.filled(request, &self.open_for(viewer, request).await?)?;
-        let digest = digest(&[submitter, key]);
-        let (submission, asked) = (hex::encode(digest), hex::encode(content(request)));
+        let job = self.fill_template(request, &self.open_for(viewer, request).await?)?;
+        let digest = digest_parts(&[submitter, key]);
+        let (submission, asked) = (hex::encode(digest), hex::encode(content_digest(request)));
         let marks = OriginLabels {
             template: &request.template,
             channel,
@@ -158,8 +158,8 @@ impl SubmitDesk {
             submission: &submission,
             request: &asked,
         };
-        let name = name(prefix(&job, &request.template), &digest);
-        let job = marks.put_on(job, &request.namespace, &name);
+        let name = name(job_name_prefix(&job, &request.template), &digest);
+        let job = marks.label_job(job, &request.namespace, &name);
         let view = SubmitView {
             namespace: request.namespace.clone(),
             name,
@@ -170,7 +170,7 @@ impl SubmitDesk {
         if request.dry_run {
             return self.tried_out(acting, request, &job, view).await;
         }
-        let mut made = app.submissions.turn(digest).await;
+        let mut made = app.submissions.await_turn(digest).await;
         let place = JobPlace { namespace: view.namespace.clone(), name: view.name.clone() };
         if let Some(other) = made.as_ref().filter(|other| **other != place) {
             return Err(made_elsewhere(other));
@@ -179,7 +179,7 @@ impl SubmitDesk {
         refuse_one_elsewhere(app, &place, &name_end(&digest)).await?;
         // A request that is given up may have made it.
         let before = made.replace(place);
-        let created = self.submitter.create(acting, &view.namespace, &job, false).await;
+        let created = self.submitter.create_job(acting, &view.namespace, &job, false).await;
         // 409: the Job is there, perhaps by another replica.
         if matches!(created, Err(SubmitError::Refused { status, .. }) if status != 409) {
             *made = before;
@@ -191,12 +191,12 @@ impl SubmitDesk {
                     submitter, channel, namespace = view.namespace, name = view.name, template = request.template,
                     "a job was submitted"
                 );
-                Ok(SubmitView { uid: uid(&job), created: true, ..view })
+                Ok(SubmitView { uid: uid_of_job(&job), created: true, ..view })
             }
             Err(SubmitError::Refused { status: 409, message, .. }) => {
-                self.same(acting, &marks, view, message).await
+                self.answer_existing(acting, &marks, view, message).await
             }
-            Err(error) => Err(refusal::of(error, &self.offer, request)),
+            Err(error) => Err(refusal::problem_of(error, &self.offer, request)),
         }
     }
 
@@ -207,23 +207,27 @@ impl SubmitDesk {
         job: &Value,
         view: SubmitView,
     ) -> Result<SubmitView, Problem> {
-        match self.submitter.create(acting, &view.namespace, job, true).await {
+        match self.submitter.create_job(acting, &view.namespace, job, true).await {
             Ok(_) => Ok(view),
             Err(SubmitError::Refused { status: 409, message, .. }) => {
-                Err(conflict(message, "A Job of this key exists already."))
+                Err(conflict_problem(message, "A Job of this key exists already."))
             }
-            Err(error) => Err(refusal::of(error, &self.offer, request)),
+            Err(error) => Err(refusal::problem_of(error, &self.offer, request)),
         }
     }
 
     /// The template with the request's values, or their faults. `open` is what the viewer may submit, and in
     /// which namespaces.
-    fn filled(&self, request: &SubmitRequest, open: &BTreeMap<&str, Vec<String>>) -> Result<Value, Problem> {
+    fn fill_template(
+        &self,
+        request: &SubmitRequest,
+        open: &BTreeMap<&str, Vec<String>>,
+    ) -> Result<Value, Problem> {
         // A template that somebody may not submit does not exist for them: no answer reveals its existence or
         // its content.
         let offered = self.offer.templates.get(&request.template);
         let Some((template, theirs)) = offered.zip(open.get(request.template.as_str())) else {
-            let message = format!("There is no template `{}`.", shortened(&request.template, TOLD));
+            let message = format!("There is no template `{}`.", shorten_text(&request.template, TOLD));
             let known: Vec<_> = open.keys().copied().collect();
             let hint = match known.is_empty() {
                 true => "No template is offered.".to_owned(),
@@ -244,7 +248,7 @@ impl SubmitDesk {
             let message = format!("is longer than {WHO_BYTES} bytes");
             faults.push(FieldFault { field: "who".into(), message });
         }
-        let filled = template.fill(&request.parameters);
+        let filled = template.fill_template(&request.parameters);
         let of_values = filled.as_ref().err().into_iter().flatten();
         faults.extend(
             of_values
@@ -257,18 +261,18 @@ impl SubmitDesk {
     }
 
     /// A Job with this name exists. It comes either from the same request or from another one.
-    async fn same(
+    async fn answer_existing(
         &self,
         acting: ActingIdentity<'_>,
         marks: &OriginLabels<'_>,
         view: SubmitView,
         message: String,
     ) -> Result<SubmitView, Problem> {
-        let conflict = |message: String, hint: &str| Err(conflict(message, hint));
-        let found = self.submitter.job(acting, &view.namespace, &view.name).await;
+        let conflict = |message: String, hint: &str| Err(conflict_problem(message, hint));
+        let found = self.submitter.find_job(acting, &view.namespace, &view.name).await;
         match found {
-            Ok(Some(job)) => match marks.is_on(&job) {
-                (true, true) => Ok(SubmitView { uid: uid(&job), ..view }),
+            Ok(Some(job)) => match marks.match_job(&job) {
+                (true, true) => Ok(SubmitView { uid: uid_of_job(&job), ..view }),
                 (true, false) => conflict(
                     format!("This key has made the Job {} from other values.", view.name),
                     "Send other values with a new key.",
@@ -281,26 +285,26 @@ impl SubmitDesk {
                 message,
                 "It is probably yours, from an earlier request with this key, and you may not read it.",
             ),
-            Err(error) => Err(refusal::unanswered(&error.to_string())),
+            Err(error) => Err(refusal::unanswered_problem(&error.to_string())),
         }
     }
 }
 
-fn conflict(message: String, hint: &str) -> Problem {
+fn conflict_problem(message: String, hint: &str) -> Problem {
     Problem::new(StatusCode::CONFLICT, message, hint)
 }
 
 fn made_elsewhere(JobPlace { namespace, name }: &JobPlace) -> Problem {
     let message = format!("This key has made the Job {name} in the namespace {namespace}.");
-    conflict(message, "Send it with a new key to make another one.")
+    conflict_problem(message, "Send it with a new key to make another one.")
 }
 
-fn uid(job: &Value) -> String {
+fn uid_of_job(job: &Value) -> String {
     job["metadata"]["uid"].as_str().unwrap_or_default().to_owned()
 }
 
 /// Each part with its length, so that different lists of parts never have the same digest.
-fn digest(parts: &[&str]) -> [u8; 32] {
+fn digest_parts(parts: &[&str]) -> [u8; 32] {
     let mut context = Context::new(&SHA256);
     for part in parts {
         context.update(&(part.len() as u64).to_be_bytes());
@@ -312,11 +316,11 @@ fn digest(parts: &[&str]) -> [u8; 32] {
 }
 
 /// The content of the request, without its person and channel.
-fn content(request: &SubmitRequest) -> [u8; 32] {
+fn content_digest(request: &SubmitRequest) -> [u8; 32] {
     let values: Vec<String> =
         request.parameters.iter().flat_map(|(name, value)| [name.clone(), value.to_string()]).collect();
     let parts = [request.template.as_str(), &request.namespace].into_iter();
-    digest(&parts.chain(values.iter().map(String::as_str)).collect::<Vec<_>>())
+    digest_parts(&parts.chain(values.iter().map(String::as_str)).collect::<Vec<_>>())
 }
 
 /// A late repeat does not create a deleted Job again: the journal still knows it.
@@ -328,7 +332,7 @@ async fn refuse_one_that_is_gone(app: &PortalApp, view: &SubmitView) -> Result<(
         limit: Some(1),
         ..TimelineQuery::default()
     };
-    let story = match app.views.story(&query).await {
+    let story = match app.views.raw_story(&query).await {
         Ok(story) => story,
         // Jobs are not watched, or not in this namespace.
         Err(ViewError::NotFound { .. } | ViewError::Invalid(_)) => return Ok(()),
@@ -354,7 +358,7 @@ async fn refuse_one_elsewhere(app: &PortalApp, here: &JobPlace, name_end: &str) 
         limit: Some(OF_A_KEY),
         ..ObjectQuery::default()
     };
-    let page = match app.views.objects(&query).await {
+    let page = match app.views.object_page(&query).await {
         Ok(page) => page,
         // Jobs are not watched.
         Err(ViewError::NotFound { .. } | ViewError::Invalid(_)) => return Ok(()),
@@ -373,7 +377,7 @@ mod tests {
 
     #[test]
     fn digests_tell_apart_what_only_looks_the_same() {
-        assert_ne!(digest(&["ab", "c"]), digest(&["a", "bc"]));
+        assert_ne!(digest_parts(&["ab", "c"]), digest_parts(&["a", "bc"]));
         let request = |values: Value| SubmitRequest {
             template: "t".into(),
             namespace: "n".into(),
@@ -381,10 +385,10 @@ mod tests {
             ..SubmitRequest::default()
         };
         assert_eq!(
-            content(&request(json!({"a": "1", "b": 2}))),
-            content(&request(json!({"b": 2, "a": "1"})))
+            content_digest(&request(json!({"a": "1", "b": 2}))),
+            content_digest(&request(json!({"b": 2, "a": "1"})))
         );
-        assert_ne!(content(&request(json!({"a": "1"}))), content(&request(json!({"a": 1}))));
+        assert_ne!(content_digest(&request(json!({"a": "1"}))), content_digest(&request(json!({"a": 1}))));
         assert_eq!(random_key().unwrap().len(), 32);
     }
 }

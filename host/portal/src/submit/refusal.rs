@@ -3,7 +3,7 @@
 use axum::http::StatusCode;
 use kubewitness_core::config::templates::is_at;
 use kubewitness_core::ports::{FieldCause, SubmitError, TemplateOffer};
-use kubewitness_core::shortened;
+use kubewitness_core::shorten_text;
 use kubewitness_core::views::SubmitRequest;
 
 use super::NAMESPACE;
@@ -23,21 +23,21 @@ pub(super) fn wrong_values(faults: Vec<FieldFault>) -> Problem {
     .of_fields(faults)
 }
 
-pub(super) fn unanswered(why: &str) -> Problem {
+pub(super) fn unanswered_problem(why: &str) -> Problem {
     Problem::new(
         StatusCode::SERVICE_UNAVAILABLE,
-        format!("It is not known whether the Job was created: {}.", shortened(why, MESSAGE_BYTES)),
+        format!("It is not known whether the Job was created: {}.", shorten_text(why, MESSAGE_BYTES)),
         "Send it again with the same key: no second Job is made.",
     )
 }
 
-pub(super) fn of(error: SubmitError, offer: &TemplateOffer, request: &SubmitRequest) -> Problem {
+pub(super) fn problem_of(error: SubmitError, offer: &TemplateOffer, request: &SubmitRequest) -> Problem {
     let (status, message, causes) = match error {
-        SubmitError::Unanswered(why) => return unanswered(&why),
+        SubmitError::Unanswered(why) => return unanswered_problem(&why),
         SubmitError::Refused { status, message, causes } => (status, message, causes),
     };
-    let fields = causes.iter().map(|cause| field(cause, offer, request)).collect();
-    let message = format!("The API server refuses the Job: {}", shortened(&message, MESSAGE_BYTES));
+    let fields = causes.iter().map(|cause| field_fault(cause, offer, request)).collect();
+    let message = format!("The API server refuses the Job: {}", shorten_text(&message, MESSAGE_BYTES));
     let (status, hint) = match status {
         401 => (
             StatusCode::FORBIDDEN,
@@ -60,16 +60,16 @@ pub(super) fn of(error: SubmitError, offer: &TemplateOffer, request: &SubmitRequ
 }
 
 /// Under the name of the parameter whose value is at the field.
-fn field(cause: &FieldCause, offer: &TemplateOffer, request: &SubmitRequest) -> FieldFault {
+fn field_fault(cause: &FieldCause, offer: &TemplateOffer, request: &SubmitRequest) -> FieldFault {
     let parameters = offer.templates.get(&request.template).map_or(&[][..], |spec| &spec.parameters);
     let at_field = |place: &String| is_at(&cause.field, place);
     let parameter = parameters.iter().find(|parameter| parameter.places.iter().any(at_field));
     let field = match parameter {
         Some(parameter) => parameter.name.clone(),
         None if cause.field == "metadata.namespace" => NAMESPACE.into(),
-        None => shortened(&cause.field, 256).into_owned(),
+        None => shorten_text(&cause.field, 256).into_owned(),
     };
-    FieldFault { field, message: shortened(&cause.message, MESSAGE_BYTES).into_owned() }
+    FieldFault { field, message: shorten_text(&cause.message, MESSAGE_BYTES).into_owned() }
 }
 
 #[cfg(test)]
@@ -89,12 +89,12 @@ mod tests {
             "manifest": {"spec": {"parallelism": 1}},
         }));
         let templates = BTreeMap::from([("train".to_owned(), template.unwrap())]);
-        let rules = HostSpec::default().redactor().unwrap().into();
+        let rules = HostSpec::default().compile_redaction_rules().unwrap().into();
         let offer = TemplateOffer { credentials: Credentials::Token, templates, rules };
         let request = SubmitRequest { template: "train".into(), ..SubmitRequest::default() };
         let cause = |field: &str| FieldCause { field: field.into(), message: "must be greater".into() };
         let refused = |status, causes| {
-            of(SubmitError::Refused { status, message: "no".into(), causes }, &offer, &request)
+            problem_of(SubmitError::Refused { status, message: "no".into(), causes }, &offer, &request)
         };
         let told = refused(422, vec![cause("spec.parallelism"), cause("spec.backoffLimit")]);
         let fields: Vec<_> = told.fields.iter().map(|fault| fault.field.as_str()).collect();
@@ -102,7 +102,7 @@ mod tests {
         for (status, answered) in [(401, 403), (403, 403), (404, 422), (400, 422), (405, 409)] {
             assert_eq!(refused(status, Vec::new()).status.as_u16(), answered);
         }
-        let lost = of(SubmitError::Unanswered("reset".into()), &offer, &request);
+        let lost = problem_of(SubmitError::Unanswered("reset".into()), &offer, &request);
         assert_eq!(lost.status.as_u16(), 503);
         assert!(lost.hint.contains("same key"));
     }

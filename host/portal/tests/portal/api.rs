@@ -383,7 +383,7 @@ async fn a_document_is_given_byte_for_byte() {
     let portal = portal(FakeViews::default());
     let line = include_str!("../../../core/testdata/jobs.jsonl").lines().nth(1).unwrap();
     let answer = get(&portal, "/api/v1/states/1/document").await;
-    let object = kubewitness_core::project::frame(line.as_bytes()).unwrap().object;
+    let object = kubewitness_core::project::split_frame(line.as_bytes()).unwrap().object;
     assert_eq!(answer.text.as_bytes(), object);
     let missing = get(&portal, "/api/v1/states/99/document").await;
     assert_eq!(

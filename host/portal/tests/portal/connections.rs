@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use kubewitness_harness::{Scratch, tls};
 use kubewitness_portal::{
-    ListenerBounds, ListenerTraffic, PortalOptions, TlsFiles, listen, serve, serve_health,
+    ListenerBounds, ListenerTraffic, PortalOptions, TlsFiles, listen_on, serve_health, serve_portal,
 };
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -55,14 +55,14 @@ struct BoundedServer {
 #[allow(clippy::disallowed_methods)]
 impl BoundedServer {
     fn portal(fake: FakeViews, options: PortalOptions) -> Self {
-        let listener = listen(([127, 0, 0, 1], 0).into()).unwrap();
+        let listener = listen_on(([127, 0, 0, 1], 0).into()).unwrap();
         let (address, stop) = (listener.local_addr().unwrap(), CancellationToken::new());
-        let serving = serve(listener, Arc::new(fake), options, stop.clone());
+        let serving = serve_portal(listener, Arc::new(fake), options, stop.clone());
         Self { address, stop, serving: tokio::spawn(async { serving.await.unwrap() }) }
     }
 
     fn health(options: PortalOptions) -> Self {
-        let listener = listen(([127, 0, 0, 1], 0).into()).unwrap();
+        let listener = listen_on(([127, 0, 0, 1], 0).into()).unwrap();
         let (address, stop) = (listener.local_addr().unwrap(), CancellationToken::new());
         let serving = serve_health(listener, Arc::new(FakeViews::default()), options, stop.clone());
         Self { address, stop, serving: tokio::spawn(serving) }
@@ -408,10 +408,11 @@ async fn over_https_a_handshake_has_its_time_and_its_connection_a_place() {
 #[tokio::test]
 async fn without_its_certificate_nothing_is_served() {
     let files = TlsFiles { certificate: "/none/tls.crt".into(), key: "/none/tls.key".into() };
-    let listener = listen(([127, 0, 0, 1], 0).into()).unwrap();
+    let listener = listen_on(([127, 0, 0, 1], 0).into()).unwrap();
     let options = PortalOptions { tls: Some(files), ..crate::options() };
-    let error =
-        serve(listener, Arc::new(FakeViews::default()), options, CancellationToken::new()).await.unwrap_err();
+    let error = serve_portal(listener, Arc::new(FakeViews::default()), options, CancellationToken::new())
+        .await
+        .unwrap_err();
     assert!(error.to_string().contains("/none/tls.crt"), "{error}");
 }
 

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::Request;
-use kubewitness_portal::{PortalError, PortalOptions, router, serve, serve_health};
+use kubewitness_portal::{PortalError, PortalOptions, router, serve_health, serve_portal};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
@@ -122,9 +122,13 @@ async fn listener(address: &str) -> TcpListener {
 #[tokio::test]
 async fn an_address_that_others_can_reach_is_refused() {
     let listener = listener("0.0.0.0").await;
-    let result =
-        serve(listener, Arc::new(FakeViews::default()), PortalOptions::default(), CancellationToken::new())
-            .await;
+    let result = serve_portal(
+        listener,
+        Arc::new(FakeViews::default()),
+        PortalOptions::default(),
+        CancellationToken::new(),
+    )
+    .await;
     assert!(matches!(result, Err(PortalError::Remote(_))));
 }
 
@@ -132,7 +136,8 @@ async fn an_address_that_others_can_reach_is_refused() {
 async fn serving_ends_with_its_token_and_takes_the_streams_along() {
     let listener = listener("127.0.0.1").await;
     let (address, stop) = (listener.local_addr().unwrap(), CancellationToken::new());
-    let serving = serve(listener, Arc::new(FakeViews::default()), PortalOptions::default(), stop.clone());
+    let serving =
+        serve_portal(listener, Arc::new(FakeViews::default()), PortalOptions::default(), stop.clone());
     let client = async {
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream.write_all(b"GET /api/v1/events?after=0 HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();

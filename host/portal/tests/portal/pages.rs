@@ -657,11 +657,11 @@ async fn the_form_replays_what_was_chosen() {
     let dropped = send("plugin=notification&seq=7&reason=no+use&who=&drop=true").await;
     assert_eq!(dropped.header("location"), "/deadletters?dropped=1");
     let drop = fake.drops.lock().unwrap()[0].clone();
-    assert_eq!((drop.seqs.as_slice(), drop.who()), (&[7][..], "portal"));
+    assert_eq!((drop.seqs.as_slice(), drop.actor_name()), (&[7][..], "portal"));
     let seen = fake.replays.lock().unwrap().clone();
     assert_eq!((seen[0].seqs.as_slice(), seen[0].reason.as_str()), (&[7, 9][..], "the disk is back"));
     assert_eq!((seen[0].dry_run, seen[1].dry_run), (false, true));
-    assert_eq!((seen[0].who(), seen[1].who()), ("portal", "ada"));
+    assert_eq!((seen[0].actor_name(), seen[1].actor_name()), ("portal", "ada"));
     for (body, status) in [
         ("plugin=notification&reason=", 400),
         ("plugin=notification&reason=x&colour=red", 400),

@@ -51,7 +51,7 @@ impl FakeJobs {
     }
 
     fn offering(credentials: Credentials, templates: BTreeMap<String, TemplateSpec>) -> Self {
-        let rules = HostSpec::default().redactor().unwrap().into();
+        let rules = HostSpec::default().compile_redaction_rules().unwrap().into();
         Self {
             offer: Some(Arc::new(TemplateOffer { credentials, templates, rules })),
             made: Mutex::default(),
@@ -82,11 +82,11 @@ impl FakeJobs {
 
 #[async_trait]
 impl JobSubmitter for FakeJobs {
-    fn offer(&self) -> Option<Arc<TemplateOffer>> {
+    fn template_offer(&self) -> Option<Arc<TemplateOffer>> {
         self.offer.clone()
     }
 
-    async fn create(
+    async fn create_job(
         &self,
         acting: ActingIdentity<'_>,
         namespace: &str,
@@ -114,7 +114,7 @@ impl JobSubmitter for FakeJobs {
         }
     }
 
-    async fn job(
+    async fn find_job(
         &self,
         acting: ActingIdentity<'_>,
         namespace: &str,

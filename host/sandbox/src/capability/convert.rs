@@ -14,7 +14,7 @@ use crate::bindings::{http, log, mail, outcomes, sql};
 /// The bytes of a value in addition to its text.
 pub const VALUE_BYTES: usize = 16;
 
-pub fn dialect(dialect: SqlDialect) -> sql::Dialect {
+pub fn to_wit_dialect(dialect: SqlDialect) -> sql::Dialect {
     match dialect {
         SqlDialect::Sqlite => sql::Dialect::Sqlite,
         SqlDialect::Postgres => sql::Dialect::Postgres,
@@ -96,11 +96,11 @@ pub fn header_bytes(headers: &[(String, String)]) -> usize {
     headers.iter().map(|(name, value)| name.len() + value.len()).sum()
 }
 
-pub fn request(request: http::Request) -> HttpRequest {
+pub fn from_wit_request(request: http::Request) -> HttpRequest {
     HttpRequest { method: request.method, path: request.path, headers: request.headers, body: request.body }
 }
 
-pub fn response(response: HttpResponse) -> http::Response {
+pub fn to_wit_response(response: HttpResponse) -> http::Response {
     http::Response { status: response.status, headers: response.headers, body: response.body }
 }
 
@@ -110,7 +110,7 @@ pub fn message_bytes(message: &mail::Message) -> usize {
     to + subject.len() + text.len() + html.as_ref().map_or(0, String::len) + id.len()
 }
 
-pub fn message(message: mail::Message) -> MailMessage {
+pub fn from_wit_message(message: mail::Message) -> MailMessage {
     let mail::Message { to, subject, text, html, id } = message;
     MailMessage { to, subject, text, html, id }
 }
@@ -125,20 +125,20 @@ pub fn object_bytes(object: &ObjectRef) -> usize {
     [group, version, kind, namespace, name, uid].into_iter().map(String::len).sum()
 }
 
-pub fn object(object: ObjectRef) -> ObjectRefResult {
+pub fn to_wit_object(object: ObjectRef) -> ObjectRefResult {
     let ObjectRef { group, version, kind, namespace, name, uid } = object;
     ObjectRefResult { group, version, kind, namespace, name, uid }
 }
 
-pub fn finding(finding: OutcomeFinding) -> outcomes::Finding {
+pub fn to_wit_finding(finding: OutcomeFinding) -> outcomes::Finding {
     match finding {
         OutcomeFinding::Nothing => outcomes::Finding::Nothing,
         OutcomeFinding::Pending => outcomes::Finding::Pending,
-        OutcomeFinding::Explained(told) => outcomes::Finding::Found(explanation(*told)),
+        OutcomeFinding::Explained(told) => outcomes::Finding::Found(to_wit_explanation(*told)),
     }
 }
 
-fn explanation(told: ExplainedOutcome) -> outcomes::Explanation {
+fn to_wit_explanation(told: ExplainedOutcome) -> outcomes::Explanation {
     let ExplainedOutcome { object: ended, seq, ended_ms, headline, sentence, doubt, cause } = told;
     let Cause { kind, object: failed, container, node, reason, message, by, at_ms, seq: cause_seq } = cause;
     let role = container.as_ref().map_or("", |container| match container.role {
@@ -148,14 +148,14 @@ fn explanation(told: ExplainedOutcome) -> outcomes::Explanation {
     });
     let FailedContainer { name, exit_code, signal, .. } = container.unwrap_or_default();
     outcomes::Explanation {
-        object: object(ended),
+        object: to_wit_object(ended),
         seq,
         ended_ms,
         kind: kind.as_str().to_owned(),
         headline,
         sentence,
         doubt,
-        failed: failed.map(object),
+        failed: failed.map(to_wit_object),
         container: name,
         container_role: role.to_owned(),
         exit_code,
@@ -212,7 +212,7 @@ pub fn change_page_bytes(page: &outcomes::ChangePage) -> usize {
     page.next.len() + page.outcomes.iter().map(texts).sum::<usize>()
 }
 
-pub fn level(level: log::Level) -> LogLevel {
+pub fn from_wit_level(level: log::Level) -> LogLevel {
     match level {
         log::Level::Trace => LogLevel::Trace,
         log::Level::Debug => LogLevel::Debug,

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use kubewitness_core::limits::ERROR_TEXT;
 use kubewitness_core::ports::{GrantError, LogLevel};
-use kubewitness_core::shortened;
+use kubewitness_core::shorten_text;
 
 use crate::bindings::types::{Error, ObjectRefResult};
 use crate::bindings::{
@@ -35,15 +35,15 @@ impl types::Host for GuestState {}
 
 impl config::Host for GuestState {
     fn get(&mut self) -> String {
-        self.work.called(HostCapability::Config);
+        self.work.note_call(HostCapability::Config);
         self.config.to_string()
     }
 }
 
 impl documents::Host for GuestState {
     async fn json(&mut self, seq: u64) -> Result<Option<String>, Error> {
-        let Some(bytes) = self.document(seq).await? else { return Ok(None) };
-        self.answer(bytes.len())?;
+        let Some(bytes) = self.document_for_guest(seq).await? else { return Ok(None) };
+        self.count_answer(bytes.len())?;
         // Bytes that are not text belong to a poison state: a plugin can't read them.
         String::from_utf8(bytes.into())
             .map(Some)
@@ -57,7 +57,7 @@ impl documents::Host for GuestState {
             )));
         }
         if self.parsed.as_ref().is_none_or(|(parsed, _)| *parsed != seq) {
-            let Some(bytes) = self.document(seq).await? else { return Ok(None) };
+            let Some(bytes) = self.document_for_guest(seq).await? else { return Ok(None) };
             self.parsed = Some((seq, json::parse(&bytes)?));
         } else {
             // The document is already parsed, but this still counts as a call.
@@ -68,15 +68,15 @@ impl documents::Host for GuestState {
             .as_ref()
             .and_then(|(_, document)| document.pointer(&pointer))
             .map(ToString::to_string);
-        self.answer(value.as_ref().map_or(0, String::len))?;
+        self.count_answer(value.as_ref().map_or(0, String::len))?;
         Ok(value)
     }
 
     async fn patch(&mut self, seq: u64) -> Result<Option<String>, Error> {
-        let Some(after) = self.document(seq).await? else { return Ok(None) };
+        let Some(after) = self.document_for_guest(seq).await? else { return Ok(None) };
         let before = {
             let (session, _time) = self.open(HostCapability::Documents, 0)?;
-            session.document_before(seq).await.map_err(refusal)?
+            session.document_before(seq).await.map_err(refusal_for_guest)?
         };
         // The guest requests parsing and comparing, so they take the guest's time.
         let after = json::parse(&after)?;
@@ -84,32 +84,32 @@ impl documents::Host for GuestState {
             Some(before) => json::merge_patch(&json::parse(&before)?, &after).to_string(),
             None => after.to_string(),
         };
-        self.answer(patch.len())?;
+        self.count_answer(patch.len())?;
         Ok(Some(patch))
     }
 }
 
 impl GuestState {
-    async fn document(&mut self, seq: u64) -> Result<Option<bytes::Bytes>, Error> {
+    async fn document_for_guest(&mut self, seq: u64) -> Result<Option<bytes::Bytes>, Error> {
         if self.batch.get(seq).is_none() {
             self.open(HostCapability::Documents, 0).map(drop)?;
             return Err(Error::Invalid(format!("state {seq} is not in this call")));
         }
         let (session, _time) = self.open(HostCapability::Documents, 0)?;
-        session.document(seq).await.map_err(refusal)
+        session.document_of_state(seq).await.map_err(refusal_for_guest)
     }
 }
 
 impl sql::Host for GuestState {
     async fn dialect_of(&mut self, database: String) -> Result<sql::Dialect, Error> {
         let (session, _time) = self.open(HostCapability::Sql, database.len())?;
-        session.sql_dialect(&database).map(convert::dialect).map_err(refusal)
+        session.sql_dialect(&database).map(convert::to_wit_dialect).map_err(refusal_for_guest)
     }
 
     async fn write(&mut self, database: String, rows: sql::TableWrite) -> Result<u64, Error> {
         let bytes = convert::row_bytes(&rows.rows);
         let (session, _time) = self.open(HostCapability::Sql, bytes)?;
-        session.sql_write(&database, convert::table_write(rows), None).await.map_err(refusal)
+        session.sql_write(&database, convert::table_write(rows), None).await.map_err(refusal_for_guest)
     }
 
     async fn write_both(
@@ -121,7 +121,7 @@ impl sql::Host for GuestState {
         let bytes = convert::row_bytes(&rows.rows) + copy.without.len() * size_of::<u32>();
         let (session, _time) = self.open(HostCapability::Sql, bytes)?;
         let copy = convert::table_copy(copy);
-        session.sql_write(&database, convert::table_write(rows), Some(copy)).await.map_err(refusal)
+        session.sql_write(&database, convert::table_write(rows), Some(copy)).await.map_err(refusal_for_guest)
     }
 
     async fn write_states(
@@ -134,8 +134,8 @@ impl sql::Host for GuestState {
         let (batch, most) = (Arc::clone(&self.batch), self.most_bytes());
         let (session, _time) = self.open(HostCapability::Sql, state_rows::carried_bytes(&rows) + left_out)?;
         // The rows are made before the session takes the database, for which other calls may wait.
-        let write = state_rows::fill(rows, &batch, most)?;
-        session.sql_write(&database, write, copy.map(convert::table_copy)).await.map_err(refusal)
+        let write = state_rows::fill_rows(rows, &batch, most)?;
+        session.sql_write(&database, write, copy.map(convert::table_copy)).await.map_err(refusal_for_guest)
     }
 
     async fn execute(
@@ -146,7 +146,7 @@ impl sql::Host for GuestState {
     ) -> Result<u64, Error> {
         let bytes = statement.len() + convert::row_bytes(&rows);
         let (session, _time) = self.open(HostCapability::Sql, bytes)?;
-        session.sql_execute(&database, &statement, convert::rows_in(rows)).await.map_err(refusal)
+        session.sql_execute(&database, &statement, convert::rows_in(rows)).await.map_err(refusal_for_guest)
     }
 
     async fn query(
@@ -158,10 +158,10 @@ impl sql::Host for GuestState {
         let bytes = statement.len() + convert::value_bytes(&params);
         let (session, time) = self.open(HostCapability::Sql, bytes)?;
         let params = params.into_iter().map(convert::value_in).collect();
-        let rows = session.sql_query(&database, &statement, params).await.map_err(refusal)?;
+        let rows = session.sql_query(&database, &statement, params).await.map_err(refusal_for_guest)?;
         let rows = convert::rows_out(rows);
         drop(time);
-        self.answer(convert::row_bytes(&rows))?;
+        self.count_answer(convert::row_bytes(&rows))?;
         Ok(rows)
     }
 }
@@ -170,20 +170,26 @@ impl http::Host for GuestState {
     async fn send(&mut self, destination: String, request: http::Request) -> Result<http::Response, Error> {
         let bytes = request.path.len() + request.body.len() + convert::header_bytes(&request.headers);
         let (session, time) = self.open(HostCapability::Http, bytes)?;
-        let response = session.http_send(&destination, convert::request(request)).await.map_err(refusal)?;
+        let response = session
+            .http_send(&destination, convert::from_wit_request(request))
+            .await
+            .map_err(refusal_for_guest)?;
         drop(time);
-        self.answer(response.body.len() + convert::header_bytes(&response.headers))?;
-        Ok(convert::response(response))
+        self.count_answer(response.body.len() + convert::header_bytes(&response.headers))?;
+        Ok(convert::to_wit_response(response))
     }
 }
 
 impl mail::Host for GuestState {
     async fn send(&mut self, server: String, message: mail::Message) -> Result<Vec<mail::Refusal>, Error> {
         let (session, time) = self.open(HostCapability::Mail, convert::message_bytes(&message))?;
-        let refusals = session.mail_send(&server, convert::message(message)).await.map_err(refusal)?;
+        let refusals = session
+            .mail_send(&server, convert::from_wit_message(message))
+            .await
+            .map_err(refusal_for_guest)?;
         drop(time);
         let refusals: Vec<_> = refusals.into_iter().map(convert::mail_refusal).collect();
-        self.answer(refusals.iter().map(|it| it.recipient.len() + it.reason.len()).sum())?;
+        self.count_answer(refusals.iter().map(|it| it.recipient.len() + it.reason.len()).sum())?;
         Ok(refusals)
     }
 }
@@ -193,25 +199,25 @@ impl kv::Host for GuestState {
         let (session, time) = self.open(HostCapability::Kv, key.len())?;
         let value = session.kv_get(&key);
         drop(time);
-        self.answer(value.as_ref().map_or(0, Vec::len))?;
+        self.count_answer(value.as_ref().map_or(0, Vec::len))?;
         Ok(value)
     }
 
     fn set(&mut self, key: String, value: Vec<u8>) -> Result<(), Error> {
         let (session, _time) = self.open(HostCapability::Kv, key.len() + value.len())?;
-        session.kv_set(&key, value).map_err(refusal)
+        session.kv_set(&key, value).map_err(refusal_for_guest)
     }
 
     fn delete(&mut self, key: String) -> Result<(), Error> {
         let (session, _time) = self.open(HostCapability::Kv, key.len())?;
-        session.kv_delete(&key).map_err(refusal)
+        session.kv_delete(&key).map_err(refusal_for_guest)
     }
 
     fn keys(&mut self, prefix: String, limit: u32) -> Result<Vec<String>, Error> {
         let (session, time) = self.open(HostCapability::Kv, prefix.len())?;
         let keys = session.kv_keys(&prefix, limit as usize);
         drop(time);
-        self.answer(keys.iter().map(String::len).sum())?;
+        self.count_answer(keys.iter().map(String::len).sum())?;
         Ok(keys)
     }
 }
@@ -220,29 +226,29 @@ impl ledger::Host for GuestState {
     async fn append(&mut self, ledger: String, records: Vec<Vec<u8>>) -> Result<u64, Error> {
         let bytes = records.iter().map(Vec::len).sum();
         let (session, _time) = self.open(HostCapability::Ledger, bytes)?;
-        session.ledger_append(&ledger, records).await.map_err(refusal)
+        session.ledger_append(&ledger, records).await.map_err(refusal_for_guest)
     }
 
     async fn last(&mut self, ledger: String) -> Result<Option<Vec<u8>>, Error> {
         let (session, time) = self.open(HostCapability::Ledger, ledger.len())?;
-        let record = session.ledger_last(&ledger).await.map_err(refusal)?;
+        let record = session.ledger_last(&ledger).await.map_err(refusal_for_guest)?;
         drop(time);
-        self.answer(record.as_ref().map_or(0, Vec::len))?;
+        self.count_answer(record.as_ref().map_or(0, Vec::len))?;
         Ok(record)
     }
 
     async fn sign(&mut self, key: String, message: Vec<u8>) -> Result<Vec<u8>, Error> {
         let (session, _time) = self.open(HostCapability::Ledger, message.len())?;
-        session.ledger_sign(&key, &message).map_err(refusal)
+        session.ledger_sign(&key, &message).map_err(refusal_for_guest)
     }
 }
 
 impl persons::Host for GuestState {
     async fn conceal(&mut self, ledger: String, name: String) -> Result<String, Error> {
         let (session, time) = self.open(HostCapability::Persons, ledger.len() + name.len())?;
-        let digest = session.conceal(&ledger, name).await.map_err(refusal)?;
+        let digest = session.conceal_name(&ledger, name).await.map_err(refusal_for_guest)?;
         drop(time);
-        self.answer(digest.len())?;
+        self.count_answer(digest.len())?;
         Ok(digest)
     }
 }
@@ -256,10 +262,10 @@ impl lister::Host for GuestState {
     ) -> Result<Option<String>, Error> {
         let (session, time) =
             self.open(HostCapability::Lister, source.len() + namespace.len() + name.len())?;
-        let document = session.lister_get(&source, &namespace, &name).await.map_err(refusal)?;
+        let document = session.lister_get(&source, &namespace, &name).await.map_err(refusal_for_guest)?;
         drop(time);
         let Some(document) = document else { return Ok(None) };
-        self.answer(document.len())?;
+        self.count_answer(document.len())?;
         String::from_utf8(document.into())
             .map(Some)
             .map_err(|_| Error::Invalid("the document is not UTF-8".to_string()))
@@ -273,29 +279,29 @@ impl lister::Host for GuestState {
         limit: u32,
     ) -> Result<Vec<ObjectRefResult>, Error> {
         let (session, time) = self.open(HostCapability::Lister, source.len() + index.len() + key.len())?;
-        let found = session.lister_list(&source, &index, &key, limit as usize).map_err(refusal)?;
+        let found = session.lister_list(&source, &index, &key, limit as usize).map_err(refusal_for_guest)?;
         drop(time);
-        self.answer(found.iter().map(convert::object_bytes).sum())?;
-        Ok(found.into_iter().map(convert::object).collect())
+        self.count_answer(found.iter().map(convert::object_bytes).sum())?;
+        Ok(found.into_iter().map(convert::to_wit_object).collect())
     }
 }
 
 impl outcomes::Host for GuestState {
     async fn explain(&mut self, source: String, uid: String) -> Result<outcomes::Finding, Error> {
         let (session, time) = self.open(HostCapability::Outcomes, source.len() + uid.len())?;
-        let found = session.outcome(&source, &uid).await.map_err(refusal)?;
+        let found = session.find_outcome(&source, &uid).await.map_err(refusal_for_guest)?;
         drop(time);
-        let found = convert::finding(found);
-        self.answer(convert::finding_bytes(&found))?;
+        let found = convert::to_wit_finding(found);
+        self.count_answer(convert::finding_bytes(&found))?;
         Ok(found)
     }
 
     async fn changes(&mut self, after: String, limit: u32) -> Result<outcomes::ChangePage, Error> {
         let (session, time) = self.open(HostCapability::Outcomes, after.len())?;
-        let page = session.outcome_changes(&after, limit as usize).await.map_err(refusal)?;
+        let page = session.outcome_changes(&after, limit as usize).await.map_err(refusal_for_guest)?;
         drop(time);
         let page = convert::change_page(page);
-        self.answer(convert::change_page_bytes(&page))?;
+        self.count_answer(convert::change_page_bytes(&page))?;
         Ok(page)
     }
 }
@@ -305,15 +311,15 @@ impl log::Host for GuestState {
         if !self.count(HostCapability::Log) {
             return;
         }
-        clip(&mut message);
+        clip_error_text(&mut message);
         fields.truncate(LOG_FIELDS);
         for (key, value) in &mut fields {
-            clip(key);
-            clip(value);
+            clip_error_text(key);
+            clip_error_text(value);
         }
-        let level = convert::level(level);
-        match self.session() {
-            Some(session) => session.log(level, &message, &fields),
+        let level = convert::from_wit_level(level);
+        match self.effect_session() {
+            Some(session) => session.log_message(level, &message, &fields),
             None => self.said_before(level, &message, &fields),
         }
     }
@@ -323,11 +329,11 @@ impl GuestState {
     /// A log line before the plugin handles states, while it describes itself. Nothing limits the rate there,
     /// so further lines are dropped.
     fn said_before(&self, level: LogLevel, message: &str, fields: &[(String, String)]) {
-        if self.work.calls(HostCapability::Log) > LINES_BEFORE {
+        if self.work.count_calls(HostCapability::Log) > LINES_BEFORE {
             return;
         }
         let data = format!("{fields:?}");
-        let data = &*shortened(&data, DATA_BEFORE);
+        let data = &*shorten_text(&data, DATA_BEFORE);
         match level {
             LogLevel::Error | LogLevel::Warn => {
                 tracing::warn!(target: "plugin", data, "a component says: {message:?}");
@@ -339,16 +345,16 @@ impl GuestState {
 
 impl clock::Host for GuestState {
     fn now_ms(&mut self) -> u64 {
-        self.work.called(HostCapability::Clock);
+        self.work.note_call(HostCapability::Clock);
         let machine = || {
             let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
             since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
         };
-        self.session().map_or_else(machine, kubewitness_core::ports::EffectSession::now_ms)
+        self.effect_session().map_or_else(machine, kubewitness_core::ports::EffectSession::now_ms)
     }
 }
 
-fn refusal(error: GrantError) -> Error {
+fn refusal_for_guest(error: GrantError) -> Error {
     match error {
         GrantError::Denied(text) => Error::Denied(text),
         GrantError::Invalid(text) => Error::Invalid(text),
@@ -361,7 +367,7 @@ fn refusal(error: GrantError) -> Error {
 }
 
 /// Cuts a guest's text to the kept length, at the end of a character.
-pub fn clip(text: &mut String) {
+pub fn clip_error_text(text: &mut String) {
     if text.len() > ERROR_TEXT {
         text.truncate(text.floor_char_boundary(ERROR_TEXT));
     }

@@ -32,7 +32,7 @@ pub fn carried_bytes(rows: &sql::StateWrite) -> usize {
 }
 
 /// The rows, of at most so many bytes.
-pub fn fill(rows: sql::StateWrite, batch: &CallStates, most: usize) -> Result<TableWrite, Error> {
+pub fn fill_rows(rows: sql::StateWrite, batch: &CallStates, most: usize) -> Result<TableWrite, Error> {
     let sql::StateWrite { table, columns, key, on_conflict, states } = rows;
     let count = states.len();
     if columns.len() > MAX_COLUMNS {
@@ -98,7 +98,7 @@ impl RowFilling {
 
     fn next(&mut self, state: &State, times: &mut TimeTexts) -> SqlValue {
         match self {
-            Self::Fact(fact) => value(*fact, state, times),
+            Self::Fact(fact) => fact_value(*fact, state, times),
             Self::Same(value) => value.clone(),
             Self::Each(values) => values.next().map_or(SqlValue::Null, convert::value_in),
         }
@@ -116,7 +116,7 @@ impl TimeTexts {
         match &self.last {
             Some((last, text)) if *last == ms => text.clone(),
             _ => {
-                let text = calendar::rfc3339(ms);
+                let text = calendar::format_rfc3339(ms);
                 self.last = Some((ms, text.clone()));
                 text
             }
@@ -124,40 +124,42 @@ impl TimeTexts {
     }
 }
 
-fn value(fact: StateFact, state: &State, times: &mut TimeTexts) -> SqlValue {
+fn fact_value(fact: StateFact, state: &State, times: &mut TimeTexts) -> SqlValue {
     let (object, status) = (&*state.object, &*state.status);
     let is_gone = state.change == Change::Gone;
     let of_owner = |of: fn(&ObjectRef) -> SqlValue| state.owner.as_deref().map_or(SqlValue::Null, of);
     match fact {
-        StateFact::Id => text(clean(state.id.as_str())),
-        StateFact::Seq => unsigned(state.seq),
-        StateFact::Source => word(&state.source),
-        StateFact::Change => word(state.change.as_str()),
-        StateFact::ApiGroup => word(&object.group),
-        StateFact::Kind => word(&object.kind),
-        StateFact::Namespace => word(&object.namespace),
-        StateFact::Name => word(&object.name),
-        StateFact::Uid => uid(object),
-        StateFact::ResourceVersion => word(state.resource_version.as_str()),
-        StateFact::Phase => word(if is_gone { "Deleted" } else { &status.phase }),
-        StateFact::Reason => word(&status.reason),
-        StateFact::Message => text(cut(&status.message, MESSAGE_BYTES)),
+        StateFact::Id => text(without_nul(state.id.as_str())),
+        StateFact::Seq => unsigned_value(state.seq),
+        StateFact::Source => word_value(&state.source),
+        StateFact::Change => word_value(state.change.as_str()),
+        StateFact::ApiGroup => word_value(&object.group),
+        StateFact::Kind => word_value(&object.kind),
+        StateFact::Namespace => word_value(&object.namespace),
+        StateFact::Name => word_value(&object.name),
+        StateFact::Uid => uid_value(object),
+        StateFact::ResourceVersion => word_value(state.resource_version.as_str()),
+        StateFact::Phase => word_value(if is_gone { "Deleted" } else { &status.phase }),
+        StateFact::Reason => word_value(&status.reason),
+        StateFact::Message => text(cut_text(&status.message, MESSAGE_BYTES)),
         StateFact::Attempt => SqlValue::Integer(status.attempt.into()),
         StateFact::Ready => SqlValue::Integer(status.ready.into()),
         StateFact::Total => SqlValue::Integer(status.total.into()),
         StateFact::ExitCode => status.exit_code.map_or(SqlValue::Null, |code| SqlValue::Integer(code.into())),
         StateFact::Terminal => SqlValue::Integer((status.terminal || is_gone).into()),
-        StateFact::PreviousPhase => state.previous.as_ref().map_or(SqlValue::Null, |it| word(&it.phase)),
-        StateFact::OwnerKind => of_owner(|owner| word(&owner.kind)),
-        StateFact::OwnerName => of_owner(|owner| word(&owner.name)),
-        StateFact::OwnerUid => of_owner(uid),
-        StateFact::ObservedMs => unsigned(state.observed_ms),
+        StateFact::PreviousPhase => {
+            state.previous.as_ref().map_or(SqlValue::Null, |it| word_value(&it.phase))
+        }
+        StateFact::OwnerKind => of_owner(|owner| word_value(&owner.kind)),
+        StateFact::OwnerName => of_owner(|owner| word_value(&owner.name)),
+        StateFact::OwnerUid => of_owner(uid_value),
+        StateFact::ObservedMs => unsigned_value(state.observed_ms),
         StateFact::ObservedAt => SqlValue::Text(times.text(state.observed_ms)),
     }
 }
 
 /// Positions and times never reach the sign.
-fn unsigned(number: u64) -> SqlValue {
+fn unsigned_value(number: u64) -> SqlValue {
     SqlValue::Integer(i64::try_from(number).unwrap_or(i64::MAX))
 }
 
@@ -165,12 +167,12 @@ fn text(text: Cow<'_, str>) -> SqlValue {
     SqlValue::Text(text.into_owned())
 }
 
-fn word(word: &str) -> SqlValue {
-    text(cut(word, WORD_BYTES))
+fn word_value(word: &str) -> SqlValue {
+    text(cut_text(word, WORD_BYTES))
 }
 
-fn uid(object: &ObjectRef) -> SqlValue {
-    let uid = cut(&object.uid, WORD_BYTES);
+fn uid_value(object: &ObjectRef) -> SqlValue {
+    let uid = cut_text(&object.uid, WORD_BYTES);
     let end = uid.trim_end_matches(' ').len();
     match uid.len() - end {
         0 => text(uid),
@@ -178,15 +180,15 @@ fn uid(object: &ObjectRef) -> SqlValue {
     }
 }
 
-fn cut(text: &str, most: usize) -> Cow<'_, str> {
+fn cut_text(text: &str, most: usize) -> Cow<'_, str> {
     match text.len() <= most {
-        true => clean(text),
-        false => clean(&text[..text.floor_char_boundary(most - CUT.len())]) + CUT,
+        true => without_nul(text),
+        false => without_nul(&text[..text.floor_char_boundary(most - CUT.len())]) + CUT,
     }
 }
 
 /// Some databases refuse NUL, and others stop reading at it.
-fn clean(text: &str) -> Cow<'_, str> {
+fn without_nul(text: &str) -> Cow<'_, str> {
     if text.contains('\0') { text.replace('\0', "\u{fffd}").into() } else { text.into() }
 }
 
@@ -234,7 +236,7 @@ mod tests {
     fn filled(state: &Arc<State>, facts: &[StateFact]) -> Vec<SqlValue> {
         let columns = facts.iter().map(|fact| ColumnFilling::Fact(*fact)).collect();
         let batch = CallStates::of([state.clone()]);
-        fill(rows(columns, &[state.seq]), &batch, usize::MAX).unwrap().rows.remove(0)
+        fill_rows(rows(columns, &[state.seq]), &batch, usize::MAX).unwrap().rows.remove(0)
     }
 
     fn words(text: &str) -> SqlValue {
@@ -290,7 +292,7 @@ mod tests {
             vec![ColumnFilling::Fact(StateFact::Seq), each(count), ColumnFilling::Same(sql::Value::Null)]
         };
         let row = |seq, each| vec![SqlValue::Integer(seq), SqlValue::Integer(each), SqlValue::Null];
-        let write = fill(rows(columns(2), &[2, 1]), &batch, 96).unwrap();
+        let write = fill_rows(rows(columns(2), &[2, 1]), &batch, 96).unwrap();
         assert_eq!(write.rows, [row(2, 0), row(1, 1)]);
         assert_eq!(write.columns, ["c0", "c1", "c2"]);
         for (refused, most) in [
@@ -298,8 +300,8 @@ mod tests {
             (rows(columns(2), &[1, 3]), 96),
             (rows(columns(3), &[1, 2, 1]), 1000),
         ] {
-            assert!(matches!(fill(refused, &batch, most), Err(Error::Invalid(_))));
+            assert!(matches!(fill_rows(refused, &batch, most), Err(Error::Invalid(_))));
         }
-        assert!(matches!(fill(rows(columns(2), &[1, 2]), &batch, 95), Err(Error::TooLarge(_))));
+        assert!(matches!(fill_rows(rows(columns(2), &[1, 2]), &batch, 95), Err(Error::TooLarge(_))));
     }
 }

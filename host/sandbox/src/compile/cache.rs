@@ -25,7 +25,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use wasmtime::Engine;
 use wasmtime::component::Component;
 
-use super::mapped::{PrivateCopy, deserialize};
+use super::mapped::{PrivateCopy, deserialize_component};
 use super::unused::{self, CODE};
 
 const MAGIC: &[u8; 5] = b"kwcw1";
@@ -72,7 +72,7 @@ impl CodeCache {
     }
 
     /// The version of this program, and everything of its engine that the code depends on.
-    pub fn program(&self) -> String {
+    pub fn program_version(&self) -> String {
         hex::encode(self.engine)
     }
 
@@ -81,7 +81,7 @@ impl CodeCache {
     }
 
     /// The authenticated message without its end, the code.
-    fn message(&self, digest: &str) -> hmac::Context {
+    fn start_message(&self, digest: &str) -> hmac::Context {
         let mut message = hmac::Context::with_key(&self.key);
         // Both have a fixed length, so two different messages never have the same bytes.
         message.update(digest.as_bytes());
@@ -94,7 +94,7 @@ impl CodeCache {
         let path = self.path(digest);
         match self.read(engine, digest, &path) {
             Ok(component) => {
-                if let Err(error) = unused::mark(&path) {
+                if let Err(error) = unused::mark_used(&path) {
                     tracing::warn!(path = %path.display(), %error, "compiled code can't be marked as needed");
                 }
                 Some(component)
@@ -109,8 +109,8 @@ impl CodeCache {
 
     fn read(&self, engine: &Engine, digest: &str, path: &Path) -> Result<Component, NotLoaded> {
         let mut file = files::open(path, fs::OpenOptions::new().read(true))?;
-        let copied = PrivateCopy::begin(&self.folder).and_then(|mut copy| {
-            let is_trusted = self.verify(digest, &mut file, &mut copy)?;
+        let copied = PrivateCopy::begin_copy(&self.folder).and_then(|mut copy| {
+            let is_trusted = self.verify_code(digest, &mut file, &mut copy)?;
             Ok((copy, is_trusted))
         });
         let loaded = match copied {
@@ -120,17 +120,17 @@ impl CodeCache {
                 tracing::debug!(%error, "compiled code can't be copied: it is read into memory");
                 let mut code = Vec::new();
                 file.rewind()?;
-                if !self.verify(digest, &mut file, &mut code)? {
+                if !self.verify_code(digest, &mut file, &mut code)? {
                     return Err(NotLoaded::Untrusted);
                 }
-                deserialize(engine, &code)
+                deserialize_component(engine, &code)
             }
         };
         loaded.map_err(NotLoaded::Unfit)
     }
 
     /// Whether the code is as written. It is read in pieces, and `code` gets exactly the checked bytes.
-    fn verify(&self, digest: &str, file: &mut fs::File, code: &mut impl Write) -> io::Result<bool> {
+    fn verify_code(&self, digest: &str, file: &mut fs::File, code: &mut impl Write) -> io::Result<bool> {
         let (mut magic, mut tag) = ([0; MAGIC.len()], [0; TAG]);
         let begins = file.read_exact(&mut magic).and_then(|()| file.read_exact(&mut tag));
         match begins {
@@ -140,7 +140,7 @@ impl CodeCache {
         if magic != *MAGIC {
             return Ok(false);
         }
-        let (mut message, mut piece, mut left) = (self.message(digest), vec![0; PIECE], FILE_BYTES);
+        let (mut message, mut piece, mut left) = (self.start_message(digest), vec![0; PIECE], FILE_BYTES);
         loop {
             let length = file.read(&mut piece)?;
             if length == 0 {
@@ -159,15 +159,15 @@ impl CodeCache {
         Ok(std::hint::black_box(differs) == 0)
     }
 
-    pub fn store(&self, digest: &str, component: &Component) {
+    pub fn store_component(&self, digest: &str, component: &Component) {
         let written =
             component.serialize().map_err(|error| io::Error::other(error.to_string())).and_then(|code| {
-                let mut entry = self.begin(digest)?;
+                let mut entry = self.begin_entry(digest)?;
                 entry.write(&code)?;
-                entry.finish()
+                entry.finish_entry()
             });
         if let Err(error) = written {
-            self.tell_of_unkept(&error);
+            self.warn_of_unkept(&error);
         }
     }
 
@@ -178,18 +178,18 @@ impl CodeCache {
         }
     }
 
-    pub fn tell_of_unkept(&self, error: &io::Error) {
+    pub fn warn_of_unkept(&self, error: &io::Error) {
         tracing::warn!(folder = %self.folder.display(), %error, "compiled code can't be kept");
     }
 
     /// Begins an entry whose code comes in pieces. It does not exist until it is finished.
-    pub fn begin(&self, digest: &str) -> io::Result<CacheEntry> {
+    pub fn begin_entry(&self, digest: &str) -> io::Result<CacheEntry> {
         static TURN: AtomicU64 = AtomicU64::new(0);
         let turn = TURN.fetch_add(1, Ordering::Relaxed);
         let unfinished = self.folder.join(format!("{digest}.{}-{turn}{UNFINISHED}", std::process::id()));
         let file = private_file(&unfinished)?;
         let mut entry =
-            CacheEntry { file, unfinished, path: self.path(digest), message: self.message(digest) };
+            CacheEntry { file, unfinished, path: self.path(digest), message: self.start_message(digest) };
         entry.file.write_all(MAGIC)?;
         // Reserves room for the tag, which is known at the end.
         entry.file.write_all(&[0; TAG])?;
@@ -211,7 +211,7 @@ impl CacheEntry {
         self.file.write_all(code)
     }
 
-    pub fn finish(mut self) -> io::Result<()> {
+    pub fn finish_entry(mut self) -> io::Result<()> {
         let tag = self.message.clone().sign();
         self.file.seek(SeekFrom::Start(MAGIC.len() as u64))?;
         self.file.write_all(tag.as_ref())?;
@@ -232,7 +232,7 @@ impl Drop for CacheEntry {
 /// the file against later changes. Here no file exists, nobody else has an end of the pipe, and a key of this
 /// process over its own memory would prove nothing.
 pub fn from_own_child(engine: &Engine, code: &[u8]) -> wasmtime::Result<Component> {
-    deserialize(engine, code)
+    deserialize_component(engine, code)
 }
 
 /// Removes the files of a process that ended while it wrote. Only one process uses the folder.
@@ -296,7 +296,7 @@ mod tests {
     impl CacheBench {
         fn with_one_kept() -> Self {
             let bench = Self { folder: tempfile::tempdir().unwrap(), engine: Engine::default() };
-            bench.cache().store(DIGEST, &Component::from_binary(&bench.engine, EMPTY).unwrap());
+            bench.cache().store_component(DIGEST, &Component::from_binary(&bench.engine, EMPTY).unwrap());
             bench
         }
 
@@ -358,14 +358,14 @@ mod tests {
         let bench = CacheBench::with_one_kept();
         let names = || fs::read_dir(bench.folder.path()).unwrap().count();
         let cache = bench.cache();
-        let mut entry = cache.begin("4567").unwrap();
+        let mut entry = cache.begin_entry("4567").unwrap();
         entry.write(b"the first half").unwrap();
         assert_eq!(names(), 3);
         // As after a kill, when nothing is dropped.
         std::mem::forget(entry);
         assert!(!bench.is_trusted("4567"), "opening the cache anew has removed it");
         assert_eq!(names(), 2);
-        drop(cache.begin("4567").unwrap());
+        drop(cache.begin_entry("4567").unwrap());
         assert_eq!(names(), 2);
     }
 

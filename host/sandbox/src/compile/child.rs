@@ -3,7 +3,7 @@
 use std::io::{self, Read, Write};
 use std::process::ExitCode;
 
-use super::configuration;
+use super::engine_configuration;
 
 /// The component is at fault; standard error has the reason.
 pub const REFUSED: u8 = 10;
@@ -22,28 +22,28 @@ pub struct ChildBounds {
 /// Compiles the component on standard input, and writes the code to standard output. It is the first action
 /// of the process, which gives up everything else.
 pub fn compile_here(bounds: ChildBounds) -> ExitCode {
-    match confine(bounds) {
+    match confine_child(bounds) {
         Ok(lacking) => lacking.iter().for_each(|lacking| eprintln!("not given up: {lacking}")),
-        Err(error) => return failed(FAILED, &error),
+        Err(error) => return exit_with_failure(FAILED, &error),
     }
-    let code = match compile() {
+    let code = match compile_input() {
         Ok(code) => code,
-        Err(ChildFailure::Refused(error)) => return failed(REFUSED, &error),
-        Err(ChildFailure::Broken(error)) => return failed(FAILED, &error),
+        Err(ChildFailure::Refused(error)) => return exit_with_failure(REFUSED, &error),
+        Err(ChildFailure::Broken(error)) => return exit_with_failure(FAILED, &error),
     };
     match io::stdout().write_all(&code).and_then(|()| io::stdout().flush()) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => failed(FAILED, &format!("writing the code: {error}")),
+        Err(error) => exit_with_failure(FAILED, &format!("writing the code: {error}")),
     }
 }
 
 #[cfg(target_os = "linux")]
-fn confine(bounds: ChildBounds) -> Result<Vec<String>, String> {
-    super::confine::confine(bounds.memory, bounds.cpu)
+fn confine_child(bounds: ChildBounds) -> Result<Vec<String>, String> {
+    super::confine::confine_process(bounds.memory, bounds.cpu)
 }
 
 #[cfg(not(target_os = "linux"))]
-fn confine(_bounds: ChildBounds) -> Result<Vec<String>, String> {
+fn confine_child(_bounds: ChildBounds) -> Result<Vec<String>, String> {
     Ok(Vec::new())
 }
 
@@ -52,11 +52,11 @@ enum ChildFailure {
     Broken(String),
 }
 
-fn compile() -> Result<Vec<u8>, ChildFailure> {
+fn compile_input() -> Result<Vec<u8>, ChildFailure> {
     let mut component = Vec::new();
     let read = io::stdin().read_to_end(&mut component);
     read.map_err(|error| ChildFailure::Broken(format!("reading the component: {error}")))?;
-    let mut config = configuration();
+    let mut config = engine_configuration();
     // One function after the other: several at once take several times the memory.
     config.parallel_compilation(false);
     let engine =
@@ -64,7 +64,7 @@ fn compile() -> Result<Vec<u8>, ChildFailure> {
     engine.precompile_component(&component).map_err(|error| ChildFailure::Refused(format!("{error:#}")))
 }
 
-fn failed(code: u8, error: &str) -> ExitCode {
+fn exit_with_failure(code: u8, error: &str) -> ExitCode {
     eprintln!("{error}");
     ExitCode::from(code)
 }

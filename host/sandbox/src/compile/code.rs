@@ -79,7 +79,7 @@ impl CodeStore {
             }
         });
         let beside = cache.as_ref().and(folder);
-        let program = cache.as_ref().map(CodeCache::program).unwrap_or_default();
+        let program = cache.as_ref().map(CodeCache::program_version).unwrap_or_default();
         Self {
             engine,
             cache,
@@ -94,17 +94,20 @@ impl CodeStore {
     }
 
     /// The digest of the component that is being compiled.
-    pub fn compiling(&self) -> watch::Receiver<Option<Arc<str>>> {
+    pub fn digest_in_progress(&self) -> watch::Receiver<Option<Arc<str>>> {
         self.now.subscribe()
     }
 
     /// The outline of the component, if it is within its limits.
-    pub async fn outline(bytes: &Bytes, limits: &ComponentsSpec) -> Result<ComponentOutline, SandboxError> {
+    pub async fn read_outline(
+        bytes: &Bytes,
+        limits: &ComponentsSpec,
+    ) -> Result<ComponentOutline, SandboxError> {
         let (bytes, limits) = (bytes.clone(), limits.clone());
-        blocking(move || outline::read(&bytes, &limits)).await?
+        run_blocking(move || outline::read(&bytes, &limits)).await?
     }
 
-    pub async fn code(
+    pub async fn code_of(
         self: &Arc<Self>,
         bytes: &Bytes,
         limits: &ComponentsSpec,
@@ -112,26 +115,26 @@ impl CodeStore {
         let (store, component) = (self.clone(), bytes.clone());
         let look = move || {
             let digest = hex::encode(digest(&SHA256, &component));
-            let loaded = store.loaded(&digest);
-            let kept = || store.kept(&digest).map(|code| store.hold(&digest, code));
+            let loaded = store.loaded_code(&digest);
+            let kept = || store.cached_code(&digest).map(|code| store.hold_code(&digest, code));
             let kept = loaded.or_else(kept);
             (digest, kept)
         };
-        let (digest, kept) = blocking(look).await?;
+        let (digest, kept) = run_blocking(look).await?;
         if let Some(code) = kept {
             return Ok(CompiledCode { digest, code, took: Duration::ZERO });
         }
-        let (code, took) = self.under_way(bytes, &digest, limits).await?;
-        Ok(CompiledCode { code: self.hold(&digest, code), digest, took })
+        let (code, took) = self.compilation_of(bytes, &digest, limits).await?;
+        Ok(CompiledCode { code: self.hold_code(&digest, code), digest, took })
     }
 
-    fn loaded(&self, digest: &str) -> Option<Arc<Component>> {
+    fn loaded_code(&self, digest: &str) -> Option<Arc<Component>> {
         let loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         loaded.get(digest).and_then(Weak::upgrade)
     }
 
     /// Code that others already hold is preferred, and the new copy is dropped.
-    fn hold(&self, digest: &str, code: Component) -> Arc<Component> {
+    fn hold_code(&self, digest: &str, code: Component) -> Arc<Component> {
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         loaded.retain(|_, held| held.strong_count() > 0);
         if let Some(held) = loaded.get(digest).and_then(Weak::upgrade) {
@@ -145,16 +148,21 @@ impl CodeStore {
     /// Removes unused code except that of the new component.
     fn remove_unused(&self, new: &str) {
         if let Some(cache) = &self.cache {
-            cache.remove_unused(|digest| digest == new || self.loaded(digest).is_some());
+            cache.remove_unused(|digest| digest == new || self.loaded_code(digest).is_some());
         }
     }
 
-    fn kept(&self, digest: &str) -> Option<Component> {
+    fn cached_code(&self, digest: &str) -> Option<Component> {
         self.cache.as_ref().and_then(|cache| cache.load(&self.engine, digest))
     }
 
     /// The compilation that is in progress for this component, or a new one.
-    fn under_way(self: &Arc<Self>, bytes: &Bytes, digest: &str, limits: &ComponentsSpec) -> Shared<CodeCell> {
+    fn compilation_of(
+        self: &Arc<Self>,
+        bytes: &Bytes,
+        digest: &str,
+        limits: &ComponentsSpec,
+    ) -> Shared<CodeCell> {
         let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
         under_way.retain(|it| it.code.upgrade().is_some());
         let same = under_way.iter().filter(|it| it.digest == digest && it.limits == *limits);
@@ -177,17 +185,17 @@ impl CodeStore {
         limits: ComponentsSpec,
     ) -> Result<(Component, Duration), SandboxError> {
         let turn = self.turn.clone().lock_owned().await;
-        if let Some(why) = self.refusals.why(&digest, &limits) {
+        if let Some(why) = self.refusals.refusal_of(&digest, &limits) {
             return Err(SandboxError::Unfit(why));
         }
         let stop = CancellationToken::new();
         let _guard = stop.clone().drop_guard();
         let (store, of, most) = (self.clone(), digest.clone(), limits.clone());
         // It keeps one thread until its end: the process ends with the thread that started it.
-        let compiled = blocking(move || {
+        let compiled = run_blocking(move || {
             let _turn = turn;
             // It may have been compiled with other limits meanwhile.
-            if let Some(component) = store.kept(&of) {
+            if let Some(component) = store.cached_code(&of) {
                 return Some(Ok((component, Duration::ZERO)));
             }
             if let Some(why) = store.is_deadly(&of, &most) {
@@ -196,14 +204,14 @@ impl CodeStore {
             let _shown = ShownProgress::of(&store.now, &of);
             let (begun, mut mark) = (Instant::now(), None);
             let is_large = || {
-                mark.get_or_insert_with(|| store.marks.begin(&of, &most));
+                mark.get_or_insert_with(|| store.marks.begin_use(&of, &most));
             };
-            let compiling = store.compile(&bytes, &of, &most, is_large);
+            let compiling = store.compile_component(&bytes, &of, &most, is_large);
             let compiled = Handle::current().block_on(stop.run_until_cancelled(compiling));
             // The folder grows only here.
             store.remove_unused(&of);
             compiled.map(|compiled| {
-                let compiled = compiled.map_err(|error| store.refused(error, &of, &most))?;
+                let compiled = compiled.map_err(|error| store.refusal_message(error, &of, &most))?;
                 Ok((compiled, begun.elapsed()))
             })
         });
@@ -219,7 +227,7 @@ impl CodeStore {
         if !self.marks.is_deadly(digest, limits) {
             return None;
         }
-        let file = self.refusals.file().map(|file| file.display().to_string()).unwrap_or_default();
+        let file = self.refusals.refusals_file().map(|file| file.display().to_string()).unwrap_or_default();
         let why = format!(
             "the controller was killed {DEATHS} times while it had the component compiled and that took much memory, most \
              likely since the container has none left then: give the container more, or lower `spec.limits.components.compileMemory` of the \
@@ -232,7 +240,7 @@ impl CodeStore {
     }
 
     /// The message for people. A component that would fail in the same way is not compiled again.
-    fn refused(&self, error: NoCode, digest: &str, limits: &ComponentsSpec) -> SandboxError {
+    fn refusal_message(&self, error: NoCode, digest: &str, limits: &ComponentsSpec) -> SandboxError {
         match error {
             NoCode::Refused(why) => {
                 let why = format!(
@@ -253,7 +261,7 @@ impl CodeStore {
         }
     }
 
-    async fn compile(
+    async fn compile_component(
         &self,
         bytes: &Bytes,
         digest: &str,
@@ -265,7 +273,7 @@ impl CodeStore {
         let ComponentCompiler::Child(program) = &self.compiler else {
             let component = Component::from_binary(&self.engine, bytes).map_err(refused)?;
             if let Some(cache) = &self.cache {
-                cache.store(digest, &component);
+                cache.store_component(digest, &component);
             }
             return Ok(component);
         };
@@ -273,7 +281,7 @@ impl CodeStore {
             match self.compile_to_cache(cache, program, bytes, digest, limits, &mut is_large).await {
                 Ok(Some(component)) => return Ok(component),
                 Ok(None) => {}
-                Err(NoCode::Unkept(error)) => cache.tell_of_unkept(&error),
+                Err(NoCode::Unkept(error)) => cache.warn_of_unkept(&error),
                 Err(error) => return Err(error),
             }
         }
@@ -283,7 +291,7 @@ impl CodeStore {
             code.extend_from_slice(part);
             Ok(())
         };
-        process::compile(program, bytes.clone(), limits, is_large, keep).await?;
+        process::compile_in_process(program, bytes.clone(), limits, is_large, keep).await?;
         cache::from_own_child(&self.engine, &code).map_err(refused)
     }
 
@@ -297,9 +305,10 @@ impl CodeStore {
         limits: &ComponentsSpec,
         is_large: impl FnOnce(),
     ) -> Result<Option<Component>, NoCode> {
-        let mut entry = cache.begin(digest).map_err(NoCode::Unkept)?;
-        process::compile(program, bytes.clone(), limits, is_large, |part| entry.write(part)).await?;
-        entry.finish().map_err(NoCode::Unkept)?;
+        let mut entry = cache.begin_entry(digest).map_err(NoCode::Unkept)?;
+        process::compile_in_process(program, bytes.clone(), limits, is_large, |part| entry.write(part))
+            .await?;
+        entry.finish_entry().map_err(NoCode::Unkept)?;
         Ok(cache.load(&self.engine, digest))
     }
 }
@@ -320,7 +329,9 @@ impl Drop for ShownProgress<'_> {
     }
 }
 
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, SandboxError> {
+async fn run_blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, SandboxError> {
     let done = tokio::task::spawn_blocking(work).await;
     done.map_err(|error| SandboxError::Engine(format!("compiling ended early: {error}")))
 }
@@ -333,7 +344,7 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
-    use crate::compile::configuration;
+    use crate::compile::engine_configuration;
 
     /// Long enough for a process to begin that should not begin.
     const MOMENT: Duration = Duration::from_millis(200);
@@ -341,7 +352,7 @@ mod tests {
     /// Its compiler never ends by itself.
     fn store() -> (Arc<CodeStore>, ComponentsSpec) {
         let program = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("testdata/compiler.sh");
-        let engine = Engine::new(&configuration()).unwrap();
+        let engine = Engine::new(&engine_configuration()).unwrap();
         let store = CodeStore::new(engine, None, ComponentCompiler::Child(program), false);
         (
             Arc::new(store),
@@ -359,11 +370,11 @@ mod tests {
     #[tokio::test]
     async fn one_is_compiled_at_a_time_in_the_order_of_asking_and_who_gives_up_makes_room() {
         let (store, limits) = store();
-        let mut now = store.compiling();
+        let mut now = store.digest_in_progress();
         let all: Vec<Bytes> = (0..3).map(|number| vec![number].into()).collect();
         let mut asked: Vec<_> = Vec::new();
         for bytes in &all {
-            let mut code = store.code(bytes, &limits).boxed();
+            let mut code = store.code_of(bytes, &limits).boxed();
             assert!(timeout(MOMENT, &mut code).await.is_err(), "its turn comes once the first has ended");
             asked.push(code);
             assert_eq!(now.borrow().as_deref(), Some(digest_of(&all[0]).as_str()));
@@ -383,9 +394,9 @@ mod tests {
     async fn all_who_ask_for_the_same_share_one_process_until_the_last_gives_up() {
         let (store, limits) = store();
         let bytes = Bytes::from_static(&[7]);
-        let mut now = store.compiling();
+        let mut now = store.digest_in_progress();
         let (mut first, mut second) =
-            (store.code(&bytes, &limits).boxed(), store.code(&bytes, &limits).boxed());
+            (store.code_of(&bytes, &limits).boxed(), store.code_of(&bytes, &limits).boxed());
         assert!(timeout(MOMENT, futures::future::join(&mut first, &mut second)).await.is_err());
         assert!(now.borrow_and_update().is_some());
         drop(first);

@@ -21,17 +21,17 @@ const PAST_LIMIT: u64 = 1;
 /// Returns the rights that could not be given up. It is an error if the limits and the filter fail: the
 /// controller runs the code that this process makes, so a component must not take over the compiler. `memory`
 /// is in bytes, `cpu` in seconds.
-pub fn confine(memory: u64, cpu: u64) -> Result<Vec<String>, String> {
+pub fn confine_process(memory: u64, cpu: u64) -> Result<Vec<String>, String> {
     let wished = [
         // If a container runs out of memory, the kernel chooses a process to kill: it should choose this one.
         ("the order in which processes end", fs::write("/proc/self/oom_score_adj", "1000")),
-        ("the end of its parent", done(set_parent_process_death_signal(Some(Signal::KILL)))),
+        ("the end of its parent", as_io_result(set_parent_process_death_signal(Some(Signal::KILL)))),
         ("inherited handles", close_inherited()),
     ];
     let needed = [
-        ("new rights", done(set_no_new_privs(true))),
-        ("limits", limit(memory, cpu)),
-        ("system calls", filter()),
+        ("new rights", as_io_result(set_no_new_privs(true))),
+        ("limits", limit_resources(memory, cpu)),
+        ("system calls", filter_system_calls()),
     ];
     let lacking = |steps: [(&str, io::Result<()>); 3]| {
         let failed = steps.into_iter().filter_map(|(what, step)| Some(format!("{what}: {}", step.err()?)));
@@ -47,7 +47,7 @@ pub fn confine(memory: u64, cpu: u64) -> Result<Vec<String>, String> {
     }
 }
 
-fn done(result: rustix::io::Result<()>) -> io::Result<()> {
+fn as_io_result(result: rustix::io::Result<()>) -> io::Result<()> {
     result.map_err(io::Error::from)
 }
 
@@ -62,7 +62,7 @@ fn close_inherited() -> io::Result<()> {
     }
 }
 
-fn limit(memory: u64, cpu: u64) -> io::Result<()> {
+fn limit_resources(memory: u64, cpu: u64) -> io::Result<()> {
     let both = |most: u64| Rlimit { current: Some(most), maximum: Some(most) };
     let time = Rlimit { current: Some(cpu), maximum: Some(cpu.saturating_add(PAST_LIMIT)) };
     for (resource, most) in [
@@ -76,17 +76,17 @@ fn limit(memory: u64, cpu: u64) -> io::Result<()> {
         let least = |most: Option<u64>, known: Option<u64>| most.into_iter().chain(known).min();
         let known = getrlimit(resource).maximum;
         let most = Rlimit { current: least(most.current, known), maximum: least(most.maximum, known) };
-        done(setrlimit(resource, most))?;
+        as_io_result(setrlimit(resource, most))?;
     }
     Ok(())
 }
 
 /// Calls that are not named fail as if they were forbidden, so that a library that tries them continues
 /// without.
-fn filter() -> io::Result<()> {
+fn filter_system_calls() -> io::Result<()> {
     let wrong = |error: BackendError| io::Error::other(error.to_string());
     let arch = std::env::consts::ARCH.try_into().map_err(wrong)?;
-    let rules = rules().map_err(wrong)?;
+    let rules = allowed_calls().map_err(wrong)?;
     let refused = SeccompAction::Errno(libc::EPERM.unsigned_abs());
     let filter = SeccompFilter::new(rules, refused, SeccompAction::Allow, arch).map_err(wrong)?;
     let program = BpfProgram::try_from(filter).map_err(wrong)?;
@@ -94,7 +94,7 @@ fn filter() -> io::Result<()> {
 }
 
 /// Memory, time and random numbers; its own handles, its own signals, its own end.
-fn rules() -> Result<BTreeMap<i64, Vec<SeccompRule>>, BackendError> {
+fn allowed_calls() -> Result<BTreeMap<i64, Vec<SeccompRule>>, BackendError> {
     let only =
         |argument: u8, value: u64| SeccompRule::new(vec![SeccompCondition::new(argument, Dword, Eq, value)?]);
     // No memory is both writable and executable.
@@ -172,7 +172,7 @@ mod tests {
         // The listener was closed together with all handles; dropping it would close the handle of somebody
         // else.
         std::mem::forget(server);
-        assert_eq!(confine(1 << 30, 60).unwrap(), [""; 0]);
+        assert_eq!(confine_process(1 << 30, 60).unwrap(), [""; 0]);
         let denied = |what: &str, error: Option<io::Error>| {
             let kind = error.map(|error| error.kind());
             assert_eq!(kind, Some(io::ErrorKind::PermissionDenied), "{what}");
@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(vec![1_u8; 64 << 20].iter().map(|byte| u64::from(*byte)).sum::<u64>(), 64 << 20);
         assert_eq!(io::stdin().read(&mut [0; 1]).unwrap(), 0, "its input can be read");
         // If the kernel refuses the filter, as it does from here on, nothing is compiled.
-        let told = confine(1 << 30, 60).unwrap_err();
+        let told = confine_process(1 << 30, 60).unwrap_err();
         assert!(told.contains("system calls") && told.contains("seccomp"), "{told}");
         println!("still here");
     }

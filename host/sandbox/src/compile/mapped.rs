@@ -15,13 +15,13 @@ use wasmtime::component::Component;
 pub struct PrivateCopy(fs::File);
 
 impl PrivateCopy {
-    pub fn begin(folder: &Path) -> io::Result<Self> {
-        files::unnamed(folder).map(Self)
+    pub fn begin_copy(folder: &Path) -> io::Result<Self> {
+        files::open_unnamed_file(folder).map(Self)
     }
 
     /// The file has code that this program made for this engine, so its author is known.
     pub fn load(mut self, engine: &Engine) -> wasmtime::Result<Component> {
-        match self.map(engine) {
+        match self.map_component(engine) {
             Ok(component) => Ok(component),
             Err(error) => {
                 // For example, a file system from which nothing may be executed.
@@ -29,14 +29,14 @@ impl PrivateCopy {
                 let mut code = Vec::new();
                 self.0.seek(SeekFrom::Start(0))?;
                 self.0.read_to_end(&mut code)?;
-                deserialize(engine, &code)
+                deserialize_component(engine, &code)
             }
         }
     }
 
     #[cfg(target_os = "linux")]
     #[allow(unsafe_code)]
-    fn map(&self, engine: &Engine) -> wasmtime::Result<Component> {
+    fn map_component(&self, engine: &Engine) -> wasmtime::Result<Component> {
         use std::os::fd::AsRawFd;
         let path = format!("/proc/self/fd/{}", self.0.as_raw_fd());
         // SAFETY: the bytes must come from an engine with this configuration, and must not change. The caller
@@ -45,7 +45,7 @@ impl PrivateCopy {
     }
 
     #[cfg(not(target_os = "linux"))]
-    fn map(&self, _engine: &Engine) -> wasmtime::Result<Component> {
+    fn map_component(&self, _engine: &Engine) -> wasmtime::Result<Component> {
         wasmtime::bail!("a file without a name can't be opened again here")
     }
 }
@@ -61,7 +61,7 @@ impl Write for PrivateCopy {
 }
 
 #[allow(unsafe_code)]
-pub fn deserialize(engine: &Engine, code: &[u8]) -> wasmtime::Result<Component> {
+pub fn deserialize_component(engine: &Engine, code: &[u8]) -> wasmtime::Result<Component> {
     // SAFETY: `code` must come from an engine with this configuration. Either it came through the pipe of a
     // child process that this one started for that. Or its authentication code was checked over these very
     // bytes (not over the file again), together with the component's digest and the engine's compatibility
@@ -81,10 +81,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let engine = Engine::default();
         let code = engine.precompile_component(EMPTY).unwrap();
-        let mut copy = PrivateCopy::begin(folder.path()).unwrap();
+        let mut copy = PrivateCopy::begin_copy(folder.path()).unwrap();
         copy.write_all(&code).unwrap();
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nobody finds it");
-        let component = copy.map(&engine).unwrap();
+        let component = copy.map_component(&engine).unwrap();
         let maps = fs::read_to_string("/proc/self/maps").unwrap();
         let name = folder.path().display().to_string();
         assert!(maps.lines().any(|line| line.contains(&name) && line.ends_with("(deleted)")), "{maps}");
@@ -95,10 +95,10 @@ mod tests {
     fn a_copy_that_can_not_be_mapped_is_an_error_or_is_read() {
         let folder = tempfile::tempdir().unwrap();
         let engine = Engine::default();
-        assert!(PrivateCopy::begin(folder.path()).unwrap().load(&engine).is_err(), "it has no bytes");
-        let mut copy = PrivateCopy::begin(folder.path()).unwrap();
+        assert!(PrivateCopy::begin_copy(folder.path()).unwrap().load(&engine).is_err(), "it has no bytes");
+        let mut copy = PrivateCopy::begin_copy(folder.path()).unwrap();
         copy.write_all(&engine.precompile_component(EMPTY).unwrap()).unwrap();
         copy.load(&engine).unwrap();
-        assert!(PrivateCopy::begin(&folder.path().join("gone")).is_err());
+        assert!(PrivateCopy::begin_copy(&folder.path().join("gone")).is_err());
     }
 }

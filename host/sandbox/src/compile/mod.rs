@@ -47,7 +47,7 @@ impl ComponentCompiler {
 }
 
 /// Code runs only in an engine with the same configuration as the one that compiled it.
-pub fn configuration() -> Config {
+pub fn engine_configuration() -> Config {
     let mut config = Config::new();
     config.epoch_interruption(true).concurrency_support(false);
     // Nobody reads where in a component's file a trap came from, and no debugger unwinds its frames: the two

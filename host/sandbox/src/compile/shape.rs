@@ -38,7 +38,7 @@ const CAPABILITIES: [&str; 12] = [
 const WASI: [&str; 6] =
     ["wasi:cli/", "wasi:clocks/", "wasi:filesystem/", "wasi:io/", "wasi:random/", "wasi:sockets/"];
 
-fn unfit<T>(text: impl Into<String>) -> Result<T, SandboxError> {
+fn unfit_error<T>(text: impl Into<String>) -> Result<T, SandboxError> {
     Err(SandboxError::Unfit(text.into()))
 }
 
@@ -46,22 +46,22 @@ fn unfit<T>(text: impl Into<String>) -> Result<T, SandboxError> {
 pub fn check_header(bytes: &[u8]) -> Result<(), SandboxError> {
     match bytes {
         [b'\0', b'a', b's', b'm', _, _, 1, 0, ..] => Ok(()),
-        [b'\0', b'a', b's', b'm', 1, 0, 0, 0, ..] => unfit(
+        [b'\0', b'a', b's', b'm', 1, 0, 0, 0, ..] => unfit_error(
             "this is a core WebAssembly module, not a component: build it for wasm32-wasip2, or wrap it with \
              `wasm-tools component new`",
         ),
-        [b'\0', b'a', b's', b'm', ..] => unfit(
+        [b'\0', b'a', b's', b'm', ..] => unfit_error(
             "this is WebAssembly of a kind that the controller doesn't know: build it for wasm32-wasip2",
         ),
-        [] => unfit("the file is empty"),
-        [0x1f, 0x8b, ..] => unfit("this is gzip, not WebAssembly: unpack it first"),
-        [b'(', ..] => unfit("this is WebAssembly text: turn it into a binary with `wasm-tools parse`"),
-        _ => unfit("this is not WebAssembly: a plugin is a component, built for wasm32-wasip2"),
+        [] => unfit_error("the file is empty"),
+        [0x1f, 0x8b, ..] => unfit_error("this is gzip, not WebAssembly: unpack it first"),
+        [b'(', ..] => unfit_error("this is WebAssembly text: turn it into a binary with `wasm-tools parse`"),
+        _ => unfit_error("this is not WebAssembly: a plugin is a component, built for wasm32-wasip2"),
     }
 }
 
 /// Splits `kubewitness:plugin/sql@1.0.0` into the interface and its version.
-fn split(name: &str) -> (&str, &str) {
+fn split_version(name: &str) -> (&str, &str) {
     name.split_once('@').unwrap_or((name, ""))
 }
 
@@ -72,22 +72,22 @@ fn is_spoken(version: &str) -> bool {
 }
 
 /// The version of the interfaces that a component implements, from its exports.
-pub fn version<'a>(exports: impl IntoIterator<Item = &'a str>) -> Result<String, SandboxError> {
+pub fn interface_version<'a>(exports: impl IntoIterator<Item = &'a str>) -> Result<String, SandboxError> {
     let (major, minor) = SPOKEN;
     let names: Vec<&str> = exports.into_iter().collect();
     let Some((_, version)) =
-        names.iter().map(|name| split(name)).find(|(interface, _)| *interface == HANDLER)
+        names.iter().map(|name| split_version(name)).find(|(interface, _)| *interface == HANDLER)
     else {
         let exported = match names.is_empty() {
             true => "exports nothing".to_owned(),
             false => format!("exports `{}`", names.join("`, `")),
         };
-        return unfit(format!(
+        return unfit_error(format!(
             "the component {exported}, and a plugin exports `{HANDLER}@{major}.{minor}`: implement that interface"
         ));
     };
     if !is_spoken(version) {
-        return unfit(format!(
+        return unfit_error(format!(
             "the component speaks `{HANDLER}@{version}`, this controller speaks {major}.{minor}: {OTHERWISE}"
         ));
     }
@@ -95,12 +95,12 @@ pub fn version<'a>(exports: impl IntoIterator<Item = &'a str>) -> Result<String,
 }
 
 /// Whether a component can be called on a schedule.
-pub fn ticks<'a>(exports: impl IntoIterator<Item = &'a str>) -> Result<bool, SandboxError> {
+pub fn exports_ticker<'a>(exports: impl IntoIterator<Item = &'a str>) -> Result<bool, SandboxError> {
     let mut exports = exports.into_iter();
-    let Some(name) = exports.find(|name| split(name).0 == TICKER) else { return Ok(false) };
-    if !is_spoken(split(name).1) {
+    let Some(name) = exports.find(|name| split_version(name).0 == TICKER) else { return Ok(false) };
+    if !is_spoken(split_version(name).1) {
         let (major, minor) = SPOKEN;
-        return unfit(format!(
+        return unfit_error(format!(
             "the component exports `{name}`, this controller speaks {major}.{minor}: {OTHERWISE}"
         ));
     }
@@ -108,20 +108,22 @@ pub fn ticks<'a>(exports: impl IntoIterator<Item = &'a str>) -> Result<bool, San
 }
 
 /// The capabilities among a component's imports, in alphabetical order.
-pub fn capabilities<'a>(imports: impl IntoIterator<Item = &'a str>) -> Result<Vec<String>, SandboxError> {
+pub fn imported_capabilities<'a>(
+    imports: impl IntoIterator<Item = &'a str>,
+) -> Result<Vec<String>, SandboxError> {
     let mut found = Vec::new();
     for name in imports {
-        let (interface, version) = split(name);
+        let (interface, version) = split_version(name);
         if let Some(short) = interface.strip_prefix(PACKAGE) {
             if short != "types" && !CAPABILITIES.contains(&short) {
-                return unfit(format!(
+                return unfit_error(format!(
                     "the component imports `{name}`, which the controller doesn't have; it has {}",
                     CAPABILITIES.join(", ")
                 ));
             }
             if !is_spoken(version) {
                 let (major, minor) = SPOKEN;
-                return unfit(format!(
+                return unfit_error(format!(
                     "the component imports `{name}`, this controller speaks {major}.{minor}: {OTHERWISE}"
                 ));
             }
@@ -129,7 +131,7 @@ pub fn capabilities<'a>(imports: impl IntoIterator<Item = &'a str>) -> Result<Ve
                 found.push(short.to_string());
             }
         } else if !WASI.iter().any(|package| interface.starts_with(package)) {
-            return unfit(format!(
+            return unfit_error(format!(
                 "the component imports `{name}`, which the controller doesn't give: a plugin reaches the world \
                  through the capabilities of `{PACKAGE}…` alone"
             ));
@@ -161,7 +163,10 @@ mod tests {
 
     #[test]
     fn the_version_is_read_from_the_exports() {
-        assert_eq!(version(["wasi:cli/run@0.2.0", "kubewitness:plugin/handler@1.0.7"]).unwrap(), "1.0.7");
+        assert_eq!(
+            interface_version(["wasi:cli/run@0.2.0", "kubewitness:plugin/handler@1.0.7"]).unwrap(),
+            "1.0.7"
+        );
         for (exports, word) in [
             (&[][..], "exports nothing"),
             (&["wasi:cli/run@0.2.0"], "`wasi:cli/run@0.2.0`"),
@@ -169,7 +174,7 @@ mod tests {
             (&["kubewitness:plugin/handler@1.3.0"], "@1.3.0"),
             (&["kubewitness:plugin/handler"], "speaks 1.2"),
         ] {
-            let error = version(exports.iter().copied()).unwrap_err().to_string();
+            let error = interface_version(exports.iter().copied()).unwrap_err().to_string();
             assert!(error.contains(word), "{error}");
         }
     }
@@ -177,21 +182,21 @@ mod tests {
     #[test]
     fn a_ticker_is_an_export_beside_the_handler_and_of_a_version_that_is_spoken() {
         let both = ["kubewitness:plugin/handler@1.1.0", "kubewitness:plugin/ticker@1.1.0"];
-        assert!(ticks(both).unwrap() && !ticks([both[0]]).unwrap());
-        let error = ticks(["kubewitness:plugin/ticker@1.3.0"]).unwrap_err().to_string();
+        assert!(exports_ticker(both).unwrap() && !exports_ticker([both[0]]).unwrap());
+        let error = exports_ticker(["kubewitness:plugin/ticker@1.3.0"]).unwrap_err().to_string();
         assert!(error.contains("ticker@1.3.0") && error.contains("speaks 1.2"), "{error}");
     }
 
     #[test]
     fn imports_that_the_host_does_not_give_are_named() {
         let fine = ["kubewitness:plugin/sql@1.0.0", "kubewitness:plugin/types@1.0.0", "wasi:io/poll@0.2.6"];
-        assert_eq!(capabilities(fine).unwrap(), ["sql"]);
+        assert_eq!(imported_capabilities(fine).unwrap(), ["sql"]);
         for name in [
             "wasi:http/outgoing-handler@0.2.0",
             "kubewitness:plugin/gpu@1.0.0",
             "kubewitness:plugin/sql@2.0.0",
         ] {
-            let error = capabilities([name]).unwrap_err().to_string();
+            let error = imported_capabilities([name]).unwrap_err().to_string();
             assert!(error.contains(name), "{error}");
         }
     }

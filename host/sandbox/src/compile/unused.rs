@@ -23,7 +23,7 @@ struct UnusedFile {
 }
 
 /// Records that the code was needed now.
-pub fn mark(path: &Path) -> io::Result<()> {
+pub fn mark_used(path: &Path) -> io::Result<()> {
     fs::File::options().write(true).open(path)?.set_modified(SystemTime::now())
 }
 
@@ -36,7 +36,7 @@ pub fn remove(folder: &Path, is_held: impl Fn(&str) -> bool) -> io::Result<()> {
             continue;
         }
         if path.file_stem().and_then(|digest| digest.to_str()).is_some_and(&is_held) {
-            unless_gone(mark(&path))?;
+            unless_gone(mark_used(&path))?;
             continue;
         }
         match fs::metadata(&path).and_then(|it| Ok((it.modified()?, it.len()))) {
@@ -44,7 +44,7 @@ pub fn remove(folder: &Path, is_held: impl Fn(&str) -> bool) -> io::Result<()> {
             Err(error) => unless_gone(Err(error))?,
         }
     }
-    for path in surplus(others, SystemTime::now()) {
+    for path in surplus_files(others, SystemTime::now()) {
         unless_gone(fs::remove_file(&path))?;
         tracing::debug!(path = %path.display(), "compiled code that nobody needed is removed");
     }
@@ -60,7 +60,7 @@ fn unless_gone(done: io::Result<()>) -> io::Result<()> {
 }
 
 /// The most recently needed files are kept first.
-fn surplus(mut files: Vec<UnusedFile>, now: SystemTime) -> Vec<PathBuf> {
+fn surplus_files(mut files: Vec<UnusedFile>, now: SystemTime) -> Vec<PathBuf> {
     files.sort_by_key(|file| std::cmp::Reverse(file.needed));
     let mut bytes = 0u64;
     let is_surplus = |file: &UnusedFile| {
@@ -91,11 +91,11 @@ mod tests {
             // A clock that was set back.
             UnusedFile { needed: now() + day, ..file("future", day, 1) },
         ];
-        assert_eq!(surplus(files, now()), [PathBuf::from("old")]);
+        assert_eq!(surplus_files(files, now()), [PathBuf::from("old")]);
         let large = BYTES / 2;
         let files =
             vec![file("third", 3 * day, large), file("first", day, large), file("second", 2 * day, large)];
-        assert_eq!(surplus(files, now()), [PathBuf::from("third")]);
+        assert_eq!(surplus_files(files, now()), [PathBuf::from("third")]);
     }
 
     #[test]

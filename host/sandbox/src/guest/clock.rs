@@ -2,7 +2,7 @@
 //! controller works for the guest, and while the guest waits for the processor. Wall time was rejected: a
 //! slow database would use up a guest's limit.
 //!
-//! The machine gets the time as a parameter, so that tests control it; [`timed`] drives it.
+//! The machine gets the time as a parameter, so that tests control it; [`run_timed`] drives it.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -52,7 +52,7 @@ impl GuestClock {
         }
     }
 
-    fn stand(&mut self, now: Instant) {
+    fn stop_guest_time(&mut self, now: Instant) {
         if let Some(since) = self.running_since.take() {
             self.spent += now.saturating_duration_since(since);
         }
@@ -62,12 +62,12 @@ impl GuestClock {
         self.spent + self.running_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
     }
 
-    fn begin(&mut self) {
+    fn begin_call(&mut self) {
         *self = Self::new(self.limit);
     }
 
     fn enter_host(&mut self, now: Instant) {
-        self.stand(now);
+        self.stop_guest_time(now);
         self.in_host_since = Some(now);
     }
 
@@ -79,7 +79,7 @@ impl GuestClock {
     }
 
     /// At every tick the guest either continues after yielding, or its time is up.
-    fn tick(&mut self, now: Instant) -> Result<(), TimeUp> {
+    fn note_tick(&mut self, now: Instant) -> Result<(), TimeUp> {
         if self.spent_at(now) >= self.limit {
             return Err(TimeUp);
         }
@@ -87,12 +87,12 @@ impl GuestClock {
         Ok(())
     }
 
-    fn pause(&mut self, now: Instant) -> ClockPause {
+    fn pause_clock(&mut self, now: Instant) -> ClockPause {
         if self.in_host_since.is_some() {
             return ClockPause::Host;
         }
         if std::mem::take(&mut self.yielded) {
-            self.stand(now);
+            self.stop_guest_time(now);
             return ClockPause::Yielded;
         }
         ClockPause::Idle(self.limit.saturating_sub(self.spent_at(now)))
@@ -111,41 +111,41 @@ impl SharedClock {
         Self(Arc::new(Mutex::new(GuestClock::new(limit))))
     }
 
-    fn lock(&self) -> MutexGuard<'_, GuestClock> {
+    fn lock_clock(&self) -> MutexGuard<'_, GuestClock> {
         // Every change is a sequence of assignments to plain numbers, so a panic leaves nothing inconsistent.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn host(&self) -> HostTime {
-        self.lock().enter_host(Instant::now());
+    pub fn enter_host(&self) -> HostTime {
+        self.lock_clock().enter_host(Instant::now());
         HostTime(self.clone())
     }
 
-    pub fn tick(&self) -> Result<(), TimeUp> {
-        self.lock().tick(Instant::now())
+    pub fn note_tick(&self) -> Result<(), TimeUp> {
+        self.lock_clock().note_tick(Instant::now())
     }
 
     /// The durations of the last call: the guest's own time, and the host's.
-    pub fn took(&self) -> (Duration, Duration) {
-        let clock = self.lock();
+    pub fn times_of_call(&self) -> (Duration, Duration) {
+        let clock = self.lock_clock();
         (clock.spent_at(Instant::now()), clock.hosted)
     }
 }
 
 impl Drop for HostTime {
     fn drop(&mut self) {
-        self.0.lock().leave_host(Instant::now());
+        self.0.lock_clock().leave_host(Instant::now());
     }
 }
 
 /// Runs one call on the guest's clock, in its turns. A computing guest is stopped by the engine's ticks (the
 /// call then returns [`TimeUp`] itself), a sleeping one by a timer that is armed only then.
-pub async fn timed<F: Future>(
+pub async fn run_timed<F: Future>(
     clock: SharedClock,
     seat: Arc<CpuTicket>,
     call: F,
 ) -> Result<F::Output, TimeUp> {
-    clock.lock().begin();
+    clock.lock_clock().begin_call();
     let mut call = pin!(call);
     let mut timer: Option<Pin<Box<tokio::time::Sleep>>> = None;
     let mut computes = true;
@@ -156,7 +156,7 @@ pub async fn timed<F: Future>(
         // The host's work for the guest continues without a turn. The engine makes the guest wait for a turn
         // before it computes again.
         let polled = poll_timed(&clock, call.as_mut(), &mut timer, &mut computes, context);
-        seat.give_up();
+        seat.end_turn();
         polled
     })
     .await
@@ -170,12 +170,12 @@ fn poll_timed<F: Future>(
     computes: &mut bool,
     context: &mut Context<'_>,
 ) -> Poll<Result<F::Output, TimeUp>> {
-    clock.lock().run(Instant::now());
+    clock.lock_clock().run(Instant::now());
     if let Poll::Ready(output) = call.poll(context) {
-        clock.lock().stand(Instant::now());
+        clock.lock_clock().stop_guest_time(Instant::now());
         return Poll::Ready(Ok(output));
     }
-    let pause = clock.lock().pause(Instant::now());
+    let pause = clock.lock_clock().pause_clock(Instant::now());
     *computes = pause == ClockPause::Yielded;
     let ClockPause::Idle(left) = pause else { return Poll::Pending };
     // A timer of zero length would still wait for its next poll, again and again.
@@ -205,21 +205,21 @@ mod tests {
         let (start, mut clock) = (Instant::now(), GuestClock::new(LIMIT));
         clock.run(start);
         clock.enter_host(after(start, 10));
-        assert_eq!(clock.pause(after(start, 20)), ClockPause::Host);
+        assert_eq!(clock.pause_clock(after(start, 20)), ClockPause::Host);
         clock.run(after(start, 5_000));
         clock.leave_host(after(start, 9_000));
-        assert_eq!(clock.tick(after(start, 9_080)), Ok(()));
+        assert_eq!(clock.note_tick(after(start, 9_080)), Ok(()));
         assert_eq!(clock.spent_at(after(start, 9_080)), Duration::from_millis(90));
         assert_eq!(clock.hosted, Duration::from_millis(8_990), "it is told apart");
-        assert_eq!(clock.tick(after(start, 9_090)), Err(TimeUp));
+        assert_eq!(clock.note_tick(after(start, 9_090)), Err(TimeUp));
     }
 
     #[test]
     fn waiting_for_a_turn_is_not_charged() {
         let (start, mut clock) = (Instant::now(), GuestClock::new(LIMIT));
         clock.run(start);
-        assert_eq!(clock.tick(after(start, 40)), Ok(()));
-        assert_eq!(clock.pause(after(start, 40)), ClockPause::Yielded);
+        assert_eq!(clock.note_tick(after(start, 40)), Ok(()));
+        assert_eq!(clock.pause_clock(after(start, 40)), ClockPause::Yielded);
         clock.run(after(start, 900));
         assert_eq!(clock.spent_at(after(start, 910)), Duration::from_millis(50));
     }
@@ -228,17 +228,17 @@ mod tests {
     fn a_sleep_is_charged() {
         let (start, mut clock) = (Instant::now(), GuestClock::new(LIMIT));
         clock.run(start);
-        assert_eq!(clock.pause(after(start, 30)), ClockPause::Idle(Duration::from_millis(70)));
+        assert_eq!(clock.pause_clock(after(start, 30)), ClockPause::Idle(Duration::from_millis(70)));
         clock.run(after(start, 130));
-        assert_eq!(clock.tick(after(start, 130)), Err(TimeUp));
+        assert_eq!(clock.note_tick(after(start, 130)), Err(TimeUp));
     }
 
     #[test]
     fn each_call_begins_with_all_its_time() {
         let (start, mut clock) = (Instant::now(), GuestClock::new(LIMIT));
         clock.run(start);
-        clock.stand(after(start, 99));
-        clock.begin();
+        clock.stop_guest_time(after(start, 99));
+        clock.begin_call();
         assert_eq!(clock.spent_at(after(start, 99)), Duration::ZERO);
     }
 }

@@ -28,11 +28,11 @@ impl Default for MemoryBudget {
 
 impl MemoryBudget {
     /// Applies to future grants. Instances keep what they have.
-    pub fn set(&self, most: u64) {
+    pub fn set_most(&self, most: u64) {
         self.most.store(usize::try_from(most).unwrap_or(usize::MAX), Ordering::Relaxed);
     }
 
-    pub fn used(&self) -> usize {
+    pub fn used_bytes(&self) -> usize {
         self.used.load(Ordering::Relaxed)
     }
 
@@ -43,7 +43,7 @@ impl MemoryBudget {
         self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).map(drop).map_err(|_| most)
     }
 
-    fn give_back(&self, by: usize) {
+    fn return_bytes(&self, by: usize) {
         self.used.fetch_sub(by, Ordering::Relaxed);
     }
 }
@@ -77,10 +77,10 @@ impl MemoryLimit {
     /// A growth beyond the guest's own declaration does not happen, so it is not counted.
     fn grow_within(&mut self, current: usize, desired: usize, most: Option<usize>, bytes: usize) -> bool {
         most.is_none_or(|most| desired <= most)
-            && self.grow(desired.saturating_sub(current).saturating_mul(bytes))
+            && self.try_grow(desired.saturating_sub(current).saturating_mul(bytes))
     }
 
-    fn grow(&mut self, by: usize) -> bool {
+    fn try_grow(&mut self, by: usize) -> bool {
         let Some(sum) = self.used.checked_add(by).filter(|sum| *sum <= self.limit) else {
             self.refused = Some(GrowthRefusal::Instance);
             return false;
@@ -90,14 +90,14 @@ impl MemoryLimit {
             return false;
         }
         self.used = sum;
-        self.tally.grew(by, sum);
+        self.tally.note_growth(by, sum);
         true
     }
 }
 
 impl Drop for MemoryLimit {
     fn drop(&mut self) {
-        self.budget.give_back(self.used);
+        self.budget.return_bytes(self.used);
         self.tally.instance_ended(self.used);
     }
 }
@@ -159,17 +159,17 @@ mod tests {
     #[test]
     fn all_instances_together_have_no_more_than_their_budget_and_an_end_gives_it_back() {
         let budget = Arc::new(MemoryBudget::default());
-        budget.set(1000);
+        budget.set_most(1000);
         let mut one = MemoryLimit::new(800, budget.clone(), Arc::default());
         let mut other = MemoryLimit::new(800, budget.clone(), Arc::default());
         assert!(one.memory_growing(0, 700, None).unwrap());
         assert!(!other.memory_growing(0, 400, None).unwrap());
-        assert_eq!((other.refused, budget.used()), (Some(GrowthRefusal::All(1000)), 700));
+        assert_eq!((other.refused, budget.used_bytes()), (Some(GrowthRefusal::All(1000)), 700));
         // A lower budget takes nothing from existing instances.
-        budget.set(500);
+        budget.set_most(500);
         assert!(!one.memory_growing(700, 701, None).unwrap());
         drop(one);
         assert!(other.memory_growing(0, 400, None).unwrap());
-        assert_eq!(budget.used(), 400);
+        assert_eq!(budget.used_bytes(), 400);
     }
 }

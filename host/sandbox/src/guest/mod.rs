@@ -99,7 +99,7 @@ impl GuestState {
         }
     }
 
-    pub fn begin(&mut self, session: Option<Box<dyn EffectSession>>, batch: CallStates) {
+    pub fn begin_call(&mut self, session: Option<Box<dyn EffectSession>>, batch: CallStates) {
         self.calls = 0;
         self.memory.refused = None;
         self.stderr.clear();
@@ -108,15 +108,15 @@ impl GuestState {
         self.batch = Arc::new(batch);
     }
 
-    pub fn end(&mut self) -> Option<Box<dyn EffectSession>> {
-        let (guest, host) = self.clock.took();
-        self.tally.worked(&std::mem::take(&mut self.work), guest, host);
+    pub fn end_call(&mut self) -> Option<Box<dyn EffectSession>> {
+        let (guest, host) = self.clock.times_of_call();
+        self.tally.add_work(&std::mem::take(&mut self.work), guest, host);
         self.session.take()
     }
 
     /// Counts a call that can't return a refusal; beyond the limit it has no effect.
     pub fn count(&mut self, capability: HostCapability) -> bool {
-        self.work.called(capability);
+        self.work.note_call(capability);
         self.calls = self.calls.saturating_add(1);
         self.calls <= self.limits.calls
     }
@@ -133,17 +133,17 @@ impl GuestState {
                 "more than {most} calls to the controller in one batch (limits.hostCalls)"
             )));
         }
-        self.fits(bytes)?;
+        self.check_size(bytes)?;
         self.work.bytes_out += bytes as u64;
         match &mut self.session {
-            Some(session) => Ok((&mut **session, self.clock.host())),
+            Some(session) => Ok((&mut **session, self.clock.enter_host())),
             None => Err(Error::Denied("capabilities work while states are handled, not before".to_string())),
         }
     }
 
     /// Counts an answer with so many bytes, if it is allowed.
-    pub fn answer(&mut self, bytes: usize) -> Result<(), Error> {
-        self.fits(bytes)?;
+    pub fn count_answer(&mut self, bytes: usize) -> Result<(), Error> {
+        self.check_size(bytes)?;
         self.work.bytes_in += bytes as u64;
         Ok(())
     }
@@ -154,7 +154,7 @@ impl GuestState {
     }
 
     /// Whether an answer or an argument of this size is allowed.
-    fn fits(&self, bytes: usize) -> Result<(), Error> {
+    fn check_size(&self, bytes: usize) -> Result<(), Error> {
         let most = self.most_bytes();
         if bytes > most {
             return Err(Error::TooLarge(format!(
@@ -164,11 +164,11 @@ impl GuestState {
         Ok(())
     }
 
-    pub fn session(&self) -> Option<&dyn EffectSession> {
+    pub fn effect_session(&self) -> Option<&dyn EffectSession> {
         self.session.as_deref()
     }
 
-    /// How much the binding layer may copy out of the guest in one call, before [`Self::fits`] checks it.
+    /// How much the binding layer may copy out of the guest in one call, before [`Self::check_size`] checks it.
     /// Nested lists take more room here than in the guest, and one text can be passed many times.
     pub fn lifting_fuel(&self) -> usize {
         self.limits.bytes.saturating_mul(4).saturating_add(1 << 20)
@@ -190,7 +190,7 @@ mod tests {
 
     impl GuestState {
         pub fn of_test() -> Self {
-            let seat = Arc::new(CpuTurns::new(1, || {})).seat(&"".into());
+            let seat = Arc::new(CpuTurns::new(1, || {})).issue_ticket(&"".into());
             Self::new(&LimitsSpec::default(), "".into(), Arc::default(), Arc::default(), seat)
         }
     }

@@ -20,22 +20,22 @@ const WRITE: usize = 4096;
 pub struct StderrTail(Arc<Mutex<VecDeque<u8>>>);
 
 impl StderrTail {
-    fn lock(&self) -> MutexGuard<'_, VecDeque<u8>> {
+    fn lock_tail(&self) -> MutexGuard<'_, VecDeque<u8>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn clear(&self) {
-        self.lock().clear();
+        self.lock_tail().clear();
     }
 
     pub fn text(&self) -> String {
-        let bytes: Vec<u8> = self.lock().iter().copied().collect();
+        let bytes: Vec<u8> = self.lock_tail().iter().copied().collect();
         String::from_utf8_lossy(&bytes).trim().to_string()
     }
 
     fn push(&self, bytes: &[u8]) {
         let bytes = &bytes[bytes.len().saturating_sub(KEPT)..];
-        let mut kept = self.lock();
+        let mut kept = self.lock_tail();
         let surplus = (kept.len() + bytes.len()).saturating_sub(KEPT);
         kept.drain(..surplus);
         kept.extend(bytes);
@@ -102,7 +102,7 @@ mod tests {
         let tail = StderrTail::default();
         tail.push(&[b'a'; KEPT]);
         tail.push(b"bc");
-        assert_eq!(tail.lock().len(), KEPT);
+        assert_eq!(tail.lock_tail().len(), KEPT);
         assert!(tail.text().ends_with("abc"));
         tail.push(&[b'd'; 3 * KEPT]);
         assert_eq!(tail.text(), "d".repeat(KEPT));

@@ -45,20 +45,20 @@ impl CpuTurns {
     }
 
     /// A ticket for one call of a plugin.
-    pub fn seat(self: &Arc<Self>, plugin: &Arc<str>) -> Arc<CpuTicket> {
+    pub fn issue_ticket(self: &Arc<Self>, plugin: &Arc<str>) -> Arc<CpuTicket> {
         let standing = Mutex::new(TicketState { place: TicketPlace::Away, waited: Duration::ZERO });
         let has_turn = AtomicBool::new(false);
         Arc::new(CpuTicket { turns: self.clone(), plugin: plugin.clone(), standing, has_turn })
     }
 
-    fn state(&self) -> MutexGuard<'_, TurnState> {
+    fn lock_state(&self) -> MutexGuard<'_, TurnState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl TurnState {
-    fn give_up(&mut self, plugin: &str, used: Duration) -> Option<Waker> {
-        let next = self.queue.give_up(plugin, used)?;
+    fn end_turn(&mut self, plugin: &str, used: Duration) -> Option<Waker> {
+        let next = self.queue.end_turn(plugin, used)?;
         self.given.insert(next);
         self.wakers.remove(&next)
     }
@@ -88,19 +88,19 @@ enum TicketPlace {
 }
 
 impl CpuTicket {
-    fn standing(&self) -> MutexGuard<'_, TicketState> {
+    fn lock_standing(&self) -> MutexGuard<'_, TicketState> {
         self.standing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ready once the call has a turn.
     pub fn poll_turn(&self, context: &mut Context<'_>) -> Poll<()> {
-        let mut standing = self.standing();
+        let mut standing = self.lock_standing();
         let now = Instant::now();
         let since = match standing.place {
             TicketPlace::HasTurn { .. } => return Poll::Ready(()),
             TicketPlace::Away => {
-                let mut state = self.turns.state();
-                if let TurnAnswer::Waits { ticket, at_once } = state.queue.ask(&self.plugin) {
+                let mut state = self.turns.lock_state();
+                if let TurnAnswer::Waits { ticket, at_once } = state.queue.request_turn(&self.plugin) {
                     state.wakers.insert(ticket, context.waker().clone());
                     standing.place = TicketPlace::Waits { ticket, since: now };
                     if at_once {
@@ -111,7 +111,7 @@ impl CpuTicket {
                 now
             }
             TicketPlace::Waits { ticket, since } => {
-                let mut state = self.turns.state();
+                let mut state = self.turns.lock_state();
                 if !state.given.remove(&ticket) {
                     state.wakers.insert(ticket, context.waker().clone());
                     return Poll::Pending;
@@ -126,23 +126,23 @@ impl CpuTicket {
     }
 
     /// Ends the turn, or the wait for one.
-    pub fn give_up(&self) {
-        let mut standing = self.standing();
+    pub fn end_turn(&self) {
+        let mut standing = self.lock_standing();
         let now = Instant::now();
         self.has_turn.store(false, Ordering::Release);
         let next = match std::mem::replace(&mut standing.place, TicketPlace::Away) {
             TicketPlace::Away => None,
             TicketPlace::HasTurn { since } => {
-                self.turns.state().give_up(&self.plugin, now.saturating_duration_since(since))
+                self.turns.lock_state().end_turn(&self.plugin, now.saturating_duration_since(since))
             }
             TicketPlace::Waits { ticket, since } => {
                 standing.waited += now.saturating_duration_since(since);
-                let mut state = self.turns.state();
+                let mut state = self.turns.lock_state();
                 match state.given.remove(&ticket) {
-                    true => state.give_up(&self.plugin, Duration::ZERO),
+                    true => state.end_turn(&self.plugin, Duration::ZERO),
                     false => {
                         state.wakers.remove(&ticket);
-                        state.queue.leave(&self.plugin, ticket);
+                        state.queue.leave_queue(&self.plugin, ticket);
                         None
                     }
                 }
@@ -159,8 +159,8 @@ impl CpuTicket {
     }
 
     /// How long this call has waited for turns so far.
-    pub fn waited(&self) -> Duration {
-        let standing = self.standing();
+    pub fn time_waited(&self) -> Duration {
+        let standing = self.lock_standing();
         match standing.place {
             TicketPlace::Waits { since, .. } => standing.waited + since.elapsed(),
             TicketPlace::Away | TicketPlace::HasTurn { .. } => standing.waited,
@@ -170,7 +170,7 @@ impl CpuTicket {
 
 impl Drop for CpuTicket {
     fn drop(&mut self) {
-        self.give_up();
+        self.end_turn();
     }
 }
 
@@ -190,23 +190,26 @@ mod tests {
     #[tokio::test]
     async fn a_call_that_waits_is_woken_when_its_turn_comes() {
         let turns = Arc::new(CpuTurns::new(1, || {}));
-        let (one, other) = (turns.seat(&"one".into()), turns.seat(&"other".into()));
+        let (one, other) = (turns.issue_ticket(&"one".into()), turns.issue_ticket(&"other".into()));
         assert!(poll(&one));
         let mut waiting = std::pin::pin!(poll_fn(|context| other.poll_turn(context)));
         assert!(waiting.as_mut().now_or_never().is_none());
         let end = async {
             tokio::time::sleep(Duration::from_millis(20)).await;
-            one.give_up();
+            one.end_turn();
         };
         tokio::join!(waiting, end);
         assert!(other.has_turn() && !one.has_turn());
-        assert!(other.waited() >= Duration::from_millis(15) && one.waited() < Duration::from_millis(5));
+        assert!(
+            other.time_waited() >= Duration::from_millis(15) && one.time_waited() < Duration::from_millis(5)
+        );
     }
 
     #[test]
     fn a_call_that_ends_leaves_its_turn_and_its_place_to_others() {
         let turns = Arc::new(CpuTurns::new(1, || {}));
-        let seats: Vec<_> = (0..4).map(|number: u32| turns.seat(&number.to_string().into())).collect();
+        let seats: Vec<_> =
+            (0..4).map(|number: u32| turns.issue_ticket(&number.to_string().into())).collect();
         let [holds, given, waits, last] = seats.try_into().ok().unwrap();
         assert!(poll(&holds));
         assert!(!poll(&given) && !poll(&waits) && !poll(&last));
@@ -216,7 +219,7 @@ mod tests {
         drop(given);
         assert!(poll(&last));
         drop(last);
-        let state = turns.state();
+        let state = turns.lock_state();
         assert!(state.wakers.is_empty() && state.given.is_empty());
     }
 

@@ -61,7 +61,7 @@ impl TurnQueue {
         Self { most: most.max(1), held: 0, waiting: 0, floor, lines, tickets: 0 }
     }
 
-    pub fn ask(&mut self, plugin: &Arc<str>) -> TurnAnswer {
+    pub fn request_turn(&mut self, plugin: &Arc<str>) -> TurnAnswer {
         let floor = self.floor;
         let line = self.lines.entry(plugin.clone()).or_default();
         if line.is_idle() {
@@ -83,7 +83,7 @@ impl TurnQueue {
     }
 
     /// Ends a turn. Returns who has it next.
-    pub fn give_up(&mut self, plugin: &str, used: Duration) -> Option<TurnTicket> {
+    pub fn end_turn(&mut self, plugin: &str, used: Duration) -> Option<TurnTicket> {
         if let Some(line) = self.lines.get_mut(plugin) {
             line.held -= 1;
             line.used += used;
@@ -93,7 +93,7 @@ impl TurnQueue {
     }
 
     /// A call stops waiting.
-    pub fn leave(&mut self, plugin: &str, ticket: TurnTicket) {
+    pub fn leave_queue(&mut self, plugin: &str, ticket: TurnTicket) {
         let Some(line) = self.lines.get_mut(plugin) else { return };
         if let Some(place) = line.waiting.iter().position(|waiting| *waiting == ticket) {
             line.waiting.remove(place);
@@ -133,7 +133,7 @@ mod tests {
 
     impl TurnQueue {
         fn line_up(&mut self, plugin: &Arc<str>) -> Option<TurnTicket> {
-            match self.ask(plugin) {
+            match self.request_turn(plugin) {
                 TurnAnswer::Turn => None,
                 TurnAnswer::Waits { ticket, .. } => Some(ticket),
             }
@@ -154,10 +154,10 @@ mod tests {
         assert_eq!(queue.line_up(&greedy), None);
         let many: Vec<_> = (0..3).map(|_| queue.line_up(&greedy).unwrap()).collect();
         let one = queue.line_up(&modest).unwrap();
-        assert_eq!(queue.give_up("greedy", millis(5)), Some(one));
+        assert_eq!(queue.end_turn("greedy", millis(5)), Some(one));
         assert!(queue.line_up(&greedy).is_some());
         assert_eq!(
-            queue.give_up("modest", millis(5)),
+            queue.end_turn("modest", millis(5)),
             Some(many[0]),
             "the calls of one plugin keep their order"
         );
@@ -172,13 +172,13 @@ mod tests {
         let mut holder = &busy[0];
         for _ in 0..50 {
             whose.insert(queue.line_up(holder).unwrap(), holder);
-            holder = whose[&queue.give_up(holder, millis(5)).unwrap()];
+            holder = whose[&queue.end_turn(holder, millis(5)).unwrap()];
         }
-        let TurnAnswer::Waits { ticket: brief, at_once: true } = queue.ask(&named("brief")) else {
+        let TurnAnswer::Waits { ticket: brief, at_once: true } = queue.request_turn(&named("brief")) else {
             panic!("it waits for the end of a turn")
         };
-        assert_eq!(queue.give_up(holder, Duration::ZERO), Some(brief));
-        let TurnAnswer::Waits { at_once: false, .. } = queue.ask(holder) else {
+        assert_eq!(queue.end_turn(holder, Duration::ZERO), Some(brief));
+        let TurnAnswer::Waits { at_once: false, .. } = queue.request_turn(holder) else {
             panic!("it has had its share")
         };
     }
@@ -189,7 +189,7 @@ mod tests {
         queue.line_up(&busy);
         for _ in 0..1000 {
             queue.line_up(&busy).unwrap();
-            queue.give_up("busy", millis(5)).unwrap();
+            queue.end_turn("busy", millis(5)).unwrap();
         }
         let mut order = Vec::new();
         let mut holder = "busy";
@@ -197,7 +197,7 @@ mod tests {
         for _ in 0..20 {
             let plugin = if holder == "busy" { &busy } else { &late };
             waiting.insert(queue.line_up(plugin).unwrap(), holder);
-            holder = waiting[&queue.give_up(holder, millis(5)).unwrap()];
+            holder = waiting[&queue.end_turn(holder, millis(5)).unwrap()];
             order.push(holder);
         }
         let turns = order.iter().filter(|plugin| **plugin == "late").count();
@@ -209,8 +209,8 @@ mod tests {
         let (one, other, mut queue) = (named("one"), named("other"), TurnQueue::new(1));
         assert_eq!(queue.line_up(&one), None);
         let gone = queue.line_up(&other).unwrap();
-        queue.leave("other", gone);
-        assert_eq!(queue.give_up("one", millis(5)), None);
+        queue.leave_queue("other", gone);
+        assert_eq!(queue.end_turn("one", millis(5)), None);
         assert_eq!((queue.held, queue.waiting, queue.lines.len()), (0, 0, 0));
     }
 
@@ -249,7 +249,7 @@ mod tests {
             let (end, took, plugin) = self.computing.swap_remove(first);
             self.now = end;
             self.got[plugin] += took;
-            if let Some(next) = self.queue.give_up(&self.names[plugin], took) {
+            if let Some(next) = self.queue.end_turn(&self.names[plugin], took) {
                 let whose = self.waiting.remove(&next).expect("a turn goes to a call that waits");
                 self.begin(whose, length);
             }

@@ -35,7 +35,7 @@ async fn what_was_not_granted_answers_denied() {
         let answer = bench.ask(command).await;
         assert!(answer.starts_with("denied: "), "{command}: {answer}");
     }
-    assert_eq!(bench.plugin.idle(), 1, "one instance lived through all of it");
+    assert_eq!(bench.plugin.count_idle(), 1, "one instance lived through all of it");
 }
 
 #[tokio::test]
@@ -146,7 +146,7 @@ async fn the_whole_envelope_reaches_the_guest() {
     };
     bench
         .plugin
-        .handle(&[StateDelivery { state: Arc::new(state), attempt: 4, resync: false }])
+        .handle_batch(&[StateDelivery { state: Arc::new(state), attempt: 4, resync: false }])
         .await
         .unwrap();
     let (_, seen) = bench.record().answers.pop().unwrap();
@@ -172,7 +172,7 @@ async fn the_whole_envelope_reaches_the_guest() {
 async fn a_resync_tells_the_guest_what_it_is_and_leaves_no_receipt() {
     let bench = SandboxBench::plain().await;
     let again = StateDelivery { resync: true, ..delivery(2, "envelope") };
-    let outcome = bench.plugin.handle(&[delivery(1, "done"), again]).await.unwrap();
+    let outcome = bench.plugin.handle_batch(&[delivery(1, "done"), again]).await.unwrap();
     assert_eq!(outcome.verdicts.len(), 2);
     let (_, seen) = bench.record().answers.pop().unwrap();
     assert!(seen.contains(r#"extra: [("resync", "true")]"#), "{seen}");

@@ -59,13 +59,13 @@ async fn a_component_with_other_functions_of_an_interface_is_told_which_and_what
 #[tokio::test]
 async fn a_component_says_what_it_is_and_what_it_uses() {
     let probe = probe().await;
-    let said = probe.describe().await.unwrap();
+    let said = probe.describe_itself().await.unwrap();
     assert_eq!((said.name.as_str(), said.version.as_str()), ("probe", env!("CARGO_PKG_VERSION")));
     assert_eq!(said.needs, ["kv", "sql:main"]);
-    assert_eq!((probe.interface(), probe.ticks()), ("1.2.0", true));
-    assert_eq!(probe.digest().len(), 64);
+    assert_eq!((probe.interface_version(), probe.exports_ticker()), ("1.2.0", true));
+    assert_eq!(probe.file_digest().len(), 64);
     let all = ["clock", "config", "documents", "http", "kv", "ledger", "lister", "log", "outcomes", "sql"];
-    assert_eq!(probe.imports(), all);
+    assert_eq!(probe.imported_capabilities(), all);
 }
 
 #[tokio::test]
@@ -145,16 +145,16 @@ async fn compiled_code_is_kept_and_what_was_tampered_with_is_replaced() {
         .unwrap()
     };
     let (bytes, limits) = (probe_bytes().into(), ComponentsSpec::default());
-    let digest = engine().load(&bytes, &limits).await.unwrap().digest().to_string();
+    let digest = engine().load(&bytes, &limits).await.unwrap().file_digest().to_string();
     let file = cache.join(format!("{digest}.cwasm"));
     let good = std::fs::read(&file).unwrap();
 
     let bad = changed(&good);
     std::fs::write(&file, &bad).unwrap();
     let again = engine().load(&bytes, &limits).await.unwrap();
-    assert_eq!(again.describe().await.unwrap().name, "probe");
+    assert_eq!(again.describe_itself().await.unwrap().name, "probe");
     assert_ne!(std::fs::read(&file).unwrap(), bad);
 
     let from_cache = engine().load(&bytes, &limits).await.unwrap();
-    assert_eq!(from_cache.describe().await.unwrap().name, "probe");
+    assert_eq!(from_cache.describe_itself().await.unwrap().name, "probe");
 }

@@ -121,7 +121,7 @@ impl SandboxBench {
 
     pub fn of(component: &PluginComponent, fake: FakeGrants, limits: &LimitsSpec) -> Self {
         let record = fake.record.clone();
-        let plugin = component.plugin("probe", limits, Arc::new(fake)).unwrap();
+        let plugin = component.make_plugin("probe", limits, Arc::new(fake)).unwrap();
         Self { plugin, record }
     }
 
@@ -136,7 +136,7 @@ impl SandboxBench {
     /// One state a command, with positions from 1.
     pub async fn run(&self, commands: &[&str]) -> Result<CallOutcome, CallError> {
         let batch: Vec<_> = (1..).zip(commands).map(|(seq, command)| delivery(seq, command)).collect();
-        self.plugin.handle(&batch).await
+        self.plugin.handle_batch(&batch).await
     }
 
     /// So many states, for a plugin that reads no command.
@@ -193,7 +193,7 @@ pub fn delivery(seq: Seq, command: &str) -> StateDelivery {
 
 #[async_trait]
 impl GrantProvider for FakeGrants {
-    fn config(&self) -> &str {
+    fn plugin_config(&self) -> &str {
         self.config
     }
 
@@ -240,12 +240,12 @@ impl Drop for FakeSession {
 
 #[async_trait]
 impl EffectSession for FakeSession {
-    async fn show(&mut self, state: &Arc<State>) -> Result<ShownState, GrantError> {
+    async fn show_state(&mut self, state: &Arc<State>) -> Result<ShownState, GrantError> {
         let has_subscribed_owner = state.owner.as_ref().is_none_or(|owner| owner.kind != "JobSet");
         Ok(ShownState { state: state.clone(), document_digest: None, has_subscribed_owner })
     }
 
-    fn applied(&self) -> &HashSet<Seq> {
+    fn applied_states(&self) -> &HashSet<Seq> {
         &self.applied
     }
 
@@ -340,7 +340,7 @@ impl EffectSession for FakeSession {
         Ok(self.granted(ledger)?.appended.last().cloned())
     }
 
-    async fn conceal(&mut self, ledger: &str, name: String) -> Result<String, GrantError> {
+    async fn conceal_name(&mut self, ledger: &str, name: String) -> Result<String, GrantError> {
         drop(self.granted(ledger)?);
         Ok(format!("digest of {name}"))
     }
@@ -349,7 +349,7 @@ impl EffectSession for FakeSession {
         self.granted(key).map(|_| message.repeat(2))
     }
 
-    async fn document(&mut self, seq: Seq) -> Result<Option<Bytes>, GrantError> {
+    async fn document_of_state(&mut self, seq: Seq) -> Result<Option<Bytes>, GrantError> {
         Ok(self.record.lock().unwrap().documents.get(&seq).map(|text| Bytes::from_static(text.as_bytes())))
     }
 
@@ -376,7 +376,7 @@ impl EffectSession for FakeSession {
         self.granted(source).map(|_| vec![ObjectRef { name: "there".into(), ..ObjectRef::default() }])
     }
 
-    async fn outcome(&mut self, source: &str, uid: &str) -> Result<OutcomeFinding, GrantError> {
+    async fn find_outcome(&mut self, source: &str, uid: &str) -> Result<OutcomeFinding, GrantError> {
         drop(self.granted(source)?);
         Ok(match uid {
             "soon" => OutcomeFinding::Pending,
@@ -406,7 +406,7 @@ impl EffectSession for FakeSession {
         Ok(OutcomePage { outcomes: vec![changed], next, has_more: false, is_restarted })
     }
 
-    fn log(&self, _level: LogLevel, message: &str, fields: &[(String, String)]) {
+    fn log_message(&self, _level: LogLevel, message: &str, fields: &[(String, String)]) {
         let mut record = self.record.lock().unwrap();
         record.lines += 1;
         if let ("probe", [(_, command), (_, answer)]) = (message, fields) {
@@ -422,24 +422,24 @@ impl EffectSession for FakeSession {
         self.in_doubt.iter().map(|seq| (*seq, "may have been sent".to_owned())).collect()
     }
 
-    fn settle(&mut self, seqs: &[Seq]) -> Vec<KvWrite> {
+    fn writes_if_undone(&mut self, seqs: &[Seq]) -> Vec<KvWrite> {
         seqs.iter().map(|seq| KvWrite { key: seq.to_string(), value: None }).collect()
     }
 
-    async fn commit(self: Box<Self>, done: &[Seq]) -> Result<KvWrites, GrantError> {
+    async fn commit_effects(self: Box<Self>, done: &[Seq]) -> Result<KvWrites, GrantError> {
         self.commit.clone()?;
         self.record.lock().unwrap().committed.push(done.to_vec());
         let kv = self.kv.iter().map(|(key, value)| KvWrite { key: key.clone(), value: Some(value.clone()) });
         Ok(kv.collect::<Vec<_>>().into())
     }
 
-    async fn undo(mut self: Box<Self>, settled: &[Seq]) -> Result<KvWrites, GrantError> {
+    async fn undo_effects(mut self: Box<Self>, settled: &[Seq]) -> Result<KvWrites, GrantError> {
         self.commit.clone()?;
         self.record.lock().unwrap().rolled_back += 1;
-        Ok(self.settle(settled).into())
+        Ok(self.writes_if_undone(settled).into())
     }
 
-    async fn rollback(self: Box<Self>) {
+    async fn roll_back_effects(self: Box<Self>) {
         self.record.lock().unwrap().rolled_back += 1;
     }
 }

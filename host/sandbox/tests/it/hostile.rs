@@ -84,7 +84,7 @@ async fn giant_texts_are_cut_or_end_the_call() {
     let bench = SandboxBench::hostile("giant_reasons", r#"{"mebibytes": 100}"#, wide()).await;
     let error = bench.hand_over(1).await.unwrap_err();
     assert!(matches!(error, CallError::Trap(_)), "{error:?}");
-    assert_eq!(bench.plugin.idle(), 0);
+    assert_eq!(bench.plugin.count_idle(), 0);
     let bench = SandboxBench::hostile("writes_long_values", r#"{"bytes": 20000000}"#, wide()).await;
     let told = reason(&bench).await;
     assert!(told.starts_with("too large"), "{told}");
@@ -112,7 +112,7 @@ async fn a_guest_that_gives_no_handle_back_ends_at_the_most_that_it_may_hold() {
     for _ in 0..2 {
         let error = bench.hand_over(1).await.unwrap_err();
         assert!(matches!(error, CallError::Trap(_)), "{error:?}");
-        assert_eq!(bench.plugin.idle(), 0, "what it held ends with its instance");
+        assert_eq!(bench.plugin.count_idle(), 0, "what it held ends with its instance");
     }
 }
 

@@ -42,8 +42,8 @@ fn spec(config: &serde_json::Value) -> PluginSpec {
 #[tokio::test]
 async fn a_plugin_of_interface_1_0_works_as_it_did() {
     let component = of_1_0().await;
-    assert_eq!((component.interface(), component.ticks()), ("1.0.0", false));
-    let said = component.describe().await.unwrap();
+    assert_eq!((component.interface_version(), component.exports_ticker()), ("1.0.0", false));
+    let said = component.describe_itself().await.unwrap();
     assert_eq!((said.name.as_str(), said.needs.len()), ("interface-1.0", 6));
     assert_eq!(component.check(&spec(&serde_json::json!({}))).await.unwrap(), []);
     let wrong = component.check(&spec(&serde_json::json!({"a": "wrong"}))).await.unwrap();
@@ -52,7 +52,7 @@ async fn a_plugin_of_interface_1_0_works_as_it_did() {
     let bench = SandboxBench::of(&component, FakeGrants::default(), &LimitsSpec::default());
     bench.record().documents.insert(1, r#"{"kind":"Job"}"#);
     let batch = [in_phase(1, "Running"), in_phase(2, "Failed"), in_phase(3, "Pending")];
-    let outcome = bench.plugin.handle(&batch).await.unwrap();
+    let outcome = bench.plugin.handle_batch(&batch).await.unwrap();
     let retry = Verdict::Retry { after_ms: Some(70), reason: "not yet".into() };
     assert_eq!(outcome.verdicts, [Verdict::Done, Verdict::Reject("it has failed".into()), retry]);
 
@@ -103,5 +103,5 @@ async fn a_schedule_for_a_plugin_of_interface_1_0_is_refused_by_name() {
     assert!(component.warnings(&spec).is_empty());
     let bench = SandboxBench::of(&component, FakeGrants::default(), &LimitsSpec::default());
     let tick = ScheduledCall { due_ms: 0, timeout: Duration::from_secs(10) };
-    assert!(matches!(bench.plugin.tick(tick).await, Err(CallError::Protocol(_))));
+    assert!(matches!(bench.plugin.handle_tick(tick).await, Err(CallError::Protocol(_))));
 }

@@ -34,7 +34,7 @@ async fn an_endless_loop_ends_and_others_run_meanwhile() {
     };
     assert_eq!(outcome.unwrap_err(), CallError::Timeout { limit_ms: SHORT });
     assert!(turns > 0);
-    assert_eq!(bench.plugin.idle(), 0);
+    assert_eq!(bench.plugin.count_idle(), 0);
 }
 
 /// Each computes as much as it may. One with four calls gets a quarter of its share for each.
@@ -42,14 +42,14 @@ async fn an_endless_loop_ends_and_others_run_meanwhile() {
 async fn a_plugin_with_one_call_ends_it_before_those_with_four_calls_end_any() {
     let component = hostile("loops").await;
     let plugin = |name: &str| {
-        let made = component.plugin(name, &call(SHORT), Arc::new(FakeGrants::default()));
+        let made = component.make_plugin(name, &call(SHORT), Arc::new(FakeGrants::default()));
         Arc::new(made.unwrap())
     };
     let mut calls = JoinSet::new();
     let mut compute = |plugin: &Arc<SandboxPlugin>| {
         let plugin = plugin.clone();
         calls.spawn(async move {
-            let ended = plugin.handle(&[delivery(1, "")]).await;
+            let ended = plugin.handle_batch(&[delivery(1, "")]).await;
             (plugin.name().to_owned(), ended.unwrap_err())
         });
     };
@@ -61,7 +61,7 @@ async fn a_plugin_with_one_call_ends_it_before_those_with_four_calls_end_any() {
     compute(&modest);
     let first = calls.join_next().await.unwrap().unwrap();
     assert_eq!(first, ("modest".to_owned(), CallError::Timeout { limit_ms: SHORT }));
-    assert!(modest.tally().view().wait_seconds > 0.0);
+    assert!(modest.plugin_tally().calls_view().wait_seconds > 0.0);
 }
 
 #[tokio::test]
@@ -89,7 +89,7 @@ async fn memory_past_the_limit_ends_the_call() {
     assert_eq!(bench.hand_over(1).await.unwrap().verdicts, [Verdict::Done]);
     let bench = SandboxBench::hostile("allocates", "{}", limits).await;
     assert_eq!(bench.hand_over(1).await.unwrap_err(), CallError::Memory { limit_bytes: 16 << 20 });
-    assert_eq!(bench.plugin.idle(), 0);
+    assert_eq!(bench.plugin.count_idle(), 0);
 }
 
 #[tokio::test]
@@ -119,20 +119,20 @@ async fn all_plugins_together_have_no_more_than_their_memory_and_the_lack_of_it_
     let component = engine.load(&hostile_bytes("hoards").into(), &ComponentsSpec::default()).await.unwrap();
     let plugin = |name: &str, config| {
         let fake = FakeGrants { config, ..FakeGrants::default() };
-        component.plugin(name, &LimitsSpec::default(), Arc::new(fake)).unwrap()
+        component.make_plugin(name, &LimitsSpec::default(), Arc::new(fake)).unwrap()
     };
     engine.bound_memory(16 << 20);
     let (one, other) = (plugin("one", r#"{"mebibytes": 6}"#), plugin("other", r#"{"mebibytes": 12}"#));
-    one.handle(&[delivery(1, "")]).await.unwrap();
-    assert!(engine.memory() > 6 << 20, "an instance that waits keeps what it has");
-    let CallError::Unavailable(told) = other.handle(&[delivery(1, "")]).await.unwrap_err() else {
+    one.handle_batch(&[delivery(1, "")]).await.unwrap();
+    assert!(engine.memory_used() > 6 << 20, "an instance that waits keeps what it has");
+    let CallError::Unavailable(told) = other.handle_batch(&[delivery(1, "")]).await.unwrap_err() else {
         panic!("it is the plugin's fault")
     };
     assert!(told.contains("all plugins together may hold 16Mi"), "{told}");
     drop(one);
-    other.handle(&[delivery(1, "")]).await.unwrap();
+    other.handle_batch(&[delivery(1, "")]).await.unwrap();
     drop(other);
-    assert_eq!(engine.memory(), 0);
+    assert_eq!(engine.memory_used(), 0);
 }
 
 #[tokio::test]
@@ -141,7 +141,7 @@ async fn endless_recursion_is_a_trap() {
     // Compilers keep a stack of their own in the guest's memory: whichever ends first.
     let error = bench.hand_over(1).await.unwrap_err();
     assert!(matches!(&error, CallError::Trap(_)), "{error:?}");
-    assert_eq!(bench.plugin.idle(), 0);
+    assert_eq!(bench.plugin.count_idle(), 0);
 }
 
 #[tokio::test]

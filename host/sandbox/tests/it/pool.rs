@@ -88,7 +88,7 @@ async fn a_batch_of_receipts_alone_calls_nobody() {
     let fake = FakeGrants { applied: HashSet::from([1, 2]), ..FakeGrants::default() };
     let bench = SandboxBench::new(fake, LimitsSpec::default()).await;
     assert_eq!(bench.run(&["trap", "trap"]).await.unwrap().verdicts, [Verdict::Done, Verdict::Done]);
-    assert_eq!(bench.plugin.idle(), 0);
+    assert_eq!(bench.plugin.count_idle(), 0);
     assert_eq!(bench.record().open, 0);
 }
 
@@ -100,7 +100,7 @@ async fn a_trap_is_rolled_back_and_the_next_call_has_a_fresh_instance() {
     let error = bench.hand_over(1).await.unwrap_err();
     let CallError::Trap(text) = &error else { panic!("{error:?}") };
     assert!(text.contains("one too many"), "the panic says why: {text}");
-    assert_eq!((bench.record().rolled_back, bench.plugin.idle()), (1, 0));
+    assert_eq!((bench.record().rolled_back, bench.plugin.count_idle()), (1, 0));
     assert_eq!(bench.hand_over(2).await.unwrap().verdicts, done, "the next one counts anew");
     // In the middle of a batch.
     bench.hand_over(1).await.unwrap_err();
@@ -163,7 +163,7 @@ async fn batches_at_once_are_bounded_and_so_are_idle_instances() {
     for outcome in futures::future::join_all(runs).await {
         outcome.unwrap();
     }
-    assert_eq!((bench.record().most_open, bench.plugin.idle()), (2, 2));
+    assert_eq!((bench.record().most_open, bench.plugin.count_idle()), (2, 2));
 }
 
 #[tokio::test]
@@ -178,13 +178,13 @@ async fn after_a_burst_a_plugin_keeps_the_instances_that_it_goes_on_to_use_and_a
     };
     at_once(4).await;
     let burst = Instant::now();
-    bench.plugin.let_go_of_idle(burst + QUIET / 2);
-    assert_eq!(bench.plugin.idle(), 4, "another burst may be near");
+    bench.plugin.drop_idle_instances(burst + QUIET / 2);
+    assert_eq!(bench.plugin.count_idle(), 4, "another burst may be near");
     at_once(2).await;
-    bench.plugin.let_go_of_idle(burst + QUIET);
-    assert_eq!(bench.plugin.idle(), 2);
-    bench.plugin.let_go_of_idle(burst + 100 * QUIET);
-    assert_eq!(bench.plugin.idle(), 1, "a call finds one, however late it comes");
+    bench.plugin.drop_idle_instances(burst + QUIET);
+    assert_eq!(bench.plugin.count_idle(), 2);
+    bench.plugin.drop_idle_instances(burst + 100 * QUIET);
+    assert_eq!(bench.plugin.count_idle(), 1, "a call finds one, however late it comes");
 }
 
 #[tokio::test]
@@ -193,7 +193,7 @@ async fn an_instance_is_thrown_away_after_its_last_batch() {
     for batch in 0..1000 {
         assert_eq!(bench.ask("count").await, batch.to_string());
     }
-    assert_eq!(bench.plugin.idle(), 0);
+    assert_eq!(bench.plugin.count_idle(), 0);
     assert_eq!(bench.ask("count").await, "0");
 }
 
@@ -202,9 +202,9 @@ async fn a_call_that_is_given_up_midway_leaves_no_session_and_no_instance() {
     let fake = FakeGrants { query: Duration::from_secs(600), ..FakeGrants::default() };
     let bench = SandboxBench::new(fake, LimitsSpec::default()).await;
     let batch = [delivery(1, "sql.query main select 1")];
-    let call = bench.plugin.handle(&batch);
+    let call = bench.plugin.handle_batch(&batch);
     assert!(tokio::time::timeout(Duration::from_millis(200), call).await.is_err());
-    assert_eq!((bench.record().open, bench.plugin.idle()), (0, 0));
+    assert_eq!((bench.record().open, bench.plugin.count_idle()), (0, 0));
     assert_eq!(bench.ask("count").await, "0");
 }
 

@@ -11,7 +11,7 @@ use crate::fixture::{FakeGrants, SandboxBench, delivery};
 const SHORT: u64 = 400;
 
 fn view(bench: &SandboxBench) -> CallsView {
-    bench.plugin.tally().view()
+    bench.plugin.plugin_tally().calls_view()
 }
 
 #[tokio::test]
@@ -107,8 +107,8 @@ async fn a_call_that_is_given_up_leaves_no_instance_in_the_count() {
     let fake = FakeGrants { query: Duration::from_secs(600), ..FakeGrants::default() };
     let bench = SandboxBench::new(fake, LimitsSpec::default()).await;
     let batch = [delivery(1, "sql.query main select 1")];
-    let call = bench.plugin.handle(&batch);
+    let call = bench.plugin.handle_batch(&batch);
     assert!(tokio::time::timeout(Duration::from_millis(200), call).await.is_err());
     let calls = view(&bench);
-    assert_eq!((calls.instances, calls.memory, calls.ended.all()), (0, 0, 0));
+    assert_eq!((calls.instances, calls.memory, calls.ended.count_all()), (0, 0, 0));
 }

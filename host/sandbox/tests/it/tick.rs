@@ -19,7 +19,7 @@ async fn bench(config: &'static str, fake: FakeGrants) -> SandboxBench {
 }
 
 async fn tick(bench: &SandboxBench, timeout_ms: u64) -> Result<Vec<KvWrite>, CallError> {
-    bench.plugin.tick(ScheduledCall { due_ms: DUE, timeout: Duration::from_millis(timeout_ms) }).await
+    bench.plugin.handle_tick(ScheduledCall { due_ms: DUE, timeout: Duration::from_millis(timeout_ms) }).await
 }
 
 #[tokio::test]
@@ -61,7 +61,7 @@ async fn a_tick_that_says_it_failed_is_rolled_back_and_its_instance_lives() {
     assert_eq!(error, CallError::Failed("the server is away".into()));
     let record = bench.record();
     assert_eq!((record.rolled_back, record.committed.len(), record.open), (1, 0, 0));
-    assert_eq!(bench.plugin.idle(), 1);
+    assert_eq!(bench.plugin.count_idle(), 1);
 }
 
 #[tokio::test]
@@ -77,7 +77,7 @@ async fn a_tick_that_traps_or_computes_for_ever_ends_with_its_instance_and_state
             let record = bench.record();
             (record.open, record.rolled_back)
         };
-        assert_eq!((bench.plugin.idle(), open, rolled_back), (0, 0, 1));
+        assert_eq!((bench.plugin.count_idle(), open, rolled_back), (0, 0, 1));
         assert_eq!(bench.hand_over(1).await.unwrap().verdicts, [Verdict::Done]);
     }
 }

@@ -26,7 +26,7 @@ impl std::fmt::Debug for SecretArg {
 }
 
 /// A position of the journal.
-pub(super) fn position(text: &str) -> Result<u64, String> {
+pub(super) fn parse_position(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| {
         "a position is a whole number, such as 1234: `kubewitness timeline` and `kubewitness deadletters list` show \
          them"
@@ -35,7 +35,7 @@ pub(super) fn position(text: &str) -> Result<u64, String> {
 }
 
 /// A whole number between two limits, both included.
-pub(super) fn whole<T: TryFrom<u64>>(
+pub(super) fn whole_number_between<T: TryFrom<u64>>(
     low: u64,
     high: u64,
 ) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
@@ -50,10 +50,10 @@ pub(super) fn whole<T: TryFrom<u64>>(
 
 /// The same without an upper bound.
 pub(super) fn any_number<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
-    whole(0, u64::MAX)(text)
+    whole_number_between(0, u64::MAX)(text)
 }
 
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
+pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
     text.parse()
 }
 
@@ -65,7 +65,7 @@ pub enum MomentArg {
 }
 
 impl MomentArg {
-    pub fn ms(self) -> u64 {
+    pub fn as_unix_ms(self) -> u64 {
         match self {
             Self::At(ms) => ms,
             Self::Ago(ago) => SystemClock::default().now_ms().saturating_sub(ago.0.as_millis() as u64),
@@ -73,7 +73,7 @@ impl MomentArg {
     }
 }
 
-pub(super) fn moment(text: &str) -> Result<MomentArg, String> {
+pub(super) fn parse_moment(text: &str) -> Result<MomentArg, String> {
     if let Ok(ago) = text.parse::<Duration>() {
         let now = u128::from(SystemClock::default().now_ms());
         return match ago.0.as_millis() <= now {
@@ -81,7 +81,7 @@ pub(super) fn moment(text: &str) -> Result<MomentArg, String> {
             false => Err(format!("{text} ago is before 1970: write a shorter time, such as 2h or 30d")),
         };
     }
-    ZoneArg::here().read(text).map(MomentArg::At)
+    ZoneArg::local_zone().read(text).map(MomentArg::At)
 }
 
 #[cfg(test)]
@@ -90,12 +90,12 @@ mod tests {
 
     #[test]
     fn what_is_no_number_is_refused_with_advice() {
-        for told in ["x", "", "-1", "1.5", "99999999999999999999"].map(position) {
+        for told in ["x", "", "-1", "1.5", "99999999999999999999"].map(parse_position) {
             assert!(told.unwrap_err().contains("`kubewitness deadletters list`"));
         }
-        assert_eq!((position("7"), any_number::<usize>("0")), (Ok(7), Ok(0)));
+        assert_eq!((parse_position("7"), any_number::<usize>("0")), (Ok(7), Ok(0)));
         assert!(any_number::<u64>("x").unwrap_err().contains("a whole number"));
-        let limit = whole::<u32>(1, 100);
+        let limit = whole_number_between::<u32>(1, 100);
         assert_eq!((limit("1"), limit("100")), (Ok(1), Ok(100)));
         for wrong in ["0", "101", "x"] {
             assert_eq!(limit(wrong).unwrap_err(), "write a whole number from 1 to 100", "{wrong}");
@@ -104,10 +104,10 @@ mod tests {
 
     #[test]
     fn a_moment_is_a_date_or_so_long_ago() {
-        assert_eq!(moment("1970-01-01T00:01:00Z"), Ok(MomentArg::At(60_000)));
-        assert_eq!(moment("1970-01-01T00:01:00.250Z"), Ok(MomentArg::At(60_250)));
-        assert!(matches!(moment("2h"), Ok(MomentArg::Ago(_))));
-        assert!(moment("yesterday").is_err() && moment("").is_err());
-        assert!(moment("99999999999h").unwrap_err().contains("before 1970"));
+        assert_eq!(parse_moment("1970-01-01T00:01:00Z"), Ok(MomentArg::At(60_000)));
+        assert_eq!(parse_moment("1970-01-01T00:01:00.250Z"), Ok(MomentArg::At(60_250)));
+        assert!(matches!(parse_moment("2h"), Ok(MomentArg::Ago(_))));
+        assert!(parse_moment("yesterday").is_err() && parse_moment("").is_err());
+        assert!(parse_moment("99999999999h").unwrap_err().contains("before 1970"));
     }
 }

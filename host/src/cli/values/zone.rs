@@ -17,7 +17,7 @@ pub struct ZoneArg(TimeZone);
 
 impl ZoneArg {
     /// The time zone of `TZ`, or of this machine, or UTC.
-    pub fn here() -> &'static Self {
+    pub fn local_zone() -> &'static Self {
         static HERE: OnceLock<ZoneArg> = OnceLock::new();
         HERE.get_or_init(|| Self::of(std::env::var("TZ").ok().as_deref()))
     }
@@ -37,7 +37,7 @@ impl ZoneArg {
     /// A time with a zone, or in this zone, in milliseconds.
     pub fn read(&self, text: &str) -> Result<u64, String> {
         let text = text.trim();
-        if let Some(ms) = calendar::moment(text) {
+        if let Some(ms) = calendar::parse_rfc3339_ms(text) {
             return Ok(ms);
         }
         let local: DateTime = text.parse().map_err(|_| {
@@ -52,7 +52,7 @@ impl ZoneArg {
 
     /// For example `2026-11-24 04:00:12 (03:00:12Z)`: with the time in UTC, and with its date if that
     /// differs.
-    pub fn show(&self, ms: u64) -> String {
+    pub fn show_time(&self, ms: u64) -> String {
         let at = i64::try_from(ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
         let at = at.unwrap_or(Timestamp::MAX);
         let local: Zoned = at.to_zoned(self.0.clone());
@@ -66,7 +66,7 @@ impl ZoneArg {
 
     /// The same for a time from the API. A word in its place, such as `never`, stays unchanged.
     pub fn show_text(&self, at: &str) -> String {
-        calendar::parse(at).map_or_else(|| at.to_owned(), |ms| self.show(ms))
+        calendar::parse(at).map_or_else(|| at.to_owned(), |ms| self.show_time(ms))
     }
 }
 
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn a_time_without_a_zone_is_the_readers() {
-        let at = |text: &str| berlin().read(text).map(calendar::rfc3339);
+        let at = |text: &str| berlin().read(text).map(calendar::format_rfc3339);
         for (text, told) in [
             ("2026-11-24 03:00", "2026-11-24T02:00:00.000Z"),
             ("2026-07-24T03:00:30", "2026-07-24T01:00:30.000Z"),
@@ -105,13 +105,13 @@ mod tests {
 
     #[test]
     fn a_time_is_shown_with_that_of_utc_beside_it() {
-        let at = |text: &str| berlin().show(calendar::moment(text).unwrap());
+        let at = |text: &str| berlin().show_time(calendar::parse_rfc3339_ms(text).unwrap());
         assert_eq!(at("2026-11-24T03:00:12.900Z"), "2026-11-24 04:00:12 (03:00:12Z)");
         assert_eq!(at("2026-11-24T23:30:00Z"), "2026-11-25 00:30:00 (2026-11-24 23:30:00Z)");
         assert_eq!(berlin().show_text("2026-11-24T03:00:12.900Z"), "2026-11-24 04:00:12 (03:00:12Z)");
         assert_eq!(berlin().show_text("never"), "never");
-        assert_eq!(ZoneArg::of(Some("")).show(0), "1970-01-01 00:00:00Z");
-        assert!(ZoneArg::of(Some("")).show(u64::MAX).starts_with("9999-12-30"));
+        assert_eq!(ZoneArg::of(Some("")).show_time(0), "1970-01-01 00:00:00Z");
+        assert!(ZoneArg::of(Some("")).show_time(u64::MAX).starts_with("9999-12-30"));
     }
 
     #[test]

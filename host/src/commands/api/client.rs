@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use kubewitness_core::shortened;
+use kubewitness_core::shorten_text;
 use kubewitness_core::views::{GoneFilter, ObjectQuery};
 use reqwest::header::{AUTHORIZATION, DATE, HeaderMap, HeaderValue, LINK, LOCATION};
 use reqwest::redirect::Policy;
@@ -19,7 +19,7 @@ use serde_json::Value;
 
 use crate::cli::ReachArgs;
 use crate::commands::UsageError;
-use crate::commands::print::{clean, note};
+use crate::commands::print::{clean_line, note};
 use crate::commands::reach::{self, ReachedController};
 
 /// Longer than a controller takes to report that it can't answer.
@@ -90,7 +90,7 @@ enum RefusalKind {
 }
 
 /// The parameters of the API, named as in kubectl and Kubernetes.
-pub(in crate::commands::api) fn parameters(query: &ObjectQuery) -> Vec<(&'static str, String)> {
+pub(in crate::commands::api) fn query_parameters(query: &ObjectQuery) -> Vec<(&'static str, String)> {
     let limit = query.limit.map(|limit| limit.to_string());
     let gone = match query.gone {
         GoneFilter::No => None,
@@ -187,8 +187,8 @@ struct ControllerClient {
 
 impl ControllerClient {
     async fn find(args: &ReachArgs) -> Result<Arc<Self>> {
-        let reached = reach::controller(args).await?;
-        let http = builder(&reached)?.timeout(TIMEOUT).build().context("making an HTTP client")?;
+        let reached = reach::reach_controller(args).await?;
+        let http = client_builder(&reached)?.timeout(TIMEOUT).build().context("making an HTTP client")?;
         Ok(Arc::new(Self { reached, http }))
     }
 
@@ -199,34 +199,34 @@ impl ControllerClient {
 }
 
 impl ApiClient {
-    pub async fn reach(args: &ReachArgs) -> Result<Self> {
+    pub async fn reach_controller(args: &ReachArgs) -> Result<Self> {
         let to = RwLock::new(ControllerClient::find(args).await?);
         Ok(Self { args: args.clone(), to, told: Mutex::default() })
     }
 
     /// Finds the pod again if the connection leads to one: a replaced pod has another name.
     pub async fn find_again(&self) -> Result<()> {
-        if self.to().reached.is_forwarded {
+        if self.current_client().reached.is_forwarded {
             let found = ControllerClient::find(&self.args).await?;
             *self.to.write().unwrap_or_else(PoisonError::into_inner) = found;
         }
         Ok(())
     }
 
-    fn to(&self) -> Arc<ControllerClient> {
+    fn current_client(&self) -> Arc<ControllerClient> {
         self.to.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The address of the controller, and the identity by which it knows the person.
-    pub fn reached<T>(&self, of: impl FnOnce(&ReachedController) -> T) -> T {
-        of(&self.to().reached)
+    pub fn with_reached<T>(&self, of: impl FnOnce(&ReachedController) -> T) -> T {
+        of(&self.current_client().reached)
     }
 
     pub async fn get<T: DeserializeOwned>(&self, path: &str, query: &impl Serialize) -> Result<T> {
         self.send(Method::GET, path, |request| request.query(query)).await
     }
 
-    pub async fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T> {
+    pub async fn post_json<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T> {
         self.send(Method::POST, path, |request| request.json(body)).await
     }
 
@@ -254,13 +254,13 @@ impl ApiClient {
     }
 
     /// A whole list up to so many rows, page by page.
-    pub async fn list<T: DeserializeOwned>(
+    pub async fn fetch_list<T: DeserializeOwned>(
         &self,
         path: &str,
         query: &impl Serialize,
         most: usize,
     ) -> Result<ListedItems<T>> {
-        self.pages(path, query, most, PAGE).await
+        self.fetch_pages(path, query, most, PAGE).await
     }
 
     /// The same in small pages.
@@ -270,10 +270,10 @@ impl ApiClient {
         query: &impl Serialize,
         most: usize,
     ) -> Result<ListedItems<T>> {
-        self.pages(path, query, most, DETAILED).await
+        self.fetch_pages(path, query, most, DETAILED).await
     }
 
-    async fn pages<T: DeserializeOwned>(
+    async fn fetch_pages<T: DeserializeOwned>(
         &self,
         path: &str,
         query: &impl Serialize,
@@ -285,7 +285,7 @@ impl ApiClient {
             rows.append(&mut part);
             rows.len() < most
         };
-        let more = self.parts(path, query, most.min(page), take).await?;
+        let more = self.fetch_parts(path, query, most.min(page), take).await?;
         let more = more || rows.len() > most;
         rows.truncate(most);
         Ok(ListedItems { rows, more })
@@ -293,19 +293,19 @@ impl ApiClient {
 
     /// Reads the parts of a list until the last one, or until `take` wants no more. Returns whether more
     /// exist.
-    pub async fn parts<A: DeserializeOwned>(
+    pub async fn fetch_parts<A: DeserializeOwned>(
         &self,
         path: &str,
         query: &impl Serialize,
         limit: usize,
         mut take: impl FnMut(A) -> bool,
     ) -> Result<bool> {
-        let to = self.to();
+        let to = self.current_client();
         let url = to.url(path)?;
         let mut request = to.http.get(url.clone()).query(query).query(&[("limit", limit)]);
         for _ in 0..PAGES {
-            let answer = to.answer(request).await?;
-            self.tell(answer.headers());
+            let answer = to.send_request(request).await?;
+            self.show_notices(answer.headers());
             let next = next_page(answer.headers());
             refuse_what_is_forbidden(&answer)?;
             let wants_more = take(to.read(answer).await?);
@@ -323,10 +323,10 @@ impl ApiClient {
 
     /// An answer, and the facts outside of its body.
     pub async fn get_with_facts<T: DeserializeOwned>(&self, path: &str) -> Result<(T, ControllerFacts)> {
-        let to = self.to();
-        let http = builder(&to.reached)?.timeout(TIMEOUT).tls_info(true);
+        let to = self.current_client();
+        let http = client_builder(&to.reached)?.timeout(TIMEOUT).tls_info(true);
         let http = http.build().context("making an HTTP client")?;
-        let answer = to.answer(http.get(to.url(path)?)).await?;
+        let answer = to.send_request(http.get(to.url(path)?)).await?;
         let date = answer.headers().get(DATE).and_then(|date| date.to_str().ok());
         let tls = answer.extensions().get::<TlsInfo>();
         let seen = ControllerFacts {
@@ -338,30 +338,30 @@ impl ApiClient {
     }
 
     /// Shows people the controller's notices about its answer.
-    fn tell(&self, headers: &HeaderMap) {
+    fn show_notices(&self, headers: &HeaderMap) {
         for notice in headers.get_all(NOTICE).iter().filter_map(|notice| notice.to_str().ok()) {
             let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
             if told.len() < NOTICES && told.insert(notice.to_owned()) {
-                note!("kubewitness: {}", clean(notice));
+                note!("kubewitness: {}", clean_line(notice));
             }
         }
     }
 
     /// The bytes of an answer, as they are.
-    pub async fn bytes(&self, path: &str) -> Result<Vec<u8>> {
-        let to = self.to();
-        let answer = to.answer(to.http.get(to.url(path)?)).await?;
-        self.tell(answer.headers());
-        body(answer, ANSWER).await
+    pub async fn fetch_bytes(&self, path: &str) -> Result<Vec<u8>> {
+        let to = self.current_client();
+        let answer = to.send_request(to.http.get(to.url(path)?)).await?;
+        self.show_notices(answer.headers());
+        read_body(answer, ANSWER).await
     }
 
     /// An answer without an end of its own.
-    pub async fn stream(&self, path: &str, query: &impl Serialize) -> Result<Response> {
-        let to = self.to();
-        let http = builder(&to.reached)?.read_timeout(SILENCE).connect_timeout(TIMEOUT);
+    pub async fn open_stream(&self, path: &str, query: &impl Serialize) -> Result<Response> {
+        let to = self.current_client();
+        let http = client_builder(&to.reached)?.read_timeout(SILENCE).connect_timeout(TIMEOUT);
         let http = http.build().context("making an HTTP client")?;
-        let answer = to.answer(http.get(to.url(path)?).query(query)).await?;
-        self.tell(answer.headers());
+        let answer = to.send_request(http.get(to.url(path)?).query(query)).await?;
+        self.show_notices(answer.headers());
         Ok(answer)
     }
 
@@ -371,12 +371,12 @@ impl ApiClient {
         path: &str,
         with: impl FnOnce(RequestBuilder) -> RequestBuilder,
     ) -> Result<T> {
-        let to = self.to();
+        let to = self.current_client();
         if method != Method::GET {
             to.reached.refuse_a_change_where_anybody_may_listen()?;
         }
-        let answer = to.answer(with(to.http.request(method, to.url(path)?))).await?;
-        self.tell(answer.headers());
+        let answer = to.send_request(with(to.http.request(method, to.url(path)?))).await?;
+        self.show_notices(answer.headers());
         refuse_what_is_forbidden(&answer)?;
         to.read(answer).await
     }
@@ -384,18 +384,18 @@ impl ApiClient {
 
 impl ControllerClient {
     async fn read<T: DeserializeOwned>(&self, answer: Response) -> Result<T> {
-        let body = body(answer, ANSWER).await?;
+        let body = read_body(answer, ANSWER).await?;
         serde_json::from_slice(&body).map_err(|error| {
             let (url, why) = (&self.reached.url, error.to_string());
             anyhow!(
                 "{url} does not answer as a Kubewitness controller does: {}",
-                clean(&shortened(&why, WHY))
+                clean_line(&shorten_text(&why, WHY))
             )
         })
     }
 
     /// Sends the request. A refusal is an error in the controller's words.
-    async fn answer(&self, request: RequestBuilder) -> Result<Response> {
+    async fn send_request(&self, request: RequestBuilder) -> Result<Response> {
         let answer = request.send().await.map_err(|error| {
             if error.is_builder() {
                 return UsageError::error(TOO_LONG);
@@ -424,13 +424,13 @@ impl ControllerClient {
                     "{} sends this command on to {}. It does not go there by itself, since what it sends is for the server \
                      that was named: name the other with --server if you trust it",
                     self.reached.url,
-                    clean(&shortened(&String::from_utf8_lossy(elsewhere.as_bytes()), WHY))
+                    clean_line(&shorten_text(&String::from_utf8_lossy(elsewhere.as_bytes()), WHY))
                 ));
             }
-            let body = body(answer, REFUSAL).await?;
+            let body = read_body(answer, REFUSAL).await?;
             // The controller knows requests, but only this command knows how a person passes a token to it.
             let own_hint = (status == StatusCode::UNAUTHORIZED).then_some(self.reached.to_sign_in.as_str());
-            let refusal = refusal(status, &body, own_hint);
+            let refusal = refusal_text(status, &body, own_hint);
             // The controller also checks what was typed, such as a selector.
             return Err(if status == StatusCode::BAD_REQUEST {
                 UsageError::error(refusal)
@@ -455,10 +455,10 @@ fn refuse_what_is_forbidden(answer: &Response) -> Result<()> {
     let resources = String::from_utf8_lossy(resources.as_bytes());
     let namespace = answer.url().query_pairs().find(|(name, _)| name == "namespace");
     let place = match namespace {
-        Some((_, namespace)) => format!("in namespace {}", clean(&namespace)),
+        Some((_, namespace)) => format!("in namespace {}", clean_line(&namespace)),
         None => "in the whole cluster, nor in a namespace where some are: name yours with -n".to_owned(),
     };
-    let why = format!("forbidden: you may not {} {place}", clean(&shortened(&resources, WHY)));
+    let why = format!("forbidden: you may not {} {place}", clean_line(&shorten_text(&resources, WHY)));
     Err(RefusedRequest { why, kind: RefusalKind::Forbidden }.into())
 }
 
@@ -474,7 +474,7 @@ fn next_page(headers: &HeaderMap) -> Option<String> {
 }
 
 /// The whole answer, up to a limit.
-async fn body(mut answer: Response, most: usize) -> Result<Vec<u8>> {
+async fn read_body(mut answer: Response, most: usize) -> Result<Vec<u8>> {
     let mut body = Vec::new();
     while let Some(chunk) = answer.chunk().await.context("reading the controller's answer")? {
         anyhow::ensure!(
@@ -488,7 +488,7 @@ async fn body(mut answer: Response, most: usize) -> Result<Vec<u8>> {
     Ok(body)
 }
 
-fn builder(reached: &ReachedController) -> Result<reqwest::ClientBuilder> {
+fn client_builder(reached: &ReachedController) -> Result<reqwest::ClientBuilder> {
     // The body of a change is sent only to the named server, and not to a redirect.
     let mut builder = reqwest::Client::builder().no_proxy().redirect(Policy::none());
     if let Some(token) = &reached.token {
@@ -508,16 +508,16 @@ fn builder(reached: &ReachedController) -> Result<reqwest::ClientBuilder> {
     })
 }
 
-fn refusal(status: StatusCode, body: &[u8], own_hint: Option<&str>) -> String {
+fn refusal_text(status: StatusCode, body: &[u8], own_hint: Option<&str>) -> String {
     let json: Value = serde_json::from_slice(body).unwrap_or_default();
     let fields = json["error"]["fields"].as_array().map_or(&[][..], Vec::as_slice);
-    let text = |fault: &Value, name: &str| clean(fault[name].as_str().unwrap_or_default()).into_owned();
+    let text = |fault: &Value, name: &str| clean_line(fault[name].as_str().unwrap_or_default()).into_owned();
     let fields = fields.iter().take(FIELDS);
     let fields: String =
         fields.map(|fault| format!("\n  {}: {}", text(fault, "field"), text(fault, "message"))).collect();
     match (json["error"]["message"].as_str(), own_hint.or(json["error"]["hint"].as_str())) {
-        (Some(message), Some(hint)) => format!("{}{fields}\n{}", clean(message), clean(hint)),
-        (Some(message), None) => clean(message).into_owned(),
+        (Some(message), Some(hint)) => format!("{}{fields}\n{}", clean_line(message), clean_line(hint)),
+        (Some(message), None) => clean_line(message).into_owned(),
         _ if status == StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => TOO_LONG.to_owned(),
         _ => format!("the controller answered {status}"),
     }
@@ -541,7 +541,7 @@ mod tests {
         let long = "a".repeat(70_000);
         let told = client.get::<Value>("api/v1/objects", &[("search", &long)]).await.unwrap_err();
         assert!(told.is::<UsageError>() && told.to_string() == TOO_LONG, "{told}");
-        assert_eq!(refusal(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, b"", None), TOO_LONG);
+        assert_eq!(refusal_text(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, b"", None), TOO_LONG);
     }
 
     #[tokio::test]
@@ -550,7 +550,7 @@ mod tests {
             testing::client_that_answers("307 Temporary Redirect", "Location: http://x\u{9b}.example/\r\n");
         let client = client.await;
         for told in [
-            client.post::<Value>("api/v1/jobs", &["a"]).await.unwrap_err().to_string(),
+            client.post_json::<Value>("api/v1/jobs", &["a"]).await.unwrap_err().to_string(),
             client.get::<Value>("api/v1/objects", &[("a", "b")]).await.unwrap_err().to_string(),
         ] {
             assert!(told.contains("on to http://x·.example/") && told.contains("--server"), "{told}");
@@ -577,7 +577,8 @@ mod tests {
     async fn a_list_that_is_not_theirs_is_forbidden_and_not_empty() {
         let client =
             testing::client_that_answers("200 OK", "Kubewitness-Forbidden: list jobs.batch\r\n").await;
-        let told = client.list::<Value>("api/v1/objects", &[("namespace", "a")], 1).await.err().unwrap();
+        let told =
+            client.fetch_list::<Value>("api/v1/objects", &[("namespace", "a")], 1).await.err().unwrap();
         assert!(is_forbidden(&told) && is_final(&told));
         assert_eq!(told.to_string(), "forbidden: you may not list jobs.batch in namespace a");
         let told = client.get::<Value>("api/v1/objects", &[("kind", "job")]).await.unwrap_err().to_string();
@@ -588,16 +589,16 @@ mod tests {
     fn a_refusal_is_told_in_the_controllers_words() {
         let body = br#"{"error":{"message":"no such plugin","hint":"`kubewitness plugins` lists them"}}"#;
         assert_eq!(
-            refusal(StatusCode::NOT_FOUND, body, None),
+            refusal_text(StatusCode::NOT_FOUND, body, None),
             "no such plugin\n`kubewitness plugins` lists them"
         );
         let hostile = br#"{"error":{"message":"a\u001b[2Jb","hint":"c\u202ed"}}"#;
-        assert_eq!(refusal(StatusCode::NOT_FOUND, hostile, None), "a\u{b7}[2Jb\nc\u{b7}d");
+        assert_eq!(refusal_text(StatusCode::NOT_FOUND, hostile, None), "a\u{b7}[2Jb\nc\u{b7}d");
         let stranger = br#"{"error":{"message":"it is not known who asks","hint":"send a token"}}"#;
-        let told = refusal(StatusCode::UNAUTHORIZED, stranger, Some("give a token"));
+        let told = refusal_text(StatusCode::UNAUTHORIZED, stranger, Some("give a token"));
         assert_eq!(told, "it is not known who asks\ngive a token");
         assert_eq!(
-            refusal(StatusCode::BAD_GATEWAY, b"<html>", None),
+            refusal_text(StatusCode::BAD_GATEWAY, b"<html>", None),
             "the controller answered 502 Bad Gateway"
         );
     }
@@ -621,7 +622,7 @@ mod tests {
         let server = Some(format!("http://{}", listener.local_addr().unwrap()));
         let asked = Arc::new(AtomicUsize::new(0));
         let counted = asked.clone();
-        TaskSupervisor::new(CancellationToken::new(), CancellationToken::new()).spawn(
+        TaskSupervisor::new(CancellationToken::new(), CancellationToken::new()).spawn_task(
             "a controller without an end",
             TaskFate::Finite,
             async move {
@@ -643,11 +644,11 @@ mod tests {
     async fn a_list_that_never_ends_is_given_up() {
         rustls::crypto::ring::default_provider().install_default().ok();
         let (args, asked) = endless().await;
-        let client = ApiClient::reach(&args).await.unwrap();
+        let client = ApiClient::reach_controller(&args).await.unwrap();
         let query: [(&str, &str); 0] = [];
-        let three = client.list::<u8>("x", &query, 3).await.unwrap();
+        let three = client.fetch_list::<u8>("x", &query, 3).await.unwrap();
         assert_eq!((three.rows, three.more, asked.load(Ordering::Relaxed)), (vec![1, 1, 1], true, 3));
-        let all = client.list::<u8>("x", &query, usize::MAX).await.unwrap();
+        let all = client.fetch_list::<u8>("x", &query, usize::MAX).await.unwrap();
         assert_eq!((all.rows.len(), all.more), (PAGES, true));
         assert_eq!(client.told.lock().unwrap().len(), 1, "a notice is shown once");
     }
@@ -655,8 +656,8 @@ mod tests {
     #[tokio::test]
     async fn an_answer_is_read_up_to_its_bound() {
         let of = |bytes: usize| Response::from(http::Response::new(vec![b'a'; bytes]));
-        assert_eq!(body(of(1 << 20), 1 << 20).await.unwrap().len(), 1 << 20);
-        let told = body(of((1 << 20) + 1), 1 << 20).await.unwrap_err().to_string();
+        assert_eq!(read_body(of(1 << 20), 1 << 20).await.unwrap().len(), 1 << 20);
+        let told = read_body(of((1 << 20) + 1), 1 << 20).await.unwrap_err().to_string();
         assert!(told.contains("larger than 1 MiB: ask for less"), "{told}");
     }
 }

@@ -39,8 +39,8 @@ pub enum CompletionKind {
     },
 }
 
-pub async fn look_up(reach: &ReachArgs, wanted: &CompletionKind) -> Result<BTreeSet<String>> {
-    let client = ApiClient::reach(reach).await?;
+pub async fn fetch_candidates(reach: &ReachArgs, wanted: &CompletionKind) -> Result<BTreeSet<String>> {
+    let client = ApiClient::reach_controller(reach).await?;
     let nothing: [(&str, &str); 0] = [];
     Ok(match wanted {
         CompletionKind::Kinds => {
@@ -65,7 +65,7 @@ pub async fn look_up(reach: &ReachArgs, wanted: &CompletionKind) -> Result<BTree
             let parameters = template.map(|template| template.parameters).unwrap_or_default();
             match of {
                 Some(of) => {
-                    let values = parameters.iter().find(|one| one.name == *of).map(values);
+                    let values = parameters.iter().find(|one| one.name == *of).map(known_values);
                     values.unwrap_or_default().into_iter().map(|value| format!("{of}={value}")).collect()
                 }
                 None => {
@@ -75,7 +75,7 @@ pub async fn look_up(reach: &ReachArgs, wanted: &CompletionKind) -> Result<BTree
             }
         }
         CompletionKind::Namespaces => {
-            let objects = client.list::<ObjectView>("api/v1/objects", &nothing, OBJECTS).await?.rows;
+            let objects = client.fetch_list::<ObjectView>("api/v1/objects", &nothing, OBJECTS).await?.rows;
             let namespaces = objects.into_iter().map(|view| view.object.namespace);
             namespaces.filter(|namespace| !namespace.is_empty()).collect()
         }
@@ -84,14 +84,14 @@ pub async fn look_up(reach: &ReachArgs, wanted: &CompletionKind) -> Result<BTree
             query.extend(namespace.as_deref().map(|namespace| ("namespace", namespace)));
             query.extend((!begins.is_empty()).then_some(("search", begins.as_str())));
             query.extend(gone.then_some(("gone", "true")));
-            let objects = client.list::<ObjectView>("api/v1/objects", &query, NAMES).await?.rows;
+            let objects = client.fetch_list::<ObjectView>("api/v1/objects", &query, NAMES).await?.rows;
             objects.into_iter().map(|view| view.object.name).collect()
         }
     })
 }
 
 /// The values that are known in advance.
-fn values(parameter: &ParameterSpec) -> Vec<String> {
+fn known_values(parameter: &ParameterSpec) -> Vec<String> {
     match (parameter.kind, &parameter.default) {
         (ParameterType::Choice, _) => parameter.choices.clone(),
         (ParameterType::Bool, _) => vec!["true".into(), "false".into()],

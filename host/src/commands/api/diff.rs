@@ -7,7 +7,7 @@ use kubewitness_core::{Change, Seq, State};
 use serde_json::Value;
 
 use super::client::ApiClient;
-use super::object_name::{ObjectName, namespace, nothing, story};
+use super::object_name::{ObjectName, fetch_story, namespace_or_context, nothing_witnessed_text};
 use crate::cli::{DiffArgs, ZoneArg};
 use crate::commands::print::{self, line_diff, note};
 use crate::commands::{CommandEnd, CommandResult, UsageError};
@@ -17,49 +17,50 @@ const STATES: usize = 100_000;
 /// Enough to find the last two.
 const NEWEST: usize = 100;
 
-pub async fn diff(args: DiffArgs) -> CommandResult {
+pub async fn run_diff(args: DiffArgs) -> CommandResult {
     let (named, rest) = ObjectName::read(&args.object)?;
-    let wanted = positions(rest)?;
-    let client = ApiClient::reach(&args.reach).await?;
+    let wanted = parse_positions(rest)?;
+    let client = ApiClient::reach_controller(&args.reach).await?;
     let limit = if wanted.is_empty() { NEWEST } else { STATES };
-    let namespace = namespace(args.namespace.as_deref(), &args.reach).await?;
-    let mut states = story(&client, &named, &namespace, limit).await?.states;
+    let namespace = namespace_or_context(args.namespace.as_deref(), &args.reach).await?;
+    let mut states = fetch_story(&client, &named, &namespace, limit).await?.states;
     if states.is_empty() {
-        bail!(nothing(&client, &named, &namespace).await?);
+        bail!(nothing_witnessed_text(&client, &named, &namespace).await?);
     }
     let told = named.label_in(&namespace);
     if wanted.is_empty() {
         leave_out_unseen_end(&client, &mut states, &told).await?;
     }
-    let [old, new] = choose(&states, &wanted, &told)?;
+    let [old, new] = choose_states(&states, &wanted, &told)?;
     let managed = args.show_managed_fields;
-    let (before, after) = (yaml(&client, old, managed).await?, yaml(&client, new, managed).await?);
+    let (before, after) =
+        (state_yaml(&client, old, managed).await?, state_yaml(&client, new, managed).await?);
     if before == after {
         let apart = if managed { "" } else { ", apart from managedFields" };
         note!("the documents at {} and {} are the same{apart}", old.seq, new.seq);
         return Ok(CommandEnd::Fine);
     }
-    let titles = [title(old), title(new)];
-    print::text(&line_diff::unified(&titles, &before, &after, print::is_coloured()))?;
+    let titles = [state_title(old), state_title(new)];
+    print::text(&line_diff::unified_diff(&titles, &before, &after, print::is_coloured()))?;
     Ok(CommandEnd::Fine)
 }
 
 /// A deletion that a relist found has no document, so the last two states before it are compared.
 async fn leave_out_unseen_end(client: &ApiClient, states: &mut Vec<Arc<State>>, told: &str) -> Result<()> {
-    let Ok([_, new]) = choose(states, &[], told) else { return Ok(()) };
+    let Ok([_, new]) = choose_states(states, &[], told) else { return Ok(()) };
     let seq = new.seq;
-    if new.change == Change::Gone && document(client, seq).await?.is_empty() {
+    if new.change == Change::Gone && fetch_document(client, seq).await?.is_empty() {
         note!("the deletion of {told} at {seq} has no document: nobody has seen its last content");
         states.retain(|state| state.seq != seq);
     }
     Ok(())
 }
 
-async fn document(client: &ApiClient, seq: Seq) -> Result<Vec<u8>> {
-    Ok(client.bytes(&format!("api/v1/states/{seq}/document")).await?.to_vec())
+async fn fetch_document(client: &ApiClient, seq: Seq) -> Result<Vec<u8>> {
+    Ok(client.fetch_bytes(&format!("api/v1/states/{seq}/document")).await?.to_vec())
 }
 
-fn positions(words: &[String]) -> Result<Vec<Seq>> {
+fn parse_positions(words: &[String]) -> Result<Vec<Seq>> {
     let usage = || {
         let list = "`kubewitness timeline` lists the positions of an object's states";
         UsageError::error(format!("after the object, write no position, one or two, such as 12 15: {list}"))
@@ -71,7 +72,7 @@ fn positions(words: &[String]) -> Result<Vec<Seq>> {
 }
 
 /// The last two states, or a named one and its predecessor, or two named ones.
-fn choose<'a>(states: &'a [Arc<State>], wanted: &[Seq], told: &str) -> Result<[&'a State; 2]> {
+fn choose_states<'a>(states: &'a [Arc<State>], wanted: &[Seq], told: &str) -> Result<[&'a State; 2]> {
     let with_document = |state: &&Arc<State>| state.change != Change::Gap;
     let find = |seq: Seq| {
         let list = "`kubewitness timeline` lists the positions of its states";
@@ -103,8 +104,8 @@ fn choose<'a>(states: &'a [Arc<State>], wanted: &[Seq], told: &str) -> Result<[&
     }
 }
 
-async fn yaml(client: &ApiClient, state: &State, managed_fields: bool) -> Result<String> {
-    let bytes = document(client, state.seq).await?;
+async fn state_yaml(client: &ApiClient, state: &State, managed_fields: bool) -> Result<String> {
+    let bytes = fetch_document(client, state.seq).await?;
     if bytes.is_empty() {
         bail!(
             "the deletion at {} has no document: it was found by comparing a list with the journal. Compare states before it",
@@ -118,9 +119,9 @@ async fn yaml(client: &ApiClient, state: &State, managed_fields: bool) -> Result
     print::yaml(&document)
 }
 
-fn title(state: &State) -> String {
+fn state_title(state: &State) -> String {
     let (object, phase) = (&state.object, &state.status.phase);
-    let at = ZoneArg::here().show(state.observed_ms);
+    let at = ZoneArg::local_zone().show_time(state.observed_ms);
     format!("{}/{}  position {}, {at}, {phase}", object.kind, object.name, state.seq)
 }
 
@@ -138,7 +139,7 @@ mod tests {
     }
 
     fn chosen(states: &[Arc<State>], wanted: &[Seq]) -> Result<[Seq; 2]> {
-        choose(states, wanted, "job/x").map(|two| two.map(|state| state.seq))
+        choose_states(states, wanted, "job/x").map(|two| two.map(|state| state.seq))
     }
 
     #[test]
@@ -164,13 +165,13 @@ mod tests {
             assert!(told.contains(said), "{told}");
         }
         let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-        assert_eq!(positions(&words("12 15")).unwrap(), [12, 15]);
-        assert!(positions(&words("1 2 3")).is_err() && positions(&words("x")).is_err());
+        assert_eq!(parse_positions(&words("12 15")).unwrap(), [12, 15]);
+        assert!(parse_positions(&words("1 2 3")).is_err() && parse_positions(&words("x")).is_err());
     }
 
     #[test]
     fn a_state_is_titled_with_its_position_time_and_phase() {
-        let title = title(&state(4, "b", Change::Present));
-        assert_eq!(title, format!("Job/x  position 4, {}, Running", ZoneArg::here().show(0)));
+        let title = state_title(&state(4, "b", Change::Present));
+        assert_eq!(title, format!("Job/x  position 4, {}, Running", ZoneArg::local_zone().show_time(0)));
     }
 }

@@ -20,13 +20,13 @@ mod testing;
 mod timeline;
 
 pub use client::{ApiClient, ControllerFacts};
-pub use complete::{CompletionKind, look_up};
-pub use diff::diff;
-pub use gaps::{gaps, poison};
-pub use get::{get, jobs};
-pub use live::{tap, wait};
-pub use operate::{dashboard, dead_letters, mute, pause, resume, submit, unmute};
+pub use complete::{CompletionKind, fetch_candidates};
+pub use diff::run_diff;
+pub use gaps::{run_gaps, run_poison};
+pub use get::{get, run_jobs};
+pub use live::{run_tap, run_wait};
+pub use operate::{dead_letters, mute, pause, resume, run_dashboard, run_submit, unmute};
 #[cfg(feature = "playground")]
 pub use status::plugins_table;
-pub use status::{blind, plugin_views, plugins, plural, status};
-pub use timeline::{timeline, why};
+pub use status::{plugin_views, plural, run_plugins, run_status, why_blind};
+pub use timeline::{run_timeline, run_why};

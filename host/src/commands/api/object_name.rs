@@ -7,10 +7,10 @@ use kubewitness_core::views::{GoneFilter, ObjectQuery, ObjectView, TimelineQuery
 use kubewitness_core::{ObjectRef, kinds};
 use kubewitness_watch::ConnectOptions;
 
-use super::client::{ApiClient, PAGE, RefusedRequest, is_forbidden, parameters};
+use super::client::{ApiClient, PAGE, RefusedRequest, is_forbidden, query_parameters};
 use crate::cli::ReachArgs;
 use crate::commands::UsageError;
-use crate::commands::print::clean;
+use crate::commands::print::clean_line;
 
 /// The default namespace, as in kubectl.
 const NAMESPACE: &str = "default";
@@ -20,7 +20,7 @@ const ELSEWHERE: usize = 10;
 /// The namespace in which an object is searched: as in kubectl, the namespace of the kubeconfig's context
 /// unless another is named. If the person names an address, no kubeconfig is read, because it may belong to
 /// another cluster or not exist.
-pub(super) async fn namespace(given: Option<&str>, reach: &ReachArgs) -> Result<String> {
+pub(super) async fn namespace_or_context(given: Option<&str>, reach: &ReachArgs) -> Result<String> {
     if let Some(given) = given {
         return Ok(given.to_owned());
     }
@@ -29,7 +29,7 @@ pub(super) async fn namespace(given: Option<&str>, reach: &ReachArgs) -> Result<
         return Ok(NAMESPACE.to_owned());
     }
     let options = ConnectOptions { kubeconfig: reach.kubeconfig.clone(), context: reach.context.clone() };
-    let named = kubewitness_watch::namespace(&options).await;
+    let named = kubewitness_watch::context_namespace(&options).await;
     let named =
         named.context("which namespace is meant is not known: name it with -n, or repair the kubeconfig")?;
     Ok(named.unwrap_or_else(|| NAMESPACE.to_owned()))
@@ -42,11 +42,11 @@ pub(super) fn name(object: &ObjectRef) -> String {
 }
 
 /// One line for each object, in this order.
-pub(super) fn names<'a>(objects: impl Iterator<Item = &'a ObjectRef>) -> String {
+pub(super) fn object_lines<'a>(objects: impl Iterator<Item = &'a ObjectRef>) -> String {
     let mut told = BTreeSet::new();
     objects
         .filter(|object| told.insert(&object.uid))
-        .map(|object| format!("{}\n", clean(&name(object))))
+        .map(|object| format!("{}\n", clean_line(&name(object))))
         .collect()
 }
 
@@ -71,7 +71,7 @@ impl ObjectName {
     }
 
     /// The one object that all the words name.
-    pub fn only(words: &[String]) -> Result<Self> {
+    pub fn parse_only(words: &[String]) -> Result<Self> {
         match Self::read(words)? {
             (named, []) => Ok(named),
             (_, [more, ..]) => {
@@ -88,7 +88,7 @@ impl ObjectName {
     }
 
     /// Its story.
-    pub fn timeline(&self, namespace: &str) -> TimelineQuery {
+    pub fn timeline_query(&self, namespace: &str) -> TimelineQuery {
         match self.clone() {
             Self::Uid(uid) => TimelineQuery { uid: Some(uid), ..TimelineQuery::default() },
             Self::Object { kind, name } => TimelineQuery {
@@ -101,7 +101,7 @@ impl ObjectName {
     }
 
     /// Whether it is this object, in this namespace or, as in kubectl, cluster-scoped.
-    pub fn is(&self, object: &ObjectRef, namespace: &str) -> bool {
+    pub fn is_object(&self, object: &ObjectRef, namespace: &str) -> bool {
         match self {
             Self::Uid(uid) => object.uid == *uid,
             Self::Object { kind, name } => {
@@ -136,14 +136,14 @@ pub(super) fn is_uid(text: &str) -> bool {
 }
 
 /// The witnessed states of an object, oldest first; empty if none exist.
-pub(super) async fn story(
+pub(super) async fn fetch_story(
     client: &ApiClient,
     named: &ObjectName,
     namespace: &str,
     limit: usize,
 ) -> Result<TimelineView> {
-    let mut query = named.timeline(namespace);
-    let (view, forbidden) = match newest(client, &query, limit).await {
+    let mut query = named.timeline_query(namespace);
+    let (view, forbidden) = match newest_states(client, &query, limit).await {
         // The object may be cluster-scoped, and visible to the person.
         Err(error) if is_forbidden(&error) => (TimelineView::default(), Some(error)),
         view => (view?, None),
@@ -153,7 +153,7 @@ pub(super) async fn story(
     }
     // As in kubectl, a namespace does not restrict cluster-scoped objects. Searching everywhere may be too
     // much for people who see few of many namespaces.
-    let mut view = match newest(client, &query, limit).await {
+    let mut view = match newest_states(client, &query, limit).await {
         Err(error) if error.is::<RefusedRequest>() => TimelineView::default(),
         view => view?,
     };
@@ -166,7 +166,7 @@ pub(super) async fn story(
 }
 
 /// The newest states of a story, and as many states of its owned objects, in parts.
-async fn newest(client: &ApiClient, query: &TimelineQuery, limit: usize) -> Result<TimelineView> {
+async fn newest_states(client: &ApiClient, query: &TimelineQuery, limit: usize) -> Result<TimelineView> {
     let mut whole = TimelineView::default();
     let take = |mut part: TimelineView| {
         let goes_on = |had: usize, got: usize| limit > PAGE && got > 0 && had + got < limit;
@@ -183,7 +183,7 @@ async fn newest(client: &ApiClient, query: &TimelineQuery, limit: usize) -> Resu
         whole.why = whole.why.take().or(part.why.take());
         wants_more
     };
-    whole.cut = client.parts("api/v1/timeline", query, limit.min(PAGE), take).await?;
+    whole.cut = client.fetch_parts("api/v1/timeline", query, limit.min(PAGE), take).await?;
     // The parts are about different objects, and a state that belongs to several of them may come more than
     // once.
     whole.related.sort_by_key(|state| state.seq);
@@ -198,7 +198,11 @@ async fn newest(client: &ApiClient, query: &TimelineQuery, limit: usize) -> Resu
 
 /// The message if nothing was witnessed of an object. A word that is no name is refused, and so is a kind
 /// that nobody watches. If the object exists in other namespaces, they are named.
-pub(super) async fn nothing(client: &ApiClient, named: &ObjectName, namespace: &str) -> Result<String> {
+pub(super) async fn nothing_witnessed_text(
+    client: &ApiClient,
+    named: &ObjectName,
+    namespace: &str,
+) -> Result<String> {
     let told = named.label_in(namespace);
     let ObjectName::Object { kind, name } = named else {
         return match named {
@@ -218,22 +222,22 @@ pub(super) async fn nothing(client: &ApiClient, named: &ObjectName, namespace: &
         ..ObjectQuery::default()
     };
     // A kind that nobody watches is refused here.
-    match client.get::<Vec<ObjectView>>("api/v1/objects", &parameters(&asked)).await {
+    match client.get::<Vec<ObjectView>>("api/v1/objects", &query_parameters(&asked)).await {
         // If it existed, they could get it by its name, and it would have been shown.
         Err(error) if is_forbidden(&error) => {}
         found => drop(found?),
     }
     let asked = ObjectQuery { namespace: None, limit: Some(ELSEWHERE), ..asked };
-    let found = match client.get::<Vec<ObjectView>>("api/v1/objects", &parameters(&asked)).await {
+    let found = match client.get::<Vec<ObjectView>>("api/v1/objects", &query_parameters(&asked)).await {
         Err(error) if error.is::<RefusedRequest>() => Vec::new(),
         found => found?,
     };
-    let places = found.into_iter().map(|view| clean(&view.object.namespace).into_owned());
+    let places = found.into_iter().map(|view| clean_line(&view.object.namespace).into_owned());
     let places: BTreeSet<_> = places.filter(|place| !place.is_empty() && place != namespace).collect();
-    Ok(format!("nothing was witnessed of {told}{}", elsewhere(&places)))
+    Ok(format!("nothing was witnessed of {told}{}", other_places_text(&places)))
 }
 
-fn elsewhere(places: &BTreeSet<String>) -> String {
+fn other_places_text(places: &BTreeSet<String>) -> String {
     let Some(first) = places.first() else {
         return ", and no object of that name was found elsewhere".to_owned();
     };
@@ -273,16 +277,18 @@ mod tests {
             let told = ObjectName::read(&words(wrong)).unwrap_err();
             assert!(told.is::<UsageError>() && told.to_string().contains("KIND/NAME"), "{wrong}: {told}");
         }
-        assert!(ObjectName::only(&words("job/train again")).unwrap_err().to_string().contains("`again`"));
+        assert!(
+            ObjectName::parse_only(&words("job/train again")).unwrap_err().to_string().contains("`again`")
+        );
     }
 
     #[test]
     fn an_object_without_a_namespace_is_meant_too() {
         let node = ObjectRef { kind: "Node".into(), name: "w1".into(), ..ObjectRef::default() };
-        let named = ObjectName::only(&words("node/w1")).unwrap();
-        assert!(named.is(&node, "a"));
+        let named = ObjectName::parse_only(&words("node/w1")).unwrap();
+        assert!(named.is_object(&node, "a"));
         let elsewhere = ObjectRef { namespace: "b".into(), ..node };
-        assert!(!named.is(&elsewhere, "a") && named.is(&elsewhere, "b"));
+        assert!(!named.is_object(&elsewhere, "a") && named.is_object(&elsewhere, "b"));
     }
 
     #[tokio::test]
@@ -295,15 +301,15 @@ mod tests {
             ReachArgs { kubeconfig: Some(kubeconfig.clone()), ..ReachArgs::default() }
         };
         let reach = of("{cluster: c, user: u, namespace: team-speech}");
-        assert_eq!(namespace(None, &reach).await.unwrap(), "team-speech");
-        assert_eq!(namespace(Some("b"), &reach).await.unwrap(), "b");
-        assert_eq!(namespace(None, &of("{cluster: c, user: u}")).await.unwrap(), "default");
-        let told = format!("{:#}", namespace(None, &of("[")).await.unwrap_err());
+        assert_eq!(namespace_or_context(None, &reach).await.unwrap(), "team-speech");
+        assert_eq!(namespace_or_context(Some("b"), &reach).await.unwrap(), "b");
+        assert_eq!(namespace_or_context(None, &of("{cluster: c, user: u}")).await.unwrap(), "default");
+        let told = format!("{:#}", namespace_or_context(None, &of("[")).await.unwrap_err());
         assert!(told.contains("-n") && told.contains("kubeconfig"), "{told}");
         let server = Some("http://127.0.0.1:1".to_owned());
         let named =
             ReachArgs { server: server.clone(), ..of("{cluster: c, user: u, namespace: team-speech}") };
-        assert_eq!(namespace(None, &named).await.unwrap(), "team-speech", "both are named");
+        assert_eq!(namespace_or_context(None, &named).await.unwrap(), "team-speech", "both are named");
     }
 
     #[tokio::test]
@@ -322,7 +328,7 @@ mod tests {
         let named = ObjectName::Uid("u".into());
         let found = async |limit| {
             let client = testing::client_of_parts(parts).await;
-            let view = story(&client, &named, "a", limit).await.unwrap();
+            let view = fetch_story(&client, &named, "a", limit).await.unwrap();
             let seqs: Vec<_> = view.states.iter().chain(&view.related).map(|state| state.seq).collect();
             (seqs, view.cut)
         };
@@ -347,7 +353,7 @@ mod tests {
         let named = ObjectName::Uid("u".into());
         let found = async |limit| {
             let client = testing::client_of_parts(parts).await;
-            let view = story(&client, &named, "a", limit).await.unwrap();
+            let view = fetch_story(&client, &named, "a", limit).await.unwrap();
             let seqs: Vec<_> = view.related.iter().map(|state| state.seq).collect();
             (seqs, view.owns_more, view.cut)
         };
@@ -366,14 +372,14 @@ mod tests {
             serde_json::to_value([in_team]).unwrap()
         });
         let named = ObjectName::Object { kind: "job".into(), name: "train-7".into() };
-        let told = nothing(&client.await, &named, "default").await.unwrap();
+        let told = nothing_witnessed_text(&client.await, &named, "default").await.unwrap();
         assert!(
             told.contains(
                 "in namespace default. An object of that name is in team-speech: add -n team-speech"
             )
         );
         let client = testing::client(|_| serde_json::json!([])).await;
-        let told = nothing(&client, &named, "default").await.unwrap();
+        let told = nothing_witnessed_text(&client, &named, "default").await.unwrap();
         assert!(told.ends_with(", and no object of that name was found elsewhere"), "{told}");
     }
 
@@ -387,15 +393,19 @@ mod tests {
             ..ObjectRef::default()
         };
         let objects = [object("batch", "Job", "1"), object("", "Pod", "2"), object("batch", "Job", "1")];
-        assert_eq!(names(objects.iter()), "job.batch/n1·\npod/n2·\n");
+        assert_eq!(object_lines(objects.iter()), "job.batch/n1·\npod/n2·\n");
     }
 
     #[tokio::test]
     async fn a_name_without_its_kind_is_refused() {
         let client = testing::client(|_| serde_json::json!([])).await;
-        let told = nothing(&client, &ObjectName::Uid("train-7".into()), "default").await.unwrap_err();
+        let told =
+            nothing_witnessed_text(&client, &ObjectName::Uid("train-7".into()), "default").await.unwrap_err();
         assert!(told.is::<UsageError>() && told.to_string().contains("job/train-7"), "{told}");
         let uid = ObjectName::Uid("0f31c8e2-8b1f-4a52-9a55-0d8f7f6f2b10".into());
-        assert!(nothing(&client, &uid, "default").await.is_ok(), "its object may be yet to come");
+        assert!(
+            nothing_witnessed_text(&client, &uid, "default").await.is_ok(),
+            "its object may be yet to come"
+        );
     }
 }

@@ -45,7 +45,7 @@ async fn client_of(
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let server = Some(format!("http://{}", listener.local_addr().unwrap()));
     let tasks = TaskSupervisor::new(CancellationToken::new(), CancellationToken::new());
-    tasks.spawn("a controller", TaskFate::Finite, async move {
+    tasks.spawn_task("a controller", TaskFate::Finite, async move {
         loop {
             let (mut stream, _) = listener.accept().await?;
             let mut request = vec![0; 4096];
@@ -59,7 +59,7 @@ async fn client_of(
             stream.write_all(answer.as_bytes()).await?;
         }
     });
-    ApiClient::reach(&ReachArgs { server, ..ReachArgs::default() }).await.unwrap()
+    ApiClient::reach_controller(&ReachArgs { server, ..ReachArgs::default() }).await.unwrap()
 }
 
 /// A state of the running Job `a/x` with the uid `u`.

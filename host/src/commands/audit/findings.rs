@@ -69,7 +69,7 @@ pub struct TrailGap {
 
 impl AuditReport {
     /// Lines after the first fault are not examined.
-    pub fn breaks(&mut self, file: &str, line: Option<u64>, what: String) {
+    pub fn note_break(&mut self, file: &str, line: Option<u64>, what: String) {
         self.ok = false;
         self.bad_file = Some(file.to_owned());
         self.first_bad_line = line;
@@ -77,7 +77,7 @@ impl AuditReport {
     }
 
     /// Which files of the ledger were not given, as far as the given ones show.
-    pub fn elsewhere(&self) -> Option<String> {
+    pub fn files_not_given(&self) -> Option<String> {
         let before = match self.first_file {
             0 | 1 => None,
             2 => Some("file 1 of the ledger was not given".to_owned()),
@@ -92,7 +92,7 @@ impl AuditReport {
     }
 
     /// The lines after the first one, for people.
-    pub fn details(&self) -> String {
+    pub fn detail_lines(&self) -> String {
         let mut text = String::new();
         if let (Some(ledger), Some(newest)) = (&self.ledger, &self.newest_root) {
             let by = newest.key.as_ref().map(|key| format!(" by key {key}")).unwrap_or_default();

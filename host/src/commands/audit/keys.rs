@@ -27,13 +27,13 @@ pub fn id(public: &[u8]) -> String {
     hex::encode(&sha256(&[public])[..8])
 }
 
-pub fn pem(label: &str, begin: &[u8], key: &[u8]) -> String {
+pub fn encode_pem(label: &str, begin: &[u8], key: &[u8]) -> String {
     let text = STANDARD.encode([begin, key].concat());
     format!("-----BEGIN {label}-----\n{text}\n-----END {label}-----\n")
 }
 
 pub fn public_pem(public: &[u8]) -> String {
-    pem("PUBLIC KEY", &PUBLIC, public)
+    encode_pem("PUBLIC KEY", &PUBLIC, public)
 }
 
 /// The public keys of these files. A private key gives its public part.
@@ -43,7 +43,7 @@ pub fn read_all(paths: &[PathBuf]) -> Result<PublicKeys> {
 }
 
 pub fn read(path: &Path) -> Result<Vec<u8>> {
-    let bytes = files::named(path).and_then(|file| files::read_from(file, FILE_BYTES));
+    let bytes = files::open_command_input(path).and_then(|file| files::read_from(file, FILE_BYTES));
     let bytes = bytes.with_context(|| format!("reading the key {}", path.display()))?;
     let text = String::from_utf8(bytes).ok();
     let public = text.as_deref().and_then(of_text);
@@ -67,7 +67,7 @@ fn of_text(text: &str) -> Option<Vec<u8>> {
 
 /// Writes a new private key that only its owner can read, and returns the public part. An existing file is
 /// not overwritten.
-pub fn make(path: &Path) -> Result<Vec<u8>> {
+pub fn make_key_file(path: &Path) -> Result<Vec<u8>> {
     let mut seed = [0; 32];
     if SystemRandom::new().fill(&mut seed).is_err() {
         bail!("the machine has no randomness");
@@ -78,7 +78,7 @@ pub fn make(path: &Path) -> Result<Vec<u8>> {
     let file = options.write(true).create_new(true).mode(0o600).open(path);
     let mut file =
         file.with_context(|| format!("making {}: name a file that is not there yet", path.display()))?;
-    file.write_all(pem("PRIVATE KEY", &PRIVATE, &seed).as_bytes())
+    file.write_all(encode_pem("PRIVATE KEY", &PRIVATE, &seed).as_bytes())
         .and_then(|()| file.sync_all())
         .with_context(|| format!("writing {}", path.display()))?;
     Ok(pair.public_key().as_ref().to_vec())
@@ -93,14 +93,14 @@ mod tests {
         use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().unwrap();
         let (private, public) = (folder.path().join("key"), folder.path().join("key.pub"));
-        let made = make(&private).unwrap();
+        let made = make_key_file(&private).unwrap();
         assert_eq!(std::fs::metadata(&private).unwrap().permissions().mode() & 0o777, 0o600);
         std::fs::write(&public, public_pem(&made)).unwrap();
         assert_eq!((read(&private).unwrap(), read(&public).unwrap()), (made.clone(), made.clone()));
         let bare: String = public_pem(&made).lines().filter(|line| !line.starts_with('-')).collect();
         std::fs::write(&public, bare).unwrap();
         assert_eq!(read_all(&[private.clone(), public]).unwrap(), PublicKeys::from([(id(&made), made)]));
-        assert!(make(&private).unwrap_err().to_string().contains("not there yet"));
+        assert!(make_key_file(&private).unwrap_err().to_string().contains("not there yet"));
     }
 
     #[test]

@@ -30,57 +30,61 @@ use self::anchor::{NotedAnchor, RootAnchor};
 use self::completeness::LedgerWriter;
 use self::findings::AuditReport;
 pub use self::findings::BrokenLine;
-use self::verify::{ProofDemands, verify};
+use self::verify::{ProofDemands, verify_files};
 use crate::cli::{Audit, Output, TrailArgs, VerifyTrailArgs};
-use crate::commands::print::{self, clean, mark, note};
+use crate::commands::print::{self, clean_line, coloured_mark, note};
 use crate::commands::{CommandEnd, CommandResult, UsageError};
-use crate::journal_place::place;
+use crate::journal_place::journal_place;
 
-pub async fn audit(command: Audit) -> CommandResult {
+pub async fn run_audit(command: Audit) -> CommandResult {
     match command {
-        Audit::Verify(args) => prove(args).await,
-        Audit::Root { trail, output } => root(&trail, output),
-        Audit::Show(args) => show::show(&args),
-        Audit::Erase(args) => persons::erase(&args),
+        Audit::Verify(args) => prove_trail(args).await,
+        Audit::Root { trail, output } => print_root(&trail, output),
+        Audit::Show(args) => show::show_trail(&args),
+        Audit::Erase(args) => persons::erase_person(&args),
         Audit::Key { file, new, output } => key(&file, new, output),
     }
 }
 
-async fn prove(args: VerifyTrailArgs) -> CommandResult {
+async fn prove_trail(args: VerifyTrailArgs) -> CommandResult {
     let VerifyTrailArgs { trail, anchor, from_middle, data, journal, output } = args;
     let anchors = anchor.iter().map(|text| text.parse::<RootAnchor>().map(NotedAnchor::from));
     let anchors =
         anchors.collect::<Result<_, _>>().map_err(|told| UsageError::error(format!("--anchor {told}")))?;
-    let mut demands = ProofDemands { anchors, is_from_first: !from_middle, ..demands(&trail)? };
+    let mut demands = ProofDemands { anchors, is_from_first: !from_middle, ..proof_demands(&trail)? };
     let mut journal = match &data {
-        Some(data) => Some((place(&journal, data)?, LedgerWriter::default())),
+        Some(data) => Some((journal_place(&journal, data)?, LedgerWriter::default())),
         None => None,
     };
     if let (Some((place, writer)), Some(data)) = (&mut journal, &data) {
-        *writer = completeness::writer(data, &trail.files, place).await?;
+        *writer = completeness::find_ledger_writer(data, &trail.files, place).await?;
         let kept = writer.reached.clone().map(RootAnchor::from);
         demands.anchors.extend(kept.map(|anchor| NotedAnchor { anchor, by_journal: true }));
         demands.signed_every = demands.signed_every.or(writer.signed_every);
     }
     let mut records = completeness::UnmatchedTrail::default();
-    let mut report = verify(&trail.files, &demands, &mut |text| {
+    let mut report = verify_files(&trail.files, &demands, &mut |text| {
         if data.is_some() {
             records.add(text);
         }
     })?;
     if let Some((place, writer)) = journal.filter(|_| report.ok) {
-        completeness::compare(&mut report, records, &place, &writer, from_middle).await?;
+        completeness::compare_with_journal(&mut report, records, &place, &writer, from_middle).await?;
     }
-    print::value(output, &report, |report| {
-        let what =
-            format!("{} {}: {}\n", mark(report.ok), named(&trail.files, report), clean(&report.to_string()));
-        what + &report.details()
+    print::print_value(output, &report, |report| {
+        let what = format!(
+            "{} {}: {}\n",
+            coloured_mark(report.ok),
+            name_of_faulty(&trail.files, report),
+            clean_line(&report.to_string())
+        );
+        what + &report.detail_lines()
     })?;
     Ok(if report.ok { CommandEnd::Fine } else { CommandEnd::Failed })
 }
 
 /// The demands of each command on a trail.
-fn demands(trail: &TrailArgs) -> anyhow::Result<ProofDemands> {
+fn proof_demands(trail: &TrailArgs) -> anyhow::Result<ProofDemands> {
     Ok(ProofDemands {
         keys: keys::read_all(&trail.key)?,
         signed_every: trail.signed_every,
@@ -89,17 +93,17 @@ fn demands(trail: &TrailArgs) -> anyhow::Result<ProofDemands> {
 }
 
 /// The file at fault, or all of them.
-fn named(files: &[PathBuf], report: &AuditReport) -> String {
+fn name_of_faulty(files: &[PathBuf], report: &AuditReport) -> String {
     match (report.bad_file.as_deref().filter(|file| !file.is_empty()), files) {
-        (Some(file), _) => clean(file).into_owned(),
-        (None, [file]) => clean(&file.display().to_string()).into_owned(),
+        (Some(file), _) => clean_line(file).into_owned(),
+        (None, [file]) => clean_line(&file.display().to_string()).into_owned(),
         (None, files) => format!("{} files", files.len()),
     }
 }
 
-fn root(trail: &TrailArgs, output: Output) -> CommandResult {
-    let demands = demands(trail)?;
-    let report = verify(&trail.files, &demands, &mut |_| {})?;
+fn print_root(trail: &TrailArgs, output: Output) -> CommandResult {
+    let demands = proof_demands(trail)?;
+    let report = verify_files(&trail.files, &demands, &mut |_| {})?;
     if !report.ok {
         bail!(
             "the ledger does not hold, and a root of it proves nothing: `kubewitness audit verify` says why"
@@ -116,20 +120,20 @@ fn root(trail: &TrailArgs, output: Output) -> CommandResult {
              first one is due"
         );
     };
-    print::value(output, newest, |newest| format!("{}\n", newest.anchor))?;
+    print::print_value(output, newest, |newest| format!("{}\n", newest.anchor))?;
     Ok(CommandEnd::Fine)
 }
 
 /// Creates a private key in this file, and returns its public part as a PEM.
 #[cfg(feature = "playground")]
 pub fn new_key(file: &Path) -> anyhow::Result<String> {
-    keys::make(file).map(|public| keys::public_pem(&public))
+    keys::make_key_file(file).map(|public| keys::public_pem(&public))
 }
 
 fn key(file: &Path, new: bool, output: Output) -> CommandResult {
-    let public = if new { keys::make(file)? } else { keys::read(file)? };
+    let public = if new { keys::make_key_file(file)? } else { keys::read(file)? };
     let shown = json!({"id": keys::id(&public), "public": keys::public_pem(&public)});
     note!("key {}", keys::id(&public));
-    print::value(output, &shown, |_| keys::public_pem(&public))?;
+    print::print_value(output, &shown, |_| keys::public_pem(&public))?;
     Ok(CommandEnd::Fine)
 }

@@ -15,9 +15,9 @@ use kubewitness_core::{calendar, files};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::verify::verify;
+use super::verify::verify_files;
 use crate::cli::ErasePersonArgs;
-use crate::commands::print::{self, clean};
+use crate::commands::print::{self, clean_line};
 use crate::commands::{CommandEnd, CommandResult};
 
 /// How many characters of a digest without a known name are shown.
@@ -38,13 +38,13 @@ pub struct PersonFiles(HashMap<String, Option<String>>);
 
 impl PersonFiles {
     /// `None` if no file of names is beside these.
-    pub fn beside(files: &[PathBuf]) -> Result<Self> {
+    pub fn open_beside(files: &[PathBuf]) -> Result<Self> {
         let mut all = HashMap::new();
-        for path in places(files) {
+        for path in persons_files(files) {
             if files::look(&path).with_context(|| path.display().to_string())?.is_none() {
                 continue;
             }
-            for person in lines(&path)?.1.into_iter().filter_map(|line| line.person) {
+            for person in person_lines(&path)?.1.into_iter().filter_map(|line| line.person) {
                 match person {
                     PersonEntry::Named { digest, name, .. } => all.insert(digest, Some(name)),
                     PersonEntry::Erased { digest, .. } => all.insert(digest, None),
@@ -63,11 +63,11 @@ impl PersonFiles {
     }
 }
 
-fn places(files: &[PathBuf]) -> BTreeSet<PathBuf> {
+fn persons_files(files: &[PathBuf]) -> BTreeSet<PathBuf> {
     files.iter().filter(|file| !files::is_handed_over(file)).map(|file| persons_file(file)).collect()
 }
 
-fn lines(path: &Path) -> Result<(File, Vec<PersonLine>)> {
+fn person_lines(path: &Path) -> Result<(File, Vec<PersonLine>)> {
     let reading = || format!("reading {}", path.display());
     let file = files::open(path, OpenOptions::new().read(true).write(true))
         .or_else(|_| files::open(path, OpenOptions::new().read(true)))
@@ -111,13 +111,13 @@ struct ErasureReport {
     uncounted: Option<String>,
 }
 
-pub fn erase(args: &ErasePersonArgs) -> CommandResult {
-    print::value(args.output, &of(args)?, ErasureReport::text)?;
+pub fn erase_person(args: &ErasePersonArgs) -> CommandResult {
+    print::print_value(args.output, &erase_from_files(args)?, ErasureReport::text)?;
     Ok(CommandEnd::Fine)
 }
 
-fn of(args: &ErasePersonArgs) -> Result<ErasureReport> {
-    let places: Vec<_> = places(&args.trail.files).into_iter().collect();
+fn erase_from_files(args: &ErasePersonArgs) -> Result<ErasureReport> {
+    let places: Vec<_> = persons_files(&args.trail.files).into_iter().collect();
     let [path] = places.as_slice() else {
         bail!("these are files of {} ledgers: give the files of one", places.len());
     };
@@ -127,7 +127,7 @@ fn of(args: &ErasePersonArgs) -> Result<ErasureReport> {
             path.display()
         );
     }
-    let (file, lines) = lines(path)?;
+    let (file, lines) = person_lines(path)?;
     // The plugin cuts longer names.
     let person = &args.person[..args.person.floor_char_boundary(NAME_BYTES)];
     let is_it =
@@ -136,7 +136,7 @@ fn of(args: &ErasePersonArgs) -> Result<ErasureReport> {
     let (torn, odd): (Vec<_>, Vec<_>) = lines
         .iter()
         .filter(|line| !line.odd.trim_ascii().is_empty())
-        .partition(|line| names(&line.odd, person));
+        .partition(|line| line_names_person(&line.odd, person));
     let digests: BTreeSet<_> =
         found.iter().filter_map(|line| line.person.as_ref()).map(PersonEntry::digest).collect();
     let mut told = ErasureReport {
@@ -152,7 +152,7 @@ fn of(args: &ErasePersonArgs) -> Result<ErasureReport> {
     };
     count(args, &digests, &mut told)?;
     if told.erased {
-        write_over(&file, found.into_iter().chain(torn))
+        overwrite_lines(&file, found.into_iter().chain(torn))
             .with_context(|| format!("erasing in {}", path.display()))?;
     }
     Ok(told)
@@ -167,18 +167,20 @@ struct PersonRecord {
 }
 
 fn count(args: &ErasePersonArgs, digests: &BTreeSet<&str>, told: &mut ErasureReport) -> Result<()> {
-    let demands = super::demands(&args.trail)?;
+    let demands = super::proof_demands(&args.trail)?;
     let (mut records, mut in_clear) = (0, 0);
-    let report = verify(&args.trail.files, &demands, &mut |text| {
+    let report = verify_files(&args.trail.files, &demands, &mut |text| {
         let Ok(record) = serde_json::from_slice::<PersonRecord>(text) else { return };
         records += u64::from(record.persons.values().any(|digest| digests.contains(digest.as_str())));
-        let is_named =
-            record.people.values().any(|name| *name == args.person) || has(&record.patch, &args.person);
+        let is_named = record.people.values().any(|name| *name == args.person)
+            || value_has_text(&record.patch, &args.person);
         in_clear += u64::from(is_named);
     })?;
     (told.records, told.in_clear) = (records, in_clear);
     told.uncounted = match report.ok {
-        true => report.elsewhere().map(|files| format!("records of other files are not counted: {files}")),
+        true => {
+            report.files_not_given().map(|files| format!("records of other files are not counted: {files}"))
+        }
         false => Some(format!(
             "the trail does not hold, and nothing after this is counted: {} {report}",
             report.bad_file.as_deref().unwrap_or_default()
@@ -188,11 +190,11 @@ fn count(args: &ErasePersonArgs, digests: &BTreeSet<&str>, told: &mut ErasureRep
 }
 
 /// A record is no deeper than serde_json reads.
-fn has(value: &Value, text: &str) -> bool {
+fn value_has_text(value: &Value, text: &str) -> bool {
     match value {
         Value::String(own) => own == text,
-        Value::Array(items) => items.iter().any(|item| has(item, text)),
-        Value::Object(fields) => fields.values().any(|field| has(field, text)),
+        Value::Array(items) => items.iter().any(|item| value_has_text(item, text)),
+        Value::Object(fields) => fields.values().any(|field| value_has_text(field, text)),
         _ => false,
     }
 }
@@ -200,7 +202,7 @@ fn has(value: &Value, text: &str) -> bool {
 /// Whether a line that is not an entry has the name, as JSON writes it. A last line without a newline may be
 /// one that the controller is writing: there the name alone does not suffice, because a longer name may begin
 /// with it.
-fn names(line: &[u8], person: &str) -> bool {
+fn line_names_person(line: &[u8], person: &str) -> bool {
     let quoted = Value::from(person).to_string();
     let name = if line.ends_with(b"\n") { quoted.trim_matches('"') } else { &quoted };
     !name.is_empty() && line.windows(name.len()).any(|found| found == name.as_bytes())
@@ -208,11 +210,11 @@ fn names(line: &[u8], person: &str) -> bool {
 
 /// Overwrites in place, because the controller may append lines meanwhile. A crash leaves each line old or
 /// erased, and a line across two pages may be torn; the next erasure finds the rest.
-fn write_over<'l>(file: &File, lines: impl Iterator<Item = &'l PersonLine>) -> Result<()> {
-    let at = calendar::rfc3339(SystemClock::default().now_ms());
+fn overwrite_lines<'l>(file: &File, lines: impl Iterator<Item = &'l PersonLine>) -> Result<()> {
+    let at = calendar::format_rfc3339(SystemClock::default().now_ms());
     for line in lines {
         match &line.person {
-            Some(person) => file.write_all_at(&person.erased(&at, line.bytes)?, line.offset)?,
+            Some(person) => file.write_all_at(&person.encode_erased_line(&at, line.bytes)?, line.offset)?,
             // Its newline stays, if it has one: the controller cuts off a last line without a newline.
             None => file.write_all_at(&vec![b' '; line.odd.trim_ascii_end().len()], line.offset)?,
         }
@@ -226,7 +228,7 @@ fn write_over<'l>(file: &File, lines: impl Iterator<Item = &'l PersonLine>) -> R
 impl ErasureReport {
     fn text(&self) -> String {
         let Self { names, records, in_clear, .. } = self;
-        let (person, file) = (clean(&self.person), clean(&self.file));
+        let (person, file) = (clean_line(&self.person), clean_line(&self.file));
         let mut text = match *names {
             0 if self.torn == 0 => {
                 format!("{person}: {file} does not have the name, so there is nothing to erase\n")
@@ -257,7 +259,7 @@ impl ErasureReport {
             ));
         }
         if let Some(uncounted) = &self.uncounted {
-            text.push_str(&format!("{}\n", clean(uncounted)));
+            text.push_str(&format!("{}\n", clean_line(uncounted)));
         }
         text
     }
@@ -287,8 +289,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let trail = folder.path().join("trail.jsonl");
         std::fs::write(&trail, "").unwrap();
-        let lines =
-            names.iter().zip(1..).map(|(name, salt)| PersonEntry::named(name, [salt; 16]).line().unwrap());
+        let lines = names
+            .iter()
+            .zip(1..)
+            .map(|(name, salt)| PersonEntry::named(name, [salt; 16]).encode_line().unwrap());
         std::fs::write(persons_file(&trail), lines.collect::<Vec<_>>().concat()).unwrap();
         (folder, trail)
     }
@@ -298,13 +302,13 @@ mod tests {
         let (_folder, trail) = folder(&["ada", "bob", "ada l", "ada"]);
         let digest = |name, salt| PersonEntry::named(name, [salt; 16]).digest().to_owned();
         let bytes = std::fs::metadata(persons_file(&trail)).unwrap().len();
-        erase(&args(&trail, "ada", &[])).unwrap();
+        erase_person(&args(&trail, "ada", &[])).unwrap();
         assert_eq!(
-            PersonFiles::beside(std::slice::from_ref(&trail)).unwrap().person_name(&digest("ada", 1)),
+            PersonFiles::open_beside(std::slice::from_ref(&trail)).unwrap().person_name(&digest("ada", 1)),
             "ada"
         );
-        erase(&args(&trail, "ada", &["--yes"])).unwrap();
-        let persons = PersonFiles::beside(std::slice::from_ref(&trail)).unwrap();
+        erase_person(&args(&trail, "ada", &["--yes"])).unwrap();
+        let persons = PersonFiles::open_beside(std::slice::from_ref(&trail)).unwrap();
         let shown = [("ada", 1), ("bob", 2), ("ada l", 3), ("ada", 4)];
         let shown = shown.map(|(name, salt)| persons.person_name(&digest(name, salt)));
         assert_eq!(shown, ["erased", "bob", "ada l", "erased"]);
@@ -317,7 +321,7 @@ mod tests {
         let (_folder, trail) = folder(&["ada", "bob", "ada", "a \"da\""]);
         let path = persons_file(&trail);
         let before = std::fs::read(&path).unwrap();
-        let whole = |name: &str, salt| PersonEntry::named(name, [salt; 16]).line().unwrap();
+        let whole = |name: &str, salt| PersonEntry::named(name, [salt; 16]).encode_line().unwrap();
         let ends: Vec<_> =
             before.iter().zip(1..).filter(|(byte, _)| **byte == b'\n').map(|(_, end)| end).collect();
         // The first line is erased, and the third one up to the end of a page, at any position.
@@ -325,7 +329,7 @@ mod tests {
             let mut left = before.clone();
             let erased = |name: &str, salt| {
                 PersonEntry::named(name, [salt; 16])
-                    .erased("2026-11-26T10:00:00.000Z", whole(name, salt).len())
+                    .encode_erased_line("2026-11-26T10:00:00.000Z", whole(name, salt).len())
                     .unwrap()
             };
             left[..ends[0]].copy_from_slice(&erased("ada", 1));
@@ -333,7 +337,7 @@ mod tests {
             // The controller was adding a name when the machine failed.
             left.extend_from_slice(&whole("ada", 5)[..whole("ada", 5).len() - 2]);
             std::fs::write(&path, &left).unwrap();
-            let told = of(&args(&trail, "ada", &["--yes"])).unwrap();
+            let told = erase_from_files(&args(&trail, "ada", &["--yes"])).unwrap();
             assert!(told.erased && told.names + told.torn + told.odd <= 2, "{torn}: {told:?}");
             let after = std::fs::read(&path).unwrap();
             assert_eq!(after.len(), left.len(), "{torn}");
@@ -347,13 +351,13 @@ mod tests {
             let third = &after[ends[1]..ends[2]];
             let is_erased = matches!(PersonEntry::parse(third), Some(PersonEntry::Erased { .. }));
             assert!(is_erased || third.trim_ascii().is_empty() || told.odd == 1, "{torn}: {told:?}");
-            assert_eq!(of(&args(&trail, "ada", &["--yes"])).unwrap().names, 0, "{torn}");
+            assert_eq!(erase_from_files(&args(&trail, "ada", &["--yes"])).unwrap().names, 0, "{torn}");
         }
-        let told = of(&args(&trail, "a \"da\"", &[])).unwrap();
+        let told = erase_from_files(&args(&trail, "a \"da\"", &[])).unwrap();
         assert_eq!((told.names, told.torn, told.erased), (1, 0, false));
         // The controller may be writing this one.
         std::fs::write(&path, br#"{"digest":"ab","salt":"07","name":"adam"#).unwrap();
-        let told = of(&args(&trail, "ada", &["--yes"])).unwrap();
+        let told = erase_from_files(&args(&trail, "ada", &["--yes"])).unwrap();
         assert_eq!((told.erased, told.odd), (false, 1));
     }
 
@@ -365,7 +369,7 @@ mod tests {
         let records = chain_of((0..5).map(record), false);
         let files = ledger("0f", &records, 9, 2, None);
         std::fs::write(&trail, files[2].concat()).unwrap();
-        let told = of(&args(&trail, "ada", &["--yes"])).unwrap();
+        let told = erase_from_files(&args(&trail, "ada", &["--yes"])).unwrap();
         assert_eq!((told.erased, told.records), (true, 1));
         let text = told.text();
         assert!(
@@ -380,7 +384,7 @@ mod tests {
     fn a_long_name_is_found_as_the_plugin_has_cut_it() {
         let name = "é".repeat(200);
         let (_folder, trail) = folder(&[&name[..256]]);
-        assert_eq!(of(&args(&trail, &name, &[])).unwrap().names, 1);
+        assert_eq!(erase_from_files(&args(&trail, &name, &[])).unwrap().names, 1);
     }
 
     const NAMES: [&str; 4] = ["ada", "bob@example.com", "\"quoted\"", "李"];
@@ -406,16 +410,16 @@ mod tests {
             });
             std::fs::write(&trail, chain_of(fields, false).concat()).unwrap();
             let files = [trail.clone()];
-            let before = verify(&files, &ProofDemands::default(), &mut |_| {}).unwrap();
+            let before = verify_files(&files, &ProofDemands::default(), &mut |_| {}).unwrap();
             prop_assert!(before.ok);
             for name in &erased {
-                let mut told = of(&args(&trail, NAMES[*name], &["--yes"])).unwrap();
+                let mut told = erase_from_files(&args(&trail, NAMES[*name], &["--yes"])).unwrap();
                 let of_name = |is_old| records.iter().filter(|record| **record == (*name, is_old)).count() as u64;
                 prop_assert_eq!((told.records, told.in_clear), (of_name(false), of_name(true)));
                 prop_assert!(told.erased && told.uncounted.take().is_none());
             }
-            prop_assert_eq!(verify(&files, &ProofDemands::default(), &mut |_| {}).unwrap(), before);
-            let persons = PersonFiles::beside(&files).unwrap();
+            prop_assert_eq!(verify_files(&files, &ProofDemands::default(), &mut |_| {}).unwrap(), before);
+            let persons = PersonFiles::open_beside(&files).unwrap();
             for (name, text) in NAMES.iter().enumerate() {
                 let expected = if erased.contains(&name) { "erased" } else { text };
                 prop_assert_eq!(persons.person_name(&digest(name)), expected);
@@ -429,11 +433,11 @@ mod tests {
         let fields =
             r#""id":"a","patch":{"metadata":{"annotations":{"x":["ada"],"y":"adapter"}}}"#.to_owned();
         std::fs::write(&trail, chain_of([fields].into_iter(), false).concat()).unwrap();
-        let told = of(&args(&trail, "ada", &[])).unwrap();
+        let told = erase_from_files(&args(&trail, "ada", &[])).unwrap();
         assert_eq!((told.erased, told.names, told.in_clear), (false, 1, 1));
         assert!(told.text().contains("1 records name the person in clear") && told.text().contains("--yes"));
         assert!(told.text().contains("has the name once"), "{}", told.text());
-        let nobody = of(&args(&trail, "nobody", &[])).unwrap().text();
+        let nobody = erase_from_files(&args(&trail, "nobody", &[])).unwrap().text();
         assert!(nobody.contains("there is nothing to erase") && !nobody.contains("--yes"), "{nobody}");
     }
 
@@ -442,8 +446,8 @@ mod tests {
         let (folder, trail) = folder(&[]);
         let mut two = args(&trail, "ada", &[]);
         two.trail.files.push(folder.path().join("other-000001.jsonl"));
-        assert!(erase(&two).unwrap_err().to_string().contains("give the files of one"));
+        assert!(erase_person(&two).unwrap_err().to_string().contains("give the files of one"));
         std::fs::remove_file(persons_file(&trail)).unwrap();
-        assert!(erase(&args(&trail, "ada", &[])).unwrap_err().to_string().contains("there is no"));
+        assert!(erase_person(&args(&trail, "ada", &[])).unwrap_err().to_string().contains("there is no"));
     }
 }

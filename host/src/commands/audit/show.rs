@@ -9,9 +9,9 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::persons::PersonFiles;
-use super::verify::verify;
+use super::verify::verify_files;
 use crate::cli::{MomentArg, Output, ShowTrailArgs};
-use crate::commands::print::{self, TextTable, clean, note};
+use crate::commands::print::{self, TextTable, clean_line, note};
 use crate::commands::{CommandEnd, CommandResult};
 
 /// The size of records that are held until they are printed: a hundred thousand of the usual ones.
@@ -38,9 +38,9 @@ struct ShownRecord {
 }
 
 impl ShowTrailArgs {
-    fn wants(&self, record: &ShownRecord) -> bool {
+    fn wants_record(&self, record: &ShownRecord) -> bool {
         let is = |wanted: &Option<String>, value: &str| wanted.as_ref().is_none_or(|wanted| wanted == value);
-        let at = calendar::moment(&record.observed_at).unwrap_or_default();
+        let at = calendar::parse_rfc3339_ms(&record.observed_at).unwrap_or_default();
         let Self { object, times, .. } = self;
         is(&object.namespace, &record.namespace)
             && is(&object.name, &record.name)
@@ -49,8 +49,8 @@ impl ShowTrailArgs {
             && self.phase.as_ref().is_none_or(|phase| phase.eq_ignore_ascii_case(&record.phase))
             && object.kind.as_ref().is_none_or(|kind| is_kind(&record.api_group, &record.kind, kind))
             && self.person.as_ref().is_none_or(|person| record.people.values().any(|name| name == person))
-            && times.since.is_none_or(|since| at >= MomentArg::ms(since))
-            && times.until.is_none_or(|until| at < MomentArg::ms(until))
+            && times.since.is_none_or(|since| at >= MomentArg::as_unix_ms(since))
+            && times.until.is_none_or(|until| at < MomentArg::as_unix_ms(until))
     }
 }
 
@@ -77,9 +77,9 @@ impl NewestRecords {
 }
 
 /// An invalid trail is shown up to its fault, and the command fails.
-pub fn show(args: &ShowTrailArgs) -> CommandResult {
-    let demands = super::demands(&args.trail)?;
-    let persons = PersonFiles::beside(&args.trail.files)?;
+pub fn show_trail(args: &ShowTrailArgs) -> CommandResult {
+    let demands = super::proof_demands(&args.trail)?;
+    let persons = PersonFiles::open_beside(&args.trail.files)?;
     let mut found = NewestRecords {
         records: VecDeque::new(),
         bytes: 0,
@@ -87,7 +87,7 @@ pub fn show(args: &ShowTrailArgs) -> CommandResult {
         left_out: 0,
         unread: 0,
     };
-    let report = verify(&args.trail.files, &demands, &mut |text| {
+    let report = verify_files(&args.trail.files, &demands, &mut |text| {
         // It is a valid record, but has nothing to show.
         let Ok(mut record) = serde_json::from_slice::<ShownRecord>(text) else {
             found.unread += 1;
@@ -95,11 +95,11 @@ pub fn show(args: &ShowTrailArgs) -> CommandResult {
         };
         let named = std::mem::take(&mut record.persons).into_iter();
         record.people.extend(named.map(|(annotation, digest)| (annotation, persons.person_name(&digest))));
-        if args.wants(&record) {
+        if args.wants_record(&record) {
             found.add(record, text);
         }
     })?;
-    let (shown, left) = records(args.output, &found)?;
+    let (shown, left) = render_records(args.output, &found)?;
     print::text(&shown)?;
     let unread = found.unread + left;
     if unread > 0 {
@@ -111,7 +111,7 @@ pub fn show(args: &ShowTrailArgs) -> CommandResult {
         let left_out = found.left_out;
         note!("{left_out} older records are left out: ask for less, or raise --limit");
     }
-    if let Some(elsewhere) = report.elsewhere().filter(|_| report.ok) {
+    if let Some(elsewhere) = report.files_not_given().filter(|_| report.ok) {
         note!("records of other files are not shown: {elsewhere}");
     }
     if report.ok {
@@ -120,17 +120,17 @@ pub fn show(args: &ShowTrailArgs) -> CommandResult {
     let file = report.bad_file.as_deref().unwrap_or_default();
     note!(
         "the trail does not hold, and nothing after this is shown: {} {}",
-        clean(file),
-        clean(&report.to_string())
+        clean_line(file),
+        clean_line(&report.to_string())
     );
     Ok(CommandEnd::Failed)
 }
 
 /// The records in this format, and how many it can't show.
-fn records(output: Output, found: &NewestRecords) -> anyhow::Result<(String, u64)> {
+fn render_records(output: Output, found: &NewestRecords) -> anyhow::Result<(String, u64)> {
     let texts = found.records.iter().map(|(_, text)| text.as_slice());
     Ok(match output {
-        Output::Table | Output::Wide => (table(found.records.iter().map(|(record, _)| record)), 0),
+        Output::Table | Output::Wide => (records_table(found.records.iter().map(|(record, _)| record)), 0),
         // As in the files: no number and no order of fields is changed.
         Output::Json => {
             let records: Vec<&RawValue> = texts.map(serde_json::from_slice).collect::<Result<_, _>>()?;
@@ -145,13 +145,13 @@ fn records(output: Output, found: &NewestRecords) -> anyhow::Result<(String, u64
     })
 }
 
-fn table<'r>(records: impl Iterator<Item = &'r ShownRecord>) -> String {
+fn records_table<'r>(records: impl Iterator<Item = &'r ShownRecord>) -> String {
     let header =
         ["OBSERVED", "NAMESPACE", "OBJECT", "CHANGE", "PHASE", "REASON", "MANAGER", "OPERATION", "PEOPLE"];
     let mut table = TextTable::new(&header);
     for record in records {
         let people: Vec<_> = record.people.values().map(String::as_str).collect();
-        table.row([
+        table.push_row([
             record.observed_at.clone(),
             record.namespace.clone(),
             format!("{}/{}", record.kind.to_lowercase(), record.name),
@@ -202,7 +202,7 @@ mod tests {
             &["--phase", "failed"],
             &["--since", "2026-11-20T10:00:00Z", "--until", "2026-11-20T10:00:01Z"],
         ] {
-            assert!(asked(fitting).wants(&record()), "{fitting:?}");
+            assert!(asked(fitting).wants_record(&record()), "{fitting:?}");
         }
         for other in [
             &["-n", "speech"][..],
@@ -216,7 +216,7 @@ mod tests {
             &["--until", "2026-11-20T10:00:00Z"],
             &["--manager", "kubectl", "--phase", "Running"],
         ] {
-            assert!(!asked(other).wants(&record()), "{other:?}");
+            assert!(!asked(other).wants_record(&record()), "{other:?}");
         }
     }
 
@@ -224,8 +224,8 @@ mod tests {
     fn a_record_of_an_older_version_lacks_a_manager_and_is_shown() {
         let old: ShownRecord =
             serde_json::from_str(r#"{"kind":"Job","name":"a","phase":"Running"}"#).unwrap();
-        assert!(asked(&[]).wants(&old) && !asked(&["--manager", "x"]).wants(&old));
-        assert!(table([&old].into_iter()).contains("job/a"));
+        assert!(asked(&[]).wants_record(&old) && !asked(&["--manager", "x"]).wants_record(&old));
+        assert!(records_table([&old].into_iter()).contains("job/a"));
     }
 
     #[test]
@@ -234,9 +234,9 @@ mod tests {
         let mut found = NewestRecords { records: VecDeque::new(), bytes: 0, most: 9, left_out: 0, unread: 0 };
         found.add(record(), text);
         found.add(record(), br#"{"z":1}"#);
-        let (json, none) = records(Output::Json, &found).unwrap();
+        let (json, none) = render_records(Output::Json, &found).unwrap();
         assert!(json.contains(std::str::from_utf8(text).unwrap()) && none == 0, "{json}");
-        let (yaml, out_of_range) = records(Output::Yaml, &found).unwrap();
+        let (yaml, out_of_range) = render_records(Output::Yaml, &found).unwrap();
         assert!(yaml.contains("z: 1") && out_of_range == 1, "{yaml}");
     }
 

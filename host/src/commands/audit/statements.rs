@@ -98,7 +98,7 @@ pub struct LedgerState {
 
 impl LedgerState {
     /// Must be called before the first line of each file.
-    pub fn begin(&mut self, file: u64) {
+    pub fn begin_file(&mut self, file: u64) {
         self.previous = match self.file {
             0 if file == 1 => Some(NO_FILE.to_owned()),
             0 => None,
@@ -110,7 +110,7 @@ impl LedgerState {
         (self.file, self.lines, self.is_sealed, self.tree) = (file, 0, false, MerkleCounter::default());
     }
 
-    pub fn record(&mut self, line: &[u8]) -> Result<(), BrokenLine> {
+    pub fn take_record(&mut self, line: &[u8]) -> Result<(), BrokenLine> {
         if self.lines == 0 && self.file > 1 {
             return Err(BrokenLine::NoHead);
         }
@@ -121,7 +121,7 @@ impl LedgerState {
         self.count(line)
     }
 
-    pub fn statement(&mut self, line: &[u8], keys: &PublicKeys) -> Result<(), BrokenLine> {
+    pub fn take_statement(&mut self, line: &[u8], keys: &PublicKeys) -> Result<(), BrokenLine> {
         let said = read(line)?;
         if self.id.as_ref().is_some_and(|id| *id != said.ledger) {
             return Err(BrokenLine::OtherLedger(said.ledger));
@@ -196,7 +196,7 @@ impl LedgerState {
         Ok(())
     }
 
-    pub fn root(&self) -> String {
+    pub fn root_so_far(&self) -> String {
         self.tree.root()
     }
 }

@@ -44,14 +44,14 @@ impl RecordChain {
         Self { head, next: 1, records: 0, signed: 0, ids: HashSet::new() }
     }
 
-    pub fn head(&self) -> &str {
+    pub fn head_hash(&self) -> &str {
         self.head.as_deref().unwrap_or(START)
     }
 
     /// The text is without its newline.
-    pub fn record(&mut self, text: &[u8]) -> Result<(), BrokenLine> {
+    pub fn take_record(&mut self, text: &[u8]) -> Result<(), BrokenLine> {
         let text = std::str::from_utf8(text).map_err(|_| BrokenLine::NotText)?;
-        if levels(text) > LEVELS {
+        if nesting_depth(text) > LEVELS {
             return Err(BrokenLine::Unreadable(format!("it has more than {LEVELS} levels")));
         }
         let line: TrailLine =
@@ -59,7 +59,7 @@ impl RecordChain {
                 true => BrokenLine::NoTrail(error.to_string()),
                 false => BrokenLine::Unreadable(error.to_string()),
             })?;
-        let (body, hash, signed) = split(text).ok_or(BrokenLine::NoHash)?;
+        let (body, hash, signed) = split_hash(text).ok_or(BrokenLine::NoHash)?;
         // The number and the link are checked first: they distinguish a missing or moved line from a changed
         // one.
         match &self.head {
@@ -88,7 +88,7 @@ impl RecordChain {
 }
 
 /// The depth of nested values.
-fn levels(text: &str) -> usize {
+fn nesting_depth(text: &str) -> usize {
     let (mut depth, mut deepest, mut is_text, mut is_escaped) = (0_usize, 0, false, false);
     for byte in text.bytes() {
         match byte {
@@ -105,7 +105,7 @@ fn levels(text: &str) -> usize {
 }
 
 /// The text before the hash, the hash, and whether a signature follows.
-fn split(text: &str) -> Option<(&str, &str, bool)> {
+fn split_hash(text: &str) -> Option<(&str, &str, bool)> {
     let text = text.strip_suffix("\"}")?;
     // Searched from the end, because values of the object can't come after its last field.
     let (text, signed) = match text.rsplit_once(SIGNATURE_FIELD) {

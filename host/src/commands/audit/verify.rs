@@ -58,7 +58,11 @@ struct NumberedFile {
 
 /// An error means that reading failed; faults of lines are in the report. `each` gets the text of every valid
 /// record.
-pub fn verify(paths: &[PathBuf], demands: &ProofDemands, each: &mut dyn FnMut(&[u8])) -> Result<AuditReport> {
+pub fn verify_files(
+    paths: &[PathBuf],
+    demands: &ProofDemands,
+    each: &mut dyn FnMut(&[u8]),
+) -> Result<AuditReport> {
     let mut report = AuditReport { ok: true, head: trail::START.to_owned(), ..AuditReport::default() };
     let files = in_order(paths)?;
     report.first_file = files.first().map_or(1, |file| file.number);
@@ -75,24 +79,24 @@ pub fn verify(paths: &[PathBuf], demands: &ProofDemands, each: &mut dyn FnMut(&[
     for (place, file) in files.into_iter().enumerate() {
         let name = file.path.display().to_string();
         let first = (demands.is_from_first && !is_whole).then(|| not_first(file.number));
-        if let Some(fault) = misplaced(before.as_ref(), file.number).or(first) {
-            report.breaks(&name, None, fault);
+        if let Some(fault) = misplaced_file(before.as_ref(), file.number).or(first) {
+            report.note_break(&name, None, fault);
             break;
         }
         before = Some((file.number, name.clone()));
         report.files += 1;
         let number = file.number;
-        let read = proof.file(file, place < last).with_context(|| format!("reading {name}"))?;
+        let read = proof.prove_file(file, place < last).with_context(|| format!("reading {name}"))?;
         if let Err((line, broken)) = read {
-            report.breaks(&name, Some(line), broken.to_string());
+            report.note_break(&name, Some(line), broken.to_string());
             break;
         }
-        if let Some(missed) = proof.missed(number) {
-            report.breaks(&name, None, missed);
+        if let Some(missed) = proof.missed_anchor(number) {
+            report.note_break(&name, None, missed);
             break;
         }
     }
-    proof.tell(&mut report, is_whole);
+    proof.report_proof(&mut report, is_whole);
     Ok(report)
 }
 
@@ -105,7 +109,7 @@ fn not_first(number: u64) -> String {
 }
 
 /// Why this file can't come next.
-fn misplaced(before: Option<&(u64, String)>, number: u64) -> Option<String> {
+fn misplaced_file(before: Option<&(u64, String)>, number: u64) -> Option<String> {
     let (before, name) = before?;
     match number {
         EMPTY => Some(format!(
@@ -137,7 +141,8 @@ fn in_order(paths: &[PathBuf]) -> Result<Vec<NumberedFile>> {
                 path.display()
             );
         }
-        let opened = files::named(path).with_context(|| format!("opening {}", path.display()))?;
+        let opened =
+            files::open_command_input(path).with_context(|| format!("opening {}", path.display()))?;
         let mut reader = BufReader::new(opened);
         let number =
             number_of(&mut reader, is_alone).with_context(|| format!("reading {}", path.display()))?;
@@ -178,20 +183,20 @@ struct TrailProof<'a> {
 
 impl TrailProof<'_> {
     /// Returns the invalid line, if there is one.
-    fn file(&mut self, file: NumberedFile, is_followed: bool) -> Result<Result<(), (u64, BrokenLine)>> {
+    fn prove_file(&mut self, file: NumberedFile, is_followed: bool) -> Result<Result<(), (u64, BrokenLine)>> {
         let mut reader = match file.reader {
             Some(reader) => reader,
-            None => BufReader::new(files::named(&file.path)?),
+            None => BufReader::new(files::open_command_input(&file.path)?),
         };
-        self.ledger.begin(file.number);
+        self.ledger.begin_file(file.number);
         let mut bytes = Vec::new();
         while reader.by_ref().take(LINE_BYTES).read_until(b'\n', &mut bytes)? > 0 {
             let number = self.ledger.lines + 1;
-            if let Err(broken) = self.line(&bytes) {
+            if let Err(broken) = self.prove_line(&bytes) {
                 return Ok(Err((number, broken)));
             }
             bytes.clear();
-            if let Err(fault) = self.look_for_anchors(file.number) {
+            if let Err(fault) = self.check_anchors(file.number) {
                 return Ok(Err((number, fault)));
             }
         }
@@ -199,21 +204,21 @@ impl TrailProof<'_> {
         Ok(if is_cut { Err((self.ledger.lines + 1, BrokenLine::NoSeal)) } else { Ok(()) })
     }
 
-    fn line(&mut self, bytes: &[u8]) -> Result<(), BrokenLine> {
+    fn prove_line(&mut self, bytes: &[u8]) -> Result<(), BrokenLine> {
         let text = bytes.strip_suffix(b"\n").ok_or(BrokenLine::Cut)?;
         if statements::is_statement(text) {
-            return self.ledger.statement(text, &self.demands.keys);
+            return self.ledger.take_statement(text, &self.demands.keys);
         }
-        self.chain.record(text)?;
-        self.ledger.record(text)?;
+        self.chain.take_record(text)?;
+        self.ledger.take_record(text)?;
         (self.each)(text);
         Ok(())
     }
 
-    fn look_for_anchors(&mut self, file: u64) -> Result<(), BrokenLine> {
+    fn check_anchors(&mut self, file: u64) -> Result<(), BrokenLine> {
         for (noted, found) in self.demands.anchors.iter().zip(&mut self.found) {
             if (noted.anchor.file, noted.anchor.lines) == (file, self.ledger.lines) {
-                if noted.anchor.root != self.ledger.root() {
+                if noted.anchor.root != self.ledger.root_so_far() {
                     return Err(BrokenLine::OtherAnchor(noted.to_string()));
                 }
                 *found = true;
@@ -223,18 +228,18 @@ impl TrailProof<'_> {
     }
 
     /// An anchor of this file that its lines do not reach.
-    fn missed(&self, file: u64) -> Option<String> {
+    fn missed_anchor(&self, file: u64) -> Option<String> {
         let mut anchors = self.demands.anchors.iter().zip(&self.found);
         let (noted, _) = anchors.find(|(noted, found)| noted.anchor.file == file && !**found)?;
         let has = self.ledger.lines;
         Some(format!("it has {has} lines, and {noted} covers more: its end was cut"))
     }
 
-    fn tell(self, report: &mut AuditReport, is_whole: bool) {
+    fn report_proof(self, report: &mut AuditReport, is_whole: bool) {
         let Self { chain, ledger, demands, found, .. } = self;
         report.lines = chain.records;
         report.signed = chain.signed;
-        report.head = chain.head().to_owned();
+        report.head = chain.head_hash().to_owned();
         (report.roots, report.seals) = (ledger.roots, ledger.seals);
         (report.open, report.adopted) = (ledger.open, ledger.adopted);
         report.signed_roots = ledger.signed_roots;
@@ -252,16 +257,16 @@ impl TrailProof<'_> {
         }
         let strange = |noted: &&NotedAnchor| ledger.id.as_ref() != Some(&noted.anchor.ledger);
         if let Some(noted) = demands.anchors.iter().find(strange) {
-            return report.breaks("", None, format!("{noted} is of another ledger than these files"));
+            return report.note_break("", None, format!("{noted} is of another ledger than these files"));
         }
         if let Some((noted, _)) = demands.anchors.iter().zip(&found).find(|(_, found)| !**found) {
             let told = format!("{noted} is of file {}, which was not given", noted.anchor.file);
-            return report.breaks("", None, told);
+            return report.note_break("", None, told);
         }
         if !demands.keys.is_empty() && ledger.signed_roots == 0 && (report.lines > 0 || is_whole) {
             let told = "keys were given, and no root in these files is signed: the ledger was never signed, or somebody \
                         took the roots out";
-            return report.breaks("", None, told.to_owned());
+            return report.note_break("", None, told.to_owned());
         }
         let most = demands.open_most(ledger.widest);
         if ledger.signed_roots > 0 && ledger.open > most {
@@ -270,7 +275,7 @@ impl TrailProof<'_> {
                  the ledger is not signed any more. Give `records` of its `signing` with `--signed-every` if that is larger",
                 ledger.open
             );
-            return report.breaks("", None, told);
+            return report.note_break("", None, told);
         }
         report.not_shown = not_shown(report, demands, is_whole);
     }

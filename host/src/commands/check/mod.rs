@@ -17,11 +17,11 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::cli::{CheckArgs, Output};
-use crate::commands::print::{self, clean, mark};
+use crate::commands::print::{self, clean_line, coloured_mark};
 use crate::commands::{CommandEnd, CommandResult, UsageError};
 use crate::config::manifest::{ManifestEntry, ManifestProblem, ParsedManifest, parse_host, parse_plugin};
 use crate::config::{ConfigSnapshot, component, folder, rules};
-use crate::controller::{self, offered, plugins, trial};
+use crate::controller::{self, make_offer, plugins, trial};
 
 /// The finding for files and documents that are not read. It is neither good nor bad.
 const NOT_USED: &str = "not used";
@@ -92,12 +92,12 @@ impl From<&ManifestProblem> for FaultOf {
 
 pub async fn check(args: CheckArgs) -> CommandResult {
     if args.object.is_some() || args.list_rules {
-        return status_rules::ask(&args);
+        return status_rules::explain_or_list(&args);
     }
     let Some(path) = args.path else {
         return Err(UsageError::error("name a folder, a manifest or a component"));
     };
-    let engine = controller::engine(None, false)?;
+    let engine = controller::sandbox_engine(None, false)?;
     let folders = component::default_folders(args.plugins.plugins.clone());
     let findings = if path.extension().is_some_and(|extension| extension == "wasm") {
         vec![check_component(&engine, &path).await?]
@@ -107,28 +107,28 @@ pub async fn check(args: CheckArgs) -> CommandResult {
                 vec![CheckFinding::new(
                     format!("status rules {}", path.display()),
                     String::new(),
-                    faults(read),
+                    fault_texts(read),
                 )]
             }
             CheckedFiles::Manifests(snapshot) => check_snapshot(&engine, &path, &snapshot, &folders).await,
         }
     };
-    tell(args.output, &findings)
+    print_findings(args.output, &findings)
 }
 
-pub(super) fn tell(output: Output, findings: &Vec<CheckFinding>) -> CommandResult {
+pub(super) fn print_findings(output: Output, findings: &Vec<CheckFinding>) -> CommandResult {
     let ok = findings.iter().all(|finding| finding.ok);
     let end = match findings.iter().any(|finding| !finding.warnings.is_empty()) {
         _ if !ok => CommandEnd::Failed,
         true => CommandEnd::Warned,
         false => CommandEnd::Fine,
     };
-    print::value(output, findings, |findings| findings.iter().map(CheckFinding::text).collect())?;
+    print::print_value(output, findings, |findings| findings.iter().map(CheckFinding::text).collect())?;
     Ok(end)
 }
 
-fn faults<T>(read: Result<T, Vec<ManifestProblem>>) -> Vec<String> {
-    read.err().map(|problems| texts(&problems)).unwrap_or_default()
+fn fault_texts<T>(read: Result<T, Vec<ManifestProblem>>) -> Vec<String> {
+    read.err().map(|problems| problem_texts(&problems)).unwrap_or_default()
 }
 
 impl CheckFinding {
@@ -139,31 +139,31 @@ impl CheckFinding {
 
     fn of(what: String, detail: String, problems: &[ManifestProblem]) -> Self {
         let faults = problems.iter().map(FaultOf::from).collect();
-        Self { faults, ..Self::new(what, detail, texts(problems)) }
+        Self { faults, ..Self::new(what, detail, problem_texts(problems)) }
     }
 
     /// For a component without a manifest.
-    fn unfit(what: String, error: &SandboxError) -> Self {
+    fn unfit_component(what: String, error: &SandboxError) -> Self {
         let message = error.to_string();
         let fault = FaultOf { code: FaultCode::Component, field: String::new(), message: message.clone() };
         Self { faults: vec![fault], ..Self::new(what, String::new(), vec![message]) }
     }
 
     fn text(&self) -> String {
-        let sign = if self.what == NOT_USED { "-" } else { mark(self.ok) };
-        let mut text = format!("{sign} {}", clean(&self.what));
+        let sign = if self.what == NOT_USED { "-" } else { coloured_mark(self.ok) };
+        let mut text = format!("{sign} {}", clean_line(&self.what));
         if !self.detail.is_empty() {
-            text.push_str(&format!(" ({})", clean(&self.detail)));
+            text.push_str(&format!(" ({})", clean_line(&self.detail)));
         }
         text.push('\n');
         for problem in &self.problems {
-            text.push_str(&format!("    {}\n", clean(problem)));
+            text.push_str(&format!("    {}\n", clean_line(problem)));
         }
         for warning in &self.warnings {
-            text.push_str(&format!("    ! {}\n", clean(warning)));
+            text.push_str(&format!("    ! {}\n", clean_line(warning)));
         }
         for note in &self.notes {
-            text.push_str(&format!("    - {}\n", clean(note)));
+            text.push_str(&format!("    - {}\n", clean_line(note)));
         }
         text
     }
@@ -176,7 +176,7 @@ enum CheckedFiles {
 
 /// A file is read once, because it may be a pipe.
 fn read(path: &Path) -> Result<CheckedFiles> {
-    let told = |problem: ManifestProblem| anyhow::anyhow!("{}", clean(&problem.to_string()));
+    let told = |problem: ManifestProblem| anyhow::anyhow!("{}", clean_line(&problem.to_string()));
     let snapshot = if path.is_dir() {
         folder::read(path).map_err(told)?
     } else {
@@ -188,7 +188,7 @@ fn read(path: &Path) -> Result<CheckedFiles> {
     };
     if snapshot.has_nothing() {
         let untaken: String =
-            snapshot.untaken().iter().map(|told| format!("\n    {}", clean(told))).collect();
+            snapshot.unused_documents().iter().map(|told| format!("\n    {}", clean_line(told))).collect();
         bail!(
             "{} has no host and no plugin: no ConfigMap labelled kubewitness.dev/host or kubewitness.dev/plugin: \
              \"true\", and no document of the kind Host or Plugin{untaken}",
@@ -200,8 +200,8 @@ fn read(path: &Path) -> Result<CheckedFiles> {
 
 /// Reports everything that is not used, and why. Documents that only a cluster uses may be in a folder: that
 /// is not a fault.
-fn untaken(snapshot: &ConfigSnapshot) -> Option<CheckFinding> {
-    let (warnings, notes) = (texts(&snapshot.slips), snapshot.untaken());
+fn unused_documents(snapshot: &ConfigSnapshot) -> Option<CheckFinding> {
+    let (warnings, notes) = (problem_texts(&snapshot.slips), snapshot.unused_documents());
     let is_any = !warnings.is_empty() || !notes.is_empty();
     is_any.then(|| CheckFinding {
         warnings,
@@ -233,7 +233,7 @@ async fn check_snapshot(
     let against = if snapshot.hosts.is_empty() && !path.is_dir() && is_of_templates {
         CheckSettings { host: None, detail: String::new() }
     } else if snapshot.hosts.is_empty() && !path.is_dir() {
-        beside(path)
+        settings_beside(path)
     } else {
         let (finding, host) = check_host(snapshot, path.is_dir());
         findings.push(finding);
@@ -244,18 +244,18 @@ async fn check_snapshot(
     for entry in &snapshot.plugins {
         findings.push(check_plugin(engine, entry, &against, folders, &mut names).await);
     }
-    let (_, problems) = offered(None, snapshot);
+    let (_, problems) = make_offer(None, snapshot);
     if !snapshot.templates.is_empty() {
         let detail = format!("{} of Jobs", snapshot.templates.len());
-        findings.push(CheckFinding::new("templates".into(), detail, texts(&problems)));
+        findings.push(CheckFinding::new("templates".into(), detail, problem_texts(&problems)));
     }
-    findings.extend(untaken(snapshot));
+    findings.extend(unused_documents(snapshot));
     findings
 }
 
 /// `is_all` is set if no other file has plugins.
 fn check_host(snapshot: &ConfigSnapshot, is_all: bool) -> (CheckFinding, Option<HostSpec>) {
-    match snapshot.host().map_err(|problem| vec![problem]).and_then(parse_host) {
+    match snapshot.only_host().map_err(|problem| vec![problem]).and_then(parse_host) {
         Ok(host) => {
             let HostSpec { sources, databases, status_rules, .. } = &host.spec;
             let mut detail = format!("{} sources, {} databases", sources.len(), databases.len());
@@ -263,7 +263,7 @@ fn check_host(snapshot: &ConfigSnapshot, is_all: bool) -> (CheckFinding, Option<
                 detail.push_str(&format!(", {} status rules", status_rules.len()));
             }
             let what = format!("host {}", host.entry.display_name());
-            let warnings = texts(&host.problems(host_warnings(&host.spec, snapshot, is_all)));
+            let warnings = problem_texts(&host.problems(host_warnings(&host.spec, snapshot, is_all)));
             (CheckFinding { warnings, ..CheckFinding::new(what, detail, Vec::new()) }, Some(host.spec))
         }
         Err(problems) => (CheckFinding::of("host".into(), String::new(), &problems), None),
@@ -282,7 +282,7 @@ pub fn host_warnings(host: &HostSpec, snapshot: &ConfigSnapshot, is_all: bool) -
 }
 
 /// The host document beside a file that has none. Its faults are not faults of the file.
-fn beside(path: &Path) -> CheckSettings {
+fn settings_beside(path: &Path) -> CheckSettings {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let folder = parent.unwrap_or(Path::new("."));
     let unchecked = |why: &str| CheckSettings {
@@ -305,7 +305,7 @@ fn beside(path: &Path) -> CheckSettings {
 
 /// A host that has everything that the plugin names, so that the rest of the plugin can be checked. A text
 /// that does not parse names nothing, and is refused before its names are checked.
-pub fn agreeable(entry: &ManifestEntry) -> HostSpec {
+pub fn agreeable_host(entry: &ManifestEntry) -> HostSpec {
     let documents: Vec<Value> = serde_saphyr::from_multiple(&entry.text).unwrap_or_default();
     let document = documents.into_iter().find(|document| !document.is_null()).unwrap_or_default();
     let Ok(manifest) = serde_json::from_value::<Manifest<PluginSpec>>(document) else {
@@ -323,7 +323,7 @@ async fn check_plugin(
     names: &mut BTreeMap<String, (String, PluginSpec)>,
 ) -> CheckFinding {
     let what = format!("plugin {}", entry.shown_as());
-    let host = against.host.clone().unwrap_or_else(|| agreeable(entry));
+    let host = against.host.clone().unwrap_or_else(|| agreeable_host(entry));
     let parsed = match parse_plugin(entry, &host) {
         Ok(parsed) => parsed,
         Err(problems) => return CheckFinding::of(what, against.detail.clone(), &problems),
@@ -344,64 +344,69 @@ async fn check_plugin(
     }
     warnings.extend(against.host.iter().flat_map(|host| parsed.spec.warnings(host)));
     let mut details = Vec::new();
-    match examined(engine, &parsed, folders, &host).await {
+    match examine_component(engine, &parsed, folders, &host).await {
         Ok(component) => {
-            details.push(format!("component {}, interface {}", short(&component), component.interface()));
+            details.push(format!(
+                "component {}, interface {}",
+                short_digest(&component),
+                component.interface_version()
+            ));
             warnings.extend(component.warnings(&parsed.spec));
         }
         Err(found) => problems.extend(found),
     }
     if let Some(shadow) = parsed.shadow() {
-        match examined(engine, &shadow, folders, &host).await {
-            Ok(component) => details.push(format!("shadow {}", short(&component))),
+        match examine_component(engine, &shadow, folders, &host).await {
+            Ok(component) => details.push(format!("shadow {}", short_digest(&component))),
             Err(found) => problems.extend(found),
         }
     }
     details.extend(Some(against.detail.clone()).filter(|detail| !detail.is_empty()));
-    let warnings = texts(&parsed.problems(warnings));
+    let warnings = problem_texts(&parsed.problems(warnings));
     CheckFinding { warnings, ..CheckFinding::of(what, details.join("; "), &problems) }
 }
 
-async fn examined(
+async fn examine_component(
     engine: &SandboxEngine,
     parsed: &ParsedManifest<PluginSpec>,
     folders: &component::ComponentFolders,
     host: &HostSpec,
 ) -> Result<PluginComponent, Vec<ManifestProblem>> {
     let found = component::find(parsed, folders, host).await?;
-    let component::FetchedComponent { bytes, .. } = found.fetch(parsed).await?;
+    let component::FetchedComponent { bytes, .. } = found.fetch_component(parsed).await?;
     plugins::examine_component(engine, parsed, &bytes, &host.limits.components).await
 }
 
-fn short(component: &PluginComponent) -> String {
-    component.digest().chars().take(12).collect()
+fn short_digest(component: &PluginComponent) -> String {
+    component.file_digest().chars().take(12).collect()
 }
 
-pub(super) fn texts(problems: &[ManifestProblem]) -> Vec<String> {
+pub(super) fn problem_texts(problems: &[ManifestProblem]) -> Vec<String> {
     problems.iter().map(ToString::to_string).collect()
 }
 
 /// A component alone is checked against the limits of the host document beside it, or against the defaults.
 async fn check_component(engine: &SandboxEngine, path: &Path) -> Result<CheckFinding> {
-    let bytes = folder::bytes(path, component::COMPONENT_BYTES)
+    let bytes = folder::read_named_file(path, component::COMPONENT_BYTES)
         .with_context(|| format!("reading {}", path.display()))?;
     let what = path.display().to_string();
-    let against = beside(path);
+    let against = settings_beside(path);
     let limits = against.host.unwrap_or_default().limits.components;
     let component = match engine.load(&bytes.into(), &limits).await {
         Ok(component) => component,
-        Err(error) => return Ok(CheckFinding::unfit(what, &error)),
+        Err(error) => return Ok(CheckFinding::unfit_component(what, &error)),
     };
-    Ok(match component.describe().await {
+    Ok(match component.describe_itself().await {
         Ok(description) => {
             let needs =
                 if description.needs.is_empty() { "nothing".into() } else { description.needs.join(", ") };
-            let ticks = if component.ticks() { ", can be called on a schedule" } else { "" };
-            let (name, version, interface) = (description.name, description.version, component.interface());
+            let ticks = if component.exports_ticker() { ", can be called on a schedule" } else { "" };
+            let (name, version, interface) =
+                (description.name, description.version, component.interface_version());
             let detail = format!("{name} {version}, interface {interface}{ticks}, needs {needs}");
             CheckFinding::new(what, detail, Vec::new())
         }
-        Err(error) => CheckFinding::unfit(what, &error),
+        Err(error) => CheckFinding::unfit_component(what, &error),
     })
 }
 

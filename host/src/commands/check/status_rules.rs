@@ -12,27 +12,27 @@ use kubewitness_filter::CelFilter;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{CheckFinding, tell, texts};
+use super::{CheckFinding, print_findings, problem_texts};
 use crate::cli::{CheckArgs, Output};
 use crate::commands::object_files::{self, NamedFile, ObservedObject};
-use crate::commands::print::{self, TextTable, clean, sign};
+use crate::commands::print::{self, TextTable, clean_line, sign_of};
 use crate::commands::{CommandEnd, CommandResult};
 use crate::config::rules::{self, PlacedRules};
 
-pub fn ask(args: &CheckArgs) -> CommandResult {
+pub fn explain_or_list(args: &CheckArgs) -> CommandResult {
     let read = args.path.as_deref().map_or_else(|| Ok(PlacedRules::builtin()), rules::read);
     let placed = match read {
         Ok(placed) => placed,
         Err(problems) => {
-            let finding = CheckFinding::new("status rules".into(), String::new(), texts(&problems));
-            return tell(args.output, &vec![finding]);
+            let finding = CheckFinding::new("status rules".into(), String::new(), problem_texts(&problems));
+            return print_findings(args.output, &vec![finding]);
         }
     };
-    let filter = match args.filter.as_deref().map(CelFilter::compile).transpose() {
+    let filter = match args.filter.as_deref().map(CelFilter::compile_filter).transpose() {
         Ok(filter) => filter,
         Err(fault) => {
             let finding = CheckFinding::new("filter".into(), String::new(), vec![fault.to_string()]);
-            return tell(args.output, &vec![finding]);
+            return print_findings(args.output, &vec![finding]);
         }
     };
     match &args.object {
@@ -101,7 +101,7 @@ fn explain(
     let mut explained = Vec::new();
     for ObservedObject { object, .. } in &objects {
         let named = NamedFile::of(object)?;
-        let told = placed.rules.explain(&named.group, &named.kind, object.to_string().as_bytes());
+        let told = placed.rules.explain_status(&named.group, &named.kind, object.to_string().as_bytes());
         let told = told.with_context(|| format!("{} is not an object", named.text()))?;
         let said = filter.map(|filter| filter_says(filter, &named, object, &told.status));
         explained.push((named, told, said));
@@ -113,7 +113,7 @@ fn explain(
             ..ObjectReport::new(placed, named.clone(), found, expect)
         })
         .collect();
-    print::value(output, &told, |told| {
+    print::print_value(output, &told, |told| {
         told.iter().map(|told| told.text(expect)).collect::<Vec<_>>().join("\n")
     })?;
     Ok(if told.iter().all(|told| told.ok) { CommandEnd::Fine } else { CommandEnd::Failed })
@@ -121,7 +121,7 @@ fn explain(
 
 /// The filter's result for an object in this state, seen for the first time.
 fn filter_says(filter: &CelFilter, named: &NamedFile, object: &Value, status: &Status) -> String {
-    let seen = named.reference(object);
+    let seen = named.object_reference(object);
     let resource_version = Version::new(object_files::text(object, "/metadata/resourceVersion"));
     let state = State {
         id: StateId::of("", 0, &seen, Change::Present, &resource_version, None),
@@ -138,7 +138,7 @@ fn filter_says(filter: &CelFilter, named: &NamedFile, object: &Value, status: &S
         late: false,
         quotes_none_under: None,
     };
-    match filter.wants(&state, Some(object.to_string().as_bytes())) {
+    match filter.wants_state(&state, Some(object.to_string().as_bytes())) {
         Ok(true) => "wanted".to_owned(),
         Ok(false) => "filtered".to_owned(),
         Err(why) => format!("handed over, since the filter can't judge it: {why}"),
@@ -156,7 +156,7 @@ impl<'r> ObjectReport<'r> {
         let before = found.before.iter().enumerate().map(|(index, failed)| EarlierCase {
             case: index + 1,
             phase: &case(index).phase,
-            place: placed.place(found.origin, &failed.field),
+            place: placed.place_of_field(found.origin, &failed.field),
             failed,
         });
         Self {
@@ -166,7 +166,7 @@ impl<'r> ObjectReport<'r> {
             rule: RuleOf { origin: found.origin, group: &found.rule.group, kind: &found.rule.kind.0 },
             case: found.case + 1,
             cases: found.rule.cases.len(),
-            place: placed.place(found.origin, &format!("cases[{}]", found.case)),
+            place: placed.place_of_field(found.origin, &format!("cases[{}]", found.case)),
             about: &case(found.case).about,
             held: &found.held,
             before: before.collect(),
@@ -178,22 +178,22 @@ impl<'r> ObjectReport<'r> {
 
     fn text(&self, expect: Option<&str>) -> String {
         let status = self.status;
-        let mut text = format!("{}: {}", clean(&self.object.text()), status.phase);
+        let mut text = format!("{}: {}", clean_line(&self.object.text()), status.phase);
         if status.terminal {
             text.push_str(" (terminal)");
         }
         if let (Some(phase), false) = (expect, self.ok) {
-            text.push_str(&format!("   {} {phase} was expected", sign(false)));
+            text.push_str(&format!("   {} {phase} was expected", sign_of(false)));
         }
         text.push('\n');
         let from =
-            |from: Option<&str>| from.map(|from| format!("   from {}", clean(from))).unwrap_or_default();
+            |from: Option<&str>| from.map(|from| format!("   from {}", clean_line(from))).unwrap_or_default();
         for (name, value, from) in [
             ("reason", &status.reason, from(self.reason_from)),
             ("message", &status.message, from(self.message_from)),
         ] {
             if !value.is_empty() {
-                text.push_str(&format!("  {name:<8} {}{from}\n", clean(value)));
+                text.push_str(&format!("  {name:<8} {}{from}\n", clean_line(value)));
             }
         }
         text.push_str(&format!(
@@ -207,19 +207,19 @@ impl<'r> ObjectReport<'r> {
         let Self { place, case, cases, .. } = self;
         text.push_str(&format!("\n  {:<8} {builtin}{place}, case {case} of {cases}", "decided"));
         if !self.about.is_empty() {
-            text.push_str(&format!(": {}", clean(self.about)));
+            text.push_str(&format!(": {}", clean_line(self.about)));
         }
         text.push('\n');
         if let Some(said) = &self.filter {
-            text.push_str(&format!("  {:<8} {}\n", "filter", clean(said)));
+            text.push_str(&format!("  {:<8} {}\n", "filter", clean_line(said)));
         }
         for tested in self.held {
-            text.push_str(&format!("           {} {}\n", sign(true), tested_text(tested)));
+            text.push_str(&format!("           {} {}\n", sign_of(true), tested_text(tested)));
         }
         if self.held.is_empty() {
             text.push_str(&format!(
                 "           {} no test: it holds where no earlier case does\n",
-                sign(true)
+                sign_of(true)
             ));
         }
         if !self.before.is_empty() {
@@ -231,7 +231,7 @@ impl<'r> ObjectReport<'r> {
                 "  {:>4} {:<10} {} {failed}   {place}\n",
                 before.case,
                 before.phase,
-                sign(false)
+                sign_of(false)
             ));
         }
         text
@@ -249,24 +249,24 @@ static NO_CASE: CaseSpec = CaseSpec {
 
 fn tested_text(tested: &TestedCase) -> String {
     let found = if tested.found.is_empty() { "nothing there".into() } else { tested.found.join(", ") };
-    format!("{} ({})", clean(&tested.test), clean(&found))
+    format!("{} ({})", clean_line(&tested.test), clean_line(&found))
 }
 
 // ---- the rules in force -----------------------------------------------------------------
 
 fn list(placed: &PlacedRules, output: Output) -> CommandResult {
-    let all = placed.rules.all();
+    let all = placed.rules.all_rules();
     let shown: Vec<_> = all.iter().map(|(origin, spec)| ShownStatus { origin: *origin, spec }).collect();
-    print::value(output, &shown, |shown| {
+    print::print_value(output, &shown, |shown| {
         let mut table = TextTable::new(&["GROUP", "KIND", "CASES", "RULE", "ABOUT"]);
         for rule in shown {
             let spec = rule.spec;
             let about = spec.about.split_inclusive(". ").next().unwrap_or_default();
-            table.row([
+            table.push_row([
                 spec.group.clone(),
                 spec.kind.0.join(","),
                 spec.cases.len().to_string(),
-                placed.place(rule.origin, "cases"),
+                placed.place_of_field(rule.origin, "cases"),
                 about.trim_end().to_string(),
             ]);
         }
@@ -296,7 +296,8 @@ mod tests {
         let placed = rules::read(&path("experiment.yaml")).ok().unwrap();
         let object = object_files::read(&path("one.yaml")).unwrap().remove(0).object;
         let named = NamedFile::of(&object).unwrap();
-        let found = placed.rules.explain(&named.group, &named.kind, object.to_string().as_bytes()).unwrap();
+        let found =
+            placed.rules.explain_status(&named.group, &named.kind, object.to_string().as_bytes()).unwrap();
         let told = ObjectReport::new(&placed, named, &found, Some("Running")).text(Some("Running"));
         let told = told.replace(&format!("{}/", folder.path().display()), "");
         let command = "$ kubewitness check experiment.yaml --object one.yaml --expect Running";
@@ -307,7 +308,7 @@ mod tests {
         let placed = PlacedRules::builtin();
         let object: Value = serde_json::from_str(text).unwrap();
         let named = NamedFile::of(&object).unwrap();
-        let found = placed.rules.explain(&named.group, &named.kind, text.as_bytes()).unwrap();
+        let found = placed.rules.explain_status(&named.group, &named.kind, text.as_bytes()).unwrap();
         ObjectReport::new(&placed, named, &found, expect).text(expect)
     }
 

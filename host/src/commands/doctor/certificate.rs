@@ -13,23 +13,23 @@ const GENERALIZED_TIME: u8 = 0x18;
 
 /// Returns the end of the first certificate in a PEM text.
 pub fn end_of_pem(pem: &[u8]) -> Option<u64> {
-    end(&CertificateDer::from_pem_slice(pem).ok()?)
+    certificate_end(&CertificateDer::from_pem_slice(pem).ok()?)
 }
 
 /// In milliseconds; `None` if it is not a certificate.
-pub fn end(der: &[u8]) -> Option<u64> {
-    let (_, certificate, _) = value(der).filter(|(tag, ..)| *tag == SEQUENCE)?;
-    let (_, mut signed, _) = value(certificate).filter(|(tag, ..)| *tag == SEQUENCE)?;
+pub fn certificate_end(der: &[u8]) -> Option<u64> {
+    let (_, certificate, _) = first_der_value(der).filter(|(tag, ..)| *tag == SEQUENCE)?;
+    let (_, mut signed, _) = first_der_value(certificate).filter(|(tag, ..)| *tag == SEQUENCE)?;
     if signed.first() == Some(&VERSION) {
-        signed = value(signed)?.2;
+        signed = first_der_value(signed)?.2;
     }
     // Serial number, algorithm, issuer.
     for _ in 0..3 {
-        signed = value(signed)?.2;
+        signed = first_der_value(signed)?.2;
     }
-    let (_, validity, _) = value(signed).filter(|(tag, ..)| *tag == SEQUENCE)?;
-    let (_, _, after_beginning) = value(validity)?;
-    let (tag, end, _) = value(after_beginning)?;
+    let (_, validity, _) = first_der_value(signed).filter(|(tag, ..)| *tag == SEQUENCE)?;
+    let (_, _, after_beginning) = first_der_value(validity)?;
+    let (tag, end, _) = first_der_value(after_beginning)?;
     let digits = std::str::from_utf8(end).ok()?.strip_suffix('Z')?;
     if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
@@ -42,7 +42,7 @@ pub fn end(der: &[u8]) -> Option<u64> {
         _ => return None,
     };
     let part = |from: usize, to: usize| &digits[from..to];
-    calendar::moment(&format!(
+    calendar::parse_rfc3339_ms(&format!(
         "{}-{}-{}T{}:{}:{}Z",
         part(0, 4),
         part(4, 6),
@@ -54,7 +54,7 @@ pub fn end(der: &[u8]) -> Option<u64> {
 }
 
 /// The tag of the first value, its content, and the rest.
-fn value(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+fn first_der_value(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&tag, rest) = bytes.split_first()?;
     let (&length, mut rest) = rest.split_first()?;
     let mut size = usize::from(length & 0x7f);
@@ -89,13 +89,13 @@ mod tests {
 
     #[test]
     fn the_end_is_found_whatever_form_it_has() {
-        let told = |end: &[u8]| super::end(&certificate(end, true)).map(calendar::rfc3339);
+        let told = |end: &[u8]| super::certificate_end(&certificate(end, true)).map(calendar::format_rfc3339);
         assert_eq!(told(&of(UTC_TIME, b"270301120000Z")).as_deref(), Some("2027-03-01T12:00:00.000Z"));
         assert_eq!(
             told(&of(GENERALIZED_TIME, b"20510301120000Z")).as_deref(),
             Some("2051-03-01T12:00:00.000Z")
         );
-        assert!(end(&certificate(&of(UTC_TIME, b"270301120000Z"), false)).is_some());
+        assert!(certificate_end(&certificate(&of(UTC_TIME, b"270301120000Z"), false)).is_some());
         assert_eq!(told(&of(UTC_TIME, b"2703011200Z")), None);
         assert_eq!(told(&of(UTC_TIME, "27030112000é".as_bytes())), None);
     }
@@ -104,10 +104,10 @@ mod tests {
     fn what_is_no_certificate_has_no_end_wherever_it_breaks_off() {
         let whole = certificate(&of(UTC_TIME, b"270301120000Z"), true);
         for cut in 0..whole.len() {
-            assert_eq!(end(&whole[..cut]), None, "{cut}");
+            assert_eq!(certificate_end(&whole[..cut]), None, "{cut}");
         }
         for hostile in [&[0x30, 0x84, 0xff, 0xff, 0xff, 0xff][..], &[0x30, 0xff], b"-----BEGIN"] {
-            assert_eq!(end(hostile), None);
+            assert_eq!(certificate_end(hostile), None);
             assert_eq!(end_of_pem(hostile), None);
         }
     }

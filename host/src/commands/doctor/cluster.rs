@@ -57,10 +57,10 @@ pub struct ClusterFacts {
 }
 
 /// `None` if no cluster is reachable.
-pub async fn examine(args: &DoctorArgs, found: &mut DoctorFindings) -> Option<ClusterFacts> {
+pub async fn examine_cluster(args: &DoctorArgs, found: &mut DoctorFindings) -> Option<ClusterFacts> {
     let options =
         ConnectOptions { kubeconfig: args.reach.kubeconfig.clone(), context: args.reach.context.clone() };
-    let signed_in = match SignedIn::by(&options).await {
+    let signed_in = match SignedIn::sign_in(&options).await {
         Ok(signed_in) => signed_in,
         Err(ConnectError::NotConfigured(_)) if !args.pre => {
             let why = "no kubeconfig names a cluster, and this is no pod: name one with --kubeconfig";
@@ -76,15 +76,15 @@ pub async fn examine(args: &DoctorArgs, found: &mut DoctorFindings) -> Option<Cl
         certificate_of("the kubeconfig", certificate::end_of_pem(pem), found);
     }
     let checkup = RightsCheckup::new(&signed_in);
-    match checkup.server().await {
+    match checkup.describe_server().await {
         Ok(server) => {
             found.add(&codes::API_SERVER, FindingOutcome::Fine, signed_in.server.clone());
             match signed_in.server_certificate().await {
-                Ok(Some(der)) => certificate_of("the API server", certificate::end(&der), found),
+                Ok(Some(der)) => certificate_of("the API server", certificate::certificate_end(&der), found),
                 Ok(None) => {}
                 Err(error) => found.add(&codes::CERTIFICATE, FindingOutcome::NotChecked, error.to_string()),
             }
-            version(&server.version, found);
+            check_version(&server.version, found);
             Some(ClusterFacts { checkup, server })
         }
         Err(error) => {
@@ -96,7 +96,7 @@ pub async fn examine(args: &DoctorArgs, found: &mut DoctorFindings) -> Option<Cl
     }
 }
 
-fn version(told: &str, found: &mut DoctorFindings) {
+fn check_version(told: &str, found: &mut DoctorFindings) {
     let numbers = told.strip_prefix('v').unwrap_or(told);
     let mut numbers = numbers.split('.').map_while(|number| number.parse::<u32>().ok());
     let outcome = match (numbers.next(), numbers.next()) {
@@ -125,7 +125,7 @@ pub fn certificate_of(whose: &str, end: Option<u64>, found: &mut DoctorFindings)
             format!("that of {whose} can't be read"),
         );
     };
-    let shown = crate::cli::ZoneArg::here().show(end);
+    let shown = crate::cli::ZoneArg::local_zone().show_time(end);
     let (outcome, ends) = match end.saturating_sub(now) {
         0 => (FindingOutcome::Failed, "ended"),
         left if left < 30 * DAY => (FindingOutcome::Warning, "ends"),
@@ -136,7 +136,12 @@ pub fn certificate_of(whose: &str, end: Option<u64>, found: &mut DoctorFindings)
 
 impl ClusterFacts {
     /// Asks for each right of each source.
-    pub async fn rights(&self, args: &DoctorArgs, status: Option<&StatusView>, found: &mut DoctorFindings) {
+    pub async fn check_rights(
+        &self,
+        args: &DoctorArgs,
+        status: Option<&StatusView>,
+        found: &mut DoctorFindings,
+    ) {
         let whose = match args.account.as_deref().map(|account| account.split_once('/')) {
             None => RightsOwner::Own,
             Some(Some((namespace, name))) => {
@@ -146,7 +151,7 @@ impl ClusterFacts {
             Some(None) => return,
         };
         self.own_rights(args, &whose, found).await;
-        let Some(sources) = self.sources(args, status, found).await else { return };
+        let Some(sources) = self.sources_to_check(args, status, found).await else { return };
         for source in sources.iter().filter(|source| source.from.is_none()) {
             let (outcome, detail) = self.rights_of(&whose, source).await;
             found.add(&codes::RIGHTS, outcome, format!("{}: {detail}", source.name));
@@ -162,7 +167,7 @@ impl ClusterFacts {
         let own = args.reach.kubewitness_namespace.as_deref().unwrap_or(NAMESPACE);
         for (verbs, group, resource, namespaced, without) in OWN_RIGHTS {
             let namespace = if namespaced { own } else { "" };
-            let missing = match self.missing(whose, verbs, (group, resource, namespace)).await {
+            let missing = match self.missing_verbs(whose, verbs, (group, resource, namespace)).await {
                 Ok(missing) => missing,
                 Err((outcome, why)) => return found.add(&codes::OWN_RIGHTS, outcome, why),
             };
@@ -183,7 +188,7 @@ impl ClusterFacts {
     }
 
     /// The verbs that the account may not use, or why that is unknown.
-    async fn missing(
+    async fn missing_verbs(
         &self,
         whose: &RightsOwner,
         verbs: &[&'static str],
@@ -198,7 +203,7 @@ impl ClusterFacts {
                 namespace: namespace.to_owned(),
                 name: String::new(),
             };
-            match self.checkup.may(whose, &attempt).await {
+            match self.checkup.has_right(whose, &attempt).await {
                 Ok(true) => {}
                 Ok(false) => missing.push(*verb),
                 Err(CheckupError::Forbidden(why)) => return Err((FindingOutcome::NotChecked, why)),
@@ -209,7 +214,7 @@ impl ClusterFacts {
     }
 
     async fn rights_of(&self, whose: &RightsOwner, source: &SourceSpec) -> (FindingOutcome, String) {
-        let (group, resource) = match self.checkup.resource(source).await {
+        let (group, resource) = match self.checkup.resource_of(source).await {
             Ok(found) => found,
             Err(error) => return (FindingOutcome::Failed, error.to_string()),
         };
@@ -217,7 +222,7 @@ impl ClusterFacts {
         let dot = if group.is_empty() { "" } else { "." };
         let object = format!("{resource}{dot}{group}{place}");
         let namespace = source.namespace.as_deref().unwrap_or_default();
-        let missing = match self.missing(whose, &VERBS, (&group, &resource, namespace)).await {
+        let missing = match self.missing_verbs(whose, &VERBS, (&group, &resource, namespace)).await {
             Ok(missing) => missing,
             Err(why) => return why,
         };
@@ -232,30 +237,30 @@ impl ClusterFacts {
     }
 
     /// The sources whose rights are checked: those of the settings that are or will be in force.
-    async fn sources(
+    async fn sources_to_check(
         &self,
         args: &DoctorArgs,
         status: Option<&StatusView>,
         found: &mut DoctorFindings,
     ) -> Option<Vec<SourceSpec>> {
         if let Some(path) = &args.config {
-            let read = folder::read(path).and_then(|snapshot| snapshot.host().cloned());
+            let read = folder::read(path).and_then(|snapshot| snapshot.only_host().cloned());
             let place = path.display().to_string();
             let read = read.map_err(|problem| vec![problem.to_string()]);
-            return taken(&place, read.and_then(|entry| parsed(&entry)), found);
+            return take_settings(&place, read.and_then(|entry| parse_settings(&entry)), found);
         }
         if let Some(host) = args.data.as_ref().and_then(|data| host_of(data).ok().flatten()) {
             return Some(host.sources);
         }
         let namespace = args.reach.kubewitness_namespace.as_deref().unwrap_or(NAMESPACE);
-        match self.checkup.settings(namespace).await {
+        match self.checkup.settings_maps(namespace).await {
             Ok(maps) if !maps.is_empty() => {
                 let (name, data) = maps.into_iter().next()?;
                 let place = format!("configmap {namespace}/{name}");
                 let text = data.get(HOST_KEY).cloned().unwrap_or_default();
                 let origin = ManifestOrigin { place: place.clone(), first_line: 1, folder: None };
                 let entry = ManifestEntry { config_map: name, origin, text, binary: Default::default() };
-                taken(&place, parsed(&entry), found)
+                take_settings(&place, parse_settings(&entry), found)
             }
             Ok(_) if args.pre => {
                 found.add(
@@ -263,7 +268,7 @@ impl ClusterFacts {
                     FindingOutcome::NotChecked,
                     format!("no settings yet: the sources of {SHIPPED_AT} are checked"),
                 );
-                taken(SHIPPED_AT, shipped(), found)
+                take_settings(SHIPPED_AT, shipped_settings(), found)
             }
             _ => match status {
                 Some(status) => Some(
@@ -284,18 +289,18 @@ impl ClusterFacts {
 }
 
 /// The settings of a new installation.
-fn shipped() -> Result<HostSpec, Vec<String>> {
+fn shipped_settings() -> Result<HostSpec, Vec<String>> {
     let snapshot = folder::of_text(Path::new(SHIPPED_AT), SHIPPED);
-    snapshot.host().map_err(|problem| vec![problem.to_string()]).and_then(parsed)
+    snapshot.only_host().map_err(|problem| vec![problem.to_string()]).and_then(parse_settings)
 }
 
-fn parsed(entry: &ManifestEntry) -> Result<HostSpec, Vec<String>> {
+fn parse_settings(entry: &ManifestEntry) -> Result<HostSpec, Vec<String>> {
     let parsed =
         parse_host(entry).map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>())?;
     Ok(parsed.spec)
 }
 
-fn taken(
+fn take_settings(
     place: &str,
     read: Result<HostSpec, Vec<String>>,
     found: &mut DoctorFindings,
@@ -326,7 +331,7 @@ mod tests {
     fn a_version_is_held_against_the_oldest_that_lists_exactly() {
         let outcome = |told: &str| {
             let mut found = DoctorFindings::default();
-            version(told, &mut found);
+            check_version(told, &mut found);
             found.0[0].outcome
         };
         for (told, wanted) in [
@@ -342,7 +347,7 @@ mod tests {
 
     #[test]
     fn before_installing_every_shipped_source_is_checked() {
-        let sources = shipped().unwrap().sources;
+        let sources = shipped_settings().unwrap().sources;
         let told: Vec<_> = sources.iter().map(|it| (it.api_version.as_str(), it.kind.as_str())).collect();
         assert_eq!(told, [("batch/v1", "Job"), ("v1", "Pod"), ("v1", "Event")]);
     }

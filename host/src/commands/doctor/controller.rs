@@ -7,8 +7,8 @@ use super::cluster::{certificate_of, ended_certificate};
 use super::codes;
 use super::findings::{DoctorFindings, FindingOutcome};
 use crate::cli::{DoctorArgs, ZoneArg};
-use crate::commands::api::{ApiClient, ControllerFacts, blind, plural};
-use crate::commands::print::age;
+use crate::commands::api::{ApiClient, ControllerFacts, plural, why_blind};
+use crate::commands::print::age_text;
 
 /// A plugin with a greater lag does not keep up: batches and retries take only seconds.
 const LAG_SECONDS: f64 = 60.0;
@@ -16,9 +16,12 @@ const LAG_SECONDS: f64 = 60.0;
 const UNSHIPPED_SECONDS: f64 = 3600.0;
 
 /// The status, and when the controller sent it by its own clock.
-pub async fn examine(args: &DoctorArgs, found: &mut DoctorFindings) -> Option<(StatusView, ControllerFacts)> {
+pub async fn examine_controller(
+    args: &DoctorArgs,
+    found: &mut DoctorFindings,
+) -> Option<(StatusView, ControllerFacts)> {
     let asked = async {
-        let client = ApiClient::reach(&args.reach).await?;
+        let client = ApiClient::reach_controller(&args.reach).await?;
         client.get_with_facts::<StatusView>("api/v1/status").await
     };
     let (status, seen) = match asked.await {
@@ -32,7 +35,7 @@ pub async fn examine(args: &DoctorArgs, found: &mut DoctorFindings) -> Option<(S
     };
     found.add(&codes::CONTROLLER, FindingOutcome::Fine, seen.server.clone());
     if let Some(der) = &seen.certificate {
-        certificate_of("the portal", certificate::end(der), found);
+        certificate_of("the portal", certificate::certificate_end(der), found);
     }
     if status.restricted {
         let why = "you may not see the controller's figures: ask for the right to get `status` in `kubewitness.dev`";
@@ -41,16 +44,16 @@ pub async fn examine(args: &DoctorArgs, found: &mut DoctorFindings) -> Option<(S
         }
         return Some((status, seen));
     }
-    versions(&status.version, found);
-    configuration(&status, found);
-    status.sources.iter().for_each(|source| watch(source, found));
-    status.plugins.iter().for_each(|plugin| keeps_up(plugin, found));
-    status.ledgers.iter().for_each(|ledger| ships(ledger, found));
-    journal(&status, found);
+    check_versions(&status.version, found);
+    check_configuration(&status, found);
+    status.sources.iter().for_each(|source| check_watch(source, found));
+    status.plugins.iter().for_each(|plugin| check_plugin_progress(plugin, found));
+    status.ledgers.iter().for_each(|ledger| check_shipping(ledger, found));
+    check_journal(&status, found);
     Some((status, seen))
 }
 
-fn versions(controller: &str, found: &mut DoctorFindings) {
+fn check_versions(controller: &str, found: &mut DoctorFindings) {
     let own = env!("CARGO_PKG_VERSION");
     let (outcome, detail) = match controller {
         "" => (
@@ -63,7 +66,7 @@ fn versions(controller: &str, found: &mut DoctorFindings) {
     found.add(&codes::VERSIONS, outcome, detail);
 }
 
-fn configuration(status: &StatusView, found: &mut DoctorFindings) {
+fn check_configuration(status: &StatusView, found: &mut DoctorFindings) {
     for problem in &status.problems {
         found.add(&codes::CONFIGURATION, FindingOutcome::Failed, problem.clone());
     }
@@ -79,15 +82,15 @@ fn configuration(status: &StatusView, found: &mut DoctorFindings) {
     }
 }
 
-fn watch(source: &SourceView, found: &mut DoctorFindings) {
+fn check_watch(source: &SourceView, found: &mut DoctorFindings) {
     let told = source.condition.as_ref().map(|condition| (FindingOutcome::Failed, condition.clone()));
-    let told = told.or_else(|| blind(source).map(|why| (FindingOutcome::Warning, why)));
+    let told = told.or_else(|| why_blind(source).map(|why| (FindingOutcome::Warning, why)));
     let told = told.or_else(|| source.doubt.clone().map(|doubt| (FindingOutcome::Warning, doubt)));
     let told = told.or_else(|| source.limitation.clone().map(|why| (FindingOutcome::Warning, why)));
     let (outcome, detail) = told.unwrap_or_else(|| {
         let event = source
             .last_event_age_seconds
-            .map_or("no event yet".into(), |seconds| format!("the last event was {} ago", age(seconds)));
+            .map_or("no event yet".into(), |seconds| format!("the last event was {} ago", age_text(seconds)));
         (
             FindingOutcome::Fine,
             format!("{} {}, {event}", source.objects, plural(source.objects, "object", "objects")),
@@ -96,15 +99,15 @@ fn watch(source: &SourceView, found: &mut DoctorFindings) {
     found.add(&codes::WATCH, outcome, format!("{}: {detail}", source.name));
 }
 
-fn keeps_up(plugin: &PluginView, found: &mut DoctorFindings) {
+fn check_plugin_progress(plugin: &PluginView, found: &mut DoctorFindings) {
     let why = plugin.message.as_deref().map(|why| format!(": {why}")).unwrap_or_default();
-    let behind = format!("{} behind, {} waiting", age(plugin.lag_seconds), plugin.waiting);
+    let behind = format!("{} behind, {} waiting", age_text(plugin.lag_seconds), plugin.waiting);
     let parked = plugin.dead.saturating_sub(plugin.dropped);
     let paused = plugin.paused.as_ref().map(|paused| {
         let PausedView { who, why, since } = paused;
         format!(
             "{who} paused it at {}: {why}. `kubewitness resume {}` lets it go on",
-            ZoneArg::here().show_text(since),
+            ZoneArg::local_zone().show_text(since),
             plugin.name
         )
     });
@@ -121,20 +124,21 @@ fn keeps_up(plugin: &PluginView, found: &mut DoctorFindings) {
     found.add(&codes::PLUGIN, outcome, format!("{}: {detail}", plugin.name));
 }
 
-fn ships(ledger: &LedgerView, found: &mut DoctorFindings) {
+fn check_shipping(ledger: &LedgerView, found: &mut DoctorFindings) {
     let waiting =
         format!("{} {}", ledger.waiting, plural(ledger.waiting, "closed file waits", "closed files wait"));
     let (outcome, detail) = match &ledger.condition {
         Some(condition) => (FindingOutcome::Failed, format!("{waiting}: {condition}")),
-        None if ledger.waiting_seconds > UNSHIPPED_SECONDS => {
-            (FindingOutcome::Warning, format!("{waiting}, the oldest for {}", age(ledger.waiting_seconds)))
-        }
+        None if ledger.waiting_seconds > UNSHIPPED_SECONDS => (
+            FindingOutcome::Warning,
+            format!("{waiting}, the oldest for {}", age_text(ledger.waiting_seconds)),
+        ),
         None => (FindingOutcome::Fine, waiting),
     };
     found.add(&codes::LEDGERS, outcome, format!("{}: {detail}", ledger.name));
 }
 
-fn journal(status: &StatusView, found: &mut DoctorFindings) {
+fn check_journal(status: &StatusView, found: &mut DoctorFindings) {
     let journal = &status.journal;
     let size = format!("{} states, {} MiB, {}", journal.states, journal.bytes >> 20, journal.place);
     found.add(&codes::JOURNAL, FindingOutcome::Fine, size);
@@ -165,7 +169,7 @@ mod tests {
     #[test]
     fn a_source_is_fine_only_while_it_sees_what_happens() {
         let seen = SourceView { name: "jobs".into(), synced: true, objects: 1, ..SourceView::default() };
-        let told = |source: &SourceView| one(|found| watch(source, found));
+        let told = |source: &SourceView| one(|found| check_watch(source, found));
         assert_eq!(told(&seen), (FindingOutcome::Fine, "jobs: 1 object, no event yet".into()));
         let held_up = SourceView { condition: Some("403: forbidden".into()), ..seen.clone() };
         assert_eq!(told(&held_up), (FindingOutcome::Failed, "jobs: 403: forbidden".into()));
@@ -179,7 +183,7 @@ mod tests {
     #[test]
     fn a_plugin_that_failed_is_behind_or_has_dead_letters_is_told() {
         let plugin = PluginView { name: "p".into(), state: "active".into(), ..PluginView::default() };
-        let told = |plugin: &PluginView| one(|found| keeps_up(plugin, found));
+        let told = |plugin: &PluginView| one(|found| check_plugin_progress(plugin, found));
         assert_eq!(told(&plugin), (FindingOutcome::Fine, "p: 0 ms behind, 0 waiting".into()));
         let failed =
             PluginView { state: "failed".into(), message: Some("no module".into()), ..plugin.clone() };
@@ -200,7 +204,7 @@ mod tests {
     fn a_ledger_whose_files_do_not_get_into_their_bucket_is_told() {
         let ledger =
             LedgerView { name: "trail".into(), waiting: 1, waiting_seconds: 20.0, ..LedgerView::default() };
-        let told = |ledger: &LedgerView| one(|found| ships(ledger, found));
+        let told = |ledger: &LedgerView| one(|found| check_shipping(ledger, found));
         assert_eq!(told(&ledger), (FindingOutcome::Fine, "trail: 1 closed file waits".into()));
         let old = LedgerView { waiting: 2, waiting_seconds: 7200.0, ..ledger.clone() };
         assert_eq!(
@@ -213,9 +217,9 @@ mod tests {
 
     #[test]
     fn another_version_is_a_warning() {
-        assert_eq!(one(|found| versions(env!("CARGO_PKG_VERSION"), found)).0, FindingOutcome::Fine);
+        assert_eq!(one(|found| check_versions(env!("CARGO_PKG_VERSION"), found)).0, FindingOutcome::Fine);
         for other in ["", "9.9.9"] {
-            assert_eq!(one(|found| versions(other, found)).0, FindingOutcome::Warning);
+            assert_eq!(one(|found| check_versions(other, found)).0, FindingOutcome::Warning);
         }
     }
 }

@@ -5,16 +5,16 @@ use kubewitness_core::config::{DatabaseKind, DatabaseSpec};
 
 use super::codes;
 use super::findings::{DoctorFindings, FindingOutcome};
-use super::signing::settings;
+use super::signing::read_settings;
 use crate::cli::DoctorArgs;
 
-pub async fn examine(args: &DoctorArgs, found: &mut DoctorFindings) {
-    let Some((host, _)) = settings(args) else {
+pub async fn examine_databases(args: &DoctorArgs, found: &mut DoctorFindings) {
+    let Some((host, _)) = read_settings(args) else {
         let why = "no settings were read: name them with --config, or the data folder with --data";
         return found.add(&codes::DATABASES, FindingOutcome::NotChecked, why);
     };
     let is_server = |spec: &&DatabaseSpec| {
-        matches!(spec.kind(), Some(DatabaseKind::Postgres(_) | DatabaseKind::Mysql(_)))
+        matches!(spec.only_kind(), Some(DatabaseKind::Postgres(_) | DatabaseKind::Mysql(_)))
     };
     let servers: Vec<_> = host.databases.iter().filter(is_server).collect();
     if servers.is_empty() {

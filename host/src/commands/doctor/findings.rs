@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::codes::DoctorCode;
 use crate::commands::CommandEnd;
-use crate::commands::print::{clean, is_coloured};
+use crate::commands::print::{clean_line, is_coloured};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -17,7 +17,7 @@ pub enum FindingOutcome {
 }
 
 impl FindingOutcome {
-    fn sign(self) -> (&'static str, &'static str) {
+    fn sign_and_colour(self) -> (&'static str, &'static str) {
         match self {
             Self::Fine => ("✓", "\x1b[32m"),
             Self::Warning => ("!", "\x1b[33m"),
@@ -50,7 +50,7 @@ impl DoctorFindings {
         self.0.push(finding);
     }
 
-    pub fn end(&self) -> CommandEnd {
+    pub fn command_end(&self) -> CommandEnd {
         let any = |outcome| self.0.iter().any(|finding| finding.outcome == outcome);
         match (any(FindingOutcome::Failed), any(FindingOutcome::Warning)) {
             (true, _) => CommandEnd::Failed,
@@ -65,12 +65,17 @@ impl DoctorFindings {
 pub fn text(findings: &[DoctorFinding]) -> String {
     let mut text = String::new();
     for (place, finding) in findings.iter().enumerate() {
-        let (sign, colour) = finding.outcome.sign();
+        let (sign, colour) = finding.outcome.sign_and_colour();
         let sign = match is_coloured() && !colour.is_empty() {
             true => format!("{colour}{sign}\x1b[0m"),
             false => sign.to_owned(),
         };
-        text.push_str(&format!("{sign} {} {}: {}\n", finding.code, finding.title, clean(&finding.detail)));
+        text.push_str(&format!(
+            "{sign} {} {}: {}\n",
+            finding.code,
+            finding.title,
+            clean_line(&finding.detail)
+        ));
         let is_last =
             !findings[place + 1..].iter().any(|later| later.code == finding.code && later.remedy.is_some());
         if let Some(remedy) = finding.remedy.filter(|_| is_last) {
@@ -88,15 +93,15 @@ mod tests {
     #[test]
     fn each_finding_is_a_line_with_its_sign_and_code_and_what_to_do() {
         let mut found = DoctorFindings::default();
-        assert_eq!(found.end(), CommandEnd::Fine);
+        assert_eq!(found.command_end(), CommandEnd::Fine);
         found.add(&codes::API_SERVER, FindingOutcome::Fine, "https://x, v1.36.0");
         found.add(&codes::FOLDER, FindingOutcome::NotChecked, "no --data");
-        assert_eq!(found.end(), CommandEnd::Fine);
+        assert_eq!(found.command_end(), CommandEnd::Fine);
         found.add(&codes::CLOCK, FindingOutcome::Warning, "7 s");
-        assert_eq!(found.end(), CommandEnd::Warned);
+        assert_eq!(found.command_end(), CommandEnd::Warned);
         found.add(&codes::RIGHTS, FindingOutcome::Failed, "jobs\u{1b}[2J");
         found.add(&codes::RIGHTS, FindingOutcome::Failed, "pods");
-        assert_eq!(found.end(), CommandEnd::Failed);
+        assert_eq!(found.command_end(), CommandEnd::Failed);
         assert_eq!(text(&found.0), include_str!("../golden/doctor.txt"));
     }
 

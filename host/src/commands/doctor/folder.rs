@@ -14,7 +14,7 @@ const MIB: u64 = 1024 * 1024;
 const FULL: u64 = 128 * MIB;
 const LITTLE: u64 = 1024 * MIB;
 
-pub fn examine(data: Option<&Path>, found: &mut DoctorFindings) {
+pub fn examine_folder(data: Option<&Path>, found: &mut DoctorFindings) {
     let Some(data) = data else {
         for code in [&codes::FOLDER, &codes::SPACE] {
             found.add(
@@ -28,20 +28,20 @@ pub fn examine(data: Option<&Path>, found: &mut DoctorFindings) {
     let shown = data.display().to_string();
     let owned = data.to_owned();
     // A disk may not answer.
-    match files::within_blocking(files::ANSWER, move || written(&owned)) {
+    match files::within_blocking(files::ANSWER, move || check_writable(&owned)) {
         Ok(()) => found.add(&codes::FOLDER, FindingOutcome::Fine, shown.clone()),
         Err(error) => found.add(&codes::FOLDER, FindingOutcome::Failed, format!("{shown}: {error}")),
     }
     let owned = data.to_owned();
-    match files::within_blocking(files::ANSWER, move || space(&owned)) {
+    match files::within_blocking(files::ANSWER, move || disk_space(&owned)) {
         Ok((free, all)) => {
-            found.add(&codes::SPACE, judged(free, all), format!("{} of {} MiB", free / MIB, all / MIB));
+            found.add(&codes::SPACE, judge_space(free, all), format!("{} of {} MiB", free / MIB, all / MIB));
         }
         Err(error) => found.add(&codes::SPACE, FindingOutcome::Failed, format!("{shown}: {error}")),
     }
 }
 
-fn written(data: &Path) -> io::Result<()> {
+fn check_writable(data: &Path) -> io::Result<()> {
     let path = data.join(format!(".kubewitness-doctor-{}", std::process::id()));
     let made = File::create_new(&path);
     let done = made.and_then(|mut file| {
@@ -56,12 +56,12 @@ fn written(data: &Path) -> io::Result<()> {
 }
 
 /// The space that is free for this user, and the total.
-fn space(data: &Path) -> io::Result<(u64, u64)> {
+fn disk_space(data: &Path) -> io::Result<(u64, u64)> {
     let told = rustix::fs::statvfs(data)?;
     Ok((told.f_bavail.saturating_mul(told.f_frsize), told.f_blocks.saturating_mul(told.f_frsize)))
 }
 
-fn judged(free: u64, all: u64) -> FindingOutcome {
+fn judge_space(free: u64, all: u64) -> FindingOutcome {
     match free {
         free if free < FULL => FindingOutcome::Failed,
         free if free < LITTLE || free < all / 10 => FindingOutcome::Warning,
@@ -81,7 +81,7 @@ mod tests {
             (LITTLE / 2, LITTLE, FindingOutcome::Warning),
             (FULL - 1, LITTLE, FindingOutcome::Failed),
         ] {
-            assert_eq!(judged(free, all), wanted, "{free} of {all}");
+            assert_eq!(judge_space(free, all), wanted, "{free} of {all}");
         }
     }
 
@@ -89,11 +89,11 @@ mod tests {
     fn a_folder_that_can_be_written_is_left_as_it_was() {
         let folder = tempfile::tempdir().unwrap();
         let mut found = DoctorFindings::default();
-        examine(Some(folder.path()), &mut found);
+        examine_folder(Some(folder.path()), &mut found);
         assert_eq!(found.0[0].outcome, FindingOutcome::Fine, "{found:?}");
         assert_eq!(folder.path().read_dir().unwrap().count(), 0);
         let mut found = DoctorFindings::default();
-        examine(Some(&folder.path().join("missing")), &mut found);
+        examine_folder(Some(&folder.path().join("missing")), &mut found);
         assert_eq!(found.0[0].outcome, FindingOutcome::Failed, "{found:?}");
     }
 }

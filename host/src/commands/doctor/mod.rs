@@ -31,9 +31,9 @@ fn now() -> u64 {
     SystemClock::default().now_ms()
 }
 
-pub async fn doctor(args: DoctorArgs) -> CommandResult {
+pub async fn run_doctor(args: DoctorArgs) -> CommandResult {
     if let Some(code) = &args.explain {
-        return explain(code);
+        return explain_code(code);
     }
     if args
         .account
@@ -45,33 +45,33 @@ pub async fn doctor(args: DoctorArgs) -> CommandResult {
         ));
     }
     let mut found = DoctorFindings::default();
-    let cluster = cluster::examine(&args, &mut found).await;
-    let api_clock = cluster.as_ref().map(|cluster| offset(cluster.server.date.as_deref()));
-    let controller = if args.pre { None } else { controller::examine(&args, &mut found).await };
-    let its_clock = controller.as_ref().map(|(_, seen)| offset(seen.date.as_deref()));
+    let cluster = cluster::examine_cluster(&args, &mut found).await;
+    let api_clock = cluster.as_ref().map(|cluster| clock_offset(cluster.server.date.as_deref()));
+    let controller = if args.pre { None } else { controller::examine_controller(&args, &mut found).await };
+    let its_clock = controller.as_ref().map(|(_, seen)| clock_offset(seen.date.as_deref()));
     if let Some(cluster) = &cluster {
         let status = controller.as_ref().map(|(status, _)| status).filter(|status| !status.restricted);
-        cluster.rights(&args, status, &mut found).await;
+        cluster.check_rights(&args, status, &mut found).await;
     }
     match its_clock {
-        Some(its) => clocks(api_clock.flatten(), its, "the controller", &mut found),
-        None => clocks(api_clock.flatten(), Some(0), "this machine", &mut found),
+        Some(its) => check_clocks(api_clock.flatten(), its, "the controller", &mut found),
+        None => check_clocks(api_clock.flatten(), Some(0), "this machine", &mut found),
     }
-    folder::examine(args.data.as_deref(), &mut found);
-    signing::examine(&args, &mut found);
-    databases::examine(&args, &mut found).await;
+    folder::examine_folder(args.data.as_deref(), &mut found);
+    signing::examine_signing(&args, &mut found);
+    databases::examine_databases(&args, &mut found).await;
     found.0.sort_by_key(|finding| finding.code);
-    print::value(args.output, &found.0, |found| findings::text(found))?;
-    Ok(found.end())
+    print::print_value(args.output, &found.0, |found| findings::text(found))?;
+    Ok(found.command_end())
 }
 
 /// How far a clock is ahead of this machine's, in milliseconds.
-fn offset(date: Option<&str>) -> Option<i64> {
+fn clock_offset(date: Option<&str>) -> Option<i64> {
     let told = rfc2822::parse(date?).ok()?.timestamp().as_millisecond();
     i64::try_from(now()).ok().map(|now| told.saturating_sub(now))
 }
 
-fn clocks(api: Option<i64>, other: Option<i64>, whose: &str, found: &mut DoctorFindings) {
+fn check_clocks(api: Option<i64>, other: Option<i64>, whose: &str, found: &mut DoctorFindings) {
     let (Some(api), Some(other)) = (api, other) else {
         return found.add(&codes::CLOCK, FindingOutcome::NotChecked, "one of the clocks is not known");
     };
@@ -82,11 +82,12 @@ fn clocks(api: Option<i64>, other: Option<i64>, whose: &str, found: &mut DoctorF
         _ => FindingOutcome::Fine,
     };
     // Each is in whole seconds, and may be up to a second later.
-    let told = if apart < 2_000 { "less than 2 s".to_owned() } else { print::age(apart as f64 / 1000.0) };
+    let told =
+        if apart < 2_000 { "less than 2 s".to_owned() } else { print::age_text(apart as f64 / 1000.0) };
     found.add(&codes::CLOCK, outcome, format!("{whose} and the API server are {told} apart"));
 }
 
-fn explain(code: &str) -> CommandResult {
+fn explain_code(code: &str) -> CommandResult {
     let Some(code) = codes::ALL.iter().find(|known| known.code.eq_ignore_ascii_case(code)) else {
         return Err(UsageError::error(format!(
             "`{code}` is no code: they are {} to {}",
@@ -107,7 +108,7 @@ mod tests {
     fn clocks_are_compared_whatever_this_machines_says() {
         let outcome = |api, other| {
             let mut found = DoctorFindings::default();
-            clocks(api, other, "the controller", &mut found);
+            check_clocks(api, other, "the controller", &mut found);
             found.0[0].outcome
         };
         assert_eq!(outcome(Some(500_000), Some(501_000)), FindingOutcome::Fine);
@@ -118,14 +119,14 @@ mod tests {
 
     #[test]
     fn a_date_of_a_header_is_read() {
-        let far = offset(Some("Fri, 20 Nov 2020 13:45:11 GMT")).unwrap();
+        let far = clock_offset(Some("Fri, 20 Nov 2020 13:45:11 GMT")).unwrap();
         assert!(far < -86_400_000, "{far}");
-        assert_eq!(offset(Some("yesterday")), None);
+        assert_eq!(clock_offset(Some("yesterday")), None);
     }
 
     #[test]
     fn a_code_is_explained_and_an_unknown_one_is_named() {
-        assert_eq!(explain("kw-d009").unwrap(), CommandEnd::Fine);
-        assert!(explain("KW-D999").unwrap_err().to_string().contains("KW-D001 to KW-D017"));
+        assert_eq!(explain_code("kw-d009").unwrap(), CommandEnd::Fine);
+        assert!(explain_code("KW-D999").unwrap_err().to_string().contains("KW-D001 to KW-D017"));
     }
 }

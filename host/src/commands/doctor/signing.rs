@@ -11,9 +11,9 @@ use crate::config::folder;
 use crate::config::last_good::LastGood;
 use crate::config::manifest::{parse_host, parse_plugin};
 
-pub fn examine(args: &DoctorArgs, found: &mut DoctorFindings) {
-    match settings(args) {
-        Some((host, warnings)) => tell(&host, warnings, found),
+pub fn examine_signing(args: &DoctorArgs, found: &mut DoctorFindings) {
+    match read_settings(args) {
+        Some((host, warnings)) => report_signing(&host, warnings, found),
         None => {
             let why = match &args.config {
                 Some(path) => {
@@ -30,10 +30,10 @@ pub fn examine(args: &DoctorArgs, found: &mut DoctorFindings) {
 }
 
 /// The settings that the command was given, and what is warned of in them.
-pub(super) fn settings(args: &DoctorArgs) -> Option<(HostSpec, Vec<ManifestFault>)> {
+pub(super) fn read_settings(args: &DoctorArgs) -> Option<(HostSpec, Vec<ManifestFault>)> {
     if let Some(path) = &args.config {
         let snapshot = folder::read(path).ok()?;
-        let host = parse_host(snapshot.host().ok()?).ok()?.spec;
+        let host = parse_host(snapshot.only_host().ok()?).ok()?.spec;
         let warnings = host_warnings(&host, &snapshot, true);
         return Some((host, warnings));
     }
@@ -46,7 +46,7 @@ pub(super) fn settings(args: &DoctorArgs) -> Option<(HostSpec, Vec<ManifestFault
     Some((host, warnings))
 }
 
-fn tell(host: &HostSpec, warnings: Vec<ManifestFault>, found: &mut DoctorFindings) {
+fn report_signing(host: &HostSpec, warnings: Vec<ManifestFault>, found: &mut DoctorFindings) {
     if warnings.is_empty() {
         let signed = host.ledgers.iter().filter(|ledger| ledger.signing.is_some()).count();
         let detail =
@@ -74,7 +74,7 @@ mod tests {
             let host = json!({"sources": [], "ledgers": [ledger], "keys": keys});
             let host: HostSpec = serde_json::from_value(host).unwrap();
             let mut found = DoctorFindings::default();
-            tell(&host, host.warnings(std::iter::empty()), &mut found);
+            report_signing(&host, host.warnings(std::iter::empty()), &mut found);
             let finding = found.0.remove(0);
             (finding.outcome, finding.detail)
         };
@@ -95,7 +95,7 @@ mod tests {
         let given = ["kubewitness", "doctor", "--config", "/nowhere"];
         let Command::Doctor(args) = Cli::try_parse_from(given).unwrap().command else { panic!("doctor") };
         let mut found = DoctorFindings::default();
-        examine(&args, &mut found);
+        examine_signing(&args, &mut found);
         let told = &found.0[0];
         assert_eq!(told.outcome, FindingOutcome::NotChecked);
         assert_eq!(

@@ -22,13 +22,13 @@ pub struct ExportFile {
 }
 
 impl ExportFile {
-    pub fn at(path: PathBuf) -> Self {
+    pub fn at_path(path: PathBuf) -> Self {
         let mut part = path.clone().into_os_string();
         part.push(".part");
         Self { path, part: part.into(), file: None }
     }
 
-    fn made(&mut self) -> io::Result<&mut BufWriter<File>> {
+    fn open_part(&mut self) -> io::Result<&mut BufWriter<File>> {
         if self.file.is_none() {
             self.refuse_to_replace()?;
             let made = File::create_new(&self.part).map_err(|error| {
@@ -60,7 +60,7 @@ impl ExportFile {
     }
 
     /// Gives the complete export its name.
-    pub fn finish(mut self) -> io::Result<()> {
+    pub fn give_name(mut self) -> io::Result<()> {
         let Some(file) = self.file.take() else { return Ok(()) };
         file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
         self.refuse_to_replace()?;
@@ -82,7 +82,7 @@ impl ExportFile {
 
 impl Write for ExportFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.made()?.write(bytes)
+        self.open_part()?.write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -103,7 +103,7 @@ impl PatientWriter<Stdout> {
 }
 
 impl<W: AsFd> PatientWriter<W> {
-    fn wait(&self) -> io::Result<()> {
+    fn await_reader(&self) -> io::Result<()> {
         let patience =
             Timespec { tv_sec: self.patience.as_secs() as i64, tv_nsec: self.patience.subsec_nanos().into() };
         loop {
@@ -126,7 +126,7 @@ impl<W: AsFd> PatientWriter<W> {
 
 impl<W: AsFd + Write> Write for PatientWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.wait()?;
+        self.await_reader()?;
         let written = self.out.write(&bytes[..bytes.len().min(PIPE_BYTES)])?;
         // A standard output with its own buffer would write more at another time.
         self.out.flush()?;
@@ -146,16 +146,16 @@ mod tests {
     fn a_file_has_its_name_once_it_is_whole_and_replaces_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("all.jsonl");
-        let mut file = ExportFile::at(path.clone());
+        let mut file = ExportFile::at_path(path.clone());
         file.flush().unwrap();
         file.write_all(b"kept").unwrap();
         file.flush().unwrap();
         assert!(!path.exists(), "a kill leaves nothing under the name");
-        file.finish().unwrap();
+        file.give_name().unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"kept");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 
-        let mut second = ExportFile::at(path.clone());
+        let mut second = ExportFile::at_path(path.clone());
         let told = second.write_all(b"other").unwrap_err().to_string();
         assert!(
             told.ends_with("all.jsonl exists already: name another file, or move this one away"),
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn an_export_that_failed_leaves_no_file() {
         let folder = tempfile::tempdir().unwrap();
-        let mut file = ExportFile::at(folder.path().join("all.jsonl"));
+        let mut file = ExportFile::at_path(folder.path().join("all.jsonl"));
         file.write_all(b"half").unwrap();
         file.remove().unwrap();
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);

@@ -11,24 +11,24 @@ use kubewitness_core::ports::{Backlog, PluginProgress};
 use kubewitness_journal::{Journal, JournalOptions, OpenError};
 use serde::Serialize;
 
-use super::{hint, host_of};
+use super::{host_of, place_hint};
 use crate::cli::ForgetPluginArgs;
-use crate::commands::print::{self, clean, mark};
+use crate::commands::print::{self, clean_line, coloured_mark};
 use crate::commands::{CommandEnd, CommandResult};
-use crate::journal_place::place;
+use crate::journal_place::journal_place;
 
 /// The actor in the record of pauses when this command ends a pause.
 const WHO: &str = "kubewitness plugin forget";
 /// How many plugins a message lists.
 const LISTED: usize = 20;
 
-pub async fn forget(args: ForgetPluginArgs) -> CommandResult {
+pub async fn forget_plugin(args: ForgetPluginArgs) -> CommandResult {
     let ForgetPluginArgs { name, at, yes, output } = args;
-    let place = place(&at.journal, &at.data)?;
+    let place = journal_place(&at.journal, &at.data)?;
     // Opening a missing journal would create one.
-    kubewitness_journal::stats(&place, &Default::default(), 0)
+    kubewitness_journal::journal_stats(&place, &Default::default(), 0)
         .await
-        .with_context(|| hint("reading", &place))?;
+        .with_context(|| place_hint("reading", &place))?;
     let host = host_of(&at.data)?.with_context(|| {
         format!(
             "{} has no settings that a controller took, by which the databases with receipts are found: name the \
@@ -41,7 +41,7 @@ pub async fn forget(args: ForgetPluginArgs) -> CommandResult {
         matches!(opened, Err(OpenError::InUse(_) | OpenError::Held { .. } | OpenError::Shared { .. }));
     let journal = opened.with_context(|| match is_used {
         true => "the controller has to be stopped while a plugin is forgotten".to_owned(),
-        false => hint("opening", &place),
+        false => place_hint("opening", &place),
     })?;
     let done = left_by(&journal, &name, &host, &at.data).await;
     let done = match done {
@@ -51,7 +51,7 @@ pub async fn forget(args: ForgetPluginArgs) -> CommandResult {
     let closed = journal.close().await;
     let left = ForgetReport { removed: yes, left: done? };
     closed.context("closing the journal")?;
-    print::value(output, &left, ForgetReport::text)?;
+    print::print_value(output, &left, ForgetReport::text)?;
     Ok(CommandEnd::Fine)
 }
 
@@ -88,45 +88,46 @@ struct ReceiptCounts {
 }
 
 async fn left_by(journal: &Journal, name: &str, host: &HostSpec, data: &Path) -> Result<PluginRemains> {
-    let PluginProgress { cursor, retired_ms, .. } = progress(journal, name).await?;
+    let PluginProgress { cursor, retired_ms, .. } = plugin_progress(journal, name).await?;
     let Some(retired_ms) = retired_ms else {
         bail!(
             "`{name}` is still selected, as far as the journal knows: remove its manifest while the controller runs, and \
              stop the controller once `kubewitness plugins` shows the plugin no more"
         );
     };
-    let keys = journal.kv(name).await?;
-    let (receipts, unread) = receipts(name, host, data).await;
+    let keys = journal.plugin_kv(name).await?;
+    let (receipts, unread) = count_receipts(name, host, data).await;
     if let Some(why) = unread {
         bail!("nothing is removed, because receipts would be left behind: {why}");
     }
     Ok(PluginRemains {
         plugin: name.to_owned(),
-        retired_at: calendar::rfc3339(retired_ms),
+        retired_at: calendar::format_rfc3339(retired_ms),
         cursor,
-        is_paused: journal.paused(name).await?.is_some(),
+        is_paused: journal.plugin_pause(name).await?.is_some(),
         dead_letters: journal.dead_letters(name).await?.len(),
         keys: keys.len(),
         key_bytes: keys.iter().map(|(key, value)| key.len() + value.len()).sum(),
         report_bytes: journal.report_bytes(name).await?,
         receipts,
-        remains: remains(host, data),
+        remains: remaining_places(host, data),
     })
 }
 
-async fn progress(journal: &Journal, name: &str) -> Result<PluginProgress> {
+async fn plugin_progress(journal: &Journal, name: &str) -> Result<PluginProgress> {
     let mut all = journal.all_progress().await?;
     if let Some((progress, _)) = all.remove(name) {
         return Ok(progress);
     }
-    let known: Vec<_> = all.keys().take(LISTED).map(|name| clean(name).into_owned()).collect();
+    let known: Vec<_> = all.keys().take(LISTED).map(|name| clean_line(name).into_owned()).collect();
     let known = if known.is_empty() { "no plugin".to_owned() } else { known.join(", ") };
-    Err(anyhow!("the journal has nothing of a plugin `{}`; it knows {known}", clean(name)))
+    Err(anyhow!("the journal has nothing of a plugin `{}`; it knows {known}", clean_line(name)))
 }
 
 /// The receipts of the plugin, and why some could not be read.
-async fn receipts(name: &str, host: &HostSpec, data: &Path) -> (Vec<ReceiptCounts>, Option<String>) {
-    let (mut found, mut unread) = (Vec::new(), host.databases.iter().find_map(|spec| missing(spec, data)));
+async fn count_receipts(name: &str, host: &HostSpec, data: &Path) -> (Vec<ReceiptCounts>, Option<String>) {
+    let (mut found, mut unread) =
+        (Vec::new(), host.databases.iter().find_map(|spec| missing_database_file(spec, data)));
     for proof in prove_receipts(host, data).await {
         let receipts = proof.receipts.iter().filter(|receipt| receipt.plugin == name).count();
         let database = proof.database;
@@ -139,8 +140,8 @@ async fn receipts(name: &str, host: &HostSpec, data: &Path) -> (Vec<ReceiptCount
 }
 
 /// A file on a volume that is not mounted here may contain receipts.
-fn missing(spec: &DatabaseSpec, data: &Path) -> Option<String> {
-    let Some(DatabaseKind::Sqlite(sqlite)) = spec.kind() else { return None };
+fn missing_database_file(spec: &DatabaseSpec, data: &Path) -> Option<String> {
+    let Some(DatabaseKind::Sqlite(sqlite)) = spec.only_kind() else { return None };
     let path = data.join(&sqlite.path);
     (!path.exists()).then(|| {
         format!(
@@ -153,8 +154,8 @@ fn missing(spec: &DatabaseSpec, data: &Path) -> Option<String> {
 }
 
 /// Without a server's address, which may contain a password.
-fn remains(host: &HostSpec, data: &Path) -> Vec<String> {
-    let databases = host.databases.iter().map(|spec| match spec.kind() {
+fn remaining_places(host: &HostSpec, data: &Path) -> Vec<String> {
+    let databases = host.databases.iter().map(|spec| match spec.only_kind() {
         Some(DatabaseKind::Sqlite(sqlite)) => format!(
             "tables in the database `{}`: `sqlite3 {} .tables` lists them, and `DROP TABLE NAME` drops one",
             spec.name,
@@ -190,9 +191,9 @@ impl ForgetReport {
         let PluginRemains { plugin, retired_at, cursor, is_paused, dead_letters, keys, key_bytes, .. } =
             &self.left;
         let PluginRemains { report_bytes, receipts, remains, .. } = &self.left;
-        let plugin = clean(plugin);
+        let plugin = clean_line(plugin);
         let verb = if self.removed { "was removed" } else { "would be removed" };
-        let mut text = format!("{} {plugin}, taken out at {retired_at}. What {verb}:\n", mark(true));
+        let mut text = format!("{} {plugin}, taken out at {retired_at}. What {verb}:\n", coloured_mark(true));
         text.push_str(&format!(
             "  its cursor at {cursor}, its counts{}\n",
             if *is_paused { ", its pause" } else { "" }
@@ -202,14 +203,14 @@ impl ForgetReport {
             text.push_str(&format!("  reports on objects: {report_bytes} bytes\n"));
         }
         for ReceiptCounts { database, receipts } in receipts {
-            text.push_str(&format!("  receipts in the database `{}`: {receipts}\n", clean(database)));
+            text.push_str(&format!("  receipts in the database `{}`: {receipts}\n", clean_line(database)));
         }
         if !remains.is_empty() {
             text.push_str(
                 "What remains, where the plugin made something there and no other plugin uses it:\n",
             );
         }
-        remains.iter().for_each(|line| text.push_str(&format!("  {}\n", clean(line))));
+        remains.iter().for_each(|line| text.push_str(&format!("  {}\n", clean_line(line))));
         if !self.removed {
             text.push_str("Nothing is removed yet: run it again with --yes\n");
         }

@@ -29,26 +29,30 @@ use kubewitness_journal::{
 
 use self::counting_reader::CountingReader;
 use self::export_file::{ExportFile, PatientWriter};
-pub use self::forget::forget;
+pub use self::forget::forget_plugin;
 use crate::cli::{ExportArgs, ImportArgs, Journal, JournalArgs, MomentArg, Output, StatesArgs, ZoneArg};
 use crate::commands::api::plural;
 use crate::commands::print::progress::{self, ProgressUnit};
-use crate::commands::print::{self, JsonEscaper, TextTable, clean, mark, note};
+use crate::commands::print::{self, JsonEscaper, TextTable, clean_line, coloured_mark, note};
 use crate::commands::{CommandEnd, CommandResult, UsageError};
 use crate::config::last_good::LastGood;
 use crate::config::manifest::parse_host;
-use crate::journal_place::{EMBEDDED, place};
+use crate::journal_place::{EMBEDDED, journal_place};
 
 pub async fn journal(command: Journal) -> CommandResult {
     match command {
-        Journal::Verify { at, output } => verify(&place(&at.journal, &at.data)?, &at.data, output).await,
-        Journal::Stats { at, output } => stats(&place(&at.journal, &at.data)?, &at.data, output).await,
-        Journal::Export(args) => export(args).await,
-        Journal::Import(args) => import(args).await,
+        Journal::Verify { at, output } => {
+            verify(&journal_place(&at.journal, &at.data)?, &at.data, output).await
+        }
+        Journal::Stats { at, output } => {
+            stats(&journal_place(&at.journal, &at.data)?, &at.data, output).await
+        }
+        Journal::Export(args) => export_journal(args).await,
+        Journal::Import(args) => import_journal(args).await,
     }
 }
 
-pub fn hint(what: &str, place: &JournalLocation) -> String {
+pub fn place_hint(what: &str, place: &JournalLocation) -> String {
     match place.kind() {
         EMBEDDED => format!("{what} {place}"),
         _ => format!("{what} the journal"),
@@ -60,23 +64,23 @@ async fn verify(place: &JournalLocation, data: &Path, output: Output) -> Command
     let verifying = kubewitness_journal::verify_with(place, &progress);
     let report =
         progress::with_progress("verifying", ProgressUnit::States, || progress.now(), verifying).await;
-    let mut report = report.with_context(|| hint("verifying", place))?;
+    let mut report = report.with_context(|| place_hint("verifying", place))?;
     if let Some(host) = host_of(data)? {
         receipts::check(&mut report, place, &host, data).await;
     }
     let ok = report.ok;
-    print::value(output, &report, |report| {
-        let mut text = format!("{} {}: {} states checked\n", mark(ok), place, report.states_checked);
+    print::print_value(output, &report, |report| {
+        let mut text = format!("{} {}: {} states checked\n", coloured_mark(ok), place, report.states_checked);
         if report.receipts_checked > 0 {
             let (receipts, rows) = (report.receipts_checked, report.rows_checked);
             text.push_str(&format!("  {receipts} receipts in granted databases, {rows} of their rows\n"));
         }
         for reason in &report.not_checked {
-            text.push_str(&format!("  not checked: {}\n", clean(reason)));
+            text.push_str(&format!("  not checked: {}\n", clean_line(reason)));
         }
         for problem in &report.problems {
             let seq = problem.seq.map(|seq| format!(" at {seq}")).unwrap_or_default();
-            text.push_str(&format!("  {}{seq}: {}\n", problem.code, clean(&problem.message)));
+            text.push_str(&format!("  {}{seq}: {}\n", problem.code, clean_line(&problem.message)));
         }
         if report.problems_left_out > 0 {
             text.push_str(&format!("  and {} more like these\n", report.problems_left_out));
@@ -91,9 +95,9 @@ async fn verify(place: &JournalLocation, data: &Path, output: Output) -> Command
 async fn stats(place: &JournalLocation, data: &Path, output: Output) -> CommandResult {
     let retention = retention_of(data)?;
     let now_ms = SystemClock::default().now_ms();
-    let stats = kubewitness_journal::stats(place, &retention, now_ms).await;
-    let stats = stats.with_context(|| hint("reading", place))?;
-    print::value(output, &stats, stats_text)?;
+    let stats = kubewitness_journal::journal_stats(place, &retention, now_ms).await;
+    let stats = stats.with_context(|| place_hint("reading", place))?;
+    print::print_value(output, &stats, stats_text)?;
     Ok(CommandEnd::Fine)
 }
 
@@ -118,19 +122,19 @@ fn retention_of(data: &Path) -> Result<BTreeMap<String, RetentionSpec>> {
 const UNFINISHED: &str = "an import into this journal has not come to its end: `kubewitness journal import FILE --continue` \
                           goes on with it, `kubewitness journal import --discard` throws it away\n";
 
-fn kib(bytes: u64) -> String {
+fn kib_text(bytes: u64) -> String {
     format!("{} KiB", bytes.div_ceil(1024))
 }
 
 fn stats_text(stats: &JournalStats) -> String {
     let disk = match stats.wal_bytes + stats.free_bytes {
         // The same for a server that does not report these figures.
-        0 => format!("{} on disk", kib(stats.bytes)),
+        0 => format!("{} on disk", kib_text(stats.bytes)),
         _ => format!(
             "{} on disk, {} of them free, and {} of WAL",
-            kib(stats.bytes),
-            kib(stats.free_bytes),
-            kib(stats.wal_bytes)
+            kib_text(stats.bytes),
+            kib_text(stats.free_bytes),
+            kib_text(stats.wal_bytes)
         ),
     };
     let JournalStats { states, oldest_seq, newest_seq, .. } = stats;
@@ -150,27 +154,36 @@ fn stats_text(stats: &JournalStats) -> String {
         "OLDEST",
         "NEWEST",
     ])
-    .spare(&["DOCUMENTS", "PER STATE", "TAKEN", "LIVE", "OBJECTS", "BYTES", "NEWEST", "OLDEST"]);
+    .with_spare_columns(&[
+        "DOCUMENTS",
+        "PER STATE",
+        "TAKEN",
+        "LIVE",
+        "OBJECTS",
+        "BYTES",
+        "NEWEST",
+        "OLDEST",
+    ]);
     for source in &stats.sources {
-        table.row([
+        table.push_row([
             source.source.clone(),
             source.states.to_string(),
             source.objects.to_string(),
             source.live_objects.to_string(),
-            kib(source.bytes),
-            kib(source.document_bytes),
+            kib_text(source.bytes),
+            kib_text(source.document_bytes),
             format!("{:.0} B", source.bytes_per_state),
             source.taken.to_string(),
-            ZoneArg::here().show_text(source.oldest_at.as_deref().unwrap_or("-")),
-            ZoneArg::here().show_text(source.newest_at.as_deref().unwrap_or("-")),
+            ZoneArg::local_zone().show_text(source.oldest_at.as_deref().unwrap_or("-")),
+            ZoneArg::local_zone().show_text(source.newest_at.as_deref().unwrap_or("-")),
         ]);
     }
     text.push_str(&table.render());
-    text.push_str(&print::remarks(
+    text.push_str(&print::remarks_text(
         stats.sources.iter().map(|source| (&source.source, retention_text(source))),
     ));
     let lost = stats.plugins.iter().filter(|plugin| plugin.untold > 0);
-    text.push_str(&print::remarks(lost.map(|plugin| {
+    text.push_str(&print::remarks_text(lost.map(|plugin| {
         (&plugin.plugin, format!("{} states were removed before the plugin got them", plugin.untold))
     })));
     text
@@ -186,7 +199,7 @@ fn retention_text(source: &SourceStats) -> String {
     };
     let more = if *more { " at least" } else { "" };
     let mut text =
-        format!("{beyond} states{more} are beyond its bounds: {may_go} may go ({})", kib(*may_go_bytes));
+        format!("{beyond} states{more} are beyond its bounds: {may_go} may go ({})", kib_text(*may_go_bytes));
     for (holder, states) in held {
         text.push_str(&format!(", {states} held by {holder}"));
     }
@@ -195,16 +208,16 @@ fn retention_text(source: &SourceStats) -> String {
 
 // ---- export and import -------------------------------------------------------------------
 
-async fn export(args: ExportArgs) -> CommandResult {
-    let place = place(&args.at.journal, &args.at.data)?;
-    let query = states(args.states, args.documents);
+async fn export_journal(args: ExportArgs) -> CommandResult {
+    let place = journal_place(&args.at.journal, &args.at.data)?;
+    let query = requested_states(args.states, args.documents);
     let progress = OpeningProgress::default();
     if let Some(file) = args.file {
-        let mut file = ExportFile::at(file);
+        let mut file = ExportFile::at_path(file);
         let exporting = kubewitness_journal::export_with(&place, &query, &mut file, &progress);
         let done =
             progress::with_progress("exporting", ProgressUnit::States, || progress.now(), exporting).await;
-        let done = match done.with_context(|| hint("exporting", &place)) {
+        let done = match done.with_context(|| place_hint("exporting", &place)) {
             Ok(done) if done.states == 0 => must_be_known(&place, &args.at.data, &query).await.map(|()| done),
             done => done,
         };
@@ -215,7 +228,7 @@ async fn export(args: ExportArgs) -> CommandResult {
                 return Err(error);
             }
         };
-        file.finish().context("writing the end of the export")?;
+        file.give_name().context("writing the end of the export")?;
         note!("{}", states_of(done.states));
         return Ok(CommandEnd::Fine);
     }
@@ -241,20 +254,20 @@ async fn export(args: ExportArgs) -> CommandResult {
         }
         // A reader that has left (`| head`) is not an error.
         Err(ExportError::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(CommandEnd::Fine),
-        Err(error) => Err(error).with_context(|| hint("exporting", &place)),
+        Err(error) => Err(error).with_context(|| place_hint("exporting", &place)),
     }
 }
 
 /// The states that a person requests.
-pub fn states(args: StatesArgs, documents: bool) -> ExportQuery {
+pub fn requested_states(args: StatesArgs, documents: bool) -> ExportQuery {
     ExportQuery {
         source: args.source,
         namespace: args.object.namespace,
         kind: args.object.kind,
         name: args.object.name,
         uid: args.object.uid,
-        since_ms: args.times.since.map(MomentArg::ms),
-        until_ms: args.times.until.map(MomentArg::ms),
+        since_ms: args.times.since.map(MomentArg::as_unix_ms),
+        until_ms: args.times.until.map(MomentArg::as_unix_ms),
         after: args.after,
         through: args.through,
         documents,
@@ -264,17 +277,18 @@ pub fn states(args: StatesArgs, documents: bool) -> ExportQuery {
 /// Refuses a source or a kind that neither the journal nor the settings know. Called if a query finds
 /// nothing.
 pub async fn must_be_known(place: &JournalLocation, data: &Path, query: &ExportQuery) -> Result<()> {
-    let stats = kubewitness_journal::stats(place, &BTreeMap::new(), SystemClock::default().now_ms()).await;
-    let stats = stats.with_context(|| hint("reading", place))?;
+    let stats =
+        kubewitness_journal::journal_stats(place, &BTreeMap::new(), SystemClock::default().now_ms()).await;
+    let stats = stats.with_context(|| place_hint("reading", place))?;
     if stats.states == 0 {
         return Ok(());
     }
     let configured = host_of(data)?.map(|host| host.sources).unwrap_or_default();
     let mut sources: BTreeSet<&str> = stats.sources.iter().map(|source| source.source.as_str()).collect();
     sources.extend(configured.iter().map(|source| source.name.as_str()));
-    let told = || clean(&sources.iter().copied().collect::<Vec<_>>().join(", ")).into_owned();
+    let told = || clean_line(&sources.iter().copied().collect::<Vec<_>>().join(", ")).into_owned();
     if let Some(source) = query.source.as_deref().filter(|source| !sources.contains(source)) {
-        bail!("the journal has no source `{}`. Its sources are {}", clean(source), told());
+        bail!("the journal has no source `{}`. Its sources are {}", clean_line(source), told());
     }
     let Some(kind) = &query.kind else { return Ok(()) };
     let group = |api_version: &str| api_version.split_once('/').map_or("", |(group, _)| group).to_owned();
@@ -286,23 +300,23 @@ pub async fn must_be_known(place: &JournalLocation, data: &Path, query: &ExportQ
             ControlFlow::Break(())
         };
         let read = read_states(place, &of_kind, &OpeningProgress::default(), look).await;
-        read.with_context(|| hint("reading", place))?;
+        read.with_context(|| place_hint("reading", place))?;
     }
     if !is_known {
-        bail!("the journal has no state of the kind `{}`. Its sources are {}", clean(kind), told());
+        bail!("the journal has no state of the kind `{}`. Its sources are {}", clean_line(kind), told());
     }
     Ok(())
 }
 
 /// The target of an import. It has no default, because it must be empty.
-fn destination(journal: &JournalArgs, data: Option<PathBuf>) -> Result<JournalLocation> {
+fn import_destination(journal: &JournalArgs, data: Option<PathBuf>) -> Result<JournalLocation> {
     let is_embedded = journal.journal_file.is_none() && journal.place.0 == EMBEDDED;
     let Some(data) = data else {
         return match is_embedded {
             true => Err(UsageError::error(
                 "no destination is given: name an empty data folder with --data, or a database with --journal",
             )),
-            false => place(journal, Path::new("")),
+            false => journal_place(journal, Path::new("")),
         };
     };
     if is_embedded && data.extension().is_some_and(|extension| extension == "db") {
@@ -311,15 +325,15 @@ fn destination(journal: &JournalArgs, data: Option<PathBuf>) -> Result<JournalLo
     if is_embedded {
         std::fs::create_dir_all(&data).with_context(|| format!("making {}", data.display()))?;
     }
-    place(journal, &data)
+    journal_place(journal, &data)
 }
 
-async fn import(args: ImportArgs) -> CommandResult {
+async fn import_journal(args: ImportArgs) -> CommandResult {
     // Opened before a folder is created for it.
-    let input = args.file.as_deref().map(opened).transpose()?;
-    let place = destination(&args.journal, args.data.clone())?;
+    let input = args.file.as_deref().map(open_input).transpose()?;
+    let place = import_destination(&args.journal, args.data.clone())?;
     if args.discard {
-        kubewitness_journal::discard(&place).await?;
+        kubewitness_journal::discard_unfinished_import(&place).await?;
         note!("the unfinished import in {place} is discarded");
         return Ok(CommandEnd::Fine);
     }
@@ -333,11 +347,11 @@ async fn import(args: ImportArgs) -> CommandResult {
     take_in(&file, &mut *input, &place, options).await
 }
 
-fn opened(file: &Path) -> Result<Box<dyn io::BufRead + Send>> {
+fn open_input(file: &Path) -> Result<Box<dyn io::BufRead + Send>> {
     if file.as_os_str() == "-" {
         return Ok(Box::new(BufReader::new(io::stdin())));
     }
-    let opened = files::named(file).with_context(|| format!("opening {}", file.display()))?;
+    let opened = files::open_command_input(file).with_context(|| format!("opening {}", file.display()))?;
     Ok(Box::new(BufReader::new(opened)))
 }
 
@@ -356,7 +370,7 @@ async fn holds_nothing_else(place: &JournalLocation, data: Option<&Path>) -> Res
             continue;
         }
         // A journal that is not empty has its own message with advice.
-        let stats = kubewitness_journal::stats(place, &BTreeMap::new(), 0).await;
+        let stats = kubewitness_journal::journal_stats(place, &BTreeMap::new(), 0).await;
         return match stats.is_ok_and(|stats| stats.unfinished || stats.states > 0) {
             true => Ok(()),
             false => bail!(
@@ -380,7 +394,7 @@ async fn take_in(
     // The size of a pipe is unknown.
     let all = std::fs::metadata(file).map_or(0, |file| file.len());
     let mut input = CountingReader { input, taken: &taken };
-    let importing = journal.import(&mut input);
+    let importing = journal.import_lines(&mut input);
     let now = || (taken.load(Ordering::Relaxed), all);
     let done = progress::with_progress("importing", ProgressUnit::Bytes, now, importing).await;
     let closed = journal.close().await;

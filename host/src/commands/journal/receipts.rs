@@ -66,7 +66,7 @@ enum ReceiptMisfit {
     Orphaned,
 }
 
-fn misfit(seq: Seq, print: IdPrint, known: &KnownIds) -> Option<ReceiptMisfit> {
+fn find_misfit(seq: Seq, print: IdPrint, known: &KnownIds) -> Option<ReceiptMisfit> {
     match known.ids.get(&seq) {
         Some(id) if print.is_of(id.as_str()) => None,
         Some(_) => Some(ReceiptMisfit::Another),
@@ -94,7 +94,7 @@ impl MisfitTally {
         self.newest = known.newest;
         let mut kinds = BTreeMap::new();
         for (seq, print) in &receipt.marks {
-            if let Some(kind) = misfit(*seq, *print, known) {
+            if let Some(kind) = find_misfit(*seq, *print, known) {
                 kinds.entry(kind).or_insert(*seq);
             }
         }
@@ -119,7 +119,9 @@ impl MisfitTally {
             let newest = self.newest;
             let (receipts, places) = match found.receipts {
                 1 => (format!("a receipt of {plugin} is"), String::new()),
-                count => (format!("{count} receipts of {plugin} are"), format!(" ({})", found.places())),
+                count => {
+                    (format!("{count} receipts of {plugin} are"), format!(" ({})", found.first_places()))
+                }
             };
             let text = match kind {
                 ReceiptMisfit::Another => format!(
@@ -145,7 +147,7 @@ impl MisfitTally {
 }
 
 impl ReceiptFindings {
-    fn places(&self) -> String {
+    fn first_places(&self) -> String {
         let first: Vec<_> = self.first.iter().map(ToString::to_string).collect();
         let more = if self.receipts > self.first.len() as u64 { " and more" } else { "" };
         format!("at {}{more}", first.join(", "))
@@ -194,8 +196,10 @@ mod tests {
 
     #[test]
     fn receipts_of_another_journal_are_told_once_with_their_number_and_the_first_positions() {
-        let of_several =
-            ReceiptProof { marks: vec![(9, IdPrint::short(0)), (8, IdPrint::short(0))], ..receipt(9, 9) };
+        let of_several = ReceiptProof {
+            marks: vec![(9, IdPrint::from_short_print(0)), (8, IdPrint::from_short_print(0))],
+            ..receipt(9, 9)
+        };
         let others: Vec<_> =
             (10..10_000).rev().map(|seq| receipt(seq, seq)).chain([of_several, receipt(1, 2)]).collect();
         let told = summary_of(&others, &known());

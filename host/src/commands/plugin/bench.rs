@@ -13,7 +13,7 @@ use super::subject::{self, TrialSubject};
 use super::trial::{self, CallCost, ObservedTimes, PluginTrial, StandIns, TrialReply, tick_of};
 use crate::cli::BenchPluginArgs;
 use crate::commands::object_files::{self, ObservedObject};
-use crate::commands::print::{self, TextTable, clean};
+use crate::commands::print::{self, TextTable, clean_line};
 use crate::commands::{CommandEnd, CommandResult};
 
 /// The plugins that come with the controller.
@@ -25,30 +25,30 @@ const DOCUMENTS_BYTES: usize = 256 << 20;
 /// The object that is used without `-f`.
 const JOB: &str = include_str!("templates/failed.yaml");
 
-pub async fn bench(args: BenchPluginArgs) -> CommandResult {
+pub async fn run_bench(args: BenchPluginArgs) -> CommandResult {
     let seen = match &args.file {
         Some(file) => object_files::read(file).with_context(|| format!("reading {}", file.display()))?,
         None => object_files::parse(JOB)?,
     };
     // One more, which is delivered first and not counted.
-    let objects = repeated(seen, args.states as usize + 1)?;
+    let objects = repeat_objects(seen, args.states as usize + 1)?;
     let (subject, replies) = to_try(&args.tried).await?;
     let batch = args.batch.unwrap_or(subject.spec.delivery.batch) as usize;
     let mut peers = Vec::new();
     for name in SHIPPED {
-        let peer = subject::shipped(name, args.plugins.as_deref(), &subject.engine).await;
+        let peer = subject::shipped_subject(name, args.plugins.as_deref(), &subject.engine).await;
         peers.push(peer.with_context(|| format!("the plugin `{name}`, which comes with the controller"))?);
     }
     let subjects: Vec<_> = std::iter::once(subject).chain(peers).collect();
-    let figures = measured(&subjects, &replies, &objects, batch).await?;
+    let figures = measure_subjects(&subjects, &replies, &objects, batch).await?;
     let told = BenchReport::of(batch, figures);
-    print::value(args.output, &told, BenchReport::text)?;
+    print::print_value(args.output, &told, BenchReport::text)?;
     Ok(if told.plugins[0].not_done == 0 { CommandEnd::Fine } else { CommandEnd::Failed })
 }
 
 /// Repeats the objects, each time under other names, until there are enough. All first versions come first,
 /// because a call has many objects and each of them once. Ticks are left out: they are not states.
-fn repeated(mut seen: Vec<ObservedObject>, most: usize) -> Result<Vec<ObservedObject>> {
+fn repeat_objects(mut seen: Vec<ObservedObject>, most: usize) -> Result<Vec<ObservedObject>> {
     seen.retain(|it| tick_of(&it.object).is_none());
     anyhow::ensure!(!seen.is_empty(), "there are ticks alone: give objects, too");
     // Other input has no name that could be changed.
@@ -76,7 +76,7 @@ fn repeated(mut seen: Vec<ObservedObject>, most: usize) -> Result<Vec<ObservedOb
 }
 
 /// The fastest round of each plugin.
-async fn measured(
+async fn measure_subjects(
     subjects: &[TrialSubject],
     replies: &[TrialReply],
     objects: &[ObservedObject],
@@ -182,8 +182,8 @@ impl BenchReport {
             let calls = it.host_calls.iter().filter(|(_, calls)| **calls >= 0.005);
             let calls: Vec<_> = calls.map(|(name, calls)| format!("{name} {calls:.2}")).collect();
             let micros = |micros: f64| format!("{micros:.1} µs");
-            table.row([
-                clean(&it.name).into_owned(),
+            table.push_row([
+                clean_line(&it.name).into_owned(),
                 it.states.to_string(),
                 micros(it.micros),
                 micros(it.guest_micros),
@@ -194,13 +194,13 @@ impl BenchReport {
         }
         let mut text = table.render();
         for BenchRatio { against, time, memory } in &self.ratios {
-            let own = self.plugins.first().map(|own| clean(&own.name)).unwrap_or_default();
+            let own = self.plugins.first().map(|own| clean_line(&own.name)).unwrap_or_default();
             text.push_str(&format!(
                 "{own} takes {time:.2} times the time of the shipped {against}, and {memory:.2} times its memory\n"
             ));
         }
         for it in self.plugins.iter().filter(|it| it.not_done > 0) {
-            let (name, not_done, states) = (clean(&it.name), it.not_done, it.states);
+            let (name, not_done, states) = (clean_line(&it.name), it.not_done, it.states);
             text.push_str(&format!(
                 "{name}: {not_done} of {states} states were not done. `plugin run` says why\n"
             ));
@@ -222,14 +222,14 @@ mod tests {
     fn objects_are_repeated_under_other_names_up_to_the_number_and_without_ticks() {
         let mut seen = object_files::parse(JOB).unwrap();
         seen.push(trial::next_tick());
-        let objects = repeated(seen, 5).unwrap();
+        let objects = repeat_objects(seen, 5).unwrap();
         let names: Vec<_> = objects.iter().map(|it| it.object["metadata"]["name"].clone()).collect();
         assert_eq!(names, ["train-7-0", "train-7-1", "train-7-2", "train-7-0", "train-7-1"]);
         assert_eq!(objects[4].object["metadata"]["uid"], "5c1f-1");
-        let told = repeated(vec![trial::next_tick()], 5).unwrap_err().to_string();
+        let told = repeat_objects(vec![trial::next_tick()], 5).unwrap_err().to_string();
         assert!(told.contains("ticks alone"), "{told}");
         for text in ["hello", "{kind: Job, apiVersion: batch/v1, metadata: train-7}"] {
-            let told = repeated(object_files::parse(text).unwrap(), 5).unwrap_err().to_string();
+            let told = repeat_objects(object_files::parse(text).unwrap(), 5).unwrap_err().to_string();
             assert!(told.contains("no `metadata`: give it whole"), "{told}");
         }
     }
@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn documents_that_are_repeated_have_a_bound_of_bytes() {
         let large = json!({"metadata": {"name": "a"}, "data": "x".repeat(DOCUMENTS_BYTES / 4)});
-        let objects = repeated(vec![ObservedObject { object: large, is_gone: false }], 10_000).unwrap();
+        let objects = repeat_objects(vec![ObservedObject { object: large, is_gone: false }], 10_000).unwrap();
         assert_eq!(objects.len(), 3);
     }
 

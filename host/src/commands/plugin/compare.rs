@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::trial::{HandedCall, TrialCall, TrialEffect, TriedCalls};
 use crate::cli::Output;
-use crate::commands::print::{self, line_diff, mark};
+use crate::commands::print::{self, coloured_mark, line_diff};
 use crate::commands::{CommandEnd, CommandResult};
 
 /// How many differing states are printed. The count includes all of them.
@@ -50,21 +50,21 @@ struct SideEffects {
 
 /// `rest` is the remark about the states that were not delivered.
 pub fn print_comparison(output: &Output, this: TriedCalls, against: TriedCalls, rest: &str) -> CommandResult {
-    let comparison = compared(this, against);
-    print::value(*output, &comparison, |comparison| text(comparison, print::is_coloured()) + rest)?;
+    let comparison = compare_calls(this, against);
+    print::print_value(*output, &comparison, |comparison| text(comparison, print::is_coloured()) + rest)?;
     Ok(if comparison.differ == 0 { CommandEnd::Fine } else { CommandEnd::Failed })
 }
 
-fn compared(this: TriedCalls, against: TriedCalls) -> TrialComparison {
-    let sides = [side(&this), side(&against)];
+fn compare_calls(this: TriedCalls, against: TriedCalls) -> TrialComparison {
+    let sides = [compared_side(&this), compared_side(&against)];
     let states = this.handed.len();
     let pairs = this.handed.into_iter().zip(against.handed);
     let differing = pairs.filter(|(this, against)| this != against);
     let differences: Vec<_> = differing
         .map(|(this, against)| EffectDifference {
             call: this.call.clone(),
-            this: did(this),
-            against: did(against),
+            this: side_effects(this),
+            against: side_effects(against),
         })
         .collect();
     let [this, against] = sides;
@@ -72,11 +72,11 @@ fn compared(this: TriedCalls, against: TriedCalls) -> TrialComparison {
     TrialComparison { states, same: states - differ, differ, this, against, differences }
 }
 
-fn did(handed: HandedCall) -> SideEffects {
+fn side_effects(handed: HandedCall) -> SideEffects {
     SideEffects { effects: handed.effects, verdict: handed.verdict }
 }
 
-fn side(tried: &TriedCalls) -> ComparedSide {
+fn compared_side(tried: &TriedCalls) -> ComparedSide {
     ComparedSide {
         not_done: tried.handed.iter().filter(|handed| !handed.is_done()).count(),
         effects: tried.handed.iter().map(|handed| handed.effects.len()).sum(),
@@ -87,16 +87,16 @@ fn side(tried: &TriedCalls) -> ComparedSide {
 fn text(comparison: &TrialComparison, coloured: bool) -> String {
     let mut text = String::new();
     for EffectDifference { call, this, against } in comparison.differences.iter().take(SHOWN) {
-        let [before, after] = [against, this].map(lines);
+        let [before, after] = [against, this].map(json_lines);
         text.push_str(&format!("{}\n", call.text()));
-        text.push_str(&line_diff::unified(&SIDES.map(str::to_owned), &before, &after, coloured));
+        text.push_str(&line_diff::unified_diff(&SIDES.map(str::to_owned), &before, &after, coloured));
         text.push('\n');
     }
     let TrialComparison { states, same, differ, this, against, .. } = comparison;
     if *differ > SHOWN {
         text.push_str(&format!("{} more states differ; `-o json` has them all\n\n", differ - SHOWN));
     }
-    let mark = mark(*differ == 0 && *states > 0);
+    let mark = coloured_mark(*differ == 0 && *states > 0);
     text.push_str(&format!("{mark} states: {states}, same: {same}, different: {differ}\n"));
     for (name, side) in SIDES.iter().zip([against, this]) {
         let ComparedSide { not_done, effects, took_micros } = side;
@@ -109,7 +109,7 @@ fn text(comparison: &TrialComparison, coloured: bool) -> String {
 }
 
 /// As JSON with many lines, so that a diff shows the difference.
-fn lines(did: &SideEffects) -> String {
+fn json_lines(did: &SideEffects) -> String {
     serde_json::to_string_pretty(did).unwrap_or_else(|error| error.to_string())
 }
 
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn what_two_versions_do_alike_is_counted_and_what_differs_is_shown() {
-        let comparison = compared(tried(&["a", "b"], 40), tried(&["a", "c"], 20));
+        let comparison = compare_calls(tried(&["a", "b"], 40), tried(&["a", "c"], 20));
         let text = text(&comparison, false);
         for part in [
             "2 Job team/2 (present): Failed\n--- the other version\n+++ this version",
@@ -153,16 +153,16 @@ mod tests {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert!(!text.contains("Job team/1"), "{text}");
-        let same = compared(tried(&["a"], 1), tried(&["a"], 1));
+        let same = compare_calls(tried(&["a"], 1), tried(&["a"], 1));
         assert_eq!((same.same, same.differ, same.differences.len()), (1, 0, 0));
-        let none = compared(tried(&[], 0), tried(&[], 0));
+        let none = compare_calls(tried(&[], 0), tried(&[], 0));
         assert!(super::text(&none, false).contains("states: 0"));
     }
 
     #[test]
     fn many_differences_are_counted_and_the_first_are_shown() {
         let (ones, others) = (vec!["a"; SHOWN + 5], vec!["b"; SHOWN + 5]);
-        let text = text(&compared(tried(&ones, 1), tried(&others, 1)), false);
+        let text = text(&compare_calls(tried(&ones, 1), tried(&others, 1)), false);
         assert!(text.contains("5 more states differ; `-o json` has them all"), "{text}");
     }
 }

@@ -24,11 +24,11 @@ pub async fn plugin(command: Plugin) -> CommandResult {
         Plugin::Build(args) => build::build(args).await,
         Plugin::Run(args) => run::run(args).await,
         Plugin::Replay(args) => replay::replay(*args).await,
-        Plugin::Bench(args) => bench::bench(args).await,
+        Plugin::Bench(args) => bench::run_bench(args).await,
         Plugin::Test(args) => test::test(args).await,
         Plugin::Shadow(args) => release::shadow(args).await,
         Plugin::Cutover(args) => release::cutover(args).await,
-        Plugin::Forget(args) => journal::forget(*args).await,
+        Plugin::Forget(args) => journal::forget_plugin(*args).await,
         Plugin::Pack(args) => release::pack(args).await,
         Plugin::Install(args) => release::install(args).await,
     }

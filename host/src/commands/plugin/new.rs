@@ -50,7 +50,7 @@ const WIT: [TemplateFile; 3] = [
 ];
 
 impl Language {
-    fn files(self) -> &'static [TemplateFile] {
+    fn template_files(self) -> &'static [TemplateFile] {
         match self {
             Self::Rust => RUST,
             Self::Python => PYTHON,
@@ -59,14 +59,14 @@ impl Language {
     }
 
     /// The place of the interfaces.
-    fn wit(self) -> &'static str {
+    fn wit_folder(self) -> &'static str {
         match self {
             Self::Rust => "sdk/wit",
             Self::Python | Self::Javascript => "wit/deps/kubewitness-plugin",
         }
     }
 
-    fn source(self) -> &'static str {
+    fn source_file(self) -> &'static str {
         match self {
             Self::Rust => "src/lib.rs",
             Self::Python => "plugin.py",
@@ -75,7 +75,7 @@ impl Language {
     }
 
     /// How a controller gets the plugin.
-    fn install(self) -> &'static str {
+    fn install_steps(self) -> &'static str {
         match self {
             Self::Rust => PACKED,
             Self::Python | Self::Javascript => PUSHED,
@@ -83,7 +83,7 @@ impl Language {
     }
 
     /// The installation before the first build.
-    fn before(self) -> &'static str {
+    fn first_steps(self) -> &'static str {
         match self {
             Self::Rust => "rustup target add wasm32-wasip2",
             Self::Python => "python3 -m venv venv && venv/bin/pip install -r requirements.txt",
@@ -179,23 +179,23 @@ pub fn new(args: &NewPluginArgs) -> CommandResult {
     if folder.exists() {
         bail!("{} exists already: choose another name, or move it away", folder.display());
     }
-    for (file, text) in FOR_ALL.iter().chain(lang.files()) {
-        write(&folder.join(file), &filled(text, name, *lang))?;
+    for (file, text) in FOR_ALL.iter().chain(lang.template_files()) {
+        write(&folder.join(file), &fill_template(text, name, *lang))?;
     }
     for (file, text) in WIT {
-        write(&folder.join(lang.wit()).join(file), text)?;
+        write(&folder.join(lang.wit_folder()).join(file), text)?;
     }
     print::text(&format!(
         "{} is a plugin that works. Next:\n\n  cd {}\n  {}\n  kubewitness plugin build\n  kubewitness plugin test\n",
         folder.display(),
         folder.display(),
-        lang.before()
+        lang.first_steps()
     ))?;
     Ok(CommandEnd::Fine)
 }
 
 /// The SDK's own sources contain no placeholders.
-fn filled(text: &str, name: &str, lang: Language) -> String {
+fn fill_template(text: &str, name: &str, lang: Language) -> String {
     let imports = match lang {
         Language::Rust => {
             "- `sdk/` is a copy of the crate `kubewitness-sdk`, with the interfaces in `sdk/wit`."
@@ -204,12 +204,12 @@ fn filled(text: &str, name: &str, lang: Language) -> String {
             "- `wit/component.wit` says which interfaces it may import. They lie in `wit/deps`."
         }
     };
-    let before = format!("    {}{}", lang.before(), "     # once");
+    let before = format!("    {}{}", lang.first_steps(), "     # once");
     let words = [
-        ("{{install}}", lang.install()),
+        ("{{install}}", lang.install_steps()),
         ("{{name}}", name),
         ("{{before}}", &before),
-        ("{{source}}", lang.source()),
+        ("{{source}}", lang.source_file()),
         ("{{imports}}", imports),
         ("{{version}}", env!("CARGO_PKG_VERSION")),
     ];
@@ -257,7 +257,7 @@ mod tests {
                     }
                 }
             }
-            let manifest = super::super::subject::manifest(&folder.path().join("shout")).unwrap();
+            let manifest = super::super::subject::read_manifest(&folder.path().join("shout")).unwrap();
             assert_eq!(
                 (manifest.name.as_str(), manifest.spec.module.file.as_deref()),
                 ("shout", Some("shout.wasm"))

@@ -15,23 +15,23 @@ use super::run::to_try;
 use super::trial::{self, HandedCall, PluginTrial, RecordedState, StandIns};
 use super::{compare, subject};
 use crate::cli::ReplayPluginArgs;
-use crate::commands::journal::{hint, host_of, must_be_known, states};
+use crate::commands::journal::{host_of, must_be_known, place_hint, requested_states};
 use crate::commands::print::note;
 use crate::commands::print::progress::{self, ProgressUnit};
 use crate::commands::{CommandEnd, CommandResult, print};
-use crate::journal_place::place;
+use crate::journal_place::journal_place;
 
 /// The size of documents in memory at once.
 const DOCUMENTS_BYTES: usize = 256 << 20;
 
 pub async fn replay(args: ReplayPluginArgs) -> CommandResult {
-    let place = place(&args.at.journal, &args.at.data)?;
+    let place = journal_place(&args.at.journal, &args.at.data)?;
     let (subject, replies) = to_try(&args.tried).await?;
     let other = match &args.against {
-        Some(path) => Some(subject::beside(&subject, path, args.tried.config.as_deref()).await?),
+        Some(path) => Some(subject::version_beside(&subject, path, args.tried.config.as_deref()).await?),
         None => None,
     };
-    let query = states(args.states, true);
+    let query = requested_states(args.states, true);
     let found = find(&place, &query, &subject.spec, args.limit as usize).await?;
     let is_nothing = found.states.is_empty();
     if is_nothing {
@@ -42,7 +42,7 @@ pub async fn replay(args: ReplayPluginArgs) -> CommandResult {
     }
     let redaction = host_of(&args.at.data)?.map(|host| host.redaction);
     let trial = |spec: &PluginSpec| {
-        let recorded = StandIns::recorded(found.states.clone());
+        let recorded = StandIns::from_journal(found.states.clone());
         anyhow::Ok(PluginTrial {
             stand_ins: match args.tick {
                 Some(after) => recorded.then_tick(spec, after.0)?,
@@ -53,15 +53,15 @@ pub async fn replay(args: ReplayPluginArgs) -> CommandResult {
             is_measured: false,
         })
     };
-    let tried = trial::hand_over(&subject, trial(&subject.spec)?).await?;
+    let tried = trial::run_trial(&subject, trial(&subject.spec)?).await?;
     if let Some(other) = other {
-        let other = trial::hand_over(&other, trial(&subject.spec)?).await?;
-        let end = compare::print_comparison(&args.output, tried, other, &found.rest())?;
+        let other = trial::run_trial(&other, trial(&subject.spec)?).await?;
+        let end = compare::print_comparison(&args.output, tried, other, &found.undelivered_text())?;
         return Ok(if is_nothing { CommandEnd::Warned } else { end });
     }
-    print::value(args.output, &tried.handed, |handed| {
+    print::print_value(args.output, &tried.handed, |handed| {
         let each: String = handed.iter().map(|handed| handed.text() + "\n").collect();
-        format!("{each}{}{}", summary(handed), found.rest())
+        format!("{each}{}{}", summary_text(handed), found.undelivered_text())
     })?;
     Ok(match tried.handed.iter().all(HandedCall::is_done) {
         _ if is_nothing => CommandEnd::Warned,
@@ -92,7 +92,7 @@ impl ReplayedStates {
     }
 
     /// The states that were not delivered, and why.
-    fn rest(&self) -> String {
+    fn undelivered_text(&self) -> String {
         let mut text = match self.left_out {
             0 => String::new(),
             left_out => format!("states that the subscription leaves out: {left_out}\n"),
@@ -113,7 +113,7 @@ async fn find(
     spec: &PluginSpec,
     limit: usize,
 ) -> Result<ReplayedStates> {
-    let wants = wants(spec)?;
+    let wants = subscription_answer(spec)?;
     let (progress, mut found) = (OpeningProgress::default(), ReplayedStates::default());
     let take = |state: &Arc<State>, document: Option<Bytes>| {
         let document = document.unwrap_or_default();
@@ -126,7 +126,7 @@ async fn find(
     };
     let reading = read_states(place, query, &progress, take);
     let read = progress::with_progress("reading", ProgressUnit::States, || progress.now(), reading).await;
-    read.with_context(|| hint("reading", place))?;
+    read.with_context(|| place_hint("reading", place))?;
     Ok(found)
 }
 
@@ -134,12 +134,12 @@ async fn find(
 type SubscriptionAnswer = Box<dyn Fn(&State, &[u8]) -> Option<bool> + Send + Sync>;
 
 /// A state that the filter can't judge is delivered, as by the controller.
-fn wants(spec: &PluginSpec) -> Result<SubscriptionAnswer> {
+fn subscription_answer(spec: &PluginSpec) -> Result<SubscriptionAnswer> {
     if spec.subscribe.is_empty() {
         return Ok(Box::new(|_, _| Some(true)));
     }
     let compiled = spec.subscribe.iter().map(|subscribe| {
-        let filter = subscribe.filter.as_deref().map(CelFilter::compile).transpose();
+        let filter = subscribe.filter.as_deref().map(CelFilter::compile_filter).transpose();
         let filter = filter.map_err(|fault| anyhow!("the filter of `{}` {fault}", subscribe.source))?;
         anyhow::Ok((subscribe.source.clone(), subscribe.mode, filter))
     });
@@ -148,11 +148,11 @@ fn wants(spec: &PluginSpec) -> Result<SubscriptionAnswer> {
         let (_, mode, filter) = subscriptions.iter().find(|(source, ..)| **source == *state.source)?;
         let fits = *mode != Mode::Transitions || state.is_transition();
         let document = Some(document).filter(|document| !document.is_empty());
-        Some(fits && filter.as_ref().is_none_or(|filter| filter.wants(state, document).unwrap_or(true)))
+        Some(fits && filter.as_ref().is_none_or(|filter| filter.wants_state(state, document).unwrap_or(true)))
     }))
 }
 
-fn summary(handed: &[HandedCall]) -> String {
+fn summary_text(handed: &[HandedCall]) -> String {
     let effects: usize = handed.iter().map(|handed| handed.effects.len()).sum();
     let (ticks, states): (Vec<_>, Vec<_>) = handed.iter().partition(|handed| handed.is_tick());
     let done = states.iter().filter(|handed| handed.is_done()).count();
@@ -207,7 +207,7 @@ mod tests {
             {"source": "jobs", "mode": "transitions"},
             {"source": "pods", "filter": "object.spec.nodeName == 'a'"},
         ]);
-        let wants = wants(&spec(&subscribe)).unwrap();
+        let wants = subscription_answer(&spec(&subscribe)).unwrap();
         assert_eq!(wants(&state("jobs", "Running", Some("Pending")), b"{}"), Some(true));
         assert_eq!(wants(&state("jobs", "Running", Some("Running")), b"{}"), Some(false));
         assert_eq!(wants(&state("nodes", "Running", None), b"{}"), None, "it has no subscription");
@@ -230,8 +230,11 @@ mod tests {
 
     #[test]
     fn where_there_are_more_states_the_last_line_says_how_to_go_on() {
-        assert_eq!(ReplayedStates::default().rest(), "");
+        assert_eq!(ReplayedStates::default().undelivered_text(), "");
         let found = ReplayedStates { left_out: 3, more_after: Some(17), ..ReplayedStates::default() };
-        assert!(found.rest().contains("leaves out: 3") && found.rest().contains("`--after 17`"));
+        assert!(
+            found.undelivered_text().contains("leaves out: 3")
+                && found.undelivered_text().contains("`--after 17`")
+        );
     }
 }

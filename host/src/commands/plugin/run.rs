@@ -30,13 +30,17 @@ pub async fn run(args: RunPluginArgs) -> CommandResult {
         stand_ins = stand_ins.then_tick(&subject.spec, after.0)?;
     }
     let handed =
-        trial::hand_over(&subject, PluginTrial { stand_ins, replies, redaction: None, is_measured: false })
+        trial::run_trial(&subject, PluginTrial { stand_ins, replies, redaction: None, is_measured: false })
             .await?
             .handed;
-    print::value(args.output, &handed, |handed| {
+    print::print_value(args.output, &handed, |handed| {
         let each: Vec<_> = handed.iter().map(HandedCall::text).collect();
         let links = if handed.iter().any(links_to_a_state) { EXAMPLES } else { "" };
-        format!("{}\n{}. Nothing was sent, and nothing is kept.\n{links}", each.join("\n"), summary(handed))
+        format!(
+            "{}\n{}. Nothing was sent, and nothing is kept.\n{links}",
+            each.join("\n"),
+            summary_text(handed)
+        )
     })?;
     Ok(if handed.iter().all(HandedCall::is_done) { CommandEnd::Fine } else { CommandEnd::Failed })
 }
@@ -52,7 +56,7 @@ fn links_to_a_state(handed: &HandedCall) -> bool {
 }
 
 /// `2 states were handed over`, and the ticks, if there were any.
-fn summary(handed: &[HandedCall]) -> String {
+fn summary_text(handed: &[HandedCall]) -> String {
     let ticks = handed.iter().filter(|handed| handed.is_tick()).count();
     let states = match handed.len() - ticks {
         1 => "1 state was handed over".to_owned(),
@@ -67,13 +71,14 @@ fn summary(handed: &[HandedCall]) -> String {
 
 /// The plugin of a command line, and the answers to its requests.
 pub async fn to_try(args: &TriedPluginArgs) -> Result<(TrialSubject, Vec<TrialReply>)> {
-    let replies = args.answers.as_deref().map(replies).transpose()?.unwrap_or_default();
+    let replies = args.answers.as_deref().map(read_replies).transpose()?.unwrap_or_default();
     Ok((subject::load(&args.plugin, args.config.as_deref()).await?, replies))
 }
 
-pub fn replies(path: &Path) -> Result<Vec<TrialReply>> {
-    let text =
-        files::named(path).and_then(|file| files::read_from(file, REPLIES_BYTES)).and_then(files::into_text);
+pub fn read_replies(path: &Path) -> Result<Vec<TrialReply>> {
+    let text = files::open_command_input(path)
+        .and_then(|file| files::read_from(file, REPLIES_BYTES))
+        .and_then(files::into_text);
     let text = text.with_context(|| format!("reading {}", path.display()))?;
     serde_saphyr::from_str(&text).map_err(|error| {
         // The library's message names types of this program.

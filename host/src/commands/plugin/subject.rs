@@ -12,8 +12,8 @@ use kubewitness_sandbox::{PluginComponent, SandboxEngine};
 use serde_json::{Map, Value};
 
 use crate::commands::UsageError;
-use crate::commands::check::agreeable;
-use crate::commands::print::clean;
+use crate::commands::check::agreeable_host;
+use crate::commands::print::clean_line;
 use crate::config::manifest::{ManifestProblem, ParsedManifest, parse_plugin};
 use crate::config::{component, folder};
 use crate::controller::{self, plugins};
@@ -35,17 +35,17 @@ pub struct TrialSubject {
 }
 
 /// A file of a folder, as a person would name it.
-pub fn within(folder: &Path, file: &str) -> PathBuf {
+pub fn path_in_folder(folder: &Path, file: &str) -> PathBuf {
     if folder == Path::new(".") { PathBuf::from(file) } else { folder.join(file) }
 }
 
 /// The manifest in a folder, or in a file.
-pub fn manifest(path: &Path) -> Result<ParsedManifest<PluginSpec>> {
-    let path = if path.is_dir() { within(path, MANIFEST) } else { path.to_path_buf() };
+pub fn read_manifest(path: &Path) -> Result<ParsedManifest<PluginSpec>> {
+    let path = if path.is_dir() { path_in_folder(path, MANIFEST) } else { path.to_path_buf() };
     let text = folder::text(&path).map_err(|problem| {
         anyhow::anyhow!(
             "{}\n`kubewitness plugin new NAME` makes a folder that has one",
-            clean(&problem.to_string())
+            clean_line(&problem.to_string())
         )
     })?;
     let snapshot = folder::of_text(&path, &text);
@@ -56,38 +56,42 @@ pub fn manifest(path: &Path) -> Result<ParsedManifest<PluginSpec>> {
              (plugin.yaml), or by its component (.wasm){}",
             path.display(),
             plugins.len(),
-            lines(&snapshot.problems)
+            json_lines(&snapshot.problems)
         ),
     };
-    parse_plugin(entry, &agreeable(entry)).map_err(|problems| manifest_error(&problems))
+    parse_plugin(entry, &agreeable_host(entry)).map_err(|problems| manifest_error(&problems))
 }
 
 fn manifest_error(problems: &[ManifestProblem]) -> anyhow::Error {
-    anyhow::anyhow!("the manifest does not fit:{}", lines(problems))
+    anyhow::anyhow!("the manifest does not fit:{}", json_lines(problems))
 }
 
-fn lines(problems: &[ManifestProblem]) -> String {
-    problems.iter().map(|problem| format!("\n    {}", clean(&problem.to_string()))).collect()
+fn json_lines(problems: &[ManifestProblem]) -> String {
+    problems.iter().map(|problem| format!("\n    {}", clean_line(&problem.to_string()))).collect()
 }
 
 /// `config` replaces the configuration of the manifest.
 pub async fn load(path: &Path, config: Option<&str>) -> Result<TrialSubject> {
     let config = config.map(parse_config).transpose()?;
     if is_component(path) {
-        return alone(path, config.unwrap_or_default()).await;
+        return subject_without_manifest(path, config.unwrap_or_default()).await;
     }
-    let mut parsed = manifest(path)?;
+    let mut parsed = read_manifest(path)?;
     if let Some(config) = config {
         parsed.spec.config = config;
     }
-    let ExaminedComponent { component, engine, .. } = examine(&parsed).await?;
+    let ExaminedComponent { component, engine, .. } = examine_manifest(&parsed).await?;
     Ok(TrialSubject { name: parsed.name, spec: parsed.spec, component, engine })
 }
 
 /// Another version of a plugin. A component without a manifest is configured as the plugin is.
-pub async fn beside(plugin: &TrialSubject, path: &Path, config: Option<&str>) -> Result<TrialSubject> {
+pub async fn version_beside(
+    plugin: &TrialSubject,
+    path: &Path,
+    config: Option<&str>,
+) -> Result<TrialSubject> {
     match config {
-        None if is_component(path) => alone(path, plugin.spec.config.clone()).await,
+        None if is_component(path) => subject_without_manifest(path, plugin.spec.config.clone()).await,
         config => load(path, config).await,
     }
 }
@@ -104,18 +108,21 @@ pub struct ExaminedComponent {
 }
 
 /// Finds the component of a manifest, and examines it as the controller does.
-pub async fn examine(parsed: &ParsedManifest<PluginSpec>) -> Result<ExaminedComponent> {
-    let engine = engine(parsed.entry.origin.folder.as_deref())?;
+pub async fn examine_manifest(parsed: &ParsedManifest<PluginSpec>) -> Result<ExaminedComponent> {
+    let engine = trial_engine(parsed.entry.origin.folder.as_deref())?;
     let folders = component::default_folders(std::env::var_os("KUBEWITNESS_PLUGINS").map(PathBuf::from));
     if let (Some(file), Some(folder)) = (&parsed.spec.module.file, &parsed.entry.origin.folder)
         && !folder.join(file).exists()
         && !component::is_shipped(file, &folders)
     {
-        bail!("{} is not there: `kubewitness plugin build` builds it", within(folder, file).display());
+        bail!(
+            "{} is not there: `kubewitness plugin build` builds it",
+            path_in_folder(folder, file).display()
+        );
     }
     let fetching = async {
         let found = component::find(parsed, &folders, &HostSpec::default()).await?;
-        found.fetch(parsed).await
+        found.fetch_component(parsed).await
     };
     let component::FetchedComponent { bytes, .. } =
         fetching.await.map_err(|problems| manifest_error(&problems))?;
@@ -128,15 +135,19 @@ pub async fn examine(parsed: &ParsedManifest<PluginSpec>) -> Result<ExaminedComp
 }
 
 /// A component without a manifest gets the grants that it declares as needed.
-async fn alone(path: &Path, config: Map<String, Value>) -> Result<TrialSubject> {
-    let bytes = folder::bytes(path, component::COMPONENT_BYTES)
+async fn subject_without_manifest(path: &Path, config: Map<String, Value>) -> Result<TrialSubject> {
+    let bytes = folder::read_named_file(path, component::COMPONENT_BYTES)
         .with_context(|| format!("reading {}", path.display()))?;
-    of_bytes(bytes.into(), engine(path.parent())?, config).await
+    of_bytes(bytes.into(), trial_engine(path.parent())?, config).await
 }
 
 /// A plugin that comes with the controller. Its compiled code is beside that of another plugin.
-pub async fn shipped(name: &str, folder: Option<&Path>, beside: &SandboxEngine) -> Result<TrialSubject> {
-    let bytes = component::shipped(name, folder).await?;
+pub async fn shipped_subject(
+    name: &str,
+    folder: Option<&Path>,
+    beside: &SandboxEngine,
+) -> Result<TrialSubject> {
+    let bytes = component::shipped_component(name, folder).await?;
     of_bytes(bytes, beside.clone(), Map::new()).await
 }
 
@@ -146,7 +157,7 @@ async fn of_bytes(
     config: Map<String, Value>,
 ) -> Result<TrialSubject> {
     let component = engine.load(&bytes, &ComponentsSpec::default()).await?;
-    let said = component.describe().await?;
+    let said = component.describe_itself().await?;
     let mut spec = PluginSpec {
         module: Default::default(),
         subscribe: Vec::new(),
@@ -154,7 +165,7 @@ async fn of_bytes(
         limits: Default::default(),
         delivery: Default::default(),
         // A component with a tick is also called on a schedule.
-        tick: component.ticks().then_some(EACH_SECOND),
+        tick: component.exports_ticker().then_some(EACH_SECOND),
         shadow: None,
         config,
     };
@@ -174,18 +185,18 @@ async fn of_bytes(
             "outcomes" => spec.grants.outcomes.push(name),
             // The check below reports a component that declares a tick but has none.
             "tick" => spec.tick = Some(EACH_SECOND),
-            _ => bail!("the component needs `{}`, which this controller does not know", clean(need)),
+            _ => bail!("the component needs `{}`, which this controller does not know", clean_line(need)),
         }
     }
     let faults = component.check(&spec).await?;
     if !faults.is_empty() {
-        bail!("{}", refusal(&faults, spec.config.is_empty()));
+        bail!("{}", why_uncallable(&faults, spec.config.is_empty()));
     }
     Ok(TrialSubject { name: said.name, spec, component, engine })
 }
 
 /// Why a component without a manifest can't be called, and what to do about it.
-fn refusal(faults: &[ManifestFault], has_no_config: bool) -> String {
+fn why_uncallable(faults: &[ManifestFault], has_no_config: bool) -> String {
     let is_grant = |fault: &ManifestFault| fault.field.starts_with("spec.grants");
     let what = match has_no_config {
         _ if faults.iter().any(is_grant) => {
@@ -194,16 +205,17 @@ fn refusal(faults: &[ManifestFault], has_no_config: bool) -> String {
         true => "needs a configuration, and none is given: give one with `--config JSON`",
         false => "refuses the configuration that `--config` gives",
     };
-    let line = |fault: &ManifestFault| format!("\n    {}: {}", clean(&fault.field), clean(&fault.message));
+    let line =
+        |fault: &ManifestFault| format!("\n    {}: {}", clean_line(&fault.field), clean_line(&fault.message));
     format!("the plugin {what}:{}", faults.iter().map(line).collect::<String>())
 }
 
-fn engine(folder: Option<&Path>) -> Result<SandboxEngine> {
+fn trial_engine(folder: Option<&Path>) -> Result<SandboxEngine> {
     let folder = folder.filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     // A folder that can't be written gets no cache.
     let cache: Option<PathBuf> =
         Some(folder.join(CACHE)).filter(|cache| std::fs::create_dir_all(cache).is_ok());
-    controller::engine(cache, false)
+    controller::sandbox_engine(cache, false)
 }
 
 fn parse_config(text: &str) -> Result<Map<String, Value>> {
@@ -220,7 +232,7 @@ mod tests {
     fn a_configuration_is_asked_for_only_where_one_helps() {
         let fault = |field: &str| ManifestFault { field: field.into(), message: "no".into() };
         let told = |fields: &[&str], has_no_config| {
-            refusal(&fields.iter().map(|field| fault(field)).collect::<Vec<_>>(), has_no_config)
+            why_uncallable(&fields.iter().map(|field| fault(field)).collect::<Vec<_>>(), has_no_config)
         };
         assert!(told(&["spec.config.url"], true).contains("--config JSON`:\n    spec.config.url: no"));
         assert!(told(&["spec.config.url"], false).starts_with("the plugin refuses the configuration"));

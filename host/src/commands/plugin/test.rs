@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use kubewitness_core::files;
 
-use super::run::replies;
+use super::run::read_replies;
 use super::subject::{self, TrialSubject};
 use super::trial::{self, ObservedTimes, PluginTrial, StandIns};
 use crate::cli::TestPluginArgs;
-use crate::commands::print::{self, clean, line_diff, mark};
+use crate::commands::print::{self, clean_line, coloured_mark, line_diff};
 use crate::commands::{CommandEnd, CommandResult, object_files};
 
 /// The expected effects for `NAME.yaml` are in `NAME.expected.json`; the answers to its requests may be in
@@ -22,17 +22,18 @@ const EXPECTED_BYTES: u64 = 64 << 20;
 
 pub async fn test(args: TestPluginArgs) -> CommandResult {
     // A person in the wrong folder gets this error first.
-    subject::manifest(&args.dir)?;
-    let cases = cases(&subject::within(&args.dir, "tests"))?;
+    subject::read_manifest(&args.dir)?;
+    let cases = find_cases(&subject::path_in_folder(&args.dir, "tests"))?;
     let subject = subject::load(&args.dir, None).await?;
     let mut failed = 0;
     for case in &cases {
-        let found = tried(&subject, case).await.with_context(|| format!("in {}", case.objects.display()))?;
-        match compared(case, &found, args.update)? {
-            None => print::text(&format!("{} {}\n", mark(true), clean(&case.name)))?,
+        let found =
+            try_case(&subject, case).await.with_context(|| format!("in {}", case.objects.display()))?;
+        match compare_calls(case, &found, args.update)? {
+            None => print::text(&format!("{} {}\n", coloured_mark(true), clean_line(&case.name)))?,
             Some(why) => {
                 failed += 1;
-                print::text(&format!("{} {}: {why}", mark(false), clean(&case.name)))?;
+                print::text(&format!("{} {}: {why}", coloured_mark(false), clean_line(&case.name)))?;
             }
         }
     }
@@ -48,7 +49,7 @@ struct PluginCase {
     answers: PathBuf,
 }
 
-fn cases(folder: &Path) -> Result<Vec<PluginCase>> {
+fn find_cases(folder: &Path) -> Result<Vec<PluginCase>> {
     let hint = "a test is a file of objects there, such as `tests/failed.yaml`";
     let entries =
         std::fs::read_dir(folder).with_context(|| format!("reading {}: {hint}", folder.display()))?;
@@ -91,11 +92,11 @@ fn cases(folder: &Path) -> Result<Vec<PluginCase>> {
 }
 
 /// The plugin's effects, as JSON that is compared line by line.
-async fn tried(subject: &TrialSubject, case: &PluginCase) -> Result<String> {
+async fn try_case(subject: &TrialSubject, case: &PluginCase) -> Result<String> {
     let seen = object_files::read(&case.objects)?;
-    let answers = if case.answers.exists() { replies(&case.answers)? } else { Vec::new() };
+    let answers = if case.answers.exists() { read_replies(&case.answers)? } else { Vec::new() };
     let stand_ins = StandIns::of(&subject.spec, &seen, ObservedTimes::Fixed)?;
-    let tried = trial::hand_over(
+    let tried = trial::run_trial(
         subject,
         PluginTrial { stand_ins, replies: answers, redaction: None, is_measured: false },
     )
@@ -104,7 +105,7 @@ async fn tried(subject: &TrialSubject, case: &PluginCase) -> Result<String> {
 }
 
 /// Why the result is not as expected.
-fn compared(case: &PluginCase, found: &str, update: bool) -> Result<Option<String>> {
+fn compare_calls(case: &PluginCase, found: &str, update: bool) -> Result<Option<String>> {
     let path = case.expected.display();
     if update {
         std::fs::write(&case.expected, found).with_context(|| format!("writing {path}"))?;
@@ -119,7 +120,7 @@ fn compared(case: &PluginCase, found: &str, update: bool) -> Result<Option<Strin
         return Ok(None);
     }
     let titles = [format!("{path}"), "what the plugin does".to_owned()];
-    let diff = line_diff::unified(&titles, &expected, found, print::is_coloured());
+    let diff = line_diff::unified_diff(&titles, &expected, found, print::is_coloured());
     Ok(Some(format!("the plugin does something else. If that is right, run with --update\n{diff}")))
 }
 
@@ -139,14 +140,14 @@ mod tests {
     fn files_that_editors_hide_are_no_tests() {
         let folder =
             folder(&["a.yaml", ".a.yaml", ".#b.yaml", "a.expected.json", "a.answers.yaml", "notes.txt"]);
-        let names: Vec<_> = cases(folder.path()).unwrap().into_iter().map(|case| case.name).collect();
+        let names: Vec<_> = find_cases(folder.path()).unwrap().into_iter().map(|case| case.name).collect();
         assert_eq!(names, ["a"]);
     }
 
     #[test]
     fn what_is_expected_of_no_test_is_refused_by_its_name() {
         for file in ["b.expected.json", "b.answers.yaml"] {
-            let told = cases(folder(&["a.yaml", file]).path()).err().unwrap().to_string();
+            let told = find_cases(folder(&["a.yaml", file]).path()).err().unwrap().to_string();
             assert!(told.contains(&format!("{file} belongs to no test: there is no b.yaml")), "{told}");
         }
     }
@@ -154,7 +155,7 @@ mod tests {
     #[test]
     fn two_tests_of_one_name_are_refused_by_their_names() {
         let folder = folder(&["a.yml", "a.yaml", "b.json"]);
-        let told = cases(folder.path()).err().unwrap().to_string();
+        let told = find_cases(folder.path()).err().unwrap().to_string();
         assert!(
             told.contains("a.yaml and ") && told.contains("a.yml are two tests of the name `a`"),
             "{told}"

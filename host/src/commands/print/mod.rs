@@ -22,7 +22,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
 pub use self::table::TextTable;
-pub use self::terminal::{JsonEscaper, clean, escaped_json};
+pub use self::terminal::{JsonEscaper, clean_line, escaped_json};
 use super::{CommandEnd, CommandResult};
 use crate::cli::Output;
 
@@ -59,7 +59,7 @@ pub fn text(text: &str) -> Result<()> {
 
 /// The same without filtering, for text that moves the cursor on purpose.
 #[cfg(feature = "playground")]
-pub fn drawing(text: &str) -> Result<()> {
+pub fn print_unfiltered(text: &str) -> Result<()> {
     Ok(write(&mut io::stdout().lock(), text)?)
 }
 
@@ -129,16 +129,20 @@ fn write(out: &mut impl Write, text: &str) -> io::Result<()> {
 }
 
 /// For output without more columns than its table.
-pub fn value<T: Serialize>(output: Output, value: &T, table: impl FnOnce(&T) -> String) -> Result<()> {
-    wide(output, value, |value, _| table(value))
+pub fn print_value<T: Serialize>(output: Output, value: &T, table: impl FnOnce(&T) -> String) -> Result<()> {
+    print_wide(output, value, |value, _| table(value))
 }
 
 /// `table` gets whether every column is wanted.
-pub fn wide<T: Serialize>(output: Output, value: &T, table: impl FnOnce(&T, bool) -> String) -> Result<()> {
+pub fn print_wide<T: Serialize>(
+    output: Output,
+    value: &T,
+    table: impl FnOnce(&T, bool) -> String,
+) -> Result<()> {
     text(&render_output(output, value, table)?)
 }
 
-/// Renders the text that [`wide`] prints.
+/// Renders the text that [`print_wide`] prints.
 pub fn render_output<T: Serialize>(
     output: Output,
     value: &T,
@@ -168,7 +172,7 @@ pub fn yaml<T: Serialize>(value: &T) -> Result<String> {
 }
 
 /// `850 ms`, `12 s`, `3 m`, `2 h`, `4 d`: one unit only, for a column.
-pub fn age(seconds: f64) -> String {
+pub fn age_text(seconds: f64) -> String {
     match seconds.max(0.0) {
         s if s < 1.0 => format!("{:.0} ms", s * 1000.0),
         s if s < 120.0 => format!("{s:.0} s"),
@@ -180,18 +184,22 @@ pub fn age(seconds: f64) -> String {
 
 /// Prints remarks that don't fit into a column below the table. A remark with several lines has the later
 /// ones indented, so that none looks like a remark about something else.
-pub fn remarks<A: AsRef<str>, B: AsRef<str>>(remarks: impl IntoIterator<Item = (A, B)>) -> String {
+pub fn remarks_text<A: AsRef<str>, B: AsRef<str>>(remarks: impl IntoIterator<Item = (A, B)>) -> String {
     let mut text = String::new();
     for (name, remark) in remarks {
         let mut lines = remark.as_ref().lines();
-        text.push_str(&format!("{}: {}\n", clean(name.as_ref()), clean(lines.next().unwrap_or_default())));
-        lines.for_each(|line| text.push_str(&format!("    {}\n", clean(line))));
+        text.push_str(&format!(
+            "{}: {}\n",
+            clean_line(name.as_ref()),
+            clean_line(lines.next().unwrap_or_default())
+        ));
+        lines.for_each(|line| text.push_str(&format!("    {}\n", clean_line(line))));
     }
     text
 }
 
 /// A sign for the cells of a table that is clear without colour.
-pub fn sign(fine: bool) -> &'static str {
+pub fn sign_of(fine: bool) -> &'static str {
     if fine { "✓" } else { "✗" }
 }
 
@@ -203,11 +211,11 @@ pub fn is_coloured() -> bool {
 }
 
 /// The sign at the beginning of a line, coloured if the terminal shows colours.
-pub fn mark(fine: bool) -> &'static str {
+pub fn coloured_mark(fine: bool) -> &'static str {
     match (fine, is_coloured()) {
         (true, true) => "\x1b[32m✓\x1b[0m",
         (false, true) => "\x1b[31m✗\x1b[0m",
-        (fine, false) => sign(fine),
+        (fine, false) => sign_of(fine),
     }
 }
 
@@ -228,15 +236,15 @@ mod tests {
 
     #[test]
     fn ages_have_one_unit() {
-        let told: Vec<_> = [0.25, 12.0, 119.4, 200.0, 7500.0, 356_400.0].map(age).into();
+        let told: Vec<_> = [0.25, 12.0, 119.4, 200.0, 7500.0, 356_400.0].map(age_text).into();
         assert_eq!(told, ["250 ms", "12 s", "119 s", "3 m", "2 h", "4 d"]);
     }
 
     #[test]
     fn nothing_that_a_terminal_obeys_leaves_a_table() {
         let mut table = TextTable::new(&["NAME", "MESSAGE"]);
-        table.row(["a\x1b[2Jb".into(), "one\ntwo\tthree\r\u{9b}31m\u{7f}".into()]);
-        table.row(["\u{202e}gpj.exe".into(), "\u{2066}x\u{2069}\u{200f}\u{61c}\u{2028}".into()]);
+        table.push_row(["a\x1b[2Jb".into(), "one\ntwo\tthree\r\u{9b}31m\u{7f}".into()]);
+        table.push_row(["\u{202e}gpj.exe".into(), "\u{2066}x\u{2069}\u{200f}\u{61c}\u{2028}".into()]);
         assert_eq!(table.render(), "NAME       MESSAGE\na·[2Jb     one·two·three··31m·\n·gpj.exe   ·x····\n");
     }
 

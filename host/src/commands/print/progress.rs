@@ -34,13 +34,13 @@ pub async fn with_progress<T>(
     }
     let line = || {
         let (done, all) = now();
-        line(what, unit, done, all, print::width_of(&io::stderr()))
+        progress_line(what, unit, done, all, print::width_of(&io::stderr()))
     };
-    followed(line, work, draw).await
+    follow_work(line, work, draw_line).await
 }
 
 /// Redraws the line while the work runs, and clears it at the end.
-async fn followed<T>(line: impl Fn() -> String, work: impl Future<Output = T>, draw: impl Fn(&str)) -> T {
+async fn follow_work<T>(line: impl Fn() -> String, work: impl Future<Output = T>, draw: impl Fn(&str)) -> T {
     let mut work = pin!(work);
     let mut pause = FIRST;
     loop {
@@ -65,14 +65,14 @@ pub fn is_seen() -> bool {
 }
 
 /// Draws one line in place of the previous one.
-pub fn draw(line: &str) {
+pub fn draw_line(line: &str) {
     let mut err = io::stderr().lock();
     // A bar that can't be drawn is no reason to stop the work.
     write!(err, "{CLEAR}{line}").and_then(|()| err.flush()).ok();
 }
 
 /// `verifying  [##########--------------------]  33 %  1000 of 3000 states`
-pub fn line(what: &str, unit: ProgressUnit, done: u64, all: u64, width: Option<usize>) -> String {
+pub fn progress_line(what: &str, unit: ProgressUnit, done: u64, all: u64, width: Option<usize>) -> String {
     let done = if all > 0 { done.min(all) } else { done };
     let (scale, unit) = match unit {
         ProgressUnit::States => (1, "states"),
@@ -119,7 +119,7 @@ mod tests {
             ("replaying", ProgressUnit::States, 7, 9, Some(40)),
             ("replaying", ProgressUnit::States, 7, 9, Some(20)),
         ] {
-            golden.push_str(&line(what, unit, done, all, width));
+            golden.push_str(&progress_line(what, unit, done, all, width));
             golden.push('\n');
         }
         assert_eq!(golden, include_str!("../golden/progress.txt"));
@@ -136,7 +136,7 @@ mod tests {
             }
             7
         };
-        assert_eq!(followed(line, work, draw).await, 7);
+        assert_eq!(follow_work(line, work, draw).await, 7);
         let lines = drawn.borrow();
         assert_eq!(lines[..2], ["line 0", "line 1"]);
         assert_eq!(lines.last().map(String::as_str), Some(""), "{lines:?}");
@@ -145,7 +145,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_over_at_once_is_not_drawn() {
         let draw = |line: &str| panic!("it drew {line}");
-        assert_eq!(followed(String::new, async { 7 }, draw).await, 7);
+        assert_eq!(follow_work(String::new, async { 7 }, draw).await, 7);
         let shown = with_progress("x", ProgressUnit::States, || (1, 2), async { 7 }).await;
         assert_eq!(shown, 7);
     }

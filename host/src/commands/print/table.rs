@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::io::{self, IsTerminal};
 
-use super::{clean, width_of};
+use super::{clean_line, width_of};
 
 /// Cells are not made narrower than this: a shorter one says nothing.
 const NARROWEST: usize = 12;
@@ -53,28 +53,28 @@ pub struct TextTable {
 impl TextTable {
     pub fn new(header: &[&str]) -> Self {
         let rows = vec![header.iter().map(ToString::to_string).collect()];
-        Self { rows, within: screen(), spare: &[], above: None, below: None }
+        Self { rows, within: terminal_width(), spare: &[], above: None, below: None }
     }
 
     /// Keeps every cell unchanged, however narrow the terminal is.
-    pub fn whole(self, whole: bool) -> Self {
+    pub fn with_whole_cells(self, whole: bool) -> Self {
         Self { within: self.within.filter(|_| !whole), ..self }
     }
 
-    pub fn spare(self, spare: &'static [&'static str]) -> Self {
+    pub fn with_spare_columns(self, spare: &'static [&'static str]) -> Self {
         Self { spare, ..self }
     }
 
-    pub fn above(self, column: &'static str) -> Self {
+    pub fn with_above(self, column: &'static str) -> Self {
         Self { above: Some(column), ..self }
     }
 
-    pub fn below(self, column: &'static str) -> Self {
+    pub fn with_below(self, column: &'static str) -> Self {
         Self { below: Some(column), ..self }
     }
 
-    pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        self.rows.push(cells.into_iter().map(|cell| clean(&cell).into_owned()).collect());
+    pub fn push_row(&mut self, cells: impl IntoIterator<Item = String>) {
+        self.rows.push(cells.into_iter().map(|cell| clean_line(&cell).into_owned()).collect());
     }
 
     pub fn is_empty(&self) -> bool {
@@ -87,16 +87,16 @@ impl TextTable {
 
     /// The rows from this one on (0 is the header), in the layout of the whole table.
     pub fn render_from(&self, first: usize) -> String {
-        let TableLayout { widths, utc } = self.layout();
+        let TableLayout { widths, utc } = self.first_fitting_layout();
         let mut text = String::new();
         for (index, row) in self.rows.iter().enumerate().skip(first) {
-            if let Some(heading) = self.heading(index, &widths) {
-                text.push_str(&format!("{}\n", shortened(heading, self.within.unwrap_or(usize::MAX))));
+            if let Some(heading) = self.heading_of_row(index, &widths) {
+                text.push_str(&format!("{}\n", shorten_middle(heading, self.within.unwrap_or(usize::MAX))));
             }
             let mut line = String::new();
             let cells = row.iter().zip(&self.rows[0]).zip(&widths);
             for ((cell, name), width) in cells.filter(|(_, width)| **width > 0) {
-                let cell = shortened(short_cell(name, cell, utc), *width);
+                let cell = shorten_middle(short_cell(name, cell, utc), *width);
                 line.push_str(&cell);
                 line.extend(std::iter::repeat_n(' ', width + BETWEEN - cell.chars().count()));
             }
@@ -109,30 +109,30 @@ impl TextTable {
 
     /// The lines of a row's text without a column.
     fn text_below(&self, row: usize, widths: &[usize]) -> impl Iterator<Item = String> {
-        let column = self.column(self.below).filter(|column| row > 0 && widths[*column] == 0);
+        let column = self.find_column(self.below).filter(|column| row > 0 && widths[*column] == 0);
         let within = self.within.unwrap_or(usize::MAX).saturating_sub(SET_IN.len());
-        let lines = column.map(|column| wrapped(&self.rows[row][column], within)).unwrap_or_default();
+        let lines = column.map(|column| wrap_text(&self.rows[row][column], within)).unwrap_or_default();
         lines.into_iter().map(|line| format!("{SET_IN}{line}\n"))
     }
 
-    fn column(&self, named: Option<&str>) -> Option<usize> {
+    fn find_column(&self, named: Option<&str>) -> Option<usize> {
         named.and_then(|named| self.rows[0].iter().position(|name| name == named))
     }
 
     /// The line above a row, if it differs from that of the previous row.
-    fn heading(&self, row: usize, widths: &[usize]) -> Option<&str> {
-        let column = self.column(self.above)?;
+    fn heading_of_row(&self, row: usize, widths: &[usize]) -> Option<&str> {
+        let column = self.find_column(self.above)?;
         let is_told = row == 0 || widths[column] > 0 || self.rows[row][column] == self.rows[row - 1][column];
         (!is_told).then(|| self.rows[row][column].as_str())
     }
 
     /// The first of the layouts that fits.
-    fn layout(&self) -> TableLayout {
-        let whole = self.widest(true);
+    fn first_fitting_layout(&self) -> TableLayout {
+        let whole = self.widest_cells(true);
         let Some(within) = self.within else { return TableLayout { widths: whole, utc: true } };
-        let local = self.widest(false);
+        let local = self.widest_cells(false);
         let names = &self.rows[0];
-        let below = self.column(self.below);
+        let below = self.find_column(self.below);
         let spare = self.spare.iter().filter_map(|spare| names.iter().position(|name| name == spare));
         let mut given_up: Vec<_> = spare.collect();
         let spares = given_up.len();
@@ -149,16 +149,16 @@ impl TextTable {
             given_up[..left_out].iter().for_each(|column| widths[*column] = 0);
             if let Some(below) = below {
                 let least = widths[below].min(READABLE);
-                let others = taken(&widths) - widths[below];
+                let others = line_width(&widths) - widths[below];
                 widths[below] = within
                     .checked_sub(others)
                     .filter(|room| *room >= least)
                     .map_or(0, |room| room.min(widths[below]));
             }
-            shrink(names, &mut widths, within, |name| !is_name(name));
-            shrink(names, &mut widths, within, |_| may_names);
+            shrink_widths(names, &mut widths, within, |name| !is_name(name));
+            shrink_widths(names, &mut widths, within, |_| may_names);
             last = TableLayout { widths, utc };
-            if taken(&last.widths) <= within {
+            if line_width(&last.widths) <= within {
                 return last;
             }
         }
@@ -166,7 +166,7 @@ impl TextTable {
     }
 
     /// The width of the widest cell of each column.
-    fn widest(&self, utc: bool) -> Vec<usize> {
+    fn widest_cells(&self, utc: bool) -> Vec<usize> {
         let names = self.rows[0].iter().enumerate();
         let widest = names.map(|(column, name)| {
             self.rows.iter().map(|row| short_cell(name, &row[column], utc).chars().count()).max()
@@ -207,8 +207,8 @@ fn short_cell<'a>(column: &str, cell: &'a str, utc: bool) -> &'a str {
 }
 
 /// Narrows the widest of these columns until all fit, or until no column can become narrower.
-fn shrink(names: &[String], widths: &mut [usize], within: usize, may: impl Fn(&str) -> bool) {
-    while taken(widths) > within {
+fn shrink_widths(names: &[String], widths: &mut [usize], within: usize, may: impl Fn(&str) -> bool) {
+    while line_width(widths) > within {
         let may_give = |(name, width): &(&String, &mut usize)| {
             **width > NARROWEST && !TIMES.contains(&name.as_str()) && may(name)
         };
@@ -219,13 +219,13 @@ fn shrink(names: &[String], widths: &mut [usize], within: usize, may: impl Fn(&s
 }
 
 /// The width of a line.
-fn taken(widths: &[usize]) -> usize {
+fn line_width(widths: &[usize]) -> usize {
     let shown = widths.iter().filter(|width| **width > 0).count();
     widths.iter().sum::<usize>() + BETWEEN * shown.saturating_sub(1)
 }
 
 /// Keeps both ends of a text: names differ at their ends, and messages begin with their subject.
-fn shortened(cell: &str, width: usize) -> Cow<'_, str> {
+fn shorten_middle(cell: &str, width: usize) -> Cow<'_, str> {
     let count = cell.chars().count();
     if count <= width {
         return Cow::Borrowed(cell);
@@ -237,7 +237,7 @@ fn shortened(cell: &str, width: usize) -> Cow<'_, str> {
 }
 
 /// Wraps a text into lines of at most this width, broken between words if possible.
-fn wrapped(text: &str, within: usize) -> Vec<String> {
+fn wrap_text(text: &str, within: usize) -> Vec<String> {
     let within = within.max(1);
     let mut lines = Vec::<String>::new();
     let mut room = 0;
@@ -262,7 +262,7 @@ fn wrapped(text: &str, within: usize) -> Vec<String> {
 }
 
 /// The width of the terminal of standard output. A file or another program gets every character.
-fn screen() -> Option<usize> {
+fn terminal_width() -> Option<usize> {
     let stdout = io::stdout();
     if cfg!(test) || !stdout.is_terminal() {
         return None;
@@ -277,17 +277,17 @@ mod tests {
     #[test]
     fn columns_line_up_and_lines_do_not_end_in_spaces() {
         let mut table = TextTable::new(&["NAME", "PHASE"]);
-        table.row(["a-long-name".into(), "Running".into()]);
-        table.row(["b".into(), String::new()]);
+        table.push_row(["a-long-name".into(), "Running".into()]);
+        table.push_row(["b".into(), String::new()]);
         assert_eq!(table.render(), "NAME          PHASE\na-long-name   Running\nb\n");
     }
 
     #[test]
     fn rows_that_come_later_stand_in_the_same_columns() {
         let mut table = TextTable::new(&["NAME", "PHASE"]);
-        table.row(["a-long-name".into(), "Running".into()]);
+        table.push_row(["a-long-name".into(), "Running".into()]);
         let shown = table.len();
-        table.row(["b".into(), "Failed".into()]);
+        table.push_row(["b".into(), "Failed".into()]);
         assert_eq!(table.render_from(shown), "b             Failed\n");
         table.keep_newest(1);
         assert_eq!(table.render(), "NAME   PHASE\nb      Failed\n");
@@ -298,11 +298,12 @@ mod tests {
     #[test]
     fn a_narrow_terminal_keeps_names_whole_and_goes_without_spare_columns() {
         let header = ["PHASE", "NAMESPACE", "NAME", "ATTEMPT", "READY", "REASON", "DELETED"];
-        let mut table = TextTable::new(&header).spare(&["READY", "ATTEMPT"]);
+        let mut table = TextTable::new(&header).with_spare_columns(&["READY", "ATTEMPT"]);
         let name = "llama-70b-464h-ab";
         let reason = "BackoffLimitExceeded";
-        table
-            .row(["Running", "team-vision", name, "1", "1/1", reason, "2026-11-25 11:04"].map(str::to_owned));
+        table.push_row(
+            ["Running", "team-vision", name, "1", "1/1", reason, "2026-11-25 11:04"].map(str::to_owned),
+        );
         for (within, has_attempt) in [(85, true), (80, false)] {
             table.within = Some(within);
             let text = table.render();
@@ -316,14 +317,14 @@ mod tests {
     fn a_narrow_terminal_gets_both_ends_of_long_cells() {
         let mut table = TextTable::new(&["NAMESPACE", "NAME", "PHASE", "REASON", "DELETED"]);
         let name = "llama-70b-finetune-with-a-long-name-r7k2x";
-        table.row([
+        table.push_row([
             "team-vision".into(),
             name.into(),
             "Failed".into(),
             "BackoffLimitExceeded".into(),
             "2026-11-25 11:04:21 (10:04:21Z)".into(),
         ]);
-        table.row(["a".into(), "größe-完了".into(), "Running".into(), String::new(), String::new()]);
+        table.push_row(["a".into(), "größe-完了".into(), "Running".into(), String::new(), String::new()]);
         let mut golden = String::new();
         for within in [Some(130), Some(120), Some(80), Some(60), Some(40), None] {
             table.within = within;
@@ -331,19 +332,20 @@ mod tests {
             let widest = table.render().lines().map(|line| line.chars().count()).max();
             assert!(within.is_none_or(|within| widest <= Some(within)), "{golden}");
         }
-        golden.push_str(&table.whole(true).render());
+        golden.push_str(&table.with_whole_cells(true).render());
         assert_eq!(golden, include_str!("../golden/narrow.txt"));
     }
 
     #[test]
     fn no_name_is_cut_for_more_than_the_terminal_lacks_and_what_has_no_column_stands_above_its_rows() {
-        let mut table = TextTable::new(&["SEQ", "OBSERVED", "OBJECT", "PHASE", "REASON"]).spare(&["OBJECT"]);
+        let mut table =
+            TextTable::new(&["SEQ", "OBSERVED", "OBJECT", "PHASE", "REASON"]).with_spare_columns(&["OBJECT"]);
         for (seq, object) in [("7", "Job/llama-70b"), ("8", "Job/llama-70b"), ("9", "Pod/llama-70b-0")] {
             let [time, reason] = ["2026-11-20 13:45:11Z", "BackoffLimitExceeded"];
-            table.row([seq, time, object, "Running", reason].map(str::to_owned));
+            table.push_row([seq, time, object, "Running", reason].map(str::to_owned));
         }
         table.within = Some(40);
-        let table = table.above("OBJECT");
+        let table = table.with_above("OBJECT");
         let text = "SEQ   OBSERVED               PHASE\n\
             Job/llama-70b\n7     2026-11-20 13:45:11Z   Running\n8     2026-11-20 13:45:11Z   Running\n\
             Pod/llama-70b-0\n9     2026-11-20 13:45:11Z   Running\n";
@@ -352,7 +354,7 @@ mod tests {
 
         let mut table = TextTable::new(&["NAMESPACE", "NAME", "PHASE", "REASON"]);
         let name = "llama-70b-finetune-with-a-long-name-r7k2x";
-        table.row(["team-vision", name, "Running", "BackoffLimitExceeded"].map(str::to_owned));
+        table.push_row(["team-vision", name, "Running", "BackoffLimitExceeded"].map(str::to_owned));
         for within in [40, 50, 60, 65] {
             table.within = Some(within);
             let widest = table.render().lines().map(|line| line.chars().count()).max();
@@ -365,7 +367,7 @@ mod tests {
         for name in TIMES {
             let mut table = TextTable::new(&["PLUGIN", name, "MESSAGE"]);
             let (local, utc) = ("2026-11-25 00:04:21", "(2026-11-24 23:04:21Z)");
-            table.row(["sql".into(), format!("{local} {utc}"), "a message of some length".into()]);
+            table.push_row(["sql".into(), format!("{local} {utc}"), "a message of some length".into()]);
             for within in 10..100 {
                 table.within = Some(within);
                 let text = table.render();
@@ -378,12 +380,13 @@ mod tests {
 
     #[test]
     fn a_text_that_people_read_stands_below_its_row_where_it_has_no_room() {
-        let mut table = TextTable::new(&["LAST SEEN", "TYPE", "OBJECT", "MESSAGE"]).spare(&["TYPE"]);
+        let mut table =
+            TextTable::new(&["LAST SEEN", "TYPE", "OBJECT", "MESSAGE"]).with_spare_columns(&["TYPE"]);
         let pod = "pod/llama-70b-r7k2x-0";
         let words = "Back-off restarting failed container trainer in pod llama-70b-r7k2x-0";
-        table.row(["2 m", "Warning", pod, words].map(str::to_owned));
-        table.row(["3 m", "Normal", "job/llama-70b", ""].map(str::to_owned));
-        let mut table = table.below("MESSAGE");
+        table.push_row(["2 m", "Warning", pod, words].map(str::to_owned));
+        table.push_row(["3 m", "Normal", "job/llama-70b", ""].map(str::to_owned));
+        let mut table = table.with_below("MESSAGE");
         let told = |table: &mut TextTable, within| {
             table.within = Some(within);
             table.render()

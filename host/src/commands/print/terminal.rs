@@ -7,12 +7,12 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-/// The escape sequences of this program itself: `print::mark` colours signs.
+/// The escape sequences of this program itself: `print::coloured_mark` colours signs.
 const COLOURS: [&str; 3] = ["\x1b[32m", "\x1b[31m", "\x1b[0m"];
 
 /// A text for one line of a terminal: characters that move the cursor, begin an escape sequence or change the
 /// direction of writing become dots.
-pub fn clean(text: &str) -> Cow<'_, str> {
+pub fn clean_line(text: &str) -> Cow<'_, str> {
     if text.chars().any(is_obeyed) {
         Cow::Owned(text.chars().map(|c| if is_obeyed(c) { '·' } else { c }).collect())
     } else {
@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn texts_of_every_language_stay_as_they_are() {
         for text in ["größer – 完了 ✓", "שלום", "emoji 👩‍💻"] {
-            assert!(matches!(clean(text), Cow::Borrowed(same) if same == text), "{text}");
+            assert!(matches!(clean_line(text), Cow::Borrowed(same) if same == text), "{text}");
             assert!(matches!(escaped_json(text), Cow::Borrowed(same) if same == text), "{text}");
         }
     }

@@ -60,7 +60,7 @@ impl Drop for ForwardGuard {
 }
 
 impl ReachedController {
-    fn at(url: Url, token: Option<SecretArg>) -> Self {
+    fn at_url(url: Url, token: Option<SecretArg>) -> Self {
         let to_sign_in = match token {
             Some(_) => format!("Give a token that is still good: {MAKE_A_TOKEN}"),
             None => format!("Give a token: {MAKE_A_TOKEN}"),
@@ -70,8 +70,8 @@ impl ReachedController {
 
     /// Any program of this machine may listen there and would receive everything that is sent. So neither the
     /// token nor anything from a kubeconfig is sent, nor the content of a change.
-    fn unnamed(args: &ReachArgs) -> Result<Self> {
-        let mut reached = Self { is_unnamed: true, ..Self::at(named(DEFAULT)?, None) };
+    fn reach_local(args: &ReachArgs) -> Result<Self> {
+        let mut reached = Self { is_unnamed: true, ..Self::at_url(parse_server(DEFAULT)?, None) };
         if args.token.is_some() {
             reached.to_sign_in = format!(
                 "Your token was not sent, since nobody has named this address: give --server {DEFAULT} if you trust what \
@@ -93,30 +93,30 @@ impl ReachedController {
     }
 }
 
-pub async fn controller(args: &ReachArgs) -> Result<ReachedController> {
+pub async fn reach_controller(args: &ReachArgs) -> Result<ReachedController> {
     if let Some(server) = &args.server {
-        let url = named(server)?;
+        let url = parse_server(server)?;
         refuse_to_show_a_token_to_everybody(&url, args)?;
-        return Ok(ReachedController::at(url, args.token.clone()));
+        return Ok(ReachedController::at_url(url, args.token.clone()));
     }
     let names_a_cluster =
         args.kubeconfig.is_some() || args.context.is_some() || args.kubewitness_namespace.is_some();
-    if !names_a_cluster && listens().await {
-        return ReachedController::unnamed(args);
+    if !names_a_cluster && is_default_listening().await {
+        return ReachedController::reach_local(args);
     }
     let options = ConnectOptions { kubeconfig: args.kubeconfig.clone(), context: args.context.clone() };
-    match SignedIn::by(&options).await {
-        Ok(signed_in) if names_a_cluster => through(&signed_in, args).await,
-        Ok(signed_in) => through(&signed_in, args).await.with_context(|| {
+    match SignedIn::sign_in(&options).await {
+        Ok(signed_in) if names_a_cluster => forward_to_pod(&signed_in, args).await,
+        Ok(signed_in) => forward_to_pod(&signed_in, args).await.with_context(|| {
             format!("nothing listens at {DEFAULT}, so the cluster of the kubeconfig is asked")
         }),
         // Without a cluster, this machine is the only possible meaning.
-        Err(ConnectError::NotConfigured(_)) if !names_a_cluster => ReachedController::unnamed(args),
+        Err(ConnectError::NotConfigured(_)) if !names_a_cluster => ReachedController::reach_local(args),
         Err(error) => Err(error.into()),
     }
 }
 
-fn named(server: &str) -> Result<Url> {
+fn parse_server(server: &str) -> Result<Url> {
     let parsed = Url::parse(server);
     let has_user = match &parsed {
         Ok(url) if url.has_host() => !url.username().is_empty() || url.password().is_some(),
@@ -156,13 +156,13 @@ fn refuse_to_show_a_token_to_everybody(url: &Url, args: &ReachArgs) -> Result<()
     Ok(())
 }
 
-async fn listens() -> bool {
+async fn is_default_listening() -> bool {
     let connecting = TcpStream::connect(SocketAddr::from(DEFAULT_ADDRESS));
     timeout(LISTENS, connecting).await.is_ok_and(|connected| connected.is_ok())
 }
 
 /// Forwards a local port to the portal of a pod while the command runs.
-async fn through(signed_in: &SignedIn, args: &ReachArgs) -> Result<ReachedController> {
+async fn forward_to_pod(signed_in: &SignedIn, args: &ReachArgs) -> Result<ReachedController> {
     let (namespace, trust) = match &args.kubewitness_namespace {
         Some(default) if args.is_default_namespace => (default.as_str(), PodTrust::ProvenAccount),
         Some(named) => (named.as_str(), PodTrust::NamedNamespace),
@@ -176,10 +176,10 @@ async fn through(signed_in: &SignedIn, args: &ReachArgs) -> Result<ReachedContro
     let forward = PortForward::to_portal(signed_in, namespace, trust).await?;
     let token = match &args.token {
         Some(token) => Some(token.clone()),
-        None => signed_in.token().await?.map(SecretArg),
+        None => signed_in.request_token().await?.map(SecretArg),
     };
     let stop = CancellationToken::new();
-    let mut reached = ReachedController::at(named(&forward.url())?, token);
+    let mut reached = ReachedController::at_url(parse_server(&forward.url())?, token);
     reached.is_forwarded = true;
     if reached.token.is_none() {
         reached.to_sign_in = format!(
@@ -188,8 +188,8 @@ async fn through(signed_in: &SignedIn, args: &ReachArgs) -> Result<ReachedContro
         );
     }
     let (tasks, until) = (TaskSupervisor::new(stop.clone(), stop.clone()), stop.clone());
-    tasks.spawn("the way to the portal", TaskFate::Finite, async move {
-        forward.serve(until).await;
+    tasks.spawn_task("the way to the portal", TaskFate::Finite, async move {
+        forward.serve_until(until).await;
         Ok(())
     });
     reached._way = Some(ForwardGuard { stop });
@@ -207,9 +207,9 @@ mod tests {
 
     #[tokio::test]
     async fn an_address_that_is_named_goes_first() {
-        let reached = controller(&args("http://127.0.0.1:1/kw/", None)).await.unwrap();
+        let reached = reach_controller(&args("http://127.0.0.1:1/kw/", None)).await.unwrap();
         assert_eq!((reached.url.as_str(), reached.is_forwarded), ("http://127.0.0.1:1/kw/", false));
-        let reached = controller(&args("http://127.0.0.1:1/a/kw", None)).await.unwrap();
+        let reached = reach_controller(&args("http://127.0.0.1:1/a/kw", None)).await.unwrap();
         let address = reached.url.join("api/v1/status").unwrap();
         assert_eq!(
             address.as_str(),
@@ -217,7 +217,7 @@ mod tests {
             "another program may be beside it"
         );
         for wrong in ["ftp://x", "no address"] {
-            assert!(controller(&args(wrong, None)).await.err().unwrap().is::<UsageError>(), "{wrong}");
+            assert!(reach_controller(&args(wrong, None)).await.err().unwrap().is::<UsageError>(), "{wrong}");
         }
     }
 
@@ -232,54 +232,55 @@ mod tests {
             "user:pw-secret@h",
             "user:pw-secret@127.0.0.1:8787",
         ] {
-            let error = controller(&args(wrong, Some("t"))).await.err().unwrap();
+            let error = reach_controller(&args(wrong, Some("t"))).await.err().unwrap();
             let told = format!("{error:#} {error:?}");
             assert!(
                 error.is::<UsageError>() && told.contains("--server") && !told.contains("pw-secret"),
                 "{told}"
             );
         }
-        assert!(controller(&args("http://127.0.0.1:1/@kw", None)).await.is_ok());
+        assert!(reach_controller(&args("http://127.0.0.1:1/@kw", None)).await.is_ok());
     }
 
     #[tokio::test]
     async fn a_token_travels_by_https_or_not_at_all() {
         for address in ["https://kw.example.com", "http://127.0.0.1:1", "http://[::1]:1", "http://localhost"]
         {
-            let reached = controller(&args(address, Some("t"))).await.unwrap();
+            let reached = reach_controller(&args(address, Some("t"))).await.unwrap();
             assert_eq!(reached.token.map(|token| token.0).as_deref(), Some("t"), "{address}");
         }
-        let told = controller(&args("http://kw.example.com", Some("t"))).await.err().unwrap().to_string();
+        let told =
+            reach_controller(&args("http://kw.example.com", Some("t"))).await.err().unwrap().to_string();
         assert!(told.contains("kw.example.com") && told.contains("https"), "{told}");
-        assert!(controller(&args("http://kw.example.com", None)).await.is_ok());
+        assert!(reach_controller(&args("http://kw.example.com", None)).await.is_ok());
     }
 
     #[test]
     fn a_token_is_not_sent_to_an_address_that_nobody_has_named() {
         let asked = ReachArgs { token: Some(SecretArg("t".into())), ..ReachArgs::default() };
-        let reached = ReachedController::unnamed(&asked).unwrap();
+        let reached = ReachedController::reach_local(&asked).unwrap();
         assert!(reached.token.is_none() && reached.url.as_str().starts_with(DEFAULT));
         assert!(reached.to_sign_in.contains("--server http://127.0.0.1:8787"), "{}", reached.to_sign_in);
-        let reached = ReachedController::unnamed(&ReachArgs::default()).unwrap();
+        let reached = ReachedController::reach_local(&ReachArgs::default()).unwrap();
         assert!(reached.to_sign_in.contains("kubectl create token"), "{}", reached.to_sign_in);
     }
 
     #[test]
     fn a_change_is_not_sent_to_an_address_that_nobody_has_named() {
-        let reached = ReachedController::unnamed(&ReachArgs::default()).unwrap();
+        let reached = ReachedController::reach_local(&ReachArgs::default()).unwrap();
         let told = reached.refuse_a_change_where_anybody_may_listen().unwrap_err();
         assert!(
             told.is::<UsageError>() && told.to_string().contains("--server http://127.0.0.1:8787"),
             "{told}"
         );
-        let reached = ReachedController::at(named(DEFAULT).unwrap(), None);
+        let reached = ReachedController::at_url(parse_server(DEFAULT).unwrap(), None);
         assert!(reached.refuse_a_change_where_anybody_may_listen().is_ok());
     }
 
     #[tokio::test]
     async fn a_cluster_that_is_named_is_asked_whatever_listens_here() {
         let asked = ReachArgs { kubeconfig: Some("/nowhere/kubeconfig".into()), ..ReachArgs::default() };
-        let told = format!("{:#}", controller(&asked).await.err().unwrap());
+        let told = format!("{:#}", reach_controller(&asked).await.err().unwrap());
         assert!(told.contains("/nowhere/kubeconfig"), "{told}");
     }
 }

@@ -17,7 +17,7 @@ use tokio::runtime::Builder;
 
 use super::words::CommandWords;
 use crate::cli::{self, ReachArgs, SecretArg};
-use crate::commands::api::{CompletionKind, look_up};
+use crate::commands::api::{CompletionKind, fetch_candidates};
 
 /// A shell that waits longer seems to hang.
 const WITHIN: Duration = Duration::from_secs(1);
@@ -53,70 +53,76 @@ fn with_completer(command: &str, arg: Arg) -> Arg {
     }
     let is_word = arg.get_long().is_none();
     let completer = match (arg.get_id().as_str(), command) {
-        ("namespace", _) => {
-            ArgValueCompleter::new(|typed: &OsStr| offered(typed, |_, _| CompletionKind::Namespaces))
-        }
+        ("namespace", _) => ArgValueCompleter::new(|typed: &OsStr| {
+            offered_candidates(typed, |_, _| CompletionKind::Namespaces)
+        }),
         ("plugin", _) | ("name", "plugins" | "forget") => {
-            ArgValueCompleter::new(|typed: &OsStr| offered(typed, |_, _| CompletionKind::Plugins))
+            ArgValueCompleter::new(|typed: &OsStr| offered_candidates(typed, |_, _| CompletionKind::Plugins))
         }
         ("source", _) => {
-            ArgValueCompleter::new(|typed: &OsStr| offered(typed, |_, _| CompletionKind::Sources))
+            ArgValueCompleter::new(|typed: &OsStr| offered_candidates(typed, |_, _| CompletionKind::Sources))
         }
-        ("template", _) => {
-            ArgValueCompleter::new(|typed: &OsStr| offered(typed, |_, _| CompletionKind::Templates))
+        ("template", _) => ArgValueCompleter::new(|typed: &OsStr| {
+            offered_candidates(typed, |_, _| CompletionKind::Templates)
+        }),
+        ("parameters", "submit") => {
+            ArgValueCompleter::new(|typed: &OsStr| offered_candidates(typed, parameter_completion))
         }
-        ("parameters", "submit") => ArgValueCompleter::new(|typed: &OsStr| offered(typed, parameter)),
-        ("phase", _) => ArgValueCompleter::new(phases),
-        ("name", "get" | "jobs") if is_word => ArgValueCompleter::new(|typed: &OsStr| offered(typed, object)),
-        ("kind" | "object", _) => ArgValueCompleter::new(|typed: &OsStr| offered(typed, object)),
+        ("phase", _) => ArgValueCompleter::new(phase_candidates),
+        ("name", "get" | "jobs") if is_word => {
+            ArgValueCompleter::new(|typed: &OsStr| offered_candidates(typed, object_completion))
+        }
+        ("kind" | "object", _) => {
+            ArgValueCompleter::new(|typed: &OsStr| offered_candidates(typed, object_completion))
+        }
         _ => return arg,
     };
     arg.add(completer)
 }
 
-fn phases(typed: &OsStr) -> Vec<CompletionCandidate> {
+fn phase_candidates(typed: &OsStr) -> Vec<CompletionCandidate> {
     let begins = typed.to_str().unwrap_or_default().to_lowercase();
     let fits = PHASES.into_iter().filter(|phase| phase.to_lowercase().starts_with(&begins));
     fits.map(CompletionCandidate::new).collect()
 }
 
 /// The name of an object: a kind and a name, in one word or in two.
-fn object(before: &CommandWords, typed: &str) -> CompletionKind {
+fn object_completion(before: &CommandWords, typed: &str) -> CompletionKind {
     let command = before.commands.first().map(String::as_str);
     let of = |kind: &str, begins: &str| CompletionKind::Names {
         kind: kind.to_owned(),
-        namespace: before.flag(&["-n", "--namespace"]),
+        namespace: before.flag_value(&["-n", "--namespace"]),
         begins: begins.to_owned(),
         // These commands show the past, including ended objects.
-        gone: !matches!(command, Some("get" | "jobs")) || before.flag(&["--at", "--gone"]).is_some(),
+        gone: !matches!(command, Some("get" | "jobs")) || before.flag_value(&["--at", "--gone"]).is_some(),
     };
     match (typed.split_once('/'), before.arguments.first()) {
         (Some((kind, begins)), _) => of(kind, begins),
         (None, Some(kind)) => of(kind, typed),
         (None, None) if command == Some("jobs") => {
-            of(before.flag(&["--kind"]).as_deref().unwrap_or("Job"), typed)
+            of(before.flag_value(&["--kind"]).as_deref().unwrap_or("Job"), typed)
         }
         (None, None) => CompletionKind::Kinds,
     }
 }
 
 /// A parameter of the template, or its value after the `=`.
-fn parameter(before: &CommandWords, typed: &str) -> CompletionKind {
+fn parameter_completion(before: &CommandWords, typed: &str) -> CompletionKind {
     let name = |pair: &str| pair.split_once('=').map_or(pair, |(name, _)| name).to_owned();
     CompletionKind::Parameters {
         template: before.arguments.first().cloned().unwrap_or_default(),
-        given: before.all(&["-p", "--parameter"]).map(name).collect(),
+        given: before.all_values(&["-p", "--parameter"]).map(name).collect(),
         of: typed.split_once('=').map(|(name, _)| name.to_owned()),
     }
 }
 
-fn offered(
+fn offered_candidates(
     typed: &OsStr,
     wanted: impl Fn(&CommandWords, &str) -> CompletionKind,
 ) -> Vec<CompletionCandidate> {
     let (Some(typed), Some(before)) = (typed.to_str(), BEFORE.get()) else { return Vec::new() };
     let wanted = wanted(before, typed);
-    let mut found = asked(&reach(before), &wanted).unwrap_or_default();
+    let mut found = ask_controller(&reach_args(before), &wanted).unwrap_or_default();
     let is_get = before.commands.first().is_some_and(|command| command == "get");
     if wanted == CompletionKind::Kinds && is_get {
         found.insert("all".into());
@@ -137,23 +143,24 @@ fn is_plain(word: &str) -> bool {
     word.starts_with(char::is_alphanumeric) && word.chars().all(is_plain)
 }
 
-fn reach(before: &CommandWords) -> ReachArgs {
+fn reach_args(before: &CommandWords) -> ReachArgs {
     let variable = |name: &str| std::env::var(name).ok();
     ReachArgs {
-        server: before.flag(&["--server"]).or_else(|| variable("KUBEWITNESS_SERVER")),
-        kubeconfig: before.flag(&["--kubeconfig"]).map(Into::into),
-        context: before.flag(&["--context"]),
+        server: before.flag_value(&["--server"]).or_else(|| variable("KUBEWITNESS_SERVER")),
+        kubeconfig: before.flag_value(&["--kubeconfig"]).map(Into::into),
+        context: before.flag_value(&["--context"]),
         kubewitness_namespace: before
-            .flag(&["--kubewitness-namespace"])
+            .flag_value(&["--kubewitness-namespace"])
             .or_else(|| variable("KUBEWITNESS_NAMESPACE")),
         is_default_namespace: false,
-        token: before.flag(&["--token"]).or_else(|| variable("KUBEWITNESS_TOKEN")).map(SecretArg),
+        token: before.flag_value(&["--token"]).or_else(|| variable("KUBEWITNESS_TOKEN")).map(SecretArg),
     }
 }
 
-fn asked(reach: &ReachArgs, wanted: &CompletionKind) -> Option<BTreeSet<String>> {
+fn ask_controller(reach: &ReachArgs, wanted: &CompletionKind) -> Option<BTreeSet<String>> {
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().ok()?;
-    let found = runtime.block_on(async { tokio::time::timeout(WITHIN, look_up(reach, wanted)).await });
+    let found =
+        runtime.block_on(async { tokio::time::timeout(WITHIN, fetch_candidates(reach, wanted)).await });
     // A login command of the kubeconfig may still run.
     runtime.shutdown_background();
     found.ok()?.ok()
@@ -167,7 +174,7 @@ mod tests {
         let words: Vec<_> = line.split(' ').map(str::to_owned).collect();
         let mut command = cli::command();
         command.build();
-        object(&CommandWords::read(&command, &words), typed)
+        object_completion(&CommandWords::read(&command, &words), typed)
     }
 
     fn names(kind: &str, namespace: Option<&str>, begins: &str, gone: bool) -> CompletionKind {
@@ -197,7 +204,7 @@ mod tests {
             let words: Vec<_> = line.split(' ').map(str::to_owned).collect();
             let mut command = cli::command();
             command.build();
-            parameter(&CommandWords::read(&command, &words), typed)
+            parameter_completion(&CommandWords::read(&command, &words), typed)
         };
         let of = |given: &[&str], of: Option<&str>| CompletionKind::Parameters {
             template: "train".into(),

@@ -85,7 +85,7 @@ pub fn completion(args: &CompletionArgs) -> CommandResult {
     let shell = shells.completer(name).ok_or_else(|| anyhow!("{name} is not known"))?;
     let mut script = Vec::new();
     shell.write_registration(ASKED_BY, PROGRAM, PROGRAM, PROGRAM, &mut script)?;
-    let script = scripts::changed(name, &String::from_utf8_lossy(&script));
+    let script = scripts::change_script(name, &String::from_utf8_lossy(&script));
     print::text(&script.ok_or_else(|| anyhow!("the script for {name} is another one than is known"))?)?;
     Ok(CommandEnd::Fine)
 }

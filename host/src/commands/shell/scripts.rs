@@ -54,7 +54,7 @@ const ZSH: [(&str, &str); 3] = [
 ];
 
 /// The script for this shell; `None` if clap generates another one than these changes were made for.
-pub(super) fn changed(shell: &str, script: &str) -> Option<String> {
+pub(super) fn change_script(shell: &str, script: &str) -> Option<String> {
     let changes: &[(&str, &str)] = match shell {
         "bash" => &BASH,
         "zsh" => &ZSH,
@@ -79,8 +79,8 @@ mod tests {
             let shell = shells.completer(name).unwrap();
             shell.write_registration("VAR", "x", "x", "x", &mut script).unwrap();
             let script = String::from_utf8(script).unwrap();
-            assert_eq!(changed(name, &script).unwrap() != script, name != "fish", "{name}");
-            assert_eq!(changed(name, "").is_some(), name == "fish");
+            assert_eq!(change_script(name, &script).unwrap() != script, name != "fish", "{name}");
+            assert_eq!(change_script(name, "").is_some(), name == "fish");
         }
     }
 }

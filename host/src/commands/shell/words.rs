@@ -19,7 +19,7 @@ impl CommandWords {
             if let Some((flag, value)) = word.split_once('=').filter(|_| word.starts_with("--")) {
                 read.flags.push((flag.to_owned(), value.to_owned()));
             } else if word.starts_with('-') {
-                if command.get_arguments().any(|arg| is(arg, word) && takes_a_word(arg))
+                if command.get_arguments().any(|arg| is_flag(arg, word) && takes_a_word(arg))
                     && let Some(value) = words.next()
                 {
                     read.flags.push((word.clone(), value.clone()));
@@ -37,18 +37,18 @@ impl CommandWords {
     }
 
     /// Every value of a flag.
-    pub fn all<'a>(&'a self, names: &'a [&str]) -> impl Iterator<Item = &'a str> {
+    pub fn all_values<'a>(&'a self, names: &'a [&str]) -> impl Iterator<Item = &'a str> {
         self.flags.iter().filter(|(name, _)| names.contains(&name.as_str())).map(|(_, value)| value.as_str())
     }
 
     /// The value of a flag; empty if it is not given.
-    pub fn flag(&self, names: &[&str]) -> Option<String> {
+    pub fn flag_value(&self, names: &[&str]) -> Option<String> {
         let mut given = self.flags.iter().filter(|(name, _)| names.contains(&name.as_str()));
         given.next_back().map(|(_, value)| value.clone())
     }
 }
 
-fn is(arg: &Arg, word: &str) -> bool {
+fn is_flag(arg: &Arg, word: &str) -> bool {
     let long = arg.get_long().is_some_and(|long| word.strip_prefix("--") == Some(long));
     long || arg
         .get_short()
@@ -79,9 +79,9 @@ mod tests {
         );
         let words = read("deadletters list -n a --plugin x -n b");
         assert_eq!(words.commands, ["deadletters", "list"]);
-        assert_eq!(words.flag(&["-n", "--namespace"]).as_deref(), Some("b"));
-        assert_eq!(words.flag(&["--server"]), None);
-        assert_eq!(read("get job --gone").flag(&["--gone"]).as_deref(), Some(""));
+        assert_eq!(words.flag_value(&["-n", "--namespace"]).as_deref(), Some("b"));
+        assert_eq!(words.flag_value(&["--server"]), None);
+        assert_eq!(read("get job --gone").flag_value(&["--gone"]).as_deref(), Some(""));
         assert_eq!(read("get get").arguments, ["get"], "a kind may be called as a command is");
     }
 }

@@ -72,14 +72,14 @@ pub enum KeyProblem {
 }
 
 /// The tag of an image's signatures.
-pub fn tag(digest: &str) -> String {
+pub fn signature_tag(digest: &str) -> String {
     format!("sha256-{digest}.sig")
 }
 
 /// The index, in `keys`, of the key that signed the image with this digest.
-pub fn signer(keys: &[String], digest: &str, found: &CosignSignature) -> Result<usize, SignatureError> {
+pub fn find_signer(keys: &[String], digest: &str, found: &CosignSignature) -> Result<usize, SignatureError> {
     let signature = STANDARD.decode(found.signature.trim()).map_err(|_| SignatureError::NoBase64)?;
-    let keys: Result<Vec<_>, _> = keys.iter().enumerate().map(|(place, key)| point(place, key)).collect();
+    let keys: Result<Vec<_>, _> = keys.iter().enumerate().map(|(place, key)| key_point(place, key)).collect();
     let by = |key: &Vec<u8>| {
         let key = UnparsedPublicKey::new(&ECDSA_P256_SHA256_ASN1, key);
         key.verify(found.payload.as_bytes(), &signature).is_ok()
@@ -94,7 +94,7 @@ pub fn signer(keys: &[String], digest: &str, found: &CosignSignature) -> Result<
 }
 
 /// The point of a public key.
-fn point(place: usize, key: &str) -> Result<Vec<u8>, SignatureError> {
+fn key_point(place: usize, key: &str) -> Result<Vec<u8>, SignatureError> {
     let refused = |problem| SignatureError::Key { place, problem };
     let key =
         SubjectPublicKeyInfoDer::from_pem_slice(key.as_bytes()).map_err(|_| refused(KeyProblem::NoPem))?;
@@ -125,15 +125,15 @@ mod tests {
 
     #[test]
     fn what_the_key_has_signed_is_known_by_its_place() {
-        assert_eq!(signer(&[KEY.into()], DIGEST, &made()).unwrap(), 0);
-        assert_eq!(tag(DIGEST), format!("sha256-{DIGEST}.sig"));
+        assert_eq!(find_signer(&[KEY.into()], DIGEST, &made()).unwrap(), 0);
+        assert_eq!(signature_tag(DIGEST), format!("sha256-{DIGEST}.sig"));
     }
 
     #[test]
     fn another_text_image_or_key_is_refused_with_the_reason() {
         let keys = [KEY.to_owned()];
         let told = |keys: &[String], digest: &str, found: CosignSignature| {
-            signer(keys, digest, &found).unwrap_err().to_string()
+            find_signer(keys, digest, &found).unwrap_err().to_string()
         };
         let other = "00".repeat(32);
         assert!(told(&keys, &other, made()).contains("of another image"));

@@ -39,7 +39,11 @@ pub enum LoginError {
 }
 
 /// The login for this repository. The most specific entry counts, as in Kubernetes.
-pub fn login(config: &str, registry: &str, repository: &str) -> Result<Option<RegistryLogin>, LoginError> {
+pub fn registry_login(
+    config: &str,
+    registry: &str,
+    repository: &str,
+) -> Result<Option<RegistryLogin>, LoginError> {
     let config: DockerConfig = serde_json::from_str(config)
         .map_err(|error| LoginError::NoConfig { line: error.line(), column: error.column() })?;
     let wanted = format!("{registry}/{repository}");
@@ -78,7 +82,8 @@ mod tests {
         "other.example.com": {}, "broken.example.com": {"auth": "%"}}, "credsStore": "desktop"}"#;
 
     fn of(registry: &str, repository: &str) -> Result<Option<(String, String)>, LoginError> {
-        login(CONFIG, registry, repository).map(|found| found.map(|login| (login.user, login.password)))
+        registry_login(CONFIG, registry, repository)
+            .map(|found| found.map(|login| (login.user, login.password)))
     }
 
     #[test]
@@ -96,7 +101,7 @@ mod tests {
         for registry in ["other.example.com", "broken.example.com"] {
             assert!(of(registry, "a").unwrap_err().to_string().contains(registry));
         }
-        let told = login(r#"{"auths": "hush"}"#, "a.example", "b").err().unwrap().to_string();
+        let told = registry_login(r#"{"auths": "hush"}"#, "a.example", "b").err().unwrap().to_string();
         assert!(told.contains("config.json") && !told.contains("hush"), "{told}");
     }
 }

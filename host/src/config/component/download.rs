@@ -58,7 +58,7 @@ pub enum RequestError {
     /// A redirect or a name leads there.
     #[error(transparent)]
     Forbidden(Box<DownloadError>),
-    #[error("{}", innermost(.0))]
+    #[error("{}", innermost_cause(.0))]
     Failed(#[source] reqwest::Error),
 }
 
@@ -79,7 +79,7 @@ impl From<reqwest::Error> for RequestError {
 }
 
 /// The outer errors of a request repeat that it failed.
-fn innermost(error: &reqwest::Error) -> String {
+fn innermost_cause(error: &reqwest::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(source) = cause.source() {
         cause = source;
@@ -106,7 +106,7 @@ impl DownloadNetwork {
 
     /// A client for the network, or for this machine, where no proxy applies.
     pub fn client(&self, url: &Url) -> Result<Client, DownloadError> {
-        if let Some(kind) = self.forbidden(url) {
+        if let Some(kind) = self.forbidden_address(url) {
             return Err(DownloadError::ForbiddenAddress(kind));
         }
         let (is_local, network) = (is_local(url.authority()), self.clone());
@@ -120,7 +120,7 @@ impl DownloadNetwork {
             .redirect(Policy::custom(move |attempt| {
                 let is_there =
                     attempt.url().scheme() == "https" || (is_local && is_of_this_machine(attempt.url()));
-                match network.forbidden(attempt.url()) {
+                match network.forbidden_address(attempt.url()) {
                     Some(kind) => attempt.error(ForbiddenName(kind)),
                     None if attempt.previous().len() > REDIRECTS || !is_there => attempt.stop(),
                     None => attempt.follow(),
@@ -131,7 +131,7 @@ impl DownloadNetwork {
     }
 
     /// The client's resolver does not see literal addresses.
-    fn forbidden(&self, url: &Url) -> Option<AddressKind> {
+    fn forbidden_address(&self, url: &Url) -> Option<AddressKind> {
         let address: IpAddr = url.host_str()?.trim_matches(['[', ']']).parse().ok()?;
         let is_reachable = self.reachable.iter().any(|range| range.contains(address));
         (!is_reachable).then(|| AddressKind::of(address))
@@ -160,7 +160,9 @@ pub struct DownloadedFile {
 pub async fn to_disk(response: Response, most: u64, folder: &Path) -> Result<DownloadedFile, DownloadError> {
     let unkept = |source| DownloadError::NoFile { folder: folder.to_owned(), source };
     let place = folder.to_owned();
-    let file = files::within(folder, files::WORK, move || files::unnamed(&place)).await.map_err(unkept)?;
+    let file = files::run_within_limit(folder, files::WORK, move || files::open_unnamed_file(&place))
+        .await
+        .map_err(unkept)?;
     let mut file = tokio::fs::File::from_std(file);
     let (length, digest) = take(response, most, &mut file).await?;
     Ok(DownloadedFile { digest, length, file })
@@ -169,14 +171,14 @@ pub async fn to_disk(response: Response, most: u64, folder: &Path) -> Result<Dow
 impl DownloadedFile {
     /// Waits until room for it is available.
     pub async fn read(mut self) -> Result<Bytes, DownloadError> {
-        let place = memory_budget::ALL.place(self.length).await;
+        let place = memory_budget::ALL.await_room(self.length).await;
         let mut bytes = Vec::with_capacity(usize::try_from(self.length).unwrap_or_default());
         let read = async {
             self.file.rewind().await?;
             self.file.read_to_end(&mut bytes).await
         };
         read.await.map_err(DownloadError::Unread)?;
-        Ok(place.filled(bytes))
+        Ok(place.fill_with(bytes))
     }
 }
 

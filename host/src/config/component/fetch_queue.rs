@@ -30,7 +30,7 @@ pub struct FetchTurn {
 
 impl FetchTurn {
     /// Waits for the turn. Earlier fetches are limited in time.
-    pub async fn wait(server: &str, name: String) -> Self {
+    pub async fn await_turn(server: &str, name: String) -> Self {
         // The lock is never held across a wait.
         let places = turns().server(server);
         let (Ok(of_server), Ok(of_all)) = (places.acquire_owned().await, ALL.acquire().await) else {

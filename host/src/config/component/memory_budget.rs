@@ -35,18 +35,18 @@ impl AsRef<[u8]> for BudgetedBytes {
     }
 }
 
-fn pieces(bytes: u64) -> u32 {
+fn budget_pieces(bytes: u64) -> u32 {
     u32::try_from(bytes.div_ceil(PIECE)).unwrap_or(u32::MAX)
 }
 
 impl MemoryRoom {
     pub fn of(bytes: u64) -> Self {
-        Self(Arc::new(Semaphore::new(pieces(bytes) as usize)))
+        Self(Arc::new(Semaphore::new(budget_pieces(bytes) as usize)))
     }
 
     /// Waits for so many bytes, or for the largest component's. The first to ask is the first to get them.
-    pub async fn place(&self, most: u64) -> MemoryPermit {
-        match self.0.clone().acquire_many_owned(pieces(most.min(COMPONENT_BYTES))).await {
+    pub async fn await_room(&self, most: u64) -> MemoryPermit {
+        match self.0.clone().acquire_many_owned(budget_pieces(most.min(COMPONENT_BYTES))).await {
             Ok(place) => MemoryPermit(place),
             // Nobody closes the semaphore.
             Err(_) => std::future::pending().await,
@@ -56,8 +56,8 @@ impl MemoryRoom {
 
 impl MemoryPermit {
     /// The share of the budget is held as long as the bytes exist.
-    pub fn filled(mut self, bytes: Vec<u8>) -> Bytes {
-        let needed = pieces(bytes.len() as u64) as usize;
+    pub fn fill_with(mut self, bytes: Vec<u8>) -> Bytes {
+        let needed = budget_pieces(bytes.len() as u64) as usize;
         let unused = self.0.num_permits().saturating_sub(needed);
         drop(self.0.split(unused));
         Bytes::from_owner(BudgetedBytes { bytes, _place: self.0 })
@@ -73,10 +73,10 @@ mod tests {
     #[tokio::test]
     async fn components_in_memory_share_a_room_and_who_finds_none_waits_until_one_is_gone() {
         let room = MemoryRoom::of(ROOM);
-        let large = room.place(u64::MAX).await.filled(vec![0; COMPONENT_BYTES as usize]);
-        let small = room.place(9 << 20).await.filled(vec![7; 3]);
+        let large = room.await_room(u64::MAX).await.fill_with(vec![0; COMPONENT_BYTES as usize]);
+        let small = room.await_room(9 << 20).await.fill_with(vec![7; 3]);
         assert_eq!(&small[..], [7; 3]);
-        let mut waiting = pin!(room.place(COMPONENT_BYTES));
+        let mut waiting = pin!(room.await_room(COMPONENT_BYTES));
         assert!(futures::poll!(waiting.as_mut()).is_pending(), "it may become as long as the largest");
         let part = large.slice(1..2);
         drop(large);
@@ -84,6 +84,6 @@ mod tests {
         drop(part);
         let next = waiting.await;
         drop((next, small));
-        assert_eq!(room.0.available_permits(), pieces(ROOM) as usize);
+        assert_eq!(room.0.available_permits(), budget_pieces(ROOM) as usize);
     }
 }

@@ -111,16 +111,16 @@ pub struct FetchedComponent {
 
 impl ComponentSource {
     /// Identifies the component, so that two documents with the same one are recognized.
-    pub fn mark(&self) -> String {
+    pub fn source_mark(&self) -> String {
         match self {
-            Self::Here(bytes) => digest(bytes),
+            Self::Here(bytes) => component_digest(bytes),
             Self::File(kept) | Self::Kept(kept) => kept.digest().to_owned(),
             Self::Remote(remote) => remote.name(),
         }
     }
 
     /// This may take minutes.
-    pub async fn fetch(
+    pub async fn fetch_component(
         self,
         parsed: &ParsedManifest<PluginSpec>,
     ) -> Result<FetchedComponent, Vec<ManifestProblem>> {
@@ -143,11 +143,11 @@ impl ComponentSource {
             Self::Remote(remote) => {
                 let field = remote.field();
                 let (bytes, pulled) =
-                    remote.fetch().await.map_err(|error| refused(field, error.to_string()))?;
+                    remote.fetch_component().await.map_err(|error| refused(field, error.to_string()))?;
                 FetchedComponent { bytes, pulled: Some(pulled) }
             }
         };
-        let digest = digest(&fetched.bytes);
+        let digest = component_digest(&fetched.bytes);
         match &parsed.spec.module.sha256 {
             Some(wanted) if !wanted.eq_ignore_ascii_case(&digest) => {
                 let message = format!("the component that was found has the digest {digest}");
@@ -170,7 +170,7 @@ pub async fn find(
     }
     let bytes = match (&module.file, &module.config_map_key) {
         (Some(file), _) => {
-            let found = asked(file, parsed.entry.origin.folder.as_deref(), folders).await;
+            let found = find_in_folders(file, parsed.entry.origin.folder.as_deref(), folders).await;
             return found.map_err(|error| {
                 let (field, message) = ("spec.module.file".into(), error.to_string());
                 parsed.problems(vec![ManifestFault { field, message }])
@@ -186,32 +186,32 @@ pub async fn find(
     Ok(ComponentSource::Here(bytes))
 }
 
-pub fn digest(bytes: &[u8]) -> String {
+pub fn component_digest(bytes: &[u8]) -> String {
     hex::encode(ring::digest::digest(&SHA256, bytes))
 }
 
 /// A component that comes with the controller: in its folders, or in this binary.
-pub async fn shipped(name: &str, folder: Option<&Path>) -> Result<Bytes, ShippedError> {
+pub async fn shipped_component(name: &str, folder: Option<&Path>) -> Result<Bytes, ShippedError> {
     let folders = default_folders(folder.map(Path::to_path_buf));
-    match asked(&format!("{name}.wasm"), None, &folders).await? {
+    match find_in_folders(&format!("{name}.wasm"), None, &folders).await? {
         ComponentSource::Here(bytes) => Ok(bytes),
         ComponentSource::File(kept) | ComponentSource::Kept(kept) => Ok(kept.read().await?),
-        ComponentSource::Remote(remote) => Ok(remote.fetch().await?.0),
+        ComponentSource::Remote(remote) => Ok(remote.fetch_component().await?.0),
     }
 }
 
 /// Whether a component comes with the program, or is in one of its folders of plugins.
 pub fn is_shipped(file: &str, folders: &ComponentFolders) -> bool {
-    folders.plugins.iter().any(|folder| folder.join(file).is_file()) || embedded(file).is_some()
+    folders.plugins.iter().any(|folder| folder.join(file).is_file()) || embedded_component(file).is_some()
 }
 
-fn embedded(file: &str) -> Option<&'static [u8]> {
+fn embedded_component(file: &str) -> Option<&'static [u8]> {
     let name = file.strip_suffix(".wasm").unwrap_or(file);
     EMBEDDED.iter().find(|(embedded, _)| *embedded == name).map(|(_, bytes)| *bytes)
 }
 
 /// For folders that may not answer.
-async fn asked(
+async fn find_in_folders(
     file: &str,
     beside: Option<&Path>,
     folders: &ComponentFolders,
@@ -220,7 +220,7 @@ async fn asked(
     let (file, beside, folders) = (file.to_owned(), beside.map(Path::to_path_buf), folders.clone());
     let looked = looked_in(&each_of(beside.as_deref(), &folders.plugins));
     let looking = move || Ok(find_file(&file, beside.as_deref(), &folders));
-    let found = files::within(&path, files::ANSWER, looking).await;
+    let found = files::run_within_limit(&path, files::ANSWER, looking).await;
     found.unwrap_or_else(|source| Err(FindError::NoAnswer { folders: looked, source }))
 }
 
@@ -253,7 +253,7 @@ fn find_file(
             return Ok(ComponentSource::File(KeptComponents::in_files(digest, vec![real])));
         }
     }
-    if let Some(bytes) = embedded(file) {
+    if let Some(bytes) = embedded_component(file) {
         return Ok(ComponentSource::Here(Bytes::from_static(bytes)));
     }
     Err(FindError::Missing { file: file.to_owned(), folders: looked_in(&candidates) })
@@ -285,7 +285,7 @@ mod tests {
 
     /// The digest of the found component.
     fn found(file: &str, beside: Option<&Path>, folders: &ComponentFolders) -> Result<String, FindError> {
-        find_file(file, beside, folders).map(|found| found.mark())
+        find_file(file, beside, folders).map(|found| found.source_mark())
     }
 
     #[test]
@@ -293,9 +293,9 @@ mod tests {
         let (near, far) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         std::fs::write(far.path().join("p.wasm"), b"far").unwrap();
         let folders = vec![far.path().to_path_buf()].into();
-        assert_eq!(found("p.wasm", Some(near.path()), &folders).unwrap(), digest(b"far"));
+        assert_eq!(found("p.wasm", Some(near.path()), &folders).unwrap(), component_digest(b"far"));
         std::fs::write(near.path().join("p.wasm"), b"near").unwrap();
-        assert_eq!(found("p.wasm", Some(near.path()), &folders).unwrap(), digest(b"near"));
+        assert_eq!(found("p.wasm", Some(near.path()), &folders).unwrap(), component_digest(b"near"));
         let error = found("q.wasm", Some(near.path()), &folders).unwrap_err().to_string();
         assert!(error.contains(&far.path().display().to_string()), "{error}");
     }
@@ -324,11 +324,11 @@ mod tests {
         }
         let named = of("plugins/p.wasm").display().to_string();
         for file in ["in.wasm", "../plugins/p.wasm", &named] {
-            assert_eq!(read(file, "config/data").unwrap(), digest(b"there"), "{file}");
+            assert_eq!(read(file, "config/data").unwrap(), component_digest(b"there"), "{file}");
         }
         assert_eq!(
             read("q.wasm", "data").unwrap(),
-            digest(b"there"),
+            component_digest(b"there"),
             "a folder that the operator has put there"
         );
         assert!(read("../data/plugins/../q.wasm", "data").is_err());
@@ -348,7 +348,7 @@ mod tests {
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         std::fs::create_dir(folder.path().join("d.wasm")).unwrap();
         for (file, kind) in [("p.wasm", "it is a pipe"), ("d.wasm", "it is a folder")] {
-            let told = asked(file, Some(folder.path()), &ComponentFolders::default())
+            let told = find_in_folders(file, Some(folder.path()), &ComponentFolders::default())
                 .await
                 .err()
                 .unwrap()

@@ -13,7 +13,7 @@ use ring::digest::{Context, SHA256};
 use thiserror::Error;
 
 use super::memory_budget::{self, MemoryRoom};
-use super::{COMPONENT_BYTES, digest};
+use super::{COMPONENT_BYTES, component_digest};
 
 /// How many bytes of a file are read at once to compute its digest.
 const PIECE: usize = 64 << 10;
@@ -65,14 +65,14 @@ impl KeptComponents {
 
     /// Moves the bytes from memory to disk.
     pub async fn on_disk(bytes: Bytes, folder: &Path) -> Result<Self, KeptError> {
-        let digest = digest(&bytes);
+        let digest = component_digest(&bytes);
         let place = folder.to_owned();
         let writing = move || {
-            let mut file = files::unnamed(&place)?;
+            let mut file = files::open_unnamed_file(&place)?;
             file.write_all(&bytes)?;
             Ok(file)
         };
-        let file = files::within(folder, files::WORK, writing).await;
+        let file = files::run_within_limit(folder, files::WORK, writing).await;
         let file = file.map_err(|source| KeptError::NoFile { folder: folder.to_owned(), source })?;
         Ok(Self { digest, place: KeptPlace::Unnamed(Arc::new(file)) })
     }
@@ -87,26 +87,26 @@ impl KeptComponents {
     }
 
     async fn read_within(self, room: &MemoryRoom) -> Result<Bytes, KeptError> {
-        let length = self.length().await;
-        let place = room.place(length).await;
+        let length = self.expected_length().await;
+        let place = room.await_room(length).await;
         let wanted = self.digest;
         let bytes = match self.place {
             KeptPlace::Unnamed(file) => {
-                let reading = tokio::task::spawn_blocking(move || again(&file, &wanted)).await;
+                let reading = tokio::task::spawn_blocking(move || read_again(&file, &wanted)).await;
                 reading.unwrap_or_else(|error| Err(KeptError::Unread(error.into())))
             }
             KeptPlace::Files(paths) => {
                 let first = paths.first().cloned().unwrap_or_default();
                 let reading = move || Ok(read(&paths, &wanted, length.min(COMPONENT_BYTES)));
-                let read = files::within(&first, files::WORK, reading).await;
+                let read = files::run_within_limit(&first, files::WORK, reading).await;
                 read.unwrap_or_else(|error| Err(KeptError::Folder(error)))
             }
         };
-        Ok(place.filled(bytes?))
+        Ok(place.fill_with(bytes?))
     }
 
     /// The room that reading it may need. If a file grows meanwhile, its digest is wrong.
-    async fn length(&self) -> u64 {
+    async fn expected_length(&self) -> u64 {
         let paths = match &self.place {
             KeptPlace::Unnamed(file) => return file.metadata().map_or(COMPONENT_BYTES, |found| found.len()),
             KeptPlace::Files(paths) => paths.clone(),
@@ -116,15 +116,15 @@ impl KeptComponents {
             let lengths = paths.iter().filter_map(|path| Some(path.metadata().ok()?.len()));
             Ok(lengths.max().unwrap_or_default())
         };
-        files::within(&first, files::ANSWER, looking).await.unwrap_or(COMPONENT_BYTES)
+        files::run_within_limit(&first, files::ANSWER, looking).await.unwrap_or(COMPONENT_BYTES)
     }
 }
 
-fn again(file: &File, wanted: &str) -> Result<Vec<u8>, KeptError> {
+fn read_again(file: &File, wanted: &str) -> Result<Vec<u8>, KeptError> {
     let length = file.metadata().map_err(KeptError::Unread)?.len().min(COMPONENT_BYTES);
     let mut bytes = vec![0; usize::try_from(length).unwrap_or_default()];
     file.read_exact_at(&mut bytes, 0).map_err(KeptError::Unread)?;
-    match digest(&bytes) == wanted {
+    match component_digest(&bytes) == wanted {
         true => Ok(bytes),
         false => Err(KeptError::Changed),
     }
@@ -134,7 +134,7 @@ fn read(paths: &[PathBuf], wanted: &str, most: u64) -> Result<Vec<u8>, KeptError
     let mut problems = Vec::new();
     for path in paths {
         match files::read(path, most) {
-            Ok(bytes) if digest(&bytes) == wanted => return Ok(bytes),
+            Ok(bytes) if component_digest(&bytes) == wanted => return Ok(bytes),
             Ok(_) => problems.push(FileProblem::Changed(path.clone())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(source) => problems.push(FileProblem::Unread { path: path.clone(), source }),
@@ -149,7 +149,7 @@ fn read(paths: &[PathBuf], wanted: &str, most: u64) -> Result<Vec<u8>, KeptError
 /// The digest of a file, computed without loading all of it.
 pub fn digest_of(path: &Path) -> io::Result<String> {
     let file = files::open(path, std::fs::OpenOptions::new().read(true))?;
-    files::fits(file.metadata()?.len(), COMPONENT_BYTES)?;
+    files::check_file_size(file.metadata()?.len(), COMPONENT_BYTES)?;
     let mut file = file.take(COMPONENT_BYTES);
     let (mut digest, mut piece) = (Context::new(&SHA256), vec![0; PIECE]);
     loop {
@@ -173,7 +173,7 @@ mod tests {
         let path = folder.path().join("p.wasm");
         std::fs::write(&path, b"there").unwrap();
         let room = MemoryRoom::of(COMPONENT_BYTES);
-        let all = room.place(u64::MAX).await;
+        let all = room.await_room(u64::MAX).await;
         let kept = KeptComponents::in_files(digest_of(&path).unwrap(), vec![path.clone()]);
         let mut reading = pin!(kept.read_within(&room));
         assert!(tokio::time::timeout(Duration::from_millis(200), &mut reading).await.is_err());
@@ -190,8 +190,8 @@ mod tests {
         let paths = ["damaged", "good"].map(|name| folder.path().join(name));
         std::fs::write(&paths[0], b"other").unwrap();
         std::fs::write(&paths[1], b"bytes").unwrap();
-        assert_eq!(digest_of(&paths[1]).unwrap(), digest(b"bytes"));
-        let kept = |paths: &[PathBuf]| KeptComponents::in_files(digest(b"bytes"), paths.to_vec());
+        assert_eq!(digest_of(&paths[1]).unwrap(), component_digest(b"bytes"));
+        let kept = |paths: &[PathBuf]| KeptComponents::in_files(component_digest(b"bytes"), paths.to_vec());
         assert_eq!(&kept(&paths).read().await.unwrap()[..], b"bytes");
         let told = kept(&paths[..1]).read().await.unwrap_err().to_string();
         assert!(told.contains("damaged has other bytes"), "{told}");

@@ -14,8 +14,8 @@ use reqwest::{RequestBuilder, Response, StatusCode, Url};
 use serde::Deserialize;
 use thiserror::Error;
 
+use super::component_digest;
 use super::cosign::{self, CosignSignature};
-use super::digest;
 use super::docker_config::RegistryLogin;
 use super::download::{self, DownloadError, DownloadNetwork, DownloadedFile, RequestError};
 
@@ -148,13 +148,13 @@ impl<'a> OciRegistry<'a> {
     }
 
     /// The digest of the manifest, and the component.
-    pub async fn component(&mut self, most: u64) -> Result<(String, DownloadedFile), RegistryError> {
+    pub async fn fetch_component(&mut self, most: u64) -> Result<(String, DownloadedFile), RegistryError> {
         let name = match (&self.reference.digest, &self.reference.tag) {
             (Some(digest), _) => format!("sha256:{digest}"),
             (None, tag) => tag.clone().unwrap_or_default(),
         };
-        let bytes = self.manifest(&name).await?.ok_or(RegistryError::Missing(name))?;
-        let found = digest(&bytes);
+        let bytes = self.fetch_manifest(&name).await?.ok_or(RegistryError::Missing(name))?;
+        let found = component_digest(&bytes);
         if self.reference.digest.as_ref().is_some_and(|wanted| *wanted != found) {
             return Err(RegistryError::OtherImage(found));
         }
@@ -167,31 +167,33 @@ impl<'a> OciRegistry<'a> {
         }
         let folder = self.network.folder().to_owned();
         let arrived =
-            self.blob(layer, most, async |answer| download::to_disk(answer, layer.size, &folder).await);
+            self.fetch_blob(layer, most, async |answer| download::to_disk(answer, layer.size, &folder).await);
         let arrived = arrived.await?;
         check_digest(&arrived.digest, layer)?;
         Ok((found, arrived))
     }
 
     /// The signatures of the image with this digest.
-    pub async fn signatures(&mut self, image: &str) -> Result<Vec<CosignSignature>, RegistryError> {
-        let Some(bytes) = self.manifest(&cosign::tag(image)).await? else { return Ok(Vec::new()) };
+    pub async fn fetch_signatures(&mut self, image: &str) -> Result<Vec<CosignSignature>, RegistryError> {
+        let Some(bytes) = self.fetch_manifest(&cosign::signature_tag(image)).await? else {
+            return Ok(Vec::new());
+        };
         let manifest = parse(&bytes)?;
         let mut found = Vec::new();
         for layer in manifest.layers.iter().filter(|layer| layer.media_type == cosign::LAYER).take(SIGNATURES)
         {
             let Some(text) = layer.annotations.get(cosign::ANNOTATION) else { continue };
-            let payload =
-                self.blob(layer, PAYLOAD_BYTES, async |answer| download::body(answer, layer.size).await);
+            let payload = self
+                .fetch_blob(layer, PAYLOAD_BYTES, async |answer| download::body(answer, layer.size).await);
             let payload = payload.await?;
-            check_digest(&digest(&payload), layer)?;
+            check_digest(&component_digest(&payload), layer)?;
             let payload = String::from_utf8(payload).map_err(|_| RegistryError::NoText)?;
             found.push(CosignSignature { payload, signature: text.clone() });
         }
         Ok(found)
     }
 
-    async fn manifest(&mut self, name: &str) -> Result<Option<Vec<u8>>, RegistryError> {
+    async fn fetch_manifest(&mut self, name: &str) -> Result<Option<Vec<u8>>, RegistryError> {
         let answer = self.get(&format!("manifests/{name}"), &format!("{MANIFEST}, {INDEX}")).await?;
         match answer.status() {
             StatusCode::NOT_FOUND => Ok(None),
@@ -199,11 +201,11 @@ impl<'a> OciRegistry<'a> {
                 let body = download::body(answer, MANIFEST_BYTES).await;
                 body.map(Some).map_err(|source| RegistryError::Broken { part: "manifest", source })
             }
-            status => Err(self.refused(AskedServer::Registry, status)),
+            status => Err(self.refusal_of(AskedServer::Registry, status)),
         }
     }
 
-    async fn blob<T>(
+    async fn fetch_blob<T>(
         &mut self,
         layer: &ImageLayer,
         most: u64,
@@ -216,12 +218,12 @@ impl<'a> OciRegistry<'a> {
         let answer = self.get(&format!("blobs/{}", layer.digest), "*/*").await?;
         let status = answer.status();
         if !status.is_success() {
-            return Err(self.refused(AskedServer::Registry, status));
+            return Err(self.refusal_of(AskedServer::Registry, status));
         }
         take(answer).await.map_err(|source| RegistryError::Broken { part: "layer", source })
     }
 
-    fn refused(&self, server: AskedServer, status: StatusCode) -> RegistryError {
+    fn refusal_of(&self, server: AskedServer, status: StatusCode) -> RegistryError {
         let hint = match status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN if self.login.is_none() => {
                 ": give a name and a password with `spec.modules.credentials` of the host's settings"
@@ -270,7 +272,7 @@ impl<'a> OciRegistry<'a> {
         if !scheme.eq_ignore_ascii_case("bearer") {
             return Ok(None);
         }
-        let fields = fields(rest);
+        let fields = challenge_fields(rest);
         let realm: Url = match fields.get("realm").and_then(|realm| realm.parse().ok()) {
             Some(realm) => realm,
             None => return Err(RegistryError::NoTokenServer),
@@ -289,7 +291,7 @@ impl<'a> OciRegistry<'a> {
         let answer = send(request, AskedServer::TokenServer).await?;
         let status = answer.status();
         if !status.is_success() {
-            return Err(self.refused(AskedServer::TokenServer, status));
+            return Err(self.refusal_of(AskedServer::TokenServer, status));
         }
         let body = download::body(answer, TOKEN_BYTES).await;
         let body = body.map_err(|source| RegistryError::Broken { part: "token", source })?;
@@ -319,7 +321,7 @@ fn parse(bytes: &[u8]) -> Result<ImageManifest, RegistryError> {
 }
 
 /// The `name="value"` pairs of a challenge. A comma within quotes belongs to the value.
-fn fields(text: &str) -> BTreeMap<String, String> {
+fn challenge_fields(text: &str) -> BTreeMap<String, String> {
     let (mut found, mut rest) = (BTreeMap::new(), text);
     while let Some((name, after)) = rest.split_once('=') {
         let (value, next) = match after.strip_prefix('"') {
@@ -344,11 +346,12 @@ mod tests {
 
     #[test]
     fn a_challenge_is_read_with_commas_in_its_values() {
-        let found = fields(r#"realm="https://a.example/token",service="a,b",scope="repository:a:pull""#);
+        let found =
+            challenge_fields(r#"realm="https://a.example/token",service="a,b",scope="repository:a:pull""#);
         assert_eq!(found["realm"], "https://a.example/token");
         assert_eq!((found["service"].as_str(), found["scope"].as_str()), ("a,b", "repository:a:pull"));
-        assert_eq!(fields("error=invalid, realm=x")["realm"], "x");
-        assert!(fields("").is_empty() && fields("realm").is_empty());
+        assert_eq!(challenge_fields("error=invalid, realm=x")["realm"], "x");
+        assert!(challenge_fields("").is_empty() && challenge_fields("realm").is_empty());
     }
 
     #[test]

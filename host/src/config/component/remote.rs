@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::COMPONENT_BYTES;
-use super::cosign::{CosignSignature, SignatureError, signer};
+use super::cosign::{CosignSignature, SignatureError, find_signer};
 use super::docker_config::{self, LoginError};
 use super::download::{self, DownloadError, DownloadNetwork, DownloadedFile, RequestError};
 use super::fetch_queue::FetchTurn;
@@ -104,7 +104,7 @@ impl RemoteComponent {
         };
         let modules = &host.modules;
         let (credentials, signed_by) = (modules.credentials.clone(), modules.signed_by.clone());
-        let network = DownloadNetwork::new(modules.reachable(), folder);
+        let network = DownloadNetwork::new(modules.reachable_addresses(), folder);
         Some(Self { place, credentials, signed_by, network, kept: None })
     }
 
@@ -136,27 +136,27 @@ impl RemoteComponent {
     }
 
     /// Keeps what was fetched for the same document before. If it no longer matches, it is fetched again.
-    pub fn keep(&mut self, component: KeptComponents, pulled: &PulledFrom) {
+    pub fn reuse_kept(&mut self, component: KeptComponents, pulled: &PulledFrom) {
         let name = self.name();
         // A name with the image's digest is that image, whatever its tag means now.
         let is_it = pulled.from == name || pulled.source_label() == name;
-        if is_it && pulled.component == component.digest() && self.judge(pulled).is_ok() {
+        if is_it && pulled.component == component.digest() && self.judge_signature(pulled).is_ok() {
             self.kept = Some((component, PulledFrom { from: name, ..pulled.clone() }));
         }
     }
 
-    pub async fn fetch(mut self) -> Result<(Bytes, PulledFrom), FetchError> {
+    pub async fn fetch_component(mut self) -> Result<(Bytes, PulledFrom), FetchError> {
         if let Some((kept, pulled)) = self.kept.take() {
             match kept.read().await {
                 Ok(bytes) => return Ok((bytes, pulled)),
                 Err(error) => tracing::warn!("{}: {error}: it is fetched again", self.name()),
             }
         }
-        let _turn = FetchTurn::wait(self.server(), self.name()).await;
+        let _turn = FetchTurn::await_turn(self.server(), self.name()).await;
         let fetching = async {
             match &self.place {
-                RemoteAddress::Oci(reference) => self.pull(reference).await,
-                RemoteAddress::Url(url) => self.download(url).await,
+                RemoteAddress::Oci(reference) => self.pull_image(reference).await,
+                RemoteAddress::Url(url) => self.download_file(url).await,
             }
         };
         let fetched = tokio::time::timeout(ALL, fetching).await;
@@ -167,28 +167,31 @@ impl RemoteComponent {
         Ok((arrived.read().await.map_err(|error| named(error.into()))?, pulled))
     }
 
-    async fn pull(&self, reference: &OciReference) -> Result<(DownloadedFile, PulledFrom), FetchProblem> {
+    async fn pull_image(
+        &self,
+        reference: &OciReference,
+    ) -> Result<(DownloadedFile, PulledFrom), FetchProblem> {
         let OciReference { registry, repository, .. } = reference;
         let login = match &self.credentials {
             None => None,
             Some(credentials) => {
-                let text = secrets::resolve(credentials).await.map_err(FetchProblem::NoSecret)?;
-                docker_config::login(text.expose(), registry, repository)?
+                let text = secrets::resolve_secret(credentials).await.map_err(FetchProblem::NoSecret)?;
+                docker_config::registry_login(text.expose_secret(), registry, repository)?
             }
         };
         let mut registry = OciRegistry::new(reference, login, self.network.clone())?;
-        let (image, component) = registry.component(COMPONENT_BYTES).await?;
+        let (image, component) = registry.fetch_component(COMPONENT_BYTES).await?;
         let signatures = match self.signed_by.is_empty() {
             true => Vec::new(),
-            false => registry.signatures(&image).await?,
+            false => registry.fetch_signatures(&image).await?,
         };
         let digest = component.digest.clone();
         let pulled = PulledFrom { from: self.name(), component: digest, image: Some(image), signatures };
-        self.judge(&pulled)?;
+        self.judge_signature(&pulled)?;
         Ok((component, pulled))
     }
 
-    async fn download(&self, url: &str) -> Result<(DownloadedFile, PulledFrom), FetchProblem> {
+    async fn download_file(&self, url: &str) -> Result<(DownloadedFile, PulledFrom), FetchProblem> {
         let url: Url = url.parse().map_err(FetchProblem::NoAddress)?;
         let answer = self.network.client(&url)?.get(url).send().await.map_err(RequestError::from)?;
         if !answer.status().is_success() {
@@ -200,26 +203,26 @@ impl RemoteComponent {
         Ok((component, pulled))
     }
 
-    fn judge(&self, pulled: &PulledFrom) -> Result<(), SignatureError> {
-        judge(&self.signed_by, pulled)
+    fn judge_signature(&self, pulled: &PulledFrom) -> Result<(), SignatureError> {
+        judge_signature(&self.signed_by, pulled)
     }
 }
 
 /// Whether a running component may continue under settings that require these signatures.
 pub fn is_signed(module: &ModuleSpec, pulled: Option<&PulledFrom>, signed_by: &[String]) -> bool {
-    let has_signature = || pulled.is_some_and(|pulled| judge(signed_by, pulled).is_ok());
+    let has_signature = || pulled.is_some_and(|pulled| judge_signature(signed_by, pulled).is_ok());
     signed_by.is_empty() || module.can_be_signed() && (module.oci.is_none() || has_signature())
 }
 
 /// Whether it is signed, if that is required.
-fn judge(signed_by: &[String], pulled: &PulledFrom) -> Result<(), SignatureError> {
+fn judge_signature(signed_by: &[String], pulled: &PulledFrom) -> Result<(), SignatureError> {
     if signed_by.is_empty() {
         return Ok(());
     }
     let image = pulled.image.as_deref().unwrap_or_default();
     let mut refused = Err(SignatureError::Unsigned);
     for found in &pulled.signatures {
-        match signer(signed_by, image, found) {
+        match find_signer(signed_by, image, found) {
             Ok(_) => return Ok(()),
             Err(error) => refused = Err(error),
         }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use kubewitness_core::config::{
     API_VERSION, HOST_KEY, HOST_LABEL, PLUGIN_KEY, PLUGIN_LABEL, TEMPLATE_KEY, TEMPLATE_LABEL, is_name,
 };
-use kubewitness_core::{nearest, shortened};
+use kubewitness_core::{nearest_name, shorten_text};
 
 use super::problem;
 use crate::config::manifest::{ManifestEntry, ManifestOrigin, ManifestProblem, VALUE, is_rule};
@@ -36,7 +36,7 @@ pub fn read(path: &Path, text: &str, snapshot: &mut ConfigSnapshot) {
         let told = "is empty: write its documents, or remove the file".to_owned();
         snapshot.problems.push(problem(path, None, told));
     } else if documents.is_empty() {
-        snapshot.pass_over(problem(path, None, "has no document".into()));
+        snapshot.note_passed_over(problem(path, None, "has no document".into()));
     }
     for document in &documents {
         // `kubectl get -o yaml` writes several objects as the items of a list.
@@ -63,15 +63,15 @@ impl FileSource<'_> {
                     snapshot.problems.push(found);
                 }
             }
-            Some("Host") if is_ours => snapshot.hosts.push(self.bare("Host", document, is_whole)),
-            Some("Plugin") if is_ours => snapshot.plugins.push(self.bare("Plugin", document, is_whole)),
+            Some("Host") if is_ours => snapshot.hosts.push(self.bare_entry("Host", document, is_whole)),
+            Some("Plugin") if is_ours => snapshot.plugins.push(self.bare_entry("Plugin", document, is_whole)),
             Some("JobTemplate") if is_ours => {
-                snapshot.templates.push(self.bare("JobTemplate", document, is_whole));
+                snapshot.templates.push(self.bare_entry("JobTemplate", document, is_whole));
             }
             Some(kind) if KINDS.contains(&kind) => {
                 self.of_another_version(document, kind, version.unwrap_or_default(), snapshot);
             }
-            Some(kind) if let Some(meant) = meant(kind, is_ours, version) => {
+            Some(kind) if let Some(meant) = meant_kind(kind, is_ours, version) => {
                 let told = format!("kind: is `{kind}`, which is nothing here: write `{meant}`");
                 snapshot.slips.push(self.problem(document.line_of("kind"), told));
             }
@@ -85,7 +85,7 @@ impl FileSource<'_> {
                 let told = format!(
                     "{what}: Kubewitness reads the kinds Host, Plugin and JobTemplate, and ConfigMaps that hold them"
                 );
-                snapshot.pass_over(self.problem(document.line, told));
+                snapshot.note_passed_over(self.problem(document.line, told));
             }
         }
     }
@@ -99,14 +99,15 @@ impl FileSource<'_> {
         snapshot: &mut ConfigSnapshot,
     ) {
         let group = group_of(version);
-        let is_slip = group.is_empty() || nearest(group, [GROUP]).is_some();
-        let version = shortened(version, VALUE);
+        let is_slip = group.is_empty() || nearest_name(group, [GROUP]).is_some();
+        let version = shorten_text(version, VALUE);
         let ours = format!("a {kind} of Kubewitness has `{API_VERSION}`");
         if is_slip {
             let told = format!("apiVersion: is `{version}`: {ours}");
             snapshot.slips.push(self.problem(document.line_of("apiVersion"), told));
         } else {
-            snapshot.pass_over(self.problem(document.line, format!("is a {kind} of `{version}`: {ours}")));
+            snapshot
+                .note_passed_over(self.problem(document.line, format!("is a {kind} of `{version}`: {ours}")));
         }
     }
 
@@ -116,7 +117,7 @@ impl FileSource<'_> {
 
     /// Treats a bare document as if it were in a ConfigMap. Its identity is its own name, so that it may move
     /// to another file. It has a slash, which the name of a ConfigMap can't have.
-    fn bare(&self, kind: &str, document: &YamlTree, is_whole: bool) -> ManifestEntry {
+    fn bare_entry(&self, kind: &str, document: &YamlTree, is_whole: bool) -> ManifestEntry {
         let name =
             document.get("metadata").and_then(|metadata| metadata.get("name")).and_then(YamlTree::text);
         let file = self.path.file_name().unwrap_or_default().to_string_lossy();
@@ -141,7 +142,7 @@ impl FileSource<'_> {
 
     /// Whether a label is set. Any value other than the text `"true"` is a mistake that would silently remove
     /// a plugin.
-    fn labelled(&self, metadata: Option<&YamlTree>, label: &str) -> Result<bool, ManifestProblem> {
+    fn has_label(&self, metadata: Option<&YamlTree>, label: &str) -> Result<bool, ManifestProblem> {
         let Some(value) = metadata.and_then(|m| m.get("labels")).and_then(|labels| labels.get(label)) else {
             return Ok(false);
         };
@@ -158,11 +159,11 @@ impl FileSource<'_> {
         snapshot: &mut ConfigSnapshot,
     ) -> Result<(), ManifestProblem> {
         let metadata = document.get("metadata");
-        let (key, list) = if self.labelled(metadata, HOST_LABEL)? {
+        let (key, list) = if self.has_label(metadata, HOST_LABEL)? {
             (HOST_KEY, &mut snapshot.hosts)
-        } else if self.labelled(metadata, PLUGIN_LABEL)? {
+        } else if self.has_label(metadata, PLUGIN_LABEL)? {
             (PLUGIN_KEY, &mut snapshot.plugins)
-        } else if self.labelled(metadata, TEMPLATE_LABEL)? {
+        } else if self.has_label(metadata, TEMPLATE_LABEL)? {
             (TEMPLATE_KEY, &mut snapshot.templates)
         } else {
             self.pass_over_config_map(document, snapshot);
@@ -189,7 +190,7 @@ impl FileSource<'_> {
             config_map: name.to_string(),
             origin: self.origin(value.line.saturating_sub(blank)),
             text: text.to_string(),
-            binary: self.binary(document)?,
+            binary: self.binary_data(document)?,
         });
         Ok(())
     }
@@ -204,14 +205,14 @@ impl FileSource<'_> {
                 document.line,
                 format!("is a ConfigMap with `{key}`, and not taken without the label {label}: \"true\""),
             )),
-            None => snapshot.pass_over(self.problem(
+            None => snapshot.note_passed_over(self.problem(
                 document.line,
                 format!("is a ConfigMap without the label {HOST_LABEL} or {PLUGIN_LABEL}: \"true\""),
             )),
         }
     }
 
-    fn binary(&self, document: &YamlTree) -> Result<BTreeMap<String, Bytes>, ManifestProblem> {
+    fn binary_data(&self, document: &YamlTree) -> Result<BTreeMap<String, Bytes>, ManifestProblem> {
         let Some(data) = document.get("binaryData") else { return Ok(BTreeMap::new()) };
         data.entries()
             .map(|(key, value)| {
@@ -229,10 +230,10 @@ fn group_of(version: &str) -> &str {
 }
 
 /// A kind of ours, or ConfigMap, in another spelling.
-fn meant(kind: &str, is_ours: bool, version: Option<&str>) -> Option<&'static str> {
+fn meant_kind(kind: &str, is_ours: bool, version: Option<&str>) -> Option<&'static str> {
     let kinds = KINDS.into_iter().filter(|_| is_ours);
     let config_map = (is_ours || version == Some("v1")).then_some(CONFIG_MAP);
-    nearest(kind, kinds.chain(config_map)).filter(|_| !kind.ends_with("List"))
+    nearest_name(kind, kinds.chain(config_map)).filter(|_| !kind.ends_with("List"))
 }
 
 /// In the form that the API server requires, because it becomes part of other names.
@@ -281,7 +282,7 @@ mod tests {
     fn a_host_and_a_plugin_in_no_config_map_are_taken_as_they_are() {
         let snapshot = read_one(&format!("{HOST}--- # and\n{PLUGIN}---\nkind: Secret\n"));
         assert!(snapshot.problems.is_empty(), "{:?}", snapshot.problems);
-        let host = parse_host(snapshot.host().unwrap()).unwrap();
+        let host = parse_host(snapshot.only_host().unwrap()).unwrap();
         assert_eq!(host.spec.sources[0].name, "jobs");
         let [entry] = snapshot.plugins.as_slice() else { panic!("{:?}", snapshot.plugins) };
         let plugin = parse_plugin(entry, &host.spec).unwrap();
@@ -293,7 +294,7 @@ mod tests {
     fn a_fault_of_a_document_has_the_line_of_its_file() {
         let wrong = PLUGIN.replace("source: jobs", "sauce: jobs");
         let snapshot = read_one(&format!("{HOST}---\n{wrong}---\nkind: Secret\n"));
-        let host = parse_host(snapshot.host().unwrap()).unwrap().spec;
+        let host = parse_host(snapshot.only_host().unwrap()).unwrap().spec;
         let problems = parse_plugin(&snapshot.plugins[0], &host).unwrap_err();
         assert!(
             problems[0].to_string().starts_with("dir/a.yaml:13: spec.subscribe[0].sauce"),

@@ -50,14 +50,14 @@ struct FolderSnapshot {
 /// Reads every `.yaml`, `.yml` and `.json` file directly in the folder. An unreadable file is a problem of
 /// its own, and hides none of the others.
 pub fn read(folder: &Path) -> Result<ConfigSnapshot, ManifestProblem> {
-    let listing = list(folder).map_err(|error| unlisted(folder, &error))?;
+    let listing = list_folder(folder).map_err(|error| unlisted_problem(folder, &error))?;
     let texts: Vec<_> = listing.manifests.iter().map(|path| files::text(path, FILE_BYTES)).collect();
     Ok(snapshot(&listing, texts))
 }
 
 /// Reads the folder this often until `stop`. Polling is used because a mounted ConfigMap is swapped by links,
 /// which file events miss. A disk that does not answer is reported, and read again once it does.
-pub async fn follow(
+pub async fn follow_folder(
     folder: PathBuf,
     every: Duration,
     sender: watch::Sender<Option<ConfigSnapshot>>,
@@ -68,7 +68,7 @@ pub async fn follow(
     interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let next = async |interval: &mut tokio::time::Interval| {
         interval.tick().await;
-        look(&folder).await
+        read_snapshot(&folder).await
     };
     while let Some(looked) = stop.run_until_cancelled(next(&mut interval)).await {
         let found = match looked {
@@ -91,17 +91,17 @@ pub async fn follow(
 }
 
 /// Each file has its own time limit: one that hangs delays the others once, and is skipped after that.
-async fn look(folder: &Path) -> Result<FolderSnapshot, ManifestProblem> {
+async fn read_snapshot(folder: &Path) -> Result<FolderSnapshot, ManifestProblem> {
     let asked = folder.to_owned();
-    let listing = files::within(folder, files::ANSWER, move || list(&asked)).await;
-    let listing = listing.map_err(|error| unlisted(folder, &error))?;
+    let listing = files::run_within_limit(folder, files::ANSWER, move || list_folder(&asked)).await;
+    let listing = listing.map_err(|error| unlisted_problem(folder, &error))?;
     let mut print = Context::new(&SHA256);
     // A new build of a component is a change.
     for path in &listing.components {
         let asked = path.clone();
         let stat =
             move || asked.metadata().map(|found| format!("{} {:?}", found.len(), found.modified().ok()));
-        let stat = files::within(path, files::ANSWER, stat).await;
+        let stat = files::run_within_limit(path, files::ANSWER, stat).await;
         print.update(path.as_os_str().as_encoded_bytes());
         print.update(stat.unwrap_or_else(|error| error.to_string()).as_bytes());
     }
@@ -111,7 +111,8 @@ async fn look(folder: &Path) -> Result<FolderSnapshot, ManifestProblem> {
     let mut texts = Vec::new();
     for path in &listing.manifests {
         let asked = path.clone();
-        let text = files::within(path, files::ANSWER, move || files::text(&asked, FILE_BYTES)).await;
+        let text =
+            files::run_within_limit(path, files::ANSWER, move || files::text(&asked, FILE_BYTES)).await;
         print.update(path.as_os_str().as_encoded_bytes());
         match &text {
             Ok(text) => print.update(text.as_bytes()),
@@ -122,7 +123,7 @@ async fn look(folder: &Path) -> Result<FolderSnapshot, ManifestProblem> {
     Ok(FolderSnapshot { listing, texts, fingerprint: print.finish().as_ref().to_vec() })
 }
 
-fn list(folder: &Path) -> io::Result<FolderListing> {
+fn list_folder(folder: &Path) -> io::Result<FolderListing> {
     let mut listing = FolderListing::default();
     for (count, entry) in std::fs::read_dir(folder)?.enumerate() {
         let entry = entry?;
@@ -180,7 +181,7 @@ fn snapshot(listing: &FolderListing, texts: Vec<io::Result<String>>) -> ConfigSn
         });
         match text {
             Ok(text) => documents::read(path, &text, &mut snapshot),
-            Err(error) => snapshot.problems.push(unread(path, &error)),
+            Err(error) => snapshot.problems.push(unread_problem(path, &error)),
         }
     }
     let more = snapshot.problems.len().saturating_sub(PROBLEMS);
@@ -190,7 +191,7 @@ fn snapshot(listing: &FolderListing, texts: Vec<io::Result<String>>) -> ConfigSn
         snapshot.problems.push(ManifestProblem::of("configuration", None, message));
     }
     for (path, why) in &listing.others {
-        snapshot.pass_over(problem(path, None, (*why).to_owned()));
+        snapshot.note_passed_over(problem(path, None, (*why).to_owned()));
     }
     snapshot
 }
@@ -203,19 +204,19 @@ pub fn of_text(path: &Path, text: &str) -> ConfigSnapshot {
 }
 
 /// The bytes of a file that the command line names, or of a pipe from a shell.
-pub fn bytes(path: &Path, most: u64) -> io::Result<Vec<u8>> {
-    files::read_from(files::named(path)?, most)
+pub fn read_named_file(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    files::read_from(files::open_command_input(path)?, most)
 }
 
 pub fn text(path: &Path) -> Result<String, ManifestProblem> {
-    bytes(path, FILE_BYTES).and_then(files::into_text).map_err(|error| unread(path, &error))
+    read_named_file(path, FILE_BYTES).and_then(files::into_text).map_err(|error| unread_problem(path, &error))
 }
 
-fn unlisted(folder: &Path, error: &io::Error) -> ManifestProblem {
+fn unlisted_problem(folder: &Path, error: &io::Error) -> ManifestProblem {
     problem(folder, None, format!("is not a folder that can be read: {error}"))
 }
 
-fn unread(path: &Path, error: &io::Error) -> ManifestProblem {
+fn unread_problem(path: &Path, error: &io::Error) -> ManifestProblem {
     problem(path, None, format!("can't be read: {error}"))
 }
 

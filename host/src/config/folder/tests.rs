@@ -81,7 +81,7 @@ fn what_never_ends_is_not_read_for_ever() {
 }
 
 async fn looked(folder: &Path) -> FolderSnapshot {
-    look(folder).await.unwrap()
+    read_snapshot(folder).await.unwrap()
 }
 
 #[tokio::test]
@@ -112,7 +112,7 @@ async fn a_folder_is_followed_beside_what_is_no_file_and_ends_with_its_stop() {
     std::fs::write(folder.path().join("b.yaml"), "kind: Plugin\nmetadata: {name: p}\n").unwrap();
     let (sender, mut receiver) = watch::channel(None);
     let stop = CancellationToken::new();
-    let following = follow(folder.path().to_owned(), Duration::from_millis(50), sender, stop.clone());
+    let following = follow_folder(folder.path().to_owned(), Duration::from_millis(50), sender, stop.clone());
     let told = async {
         let found = receiver.wait_for(Option::is_some).await.unwrap().clone().unwrap();
         assert!(problems(&found)[0].starts_with("a.yaml: can't be read: it is a pipe"), "{found:?}");
@@ -143,7 +143,9 @@ async fn a_file_that_hangs_is_told_and_passed_over_and_the_others_are_read() {
     std::fs::write(&hung, "kind: Plugin\n").unwrap();
     std::fs::write(folder.path().join("b.yaml"), "kind: Plugin\n").unwrap();
     let asked = disk.clone();
-    let asking = files::within(&hung, Duration::from_millis(1), move || std::fs::File::open(asked).map(drop));
+    let asking = files::run_within_limit(&hung, Duration::from_millis(1), move || {
+        std::fs::File::open(asked).map(drop)
+    });
     asking.await.unwrap_err();
     let found = looked(folder.path()).await;
     let found = snapshot(&found.listing, found.texts);
@@ -167,7 +169,7 @@ fn what_lies_beside_the_manifests_is_named_with_the_reason() {
     }
     std::fs::create_dir(folder.path().join("more")).unwrap();
     std::fs::create_dir(folder.path().join("..2026_data")).unwrap();
-    let told = read(folder.path()).unwrap().untaken();
+    let told = read(folder.path()).unwrap().unused_documents();
     let told: Vec<_> = told.iter().map(|told| told.rsplit_once('/').unwrap().1).collect();
     for (told, wanted) in told.iter().zip([
         "a.yaml~: is no",
@@ -223,7 +225,7 @@ fn a_kind_that_is_nearly_ours_is_told_with_the_right_one_and_one_that_is_no_text
         let text = format!("apiVersion: kubewitness.dev/v1alpha1\nkind: {kind}\nmetadata: {{name: p}}\n");
         let snapshot = of_text(Path::new("p.yaml"), &text);
         let slips = snapshot.slips.iter().map(ToString::to_string);
-        slips.chain(snapshot.untaken()).collect::<Vec<_>>().join("; ")
+        slips.chain(snapshot.unused_documents()).collect::<Vec<_>>().join("; ")
     };
     assert_eq!(told("plugin"), "p.yaml:2: kind: is `plugin`, which is nothing here: write `Plugin`");
     assert_eq!(told("HOST"), "p.yaml:2: kind: is `HOST`, which is nothing here: write `Host`");
@@ -238,7 +240,7 @@ fn a_version_that_is_nearly_ours_is_told_with_the_right_one_and_one_of_another_p
     let told = |version: &str, kind: &str| {
         let text = format!("apiVersion: {version}\nkind: {kind}\nmetadata: {{name: p}}\n");
         let snapshot = of_text(Path::new("p.yaml"), &text);
-        (snapshot.slips.iter().map(ToString::to_string).collect::<Vec<_>>(), snapshot.untaken())
+        (snapshot.slips.iter().map(ToString::to_string).collect::<Vec<_>>(), snapshot.unused_documents())
     };
     for (version, kind) in
         [("v1", "Plugin"), ("v1alpha1", "Host"), ("kubewitnes.dev/v1alpha1", "JobTemplate")]

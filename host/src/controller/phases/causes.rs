@@ -46,7 +46,7 @@ pub(super) async fn explain_some(
             }
             Err(error) if outcome.may_wait() => {
                 debug!(uid = outcome.uid, "an outcome is explained later: {error}");
-                index.put_off(outcome, now_ms).await?;
+                index.postpone_outcome(outcome, now_ms).await?;
                 goes_on = true;
                 break;
             }
@@ -87,7 +87,7 @@ pub(super) async fn story_of(journal: &Journal, uid: &str) -> Result<OutcomeStor
         events: true,
         ..TimelineQuery::default()
     };
-    let found = journal.timeline(&query).await?;
+    let found = journal.object_timeline(&query).await?;
     let is_cut = found.states.len() >= STATES || found.related.len() >= STATES;
     let (states, related, events) = (found.states, found.related, found.events);
     Ok(OutcomeStory { states, related, events, is_cut })
@@ -99,15 +99,15 @@ async fn cause_of(journal: &Journal, uid: &str, now_ms: u64) -> Result<Option<Ca
     let story = ExplainedStates { states: &states, related: &related, events: &events, is_cut };
     let mut documents = DocumentsBySeq::new();
     for seq in story.documents_wanted() {
-        documents.extend(document(journal, seq).await?.map(|document| (seq, document.into())));
+        documents.extend(document_if_kept(journal, seq).await?.map(|document| (seq, document.into())));
     }
-    let why = story.explain(&documents, now_ms);
-    Ok(word(why, is_cut))
+    let why = story.explain_object(&documents, now_ms);
+    Ok(cause_word(why, is_cut))
 }
 
 /// The word for an explanation. If the story is truncated, another pod may have failed first, which a word
 /// can't express.
-fn word(why: WhyView, is_cut: bool) -> Option<CauseKind> {
+fn cause_word(why: WhyView, is_cut: bool) -> Option<CauseKind> {
     let is_bad = matches!(why.outcome, Outcome::Failed | Outcome::Deleted);
     let cause = why.cause.filter(|cause| !is_cut || cause.object.is_none());
     is_bad.then(|| cause.map(|cause| cause.kind).unwrap_or_default())
@@ -116,16 +116,16 @@ fn word(why: WhyView, is_cut: bool) -> Option<CauseKind> {
 async fn events_of(journal: &Journal, states: &[Arc<State>]) -> Result<Vec<EventView>, JournalError> {
     let mut told = Vec::new();
     for state in states.iter().rev() {
-        let Some(document) = document(journal, state.seq).await? else { continue };
-        let document = events::cut(&document).map_or(document, Bytes::from);
+        let Some(document) = document_if_kept(journal, state.seq).await? else { continue };
+        let document = events::cut_event(&document).map_or(document, Bytes::from);
         told.extend(events::read(&document, &state.object, state.seq, state.observed_ms));
     }
-    Ok(events::fold(told))
+    Ok(events::fold_repeated(told))
 }
 
 /// `None` if retention has removed it or it is damaged: the states still have their own information.
-async fn document(journal: &Journal, seq: Seq) -> Result<Option<Bytes>, JournalError> {
-    match journal.document(seq).await {
+async fn document_if_kept(journal: &Journal, seq: Seq) -> Result<Option<Bytes>, JournalError> {
+    match journal.document_at(seq).await {
         Err(JournalError::Fatal(_)) => Ok(None),
         document => document,
     }
@@ -165,7 +165,7 @@ mod tests {
         WitnessedState {
             id: StateId::of("all", 0, &object, Change::Present, &version, None),
             change: Change::Present,
-            status: Arc::new(StatusRules::builtin().status(&object.group, &object.kind, &bytes)),
+            status: Arc::new(StatusRules::builtin().status_of(&object.group, &object.kind, &bytes)),
             object,
             owner: owner.cloned(),
             controller: None,
@@ -209,8 +209,8 @@ mod tests {
         /// Witnesses states, and explains what is due some seconds later.
         async fn take(&self, states: Vec<WitnessedState>) {
             let append = AppendBatch { source: "all".into(), states, ..AppendBatch::default() };
-            self.journal.append(append).await.unwrap();
-            while self.index.advance(&self.journal, NOW).await.unwrap() {}
+            self.journal.append_batch(append).await.unwrap();
+            while self.index.index_next_part(&self.journal, NOW).await.unwrap() {}
             while explain_some(&self.index, &self.journal, NOW + SETTLE_MS).await.unwrap() {}
         }
 
@@ -280,8 +280,8 @@ mod tests {
         let bench = Bench::new().await;
         let states = (1..=3).map(job_number).collect();
         let append = AppendBatch { source: "all".into(), states, ..AppendBatch::default() };
-        bench.journal.append(append).await.unwrap();
-        while bench.index.advance(&bench.journal, NOW).await.unwrap() {}
+        bench.journal.append_batch(append).await.unwrap();
+        while bench.index.index_next_part(&bench.journal, NOW).await.unwrap() {}
         let reader = FailingReader { journal: &bench.journal, uid: "uid-2" };
         let mut now_ms = NOW + SETTLE_MS;
         while explain_some(&bench.index, &reader, now_ms).await.unwrap() {}
@@ -306,10 +306,10 @@ mod tests {
             cause: Some(cause.clone()),
             ..WhyView::default()
         };
-        assert_eq!(word(why(&cause), false), Some(CauseKind::Signal));
-        assert_eq!(word(why(&cause), true), Some(CauseKind::Unknown), "another may have failed first");
-        assert_eq!(word(why(&deadline), true), Some(CauseKind::Deadline), "the object says so itself");
-        assert_eq!(word(WhyView { outcome: Outcome::Running, ..why(&cause) }, false), None);
+        assert_eq!(cause_word(why(&cause), false), Some(CauseKind::Signal));
+        assert_eq!(cause_word(why(&cause), true), Some(CauseKind::Unknown), "another may have failed first");
+        assert_eq!(cause_word(why(&deadline), true), Some(CauseKind::Deadline), "the object says so itself");
+        assert_eq!(cause_word(WhyView { outcome: Outcome::Running, ..why(&cause) }, false), None);
     }
 
     #[tokio::test]
@@ -317,8 +317,8 @@ mod tests {
         let bench = Bench::new().await;
         let jobs = (1..=PART as u64 + 1).map(job_number);
         let append = AppendBatch { source: "all".into(), states: jobs.collect(), ..AppendBatch::default() };
-        bench.journal.append(append).await.unwrap();
-        while bench.index.advance(&bench.journal, NOW).await.unwrap() {}
+        bench.journal.append_batch(append).await.unwrap();
+        while bench.index.index_next_part(&bench.journal, NOW).await.unwrap() {}
         let explained = async || explain_some(&bench.index, &bench.journal, NOW + SETTLE_MS).await.unwrap();
         assert!(explained().await, "others are due");
         assert!(bench.index.next_due_ms().await.unwrap().is_some());

@@ -21,7 +21,7 @@ pub struct JournalOutcomes {
 
 #[async_trait]
 impl OutcomeFinder for JournalOutcomes {
-    async fn changes(&self, question: ChangeQuestion) -> Result<OutcomeChanges, JournalError> {
+    async fn outcome_changes(&self, question: ChangeQuestion) -> Result<OutcomeChanges, JournalError> {
         self.index.changed_outcomes(question).await
     }
 
@@ -31,15 +31,15 @@ impl OutcomeFinder for JournalOutcomes {
             return Ok(kept);
         }
         // What the index has not read may be the end of this object. Only then a question waits.
-        let newest = *self.journal.newest().borrow();
-        let is_whole = self.index.reaches(newest, PATIENCE).await;
+        let newest = *self.journal.newest_position().borrow();
+        let is_whole = self.index.await_position(newest, PATIENCE).await;
         Ok(match self.index.kept_outcome(source, uid).await? {
             KeptOutcome::Nothing if !is_whole => KeptOutcome::Pending,
             kept => kept,
         })
     }
 
-    async fn story(&self, uid: &str) -> Result<OutcomeStory, JournalError> {
+    async fn outcome_story(&self, uid: &str) -> Result<OutcomeStory, JournalError> {
         causes::story_of(&self.journal, uid).await
     }
 }

@@ -32,18 +32,18 @@ const ROUND: Duration = Duration::from_secs(600);
 /// The pause before a retry if a disk is full or a server unreachable.
 const AGAIN: Duration = Duration::from_secs(5);
 
-pub async fn follow(index: PhaseIndex, journal: Journal, stop: CancellationToken) -> Result<()> {
-    let mut newest = journal.newest();
+pub async fn follow_journal(index: PhaseIndex, journal: Journal, stop: CancellationToken) -> Result<()> {
+    let mut newest = journal.newest_position();
     let mut sweep = PhaseSweep { next: Instant::now() + SWEEP, after: None };
     loop {
-        let went = stop.run_until_cancelled(go_on(&index, &journal, &mut sweep)).await;
+        let went = stop.run_until_cancelled(index_and_explain(&index, &journal, &mut sweep)).await;
         let Some(went) = went else { return Ok(()) };
         let is_more_due = matches!(went, Ok(true));
         let pause = async {
             match log_outcome(&index, went.map(drop)) {
                 true if is_more_due => {}
                 true => {
-                    tokio::time::timeout(BETWEEN, index.wanted()).await.ok();
+                    tokio::time::timeout(BETWEEN, index.await_demand()).await.ok();
                     // Removed states are searched for while nothing arrives, too, and outcomes are explained.
                     tokio::time::timeout(longest_pause(&index).await, newest.changed()).await.ok();
                 }
@@ -71,13 +71,17 @@ async fn longest_pause(index: &PhaseIndex) -> Duration {
 
 /// Reads everything new in the journal, checks for removed states, and explains a part of the due outcomes.
 /// Returns `false` if no more are due.
-async fn go_on(index: &PhaseIndex, journal: &Journal, sweep: &mut PhaseSweep) -> Result<bool, JournalError> {
+async fn index_and_explain(
+    index: &PhaseIndex,
+    journal: &Journal,
+    sweep: &mut PhaseSweep,
+) -> Result<bool, JournalError> {
     let clock = SystemClock::default();
-    while index.advance(journal, clock.now_ms()).await? {
+    while index.index_next_part(journal, clock.now_ms()).await? {
         tokio::task::yield_now().await;
     }
     if sweep.next <= Instant::now() {
-        sweep.after = index.sweep(journal, sweep.after).await?;
+        sweep.after = index.sweep_next_part(journal, sweep.after).await?;
         sweep.next = Instant::now() + if sweep.after.is_some() { SWEEP } else { ROUND };
     }
     causes::explain_some(index, journal, clock.now_ms()).await
@@ -85,7 +89,7 @@ async fn go_on(index: &PhaseIndex, journal: &Journal, sweep: &mut PhaseSweep) ->
 
 /// Whether to continue without a pause. A problem is logged once.
 fn log_outcome(index: &PhaseIndex, went: Result<(), JournalError>) -> bool {
-    let before = index.trouble();
+    let before = index.why_unusable();
     let now = went.err().map(|error| error.to_string());
     match (&before, &now) {
         (None, Some(error)) => warn!("the index of phases can't be used: {error}"),
@@ -143,20 +147,20 @@ mod tests {
         let index = PhaseIndex::new(folder.path().join("phases.db"));
         let states = (1..=40).map(failed_job).collect();
         let append = AppendBatch { source: "all".into(), states, ..AppendBatch::default() };
-        journal.append(append).await.unwrap();
+        journal.append_batch(append).await.unwrap();
         // As of an hour ago, so that all of them are due.
         let now_ms = SystemClock::default().now_ms();
-        while index.advance(&journal, now_ms - 3_600_000).await.unwrap() {}
+        while index.index_next_part(&journal, now_ms - 3_600_000).await.unwrap() {}
         let mut sweep = PhaseSweep { next: Instant::now(), after: None };
-        assert!(go_on(&index, &journal, &mut sweep).await.unwrap(), "more are due");
+        assert!(index_and_explain(&index, &journal, &mut sweep).await.unwrap(), "more are due");
         assert!(sweep.next > Instant::now(), "and parts of the index were looked at");
         assert_eq!(longest_pause(&index).await, Duration::ZERO);
-        while go_on(&index, &journal, &mut sweep).await.unwrap() {}
+        while index_and_explain(&index, &journal, &mut sweep).await.unwrap() {}
         assert_eq!(longest_pause(&index).await, SWEEP);
         let states = vec![failed_job(41)];
         let append = AppendBatch { source: "all".into(), states, ..AppendBatch::default() };
-        journal.append(append).await.unwrap();
-        while index.advance(&journal, now_ms - 1_000).await.unwrap() {}
+        journal.append_batch(append).await.unwrap();
+        while index.index_next_part(&journal, now_ms - 1_000).await.unwrap() {}
         assert!(
             longest_pause(&index).await <= Duration::from_secs(1),
             "not for two seconds from the last look"

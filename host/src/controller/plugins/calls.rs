@@ -37,17 +37,17 @@ impl PluginCalls {
     }
 
     /// New calls go to this version. Calls in progress end where they began.
-    pub fn replace(&self, handler: Arc<dyn PluginHandler>) {
+    pub fn replace_handler(&self, handler: Arc<dyn PluginHandler>) {
         *self.handler.write().unwrap_or_else(PoisonError::into_inner) = handler;
     }
 
-    fn handler(&self) -> Arc<dyn PluginHandler> {
+    fn current_handler(&self) -> Arc<dyn PluginHandler> {
         self.handler.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Waits until no call is in progress. The plugin's states may not be delivered before that: an abandoned
     /// call may commit while it ends, and the next one reads what it has done.
-    pub async fn ended(&self) {
+    pub async fn await_idle(&self) {
         self.running.close();
         self.running.wait().await;
     }
@@ -74,7 +74,7 @@ impl PluginCalls {
             reply.send(called).ok();
             Ok(())
         });
-        self.tasks.spawn(&*self.name, TaskFate::Finite, call);
+        self.tasks.spawn_task(&*self.name, TaskFate::Finite, call);
         let gone = |_| CallError::Unavailable("the call ended without an answer".to_string());
         answer.await.map_err(gone)?
     }
@@ -82,18 +82,18 @@ impl PluginCalls {
 
 #[async_trait]
 impl PluginHandler for PluginCalls {
-    async fn handle(&self, batch: &[StateDelivery]) -> Result<CallOutcome, CallError> {
-        let (handler, batch) = (self.handler(), batch.to_vec());
-        self.run(async move { handler.handle(&batch).await }).await
+    async fn handle_batch(&self, batch: &[StateDelivery]) -> Result<CallOutcome, CallError> {
+        let (handler, batch) = (self.current_handler(), batch.to_vec());
+        self.run(async move { handler.handle_batch(&batch).await }).await
     }
 
-    async fn tick(&self, tick: ScheduledCall) -> Result<Vec<KvWrite>, CallError> {
-        let handler = self.handler();
-        self.run(async move { handler.tick(tick).await }).await
+    async fn handle_tick(&self, tick: ScheduledCall) -> Result<Vec<KvWrite>, CallError> {
+        let handler = self.current_handler();
+        self.run(async move { handler.handle_tick(tick).await }).await
     }
 
-    fn rest(&self) -> Option<CallPause> {
-        self.handler().rest()
+    fn pause_before_call(&self) -> Option<CallPause> {
+        self.current_handler().pause_before_call()
     }
 }
 
@@ -123,7 +123,7 @@ mod tests {
 
     #[async_trait]
     impl PluginHandler for SlowHandler {
-        async fn handle(&self, batch: &[StateDelivery]) -> Result<CallOutcome, CallError> {
+        async fn handle_batch(&self, batch: &[StateDelivery]) -> Result<CallOutcome, CallError> {
             self.now.fetch_add(1, Ordering::SeqCst);
             let _under = UnderWay(&self.now);
             self.may.acquire().await.unwrap().forget();
@@ -149,38 +149,38 @@ mod tests {
     #[tokio::test]
     async fn a_call_goes_on_while_nobody_looks_and_its_answer_waits() {
         let (slow, calls, _) = calls();
-        let mut call = calls.handle(&[]);
+        let mut call = calls.handle_batch(&[]);
         assert!(futures::poll!(&mut call).is_pending());
         slow.may.add_permits(1);
-        calls.ended().await;
+        calls.await_idle().await;
         assert_eq!(call.await.unwrap_err(), CallError::Protocol("0 states".into()));
     }
 
     #[tokio::test]
     async fn calls_under_way_end_in_their_version_and_the_next_begin_in_the_newer_one() {
         let (older, calls, _) = calls();
-        let mut first = calls.handle(&[]);
+        let mut first = calls.handle_batch(&[]);
         assert!(futures::poll!(&mut first).is_pending());
         until(&older, 1).await;
         let newer = Arc::new(SlowHandler { may: Semaphore::new(1), now: AtomicUsize::new(0) });
-        calls.replace(newer);
-        assert!(calls.handle(&[]).await.is_err(), "it is answered while the older call is under way");
+        calls.replace_handler(newer);
+        assert!(calls.handle_batch(&[]).await.is_err(), "it is answered while the older call is under way");
         assert_eq!(older.now.load(Ordering::SeqCst), 1);
         older.may.add_permits(1);
         assert!(first.await.is_err());
-        calls.ended().await;
+        calls.await_idle().await;
     }
 
     #[tokio::test]
     async fn nobody_goes_on_before_a_call_that_was_given_up_has_ended() {
         let (slow, calls, tasks) = calls();
-        let mut call = calls.handle(&[]);
+        let mut call = calls.handle_batch(&[]);
         assert!(futures::poll!(&mut call).is_pending());
         until(&slow, 1).await;
         drop(call);
         assert_eq!(slow.now.load(Ordering::SeqCst), 1, "it ends by itself");
-        calls.ended().await;
+        calls.await_idle().await;
         assert_eq!(slow.now.load(Ordering::SeqCst), 0);
-        tasks.finish().await.unwrap();
+        tasks.await_all().await.unwrap();
     }
 }

@@ -76,9 +76,9 @@ impl PluginCandidate {
     }
 
     pub fn is_same(&self, other: &Self) -> bool {
-        let shadow = |it: &Self| it.shadow.as_ref().map(|shadow| shadow.component.digest().to_owned());
+        let shadow = |it: &Self| it.shadow.as_ref().map(|shadow| shadow.component.file_digest().to_owned());
         self.parsed.spec == other.parsed.spec
-            && self.component.digest() == other.component.digest()
+            && self.component.file_digest() == other.component.file_digest()
             && shadow(self) == shadow(other)
     }
 }
@@ -86,12 +86,12 @@ impl PluginCandidate {
 impl WantedPlugin {
     pub fn new(parsed: ParsedManifest<PluginSpec>, found: ComponentSource, host: &HostSpec) -> Self {
         let (limits, modules) = (host.limits.components.clone(), host.modules.clone());
-        let (entry, mark) = (parsed.entry.clone(), found.mark());
+        let (entry, mark) = (parsed.entry.clone(), found.source_mark());
         let question = ExaminedQuestion { entry, mark, shadow_mark: None, limits, modules };
         Self { parsed, found, question, warnings: Vec::new(), shadow: None }
     }
 
-    pub fn beside(self, shadow: Option<Self>) -> Self {
+    pub fn with_shadow(self, shadow: Option<Self>) -> Self {
         let shadow_mark = shadow.as_ref().map(|shadow| shadow.question.mark.clone());
         Self {
             question: ExaminedQuestion { shadow_mark, ..self.question },
@@ -103,17 +103,17 @@ impl WantedPlugin {
     /// Without a remote shadow. A registry that does not answer delays only its own components.
     pub fn at_work(self) -> Self {
         match &self.shadow {
-            Some(shadow) if matches!(shadow.found, ComponentSource::Remote(_)) => self.beside(None),
+            Some(shadow) if matches!(shadow.found, ComponentSource::Remote(_)) => self.with_shadow(None),
             _ => self,
         }
     }
 
     /// Reuses what was fetched for the same document before.
-    pub fn keep(&mut self, good: &GoodPlugin, last_good: &LastGood) {
+    pub fn reuse_fetched(&mut self, good: &GoodPlugin, last_good: &LastGood) {
         if let (ComponentSource::Remote(remote), Some(pulled)) = (&mut self.found, &good.pulled)
             && good.entry.text == self.parsed.entry.text
         {
-            remote.keep(last_good.component(&self.parsed.name, good), pulled);
+            remote.reuse_kept(last_good.component(&self.parsed.name, good), pulled);
         }
     }
 
@@ -123,19 +123,22 @@ impl WantedPlugin {
         if let (ComponentSource::Remote(remote), Some(pulled), Some(kept)) =
             (&mut self.found, &shadow.pulled, &shadow.kept)
         {
-            remote.keep(kept.clone(), pulled);
+            remote.reuse_kept(kept.clone(), pulled);
         }
     }
 
     /// Fetches, compiles and checks. This may take minutes.
-    pub async fn examine(self, engine: &SandboxEngine) -> Result<ExaminedFit, Vec<ManifestProblem>> {
+    pub async fn examine_component(
+        self,
+        engine: &SandboxEngine,
+    ) -> Result<ExaminedFit, Vec<ManifestProblem>> {
         let Self { parsed, found, question, mut warnings, shadow } = self;
         // First, so that nothing in memory waits for room for something else.
         let shadow = match shadow {
             Some(shadow) => Some(Box::pin(shadow.examine_aside(engine)).await?),
             None => None,
         };
-        let FetchedComponent { bytes, pulled } = found.fetch(&parsed).await?;
+        let FetchedComponent { bytes, pulled } = found.fetch_component(&parsed).await?;
         let component = examine_component(engine, &parsed, &bytes, &question.limits).await?;
         warnings.extend(parsed.problems(component.warnings(&parsed.spec)));
         warnings.extend(shadow.iter().flat_map(|shadow| shadow.warnings.clone()));
@@ -152,7 +155,7 @@ impl WantedPlugin {
             ComponentSource::Remote(remote) => Some(remote.folder().to_owned()),
             ComponentSource::Here(_) | ComponentSource::File(_) | ComponentSource::Kept(_) => None,
         };
-        let ExaminedFit { candidate, bytes } = self.examine(engine).await?;
+        let ExaminedFit { candidate, bytes } = self.examine_component(engine).await?;
         let Some(folder) = folder else { return Ok(Box::new(candidate)) };
         let kept = KeptComponents::on_disk(bytes, &folder).await.inspect_err(|error| {
             warn!(plugin = candidate.parsed.name, "the component is fetched again if it takes over: {error}");

@@ -33,7 +33,7 @@ pub enum StopOutcome {
 impl RunningPlugins {
     /// Drains one plugin. The next version continues from its cursor, with the unfinished states. A plugin
     /// that drains slowly continues beside everything else; the caller stops it again once it has drained.
-    pub async fn stop(&mut self, name: &str) -> StopOutcome {
+    pub async fn stop_plugin(&mut self, name: &str) -> StopOutcome {
         if self.is_draining(name) {
             return StopOutcome::NotYet;
         }
@@ -42,8 +42,8 @@ impl RunningPlugins {
         }
         let Some(running) = self.running.remove(name) else { return StopOutcome::NotThere };
         self.shared.set_phase(name, PluginPhase::Draining, None);
-        let (candidate, draining) = (running.candidate.clone(), drain(name.to_owned(), running));
-        let mut task = self.tasks.spawn(format!("draining {name}"), TaskFate::Finite, async {
+        let (candidate, draining) = (running.candidate.clone(), drain_plugin(name.to_owned(), running));
+        let mut task = self.tasks.spawn_task(format!("draining {name}"), TaskFate::Finite, async {
             draining.await;
             Ok(())
         });
@@ -76,7 +76,7 @@ impl RunningPlugins {
     }
 
     /// Ends all without draining: another replica may already continue with them.
-    pub async fn give_up(&mut self) {
+    pub async fn abandon_all(&mut self) {
         for running in self.running.values() {
             running.abort.cancel();
         }
@@ -90,14 +90,14 @@ impl RunningPlugins {
             self.shared.set_phase(name, PluginPhase::Draining, None);
             running.drain.cancel();
         }
-        futures::future::join_all(all.into_iter().map(|(name, running)| drain(name, running))).await;
+        futures::future::join_all(all.into_iter().map(|(name, running)| drain_plugin(name, running))).await;
         for left in std::mem::take(&mut self.draining).into_values() {
             left.task.await.ok();
         }
     }
 }
 
-async fn drain(name: String, running: RunningPlugin) {
+async fn drain_plugin(name: String, running: RunningPlugin) {
     let RunningPlugin { drain, abort, mut task, .. } = running;
     drain.cancel();
     if tokio::time::timeout(limits::DRAIN, &mut task).await.is_err() {

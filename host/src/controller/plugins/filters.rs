@@ -8,8 +8,8 @@ use kubewitness_core::ports::{DocumentReader, FilterError, StateFilter};
 use kubewitness_filter::CelFilter;
 
 /// A filter that passed the check of its manifest; `None` for a text that would not pass.
-pub fn of(text: &str, documents: Arc<dyn DocumentReader>) -> Option<Arc<dyn StateFilter>> {
-    let filter = CelFilter::compile(text).ok()?;
+pub fn compile_filter(text: &str, documents: Arc<dyn DocumentReader>) -> Option<Arc<dyn StateFilter>> {
+    let filter = CelFilter::compile_filter(text).ok()?;
     Some(Arc::new(WithDocuments { filter, documents }))
 }
 
@@ -26,11 +26,11 @@ impl std::fmt::Debug for WithDocuments {
 
 #[async_trait]
 impl StateFilter for WithDocuments {
-    async fn wants(&self, state: &State) -> Result<bool, FilterError> {
+    async fn wants_state(&self, state: &State) -> Result<bool, FilterError> {
         let document = match self.filter.needs_document() {
-            true => self.documents.document(state.seq).await?,
+            true => self.documents.document_at(state.seq).await?,
             false => None,
         };
-        self.filter.wants(state, document.as_deref()).map_err(FilterError::Unclear)
+        self.filter.wants_state(state, document.as_deref()).map_err(FilterError::Unclear)
     }
 }

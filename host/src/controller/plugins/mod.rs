@@ -121,12 +121,12 @@ impl RunningPlugins {
         Self { election, ..self }
     }
 
-    pub fn telling(self, told: SharedValue) -> Self {
+    pub fn with_told(self, told: SharedValue) -> Self {
         Self { told, ..self }
     }
 
     /// The longest pauses of plugins whose calls fail.
-    pub fn pausing(self, pauses: LongestPauses) -> Self {
+    pub fn with_pauses(self, pauses: LongestPauses) -> Self {
         Self { pauses, ..self }
     }
 
@@ -146,7 +146,7 @@ impl RunningPlugins {
             None => None,
         };
         let warnings = parsed.problems(parsed.spec.warnings(host));
-        Ok(WantedPlugin { warnings, ..WantedPlugin::new(parsed, found, host).beside(shadow) })
+        Ok(WantedPlugin { warnings, ..WantedPlugin::new(parsed, found, host).with_shadow(shadow) })
     }
 
     /// Keeps in the journal what a plugin is owed that does not run yet.
@@ -179,9 +179,9 @@ impl RunningPlugins {
     }
 
     /// The failure of the running version's first calls, with the question that the version answers.
-    pub fn failure(&self, name: &str) -> Option<(ExaminedQuestion, String)> {
+    pub fn first_failure(&self, name: &str) -> Option<(ExaminedQuestion, String)> {
         let running = self.running.get(name)?;
-        running.probation.failure().map(|why| (running.candidate.question.clone(), why))
+        running.probation.why_failed().map(|why| (running.candidate.question.clone(), why))
     }
 
     pub fn has_worked(&self, name: &str) -> bool {
@@ -195,7 +195,7 @@ impl RunningPlugins {
     pub fn digest(&self, name: &str) -> String {
         self.running
             .get(name)
-            .map(|running| running.candidate.component.digest().to_string())
+            .map(|running| running.candidate.component.file_digest().to_string())
             .unwrap_or_default()
     }
 
@@ -207,7 +207,7 @@ impl RunningPlugins {
 
     /// Whether the running version would behave as the candidate. If so, the candidate's document represents
     /// it from now on.
-    pub fn runs(&mut self, candidate: &PluginCandidate) -> bool {
+    pub fn runs_same_version(&mut self, candidate: &PluginCandidate) -> bool {
         let Some(running) = self.running.get_mut(&candidate.parsed.name) else { return false };
         let is_same = running.candidate.is_same(candidate);
         if is_same {
@@ -225,10 +225,10 @@ impl RunningPlugins {
     ) -> Result<bool> {
         let name = candidate.parsed.name.clone();
         if self.can_replace(&candidate) {
-            self.replace(candidate).await?;
+            self.replace_version(candidate).await?;
             return Ok(true);
         }
-        let before = match self.stop(&name).await {
+        let before = match self.stop_plugin(&name).await {
             StopOutcome::NotYet => return Ok(false),
             StopOutcome::Drained(before) => Some(*before),
             StopOutcome::NotThere => None,
@@ -251,28 +251,28 @@ impl RunningPlugins {
     /// failures earned. So then the running version drains, and the pauses end with it.
     fn can_replace(&self, candidate: &PluginCandidate) -> bool {
         let Some(running) = self.running.get(&candidate.parsed.name) else { return false };
-        let stats = running.handle.stats();
+        let stats = running.handle.dispatch_stats();
         let is_calm = stats.started && stats.retrying == 0 && stats.consecutive_failures == 0 && !stats.open;
         is_calm && !running.task.is_finished() && candidate.differs_in_components_alone(&running.candidate)
     }
 
     /// Replaces the running version by the candidate.
-    async fn replace(&mut self, candidate: PluginCandidate) -> Result<()> {
+    async fn replace_version(&mut self, candidate: PluginCandidate) -> Result<()> {
         let name = candidate.parsed.name.clone();
         let Some(running) = self.running.get(&name) else { return Ok(()) };
         let Some(state) = self.shared.plugin(&name) else { return Ok(()) };
         candidate.warnings.iter().for_each(|warning| warn!("{warning}"));
         let made =
             PluginVersion::of(&name, &candidate, running.grants.clone(), state.tally.clone(), &self.decided);
-        let version = made.await?.beside(self.shadow_of(&candidate));
+        let version = made.await?.with_shadow(self.shadow_of(&candidate));
         let Some(running) = self.running.get_mut(&name) else { return Ok(()) };
         let PluginVersion { plugin, handler, probation, manifest, shadow } = version;
         // A call that begins meanwhile waits for it.
         let begun = Instant::now();
-        running.grants.begin_version(candidate.component.digest());
-        running.calls.replace(handler);
+        running.grants.begin_version(candidate.component.file_digest());
+        running.calls.replace_handler(handler);
         let took = begun.elapsed();
-        self.shared.set_plugin(&name, active(&candidate, manifest, PluginState { shadow, ..state }));
+        self.shared.set_plugin(&name, active_state(&candidate, manifest, PluginState { shadow, ..state }));
         (running.candidate, running.plugin, running.probation) = (candidate, plugin, probation);
         info!(plugin = name, ?took, "replaced: calls from now on go to the new version");
         Ok(())
@@ -289,7 +289,7 @@ impl RunningPlugins {
 
     /// A fatal error of the journal at the start of a plugin. No configuration caused it, and later writes
     /// would go to an untrustworthy disk.
-    pub fn damage(&self) -> Option<&str> {
+    pub fn journal_damage(&self) -> Option<&str> {
         self.damage.as_deref()
     }
 
@@ -314,11 +314,11 @@ impl RunningPlugins {
         for warning in candidate.warnings.iter().chain(&candidate.parsed.problems(beside.collect())) {
             warn!("{warning}");
         }
-        self.journal.settle().await.context("waiting for earlier writes to the journal")?;
-        let progress = self.journal.progress(&name).await.context("reading its progress")?;
+        self.journal.await_earlier_writes().await.context("waiting for earlier writes to the journal")?;
+        let progress = self.journal.plugin_progress(&name).await.context("reading its progress")?;
         let uses = Arc::new(GrantUses::of(&spec.grants));
         let reports = self.shared.report_room(&name);
-        reports.set(self.journal.report_bytes(&name).await.context("measuring its reports")?);
+        reports.set_limit(self.journal.report_bytes(&name).await.context("measuring its reports")?);
         let backing = PluginServices {
             documents: Arc::new(self.journal.clone()),
             lister: Arc::new(self.shared.listers.clone()),
@@ -326,20 +326,20 @@ impl RunningPlugins {
             subscribed: self.shared.subscribed(spec),
             clock: self.clock.clone(),
             uses: uses.clone(),
-            kv: self.journal.kv(&name).await.context("reading its kv")?,
+            kv: self.journal.plugin_kv(&name).await.context("reading its kv")?,
             told: self.told.clone(),
             reports,
             notes: Arc::new(self.journal.clone()),
-            version: candidate.component.digest().to_owned(),
+            version: candidate.component.file_digest().to_owned(),
             cursor: progress.map_or(0, |progress| cursor_before(&progress, spec)),
-            newest: *self.journal.newest().borrow(),
+            newest: *self.journal.newest_position().borrow(),
         };
-        let grants = capabilities.grants(&name, spec, backing).await.context("opening its grants")?;
+        let grants = capabilities.grant_plugin(&name, spec, backing).await.context("opening its grants")?;
         let before = self.shared.plugin(&name).filter(|state| state.handle.is_some());
         let tally =
             before.map_or_else(|| Arc::new(PluginTally::new(self.clock.clone())), |state| state.tally);
         let made = PluginVersion::of(&name, &candidate, grants.clone(), tally.clone(), &self.decided);
-        let version = made.await?.beside(self.shadow_of(&candidate));
+        let version = made.await?.with_shadow(self.shadow_of(&candidate));
         let PluginVersion { plugin, handler, probation, manifest, shadow } = version;
         let options = DispatchOptions {
             plugin: name.clone(),
@@ -359,9 +359,9 @@ impl RunningPlugins {
         let (drain, abort) = (CancellationToken::new(), self.abort.child_token());
         let (drained, aborted, task_name, called) =
             (drain.clone(), abort.clone(), name.clone(), calls.clone());
-        let task = self.tasks.spawn(format!("plugin {name}"), TaskFate::Finite, async move {
+        let task = self.tasks.spawn_task(format!("plugin {name}"), TaskFate::Finite, async move {
             let ended = dispatcher.run(drained, aborted).await;
-            called.ended().await;
+            called.await_idle().await;
             ended.with_context(|| format!("dispatching to `{task_name}`"))
         });
         let state = PluginState {
@@ -371,7 +371,7 @@ impl RunningPlugins {
             shadow,
             ..PluginState::idle(PluginPhase::Active, None)
         };
-        self.shared.set_plugin(&name, active(&candidate, manifest, state));
+        self.shared.set_plugin(&name, active_state(&candidate, manifest, state));
         let running =
             RunningPlugin { candidate, plugin, grants, calls, drain, abort, task, handle, probation };
         self.running.insert(name, running);
@@ -379,15 +379,15 @@ impl RunningPlugins {
     }
 
     /// Releases the instances of a burst once it is quiet.
-    pub fn let_go_of_idle(&self) {
+    pub fn drop_idle_instances(&self) {
         let now = Instant::now();
         for running in self.running.values() {
-            running.plugin.let_go_of_idle(now);
+            running.plugin.drop_idle_instances(now);
         }
     }
 
     /// The durable cursor of each plugin. Earlier states need no receipts.
-    pub fn cursors(&self) -> Vec<(String, DurableCursor)> {
+    pub fn durable_cursors(&self) -> Vec<(String, DurableCursor)> {
         self.running.iter().map(|(name, running)| (name.clone(), running.handle.durable_cursor())).collect()
     }
 }
@@ -400,10 +400,10 @@ fn cursor_before(progress: &PluginProgress, spec: &PluginSpec) -> Seq {
 }
 
 /// The view that people have of a version from its first call on, beside what is kept across versions.
-fn active(candidate: &PluginCandidate, manifest: ManifestView, kept: PluginState) -> PluginState {
+fn active_state(candidate: &PluginCandidate, manifest: ManifestView, kept: PluginState) -> PluginState {
     PluginState {
         phase: PluginPhase::Active,
-        digest: candidate.component.digest().to_string(),
+        digest: candidate.component.file_digest().to_string(),
         module: candidate.pulled.as_ref().map(PulledFrom::source_label),
         message: None,
         manifest: Some(Arc::new(manifest)),
@@ -412,7 +412,7 @@ fn active(candidate: &PluginCandidate, manifest: ManifestView, kept: PluginState
 }
 
 fn subscriptions(spec: &PluginSpec, journal: &Journal) -> Vec<SourceSubscription> {
-    let filter = |text: &str| filters::of(text, Arc::new(journal.clone()));
+    let filter = |text: &str| filters::compile_filter(text, Arc::new(journal.clone()));
     let subscription = |s: &SubscribeSpec| SourceSubscription {
         source: s.source.as_str().into(),
         mode: s.mode,

@@ -65,15 +65,15 @@ impl VersionProbation {
     }
 
     /// Why the version has failed, if it has.
-    pub fn failure(&self) -> Option<String> {
-        self.evidence().failed.clone()
+    pub fn why_failed(&self) -> Option<String> {
+        self.lock_evidence().failed.clone()
     }
 
     pub fn has_passed(&self) -> bool {
-        self.evidence().has_passed
+        self.lock_evidence().has_passed
     }
 
-    fn evidence(&self) -> std::sync::MutexGuard<'_, ProbationEvidence> {
+    fn lock_evidence(&self) -> std::sync::MutexGuard<'_, ProbationEvidence> {
         self.evidence.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -86,22 +86,22 @@ pub struct WatchedHandler {
 
 #[async_trait]
 impl PluginHandler for WatchedHandler {
-    async fn handle(&self, batch: &[StateDelivery]) -> Result<CallOutcome, CallError> {
-        let called = self.handler.handle(batch).await;
+    async fn handle_batch(&self, batch: &[StateDelivery]) -> Result<CallOutcome, CallError> {
+        let called = self.handler.handle_batch(batch).await;
         let states: Vec<_> = batch.iter().map(|delivery| delivery.state.seq).collect();
-        if self.probation.evidence().take(&states, called.as_ref().err()) {
+        if self.probation.lock_evidence().take(&states, called.as_ref().err()) {
             self.probation.decided.notify_one();
         }
         called
     }
 
     /// A tick counts neither for nor against the version: the server that it sends to may be at fault.
-    async fn tick(&self, tick: ScheduledCall) -> Result<Vec<KvWrite>, CallError> {
-        self.handler.tick(tick).await
+    async fn handle_tick(&self, tick: ScheduledCall) -> Result<Vec<KvWrite>, CallError> {
+        self.handler.handle_tick(tick).await
     }
 
-    fn rest(&self) -> Option<CallPause> {
-        self.handler.rest()
+    fn pause_before_call(&self) -> Option<CallPause> {
+        self.handler.pause_before_call()
     }
 }
 

@@ -18,7 +18,7 @@ use kubewitness_core::ports::{
     Backlog, CallError, CallOutcome, CallPause, KvWrite, NOTE, PluginHandler, ScheduledCall, StateDelivery,
 };
 use kubewitness_core::views::{ShadowActView, ShadowDifferenceView, ShadowSideView, ShadowView};
-use kubewitness_core::{Seq, State, calendar, shortened};
+use kubewitness_core::{Seq, State, calendar, shorten_text};
 use kubewitness_journal::Journal;
 use kubewitness_sandbox::{PluginComponent, PluginTally};
 use serde_json::{Value, json};
@@ -84,9 +84,9 @@ impl ShadowTask {
     ) -> Self {
         let (states, queue) = mpsc::channel(QUEUE);
         let view = watch::Sender::new(ShadowView {
-            digest: pair.shadow.component.digest().to_owned(),
+            digest: pair.shadow.component.file_digest().to_owned(),
             module: pair.shadow.pulled.as_ref().map(PulledFrom::source_label),
-            since: calendar::rfc3339(clock.now_ms()),
+            since: calendar::format_rfc3339(clock.now_ms()),
             ..ShadowView::default()
         });
         let (stop, name) = (CancellationToken::new(), format!("the shadow of {}", pair.active.parsed.name));
@@ -104,7 +104,7 @@ impl ShadowTask {
         };
         let (stopped, read) = (stop.clone(), CancellationToken::new());
         let reads = read.clone().drop_guard();
-        tasks.spawn(name, TaskFate::Finite, async move {
+        tasks.spawn_task(name, TaskFate::Finite, async move {
             stopped.run_until_cancelled(comparing.run(queue, reads)).await;
             Ok(())
         });
@@ -112,12 +112,12 @@ impl ShadowTask {
     }
 
     /// The state that people see.
-    pub fn view(&self) -> watch::Receiver<ShadowView> {
+    pub fn subscribe_view(&self) -> watch::Receiver<ShadowView> {
         self.view.subscribe()
     }
 
     /// Retries and resyncs repeat the same states.
-    fn offer(&self, batch: &[StateDelivery]) {
+    fn offer_batch(&self, batch: &[StateDelivery]) {
         let first = batch.iter().filter(|delivery| delivery.attempt == 1 && !delivery.resync);
         let mut offered = self.offered.lock().unwrap_or_else(PoisonError::into_inner);
         let new = first.filter(|delivery| offered.insert(delivery.state.seq));
@@ -140,7 +140,7 @@ pub struct ShadowedHandler {
 
 #[async_trait]
 impl PluginHandler for ShadowedHandler {
-    async fn handle(&self, batch: &[StateDelivery]) -> Result<CallOutcome, CallError> {
+    async fn handle_batch(&self, batch: &[StateDelivery]) -> Result<CallOutcome, CallError> {
         // Without this wait, the first call's writes to `kv` would be present before its states are compared.
         // A slow journal delays calls no longer than this.
         let read = self.shadow.read.cancelled();
@@ -150,18 +150,18 @@ impl PluginHandler for ShadowedHandler {
                 "the `kv` of a plugin is not read yet: the first comparisons with its next version may be wrong"
             );
         }
-        let called = self.handler.handle(batch).await;
-        self.shadow.offer(batch);
+        let called = self.handler.handle_batch(batch).await;
+        self.shadow.offer_batch(batch);
         called
     }
 
     /// A shadow is not called on a schedule.
-    async fn tick(&self, tick: ScheduledCall) -> Result<Vec<KvWrite>, CallError> {
-        self.handler.tick(tick).await
+    async fn handle_tick(&self, tick: ScheduledCall) -> Result<Vec<KvWrite>, CallError> {
+        self.handler.handle_tick(tick).await
     }
 
-    fn rest(&self) -> Option<CallPause> {
-        self.handler.rest()
+    fn pause_before_call(&self) -> Option<CallPause> {
+        self.handler.pause_before_call()
     }
 }
 
@@ -233,7 +233,7 @@ struct ShadowComparison {
 
 impl ShadowComparison {
     async fn run(&mut self, mut queue: mpsc::Receiver<Arc<State>>, read: DropGuard) {
-        match self.kv().await {
+        match self.plugin_kv().await {
             Ok(stored) => self.stored = Some(stored),
             // The first round reads again, and reports the error.
             Err(error) => warn!(plugin = self.plugin, "{error:#}"),
@@ -241,11 +241,11 @@ impl ShadowComparison {
         drop(read);
         while let Some(state) = queue.recv().await {
             let begun = Instant::now();
-            let pause = match self.compare(&state).await {
+            let pause = match self.compare_state(&state).await {
                 // So it uses at most half of one processor.
                 Ok(()) => begun.elapsed(),
                 Err(error) => {
-                    self.fails(&error);
+                    self.note_failure(&error);
                     AGAIN
                 }
             };
@@ -253,7 +253,7 @@ impl ShadowComparison {
         }
     }
 
-    fn fails(&self, error: &anyhow::Error) {
+    fn note_failure(&self, error: &anyhow::Error) {
         let message = format!("nothing can be compared now: {error:#}");
         warn!(plugin = self.plugin, "the next version of the plugin, in its shadow: {message}");
         self.view.send_modify(|view| {
@@ -262,14 +262,14 @@ impl ShadowComparison {
         });
     }
 
-    async fn compare(&mut self, state: &Arc<State>) -> Result<()> {
+    async fn compare_state(&mut self, state: &Arc<State>) -> Result<()> {
         let mut round = match self.round.take() {
             Some(round) => round,
             None => self.open().await?,
         };
         round.now.ms.store(state.observed_ms, Ordering::Relaxed);
         let [active, shadow] = &round.stages;
-        let acts = [act(active, state).await, act(shadow, state).await];
+        let acts = [act_on_state(active, state).await, act_on_state(shadow, state).await];
         round.states += 1;
         round.bytes += acts.iter().map(|act| act.noted.bytes).max().unwrap_or_default();
         let tallies = [&self.sides[0].tally, &self.sides[1].tally];
@@ -288,23 +288,23 @@ impl ShadowComparison {
         let now = Arc::new(TrialMoment::default());
         let stored = match &self.stored {
             Some(stored) => stored.clone(),
-            None => self.kv().await?,
+            None => self.plugin_kv().await?,
         };
         let [active, shadow] = &self.sides;
         let stages = [
-            self.stage(active, &now, &redaction, stored.clone()).await?,
-            self.stage(shadow, &now, &redaction, stored).await?,
+            self.stage_plugin(active, &now, &redaction, stored.clone()).await?,
+            self.stage_plugin(shadow, &now, &redaction, stored).await?,
         ];
         self.stored = None;
         Ok(ShadowRound { now, stages, redaction, states: 0, bytes: 0 })
     }
 
-    async fn kv(&self) -> Result<Vec<(String, Vec<u8>)>> {
-        let kv = self.journal.kv(&self.plugin).await.context("reading its kv")?;
+    async fn plugin_kv(&self) -> Result<Vec<(String, Vec<u8>)>> {
+        let kv = self.journal.plugin_kv(&self.plugin).await.context("reading its kv")?;
         Ok(kv.into_iter().filter(|(key, _)| !key.starts_with(NOTE)).collect())
     }
 
-    async fn stage(
+    async fn stage_plugin(
         &self,
         side: &ShadowSide,
         now: &Arc<TrialMoment>,
@@ -318,7 +318,7 @@ impl ShadowComparison {
             subscribed: self.shared.subscribed(&side.spec),
             clock: now.clone(),
             kv,
-            newest: *self.journal.newest().borrow(),
+            newest: *self.journal.newest_position().borrow(),
             database: Some(DATABASE),
             folder: self.folder.clone(),
         };
@@ -329,18 +329,18 @@ impl ShadowComparison {
     }
 }
 
-async fn act(stage: &TrialPlugin, state: &Arc<State>) -> SideAct {
+async fn act_on_state(stage: &TrialPlugin, state: &Arc<State>) -> SideAct {
     let begun = Instant::now();
-    let mut verdict = stage.hand_over(state).await;
+    let mut verdict = stage.deliver_state(state).await;
     // The rest of a trap's text contains only addresses in the component.
     if let Some(failed) = verdict["failed"].as_str() {
-        verdict = json!({"failed": shortened(failed.lines().next().unwrap_or_default(), FAILURE)});
+        verdict = json!({"failed": shorten_text(failed.lines().next().unwrap_or_default(), FAILURE)});
     }
     SideAct { noted: stage.recorder.take(), verdict, took: begun.elapsed() }
 }
 
 fn add(side: &mut ShadowSideView, act: &SideAct, tally: &PluginTally) {
-    let calls = tally.view();
+    let calls = tally.calls_view();
     side.not_done += u64::from(act.verdict != "done");
     side.effects += act.noted.count as u64;
     side.seconds += act.took.as_secs_f64();
@@ -373,7 +373,7 @@ fn take(view: &mut ShadowView, state: &State, [active, shadow]: [SideAct; 2], re
 /// Effects that can't be shown without secrets are only counted.
 fn act_view(SideAct { noted, verdict, .. }: SideAct, redaction: &SecretRedaction) -> ShadowActView {
     let all = json!({"effects": noted.effects});
-    let shown = all.as_object().and_then(|all| redaction.settings(all).ok());
+    let shown = all.as_object().and_then(|all| redaction.redact_settings(all).ok());
     let effects = match shown.and_then(|mut shown| shown.remove("effects")) {
         Some(Value::Array(effects)) => effects,
         _ => Vec::new(),
@@ -421,20 +421,20 @@ mod tests {
         let batch: Vec<_> =
             (1..=8).map(|seq| StateDelivery { state: state(seq), attempt: 1, resync: false }).collect();
         for part in [&batch[..], &batch[..4], &batch[4..], &batch[4..6]] {
-            shadow.offer(part);
+            shadow.offer_batch(part);
         }
         // A state whose lane had waited comes out of order.
-        shadow.offer(&[StateDelivery { state: state(0), attempt: 1, resync: false }]);
+        shadow.offer_batch(&[StateDelivery { state: state(0), attempt: 1, resync: false }]);
         let offered: Vec<_> = std::iter::from_fn(|| queue.try_recv().ok()).map(|state| state.seq).collect();
         assert_eq!(offered, [1, 2, 3, 4, 5, 6, 7, 8, 0]);
-        assert_eq!(shadow.view().borrow().missed, 0);
+        assert_eq!(shadow.subscribe_view().borrow().missed, 0);
     }
 
     struct SilentDocuments;
 
     #[async_trait]
     impl PluginHandler for SilentDocuments {
-        async fn handle(&self, _: &[StateDelivery]) -> Result<CallOutcome, CallError> {
+        async fn handle_batch(&self, _: &[StateDelivery]) -> Result<CallOutcome, CallError> {
             Err(CallError::Unavailable("away".into()))
         }
     }
@@ -445,9 +445,9 @@ mod tests {
         let shadow = of_test(states, watch::Sender::new(ShadowView::default()));
         let shadowed = ShadowedHandler { handler: Arc::new(SilentDocuments), shadow };
         let before = tokio::time::Instant::now();
-        assert!(shadowed.handle(&[]).await.is_err());
+        assert!(shadowed.handle_batch(&[]).await.is_err());
         assert_eq!(before.elapsed(), READ);
-        assert!(shadowed.handle(&[]).await.is_err());
+        assert!(shadowed.handle_batch(&[]).await.is_err());
         assert_eq!(before.elapsed(), READ, "it is given up once");
     }
 
@@ -464,8 +464,8 @@ mod tests {
             delivery(4, 1, false),
             delivery(5, 1, false),
         ];
-        shadow.offer(&batch);
-        assert_eq!(shadow.view().borrow().missed, 1);
+        shadow.offer_batch(&batch);
+        assert_eq!(shadow.subscribe_view().borrow().missed, 1);
         assert_eq!([3, 4].map(|_| queue.try_recv().unwrap().seq), [3, 4]);
     }
 

@@ -32,10 +32,16 @@ impl PluginVersion {
         decided: &Arc<Notify>,
     ) -> Result<Self> {
         let spec = &candidate.parsed.spec;
-        let described = candidate.component.describe().await.context("asking what it needs")?;
+        let described = candidate.component.describe_itself().await.context("asking what it needs")?;
         let needs = described.needs_with(&spec.config);
-        let manifest = manifest::view(candidate.component.imports(), needs, &described.config_schema, spec);
-        let plugin = candidate.component.plugin(name, &spec.limits, grants).context("instantiating it")?;
+        let manifest = manifest::view(
+            candidate.component.imported_capabilities(),
+            needs,
+            &described.config_schema,
+            spec,
+        );
+        let plugin =
+            candidate.component.make_plugin(name, &spec.limits, grants).context("instantiating it")?;
         let plugin = Arc::new(plugin.counted_by(tally));
         let probation = VersionProbation::new(Arc::clone(decided));
         let handler = Arc::new(WatchedHandler { handler: plugin.clone(), probation: probation.clone() });
@@ -43,9 +49,9 @@ impl PluginVersion {
     }
 
     /// The same, but each state is also passed to a shadow.
-    pub fn beside(self, shadow: Option<ShadowTask>) -> Self {
+    pub fn with_shadow(self, shadow: Option<ShadowTask>) -> Self {
         let Some(shadow) = shadow else { return self };
-        let view = Some(shadow.view());
+        let view = Some(shadow.subscribe_view());
         Self { handler: Arc::new(ShadowedHandler { handler: self.handler, shadow }), shadow: view, ..self }
     }
 }

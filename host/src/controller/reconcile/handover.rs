@@ -17,33 +17,36 @@ impl ReconcileLoop {
     /// term.
     pub(super) async fn change_role(&mut self) -> Result<()> {
         if self.role.is_lost() {
-            self.give_up().await;
+            self.abandon_plugins().await;
         }
         let taken = self.role.take().await;
-        self.sources.audit(self.role.is_leader());
+        self.sources.set_auditing(self.role.is_leader());
         taken
     }
 
     /// The next leader may have begun: nothing is waited for except calls in progress.
-    async fn give_up(&mut self) {
+    async fn abandon_plugins(&mut self) {
         warn!("this replica no longer holds the Lease: its plugins are stopped, and it goes on witnessing");
-        self.examinations.give_up();
+        self.examinations.abandon_all();
         self.waiting.clear();
         self.resyncs.shut_down();
         self.retentions.shut_down();
-        self.plugins.give_up().await;
-        self.streams.reconcile(&[]).await;
+        self.plugins.abandon_all().await;
+        self.streams.reconcile_streams(&[]).await;
         self.role.step_down().await;
         self.capabilities = None;
         if let Some(host) = self.host.clone() {
-            let rules = host.rules().unwrap_or_else(|_| StatusRules::builtin());
+            let rules = host.status_rules_in_force().unwrap_or_else(|_| StatusRules::builtin());
             self.reconcile_sources(&host, rules).await;
         }
     }
 
     /// Reads what the replicas witness under each source's name, as the first replica recorded it in the
     /// journal: a pod has no data folder that would remember it.
-    pub(super) async fn agreed(&self, spec: &HostSpec) -> Result<BTreeMap<String, SourceSpec>, Vec<String>> {
+    pub(super) async fn agree_on_sources(
+        &self,
+        spec: &HostSpec,
+    ) -> Result<BTreeMap<String, SourceSpec>, Vec<String>> {
         let mut agreed = BTreeMap::new();
         if !self.role.is_elected() {
             return Ok(agreed);
@@ -51,7 +54,7 @@ impl ReconcileLoop {
         for source in &spec.sources {
             let own = serde_json::to_string(source).map_err(|error| vec![error.to_string()])?;
             let journal = &self.plugins.journal;
-            let text = journal.agree(&format!("source {}", source.name), &own).await;
+            let text = journal.agree_on_name(&format!("source {}", source.name), &own).await;
             let text =
                 text.map_err(|error| vec![format!("what other replicas witness can't be read: {error}")])?;
             let agreed_on = serde_json::from_str(&text)
@@ -78,7 +81,7 @@ impl ReconcileLoop {
     }
 
     /// Shows people the plugins that another replica runs.
-    pub(super) fn stand_by(&mut self, snapshot: &ConfigSnapshot) {
+    pub(super) fn show_standby(&mut self, snapshot: &ConfigSnapshot) {
         let names: Vec<_> = snapshot
             .plugins
             .iter()

@@ -8,7 +8,7 @@ use kubewitness_core::ports::{Backlog, JournalError};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::{ReconcileLoop, unreadable};
+use super::{ReconcileLoop, unreadable_text};
 use crate::config::ConfigSnapshot;
 use crate::tasks::TaskFate;
 
@@ -19,9 +19,9 @@ const LOOK: Duration = Duration::from_secs(2);
 
 impl ReconcileLoop {
     /// Logged once each, for as long as it stays.
-    pub(super) fn tell_of_untaken(&mut self, snapshot: &ConfigSnapshot) {
+    pub(super) fn log_unused_documents(&mut self, snapshot: &ConfigSnapshot) {
         let untaken: BTreeSet<_> =
-            snapshot.slips.iter().map(ToString::to_string).chain(snapshot.untaken()).collect();
+            snapshot.slips.iter().map(ToString::to_string).chain(snapshot.unused_documents()).collect();
         for told in untaken.difference(&self.untaken) {
             warn!("a part of the configuration is not used: {told}");
         }
@@ -29,12 +29,12 @@ impl ReconcileLoop {
     }
 
     /// Detects a lost journal even while no state arrives, so that an operator can restore a copy soon.
-    pub(super) async fn look_at_journal(&mut self) -> Result<()> {
-        let has_states = *self.plugins.journal.newest().borrow() > 0;
-        if let Err(error) = self.last_good.ask(move |kept| kept.witnessed(has_states)).await {
-            warn!("{}", unreadable(&error));
+    pub(super) async fn check_journal(&mut self) -> Result<()> {
+        let has_states = *self.plugins.journal.newest_position().borrow() > 0;
+        if let Err(error) = self.last_good.run_on_thread(move |kept| kept.note_witnessed(has_states)).await {
+            warn!("{}", unreadable_text(&error));
         }
-        let trouble = match tokio::time::timeout(LOOK, self.plugins.journal.settle()).await {
+        let trouble = match tokio::time::timeout(LOOK, self.plugins.journal.await_earlier_writes()).await {
             Ok(Err(error @ JournalError::Fatal(_))) => {
                 return Err(error).context("reading the figures of the journal");
             }
@@ -55,38 +55,40 @@ impl ReconcileLoop {
     /// Runs beside everything else, one at a time: a ledger's disk that does not answer delays no change.
     pub(super) fn tend_ledgers(&mut self) {
         let is_tended = self.tending.as_ref().is_some_and(|task| !task.is_finished());
-        let Some(capabilities) = self.capabilities.clone().filter(|own| own.seals() && !is_tended) else {
+        let Some(capabilities) = self.capabilities.clone().filter(|own| own.seals_any_ledger() && !is_tended)
+        else {
             return;
         };
         let tend = async move {
-            capabilities.tend().await;
+            capabilities.write_due_statements().await;
             Ok(())
         };
-        self.tending = Some(self.plugins.tasks.spawn("signing of ledgers", TaskFate::Finite, tend));
+        self.tending = Some(self.plugins.tasks.spawn_task("signing of ledgers", TaskFate::Finite, tend));
     }
 
     /// The same for closed files. Nothing waits for a bucket, and a round that a stop interrupts is repeated.
     pub(super) fn ship_ledgers(&mut self, stop: &CancellationToken) {
         let Some(capabilities) = self.capabilities.clone() else { return };
-        let shipping = capabilities.shipping();
+        let shipping = capabilities.shipping_status();
         let is_under_way = self.shipping.as_ref().is_some_and(|task| !task.is_finished());
         if !shipping.is_empty() && !is_under_way {
             let stop = stop.clone();
             let ship = async move {
-                stop.run_until_cancelled(capabilities.ship()).await;
+                stop.run_until_cancelled(capabilities.ship_closed_files()).await;
                 Ok(())
             };
-            self.shipping = Some(self.plugins.tasks.spawn("shipping of ledgers", TaskFate::Finite, ship));
+            self.shipping =
+                Some(self.plugins.tasks.spawn_task("shipping of ledgers", TaskFate::Finite, ship));
         }
         self.shared.set_shipping(shipping);
     }
 
-    pub(super) async fn prune(&self) {
+    pub(super) async fn prune_receipts(&self) {
         let Some(capabilities) = &self.capabilities else { return };
         let now = self.plugins.clock.elapsed();
-        for (name, cursor) in self.plugins.cursors() {
+        for (name, cursor) in self.plugins.durable_cursors() {
             // A slow or unreachable database is tried again the next time: changes don't wait for it.
-            match tokio::time::timeout(PRUNE, capabilities.prune(&name, cursor, now)).await {
+            match tokio::time::timeout(PRUNE, capabilities.prune_receipts(&name, cursor, now)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => {
                     warn!(plugin = name, "receipts before its cursor can't be removed yet: {error}");

@@ -33,7 +33,7 @@ use super::sources::SourceParts;
 use super::sources::resync::SourceResyncs;
 use super::sources::retention::SourceRetentions;
 use super::sources::streams::SourceStreams;
-use super::submitter::offered;
+use super::submitter::make_offer;
 use crate::config::ConfigSnapshot;
 use crate::config::last_good::{GoodPlugin, LastGood};
 use crate::config::manifest::ManifestProblem;
@@ -92,9 +92,9 @@ impl ReconcileLoop {
         last_good: LastGood,
         timers: &ControllerTimers,
     ) -> Result<Self> {
-        let kept = last_good.ask(|kept| {
+        let kept = last_good.run_on_thread(|kept| {
             let plugins = kept.plugins()?;
-            Ok((kept.before(&plugins)?, plugins))
+            Ok((kept.versions_before(&plugins)?, plugins))
         });
         let (before, good_plugins) = kept.await.context("reading the last good configuration")?;
         let shared = sources.shared.clone();
@@ -139,9 +139,9 @@ impl ReconcileLoop {
         snapshots: watch::Receiver<Option<ConfigSnapshot>>,
         stop: CancellationToken,
     ) -> Result<()> {
-        self.sources.audit(self.role.is_leader());
-        let result = self.follow(snapshots, &stop).await;
-        self.examinations.give_up();
+        self.sources.set_auditing(self.role.is_leader());
+        let result = self.follow_snapshots(snapshots, &stop).await;
+        self.examinations.abandon_all();
         self.resyncs.shut_down();
         self.retentions.shut_down();
         self.sources.shut_down().await;
@@ -154,14 +154,14 @@ impl ReconcileLoop {
         result
     }
 
-    async fn follow(
+    async fn follow_snapshots(
         &mut self,
         mut snapshots: watch::Receiver<Option<ConfigSnapshot>>,
         stop: &CancellationToken,
     ) -> Result<()> {
         let mut housekeeping = tokio::time::interval(self.refused_again);
         let mut quiet = tokio::time::interval(QUIET);
-        let mut compiling = self.plugins.engine.compiling();
+        let mut compiling = self.plugins.engine.digest_in_progress();
         let mut newest = 0;
         let mut is_first = true;
         loop {
@@ -185,34 +185,34 @@ impl ReconcileLoop {
                 // A round requested another one.
                 () = std::future::ready(()), if std::mem::take(&mut self.look_again) => {}
                 // Its plugin has waited for this.
-                () = self.examinations.answered() => {}
+                () = self.examinations.await_answer() => {}
                 () = version_decided => {
-                    if !self.take_back().await {
+                    if !self.end_failed_versions().await {
                         continue;
                     }
                 }
                 Ok(()) = compiling.changed() => {
-                    self.tell_of_waiting();
+                    self.log_waiting_plugins();
                     continue;
                 }
-                source = self.sources.overtaken() => {
+                source = self.sources.next_overtaken() => {
                     self.sources.begin_again(&source).await;
                     continue;
                 }
-                () = self.role.changed() => self.change_role().await?,
+                () = self.role.await_change() => self.change_role().await?,
                 _ = quiet.tick() => {
-                    self.plugins.journal.let_go_of_recent(newest);
-                    newest = *self.plugins.journal.newest().borrow();
+                    self.plugins.journal.drop_recent_states(newest);
+                    newest = *self.plugins.journal.newest_position().borrow();
                     self.tend_ledgers();
                     self.ship_ledgers(stop);
                     continue;
                 }
                 _ = housekeeping.tick() => {
-                    self.plugins.let_go_of_idle();
-                    self.prune().await;
-                    self.look_at_journal().await?;
+                    self.plugins.drop_idle_instances();
+                    self.prune_receipts().await;
+                    self.check_journal().await?;
                     if self.role.is_leader() {
-                        stop.run_until_cancelled(self.reporter.catch_up()).await;
+                        stop.run_until_cancelled(self.reporter.repair_reports()).await;
                     }
                     if !self.refused {
                         continue;
@@ -221,17 +221,17 @@ impl ReconcileLoop {
             }
             let snapshot = snapshots.borrow_and_update().clone();
             if let Some(snapshot) = snapshot {
-                self.reconcile(&snapshot, stop).await;
+                self.reconcile_snapshot(&snapshot, stop).await;
             }
-            if let Some(damage) = self.plugins.damage() {
+            if let Some(damage) = self.plugins.journal_damage() {
                 bail!("starting a plugin: {damage}");
             }
         }
     }
 
     /// Offers the templates to people, and returns the faults in them.
-    fn offer(&self, snapshot: &ConfigSnapshot) -> Vec<String> {
-        let (mut offer, problems) = offered(self.host.as_ref(), snapshot);
+    fn offer_templates(&self, snapshot: &ConfigSnapshot) -> Vec<String> {
+        let (mut offer, problems) = make_offer(self.host.as_ref(), snapshot);
         if !snapshot.is_whole()
             && let (Some(offer), Some(old)) = (&mut offer, self.shared.offer())
         {
@@ -245,26 +245,26 @@ impl ReconcileLoop {
 
     /// Ends early on a stop. Documents that it did not reach are left as they are: only what was examined and
     /// is no longer wanted is removed.
-    async fn reconcile(&mut self, snapshot: &ConfigSnapshot, stop: &CancellationToken) {
+    async fn reconcile_snapshot(&mut self, snapshot: &ConfigSnapshot, stop: &CancellationToken) {
         let mut problems: Vec<String> = snapshot.problems.iter().map(ToString::to_string).collect();
         if let Err(found) = self.reconcile_host(snapshot, stop).await {
             problems.extend(found);
         }
-        problems.extend(self.offer(snapshot));
+        problems.extend(self.offer_templates(snapshot));
         let known = self.shared.problems();
         for problem in problems.iter().filter(|problem| !known.contains(problem)) {
             error!("{problem}");
         }
-        self.tell_of_untaken(snapshot);
+        self.log_unused_documents(snapshot);
         self.refused = !problems.is_empty();
         self.shared.set_problems(problems);
         if !self.role.is_leader() {
-            return self.stand_by(snapshot);
+            return self.show_standby(snapshot);
         }
         let Some(host) = self.host.clone() else { return };
         self.note_beginnings(snapshot, &host, stop).await;
         // What was not removed before the beginnings are noted is kept for their plugins.
-        self.retentions.reconcile(&host.sources);
+        self.retentions.reconcile_retentions(&host.sources);
         let Some(capabilities) = self.capabilities.clone() else { return };
         let kept = self.reconcile_plugins(snapshot, &host, &capabilities, stop).await;
         let Some(kept) = kept else { return info!("stopped before every plugin was checked") };
@@ -272,7 +272,7 @@ impl ReconcileLoop {
             self.remove_all_but(&kept).await;
         } else {
             for drained in self.plugins.take_drained() {
-                self.go_on(drained, &capabilities).await;
+                self.start_candidate(drained, &capabilities).await;
             }
         }
     }
@@ -282,7 +282,7 @@ fn texts(problems: &[ManifestProblem]) -> Vec<String> {
     problems.iter().map(ToString::to_string).collect()
 }
 
-fn unreadable(error: &std::io::Error) -> String {
+fn unreadable_text(error: &std::io::Error) -> String {
     format!("the last good configuration beside the journal: {error}")
 }
 

@@ -59,13 +59,17 @@ impl ReconcileLoop {
                 return;
             }
             // A plugin that has not drained yet moves once it has.
-            if let StopOutcome::Drained(candidate) = self.plugins.stop(&name).await {
-                self.go_on(*candidate, capabilities).await;
+            if let StopOutcome::Drained(candidate) = self.plugins.stop_plugin(&name).await {
+                self.start_candidate(*candidate, capabilities).await;
             }
         }
     }
 
-    pub(super) async fn go_on(&mut self, candidate: PluginCandidate, capabilities: &OpenCapabilities) {
+    pub(super) async fn start_candidate(
+        &mut self,
+        candidate: PluginCandidate,
+        capabilities: &OpenCapabilities,
+    ) {
         let name = candidate.parsed.name.clone();
         if let Err(error) = self.plugins.take(candidate, capabilities).await {
             error!(plugin = name, "the plugin has stopped: {error:#}");
@@ -112,23 +116,23 @@ impl ReconcileLoop {
         self.examinations.begin_round();
         let mut looks = Vec::new();
         for entry in &snapshot.plugins {
-            let look = self.look(entry, snapshot, host);
+            let look = self.look_at_document(entry, snapshot, host);
             looks.push((entry, stop.run_until_cancelled(look).await?));
         }
-        stop.run_until_cancelled(self.examinations.settle()).await?;
+        stop.run_until_cancelled(self.examinations.await_quick_answers()).await?;
         self.waiting.clear();
         let (mut kept, mut refused) = (BTreeSet::new(), Vec::new());
         for (entry, look) in looks {
             if stop.is_cancelled() {
                 return None;
             }
-            let answered = look.and_then(|(name, standing)| Ok((name, self.answer(standing)?)));
+            let answered = look.and_then(|(name, standing)| Ok((name, self.answer_document(standing)?)));
             match answered {
                 Err(message) => refused.push((entry, None, message)),
                 Ok((name, _)) if !kept.insert(name.clone()) => {
                     refused.push((entry, None, self.is_anothers(&name, entry)));
                 }
-                Ok((name, DocumentAnswer::Runs)) => self.goes_on(&name, &entry.config_map).await,
+                Ok((name, DocumentAnswer::Runs)) => self.keep_running(&name, &entry.config_map).await,
                 Ok((name, DocumentAnswer::NotYet(number))) => {
                     self.waiting.push(WaitingPlugin { name, number, refusal: None });
                 }
@@ -136,7 +140,9 @@ impl ReconcileLoop {
                     let is_whole = examined.candidate.has_its_shadow();
                     let taken = self.take(*examined, capabilities).await;
                     let then = match taken {
-                        Ok(()) if !is_whole => self.look(entry, snapshot, host).await.map(|(_, then)| then),
+                        Ok(()) if !is_whole => {
+                            self.look_at_document(entry, snapshot, host).await.map(|(_, then)| then)
+                        }
                         taken => taken.map(|()| DocumentState::Runs),
                     };
                     match then {
@@ -153,16 +159,20 @@ impl ReconcileLoop {
         }
         self.refused |= !refused.is_empty();
         self.fall_back_all(refused, &mut kept, host, capabilities, stop).await?;
-        let unread = self.unread(snapshot, &kept);
+        let unread = self.unread_plugins(snapshot, &kept);
         let refused = unread.iter().map(|(name, entry)| (entry, Some(name.clone()), UNREAD.to_owned()));
         self.fall_back_all(refused.collect(), &mut kept, host, capabilities, stop).await?;
         self.examinations.end_round();
-        self.tell_of_waiting();
+        self.log_waiting_plugins();
         Some(kept)
     }
 
     /// Plugins that ran before and may still be wanted, although no document names them now.
-    fn unread(&self, snapshot: &ConfigSnapshot, kept: &BTreeSet<String>) -> Vec<(String, ManifestEntry)> {
+    fn unread_plugins(
+        &self,
+        snapshot: &ConfigSnapshot,
+        kept: &BTreeSet<String>,
+    ) -> Vec<(String, ManifestEntry)> {
         if snapshot.is_whole() {
             return Vec::new();
         }
@@ -171,7 +181,7 @@ impl ReconcileLoop {
     }
 
     /// The name of one document's plugin, and its progress. The error is shown to people.
-    async fn look(
+    async fn look_at_document(
         &mut self,
         entry: &ManifestEntry,
         snapshot: &ConfigSnapshot,
@@ -184,24 +194,24 @@ impl ReconcileLoop {
         if self.other_owner(&name, entry).filter(is_there).is_some() {
             return Err(self.is_anothers(&name, entry));
         }
-        if let Some(why) = self.rollbacks.refusal(&name, &wanted.question) {
+        if let Some(why) = self.rollbacks.refusal_of(&name, &wanted.question) {
             return Err(why);
         }
         if self.plugins.runs_as(&wanted) {
             return Ok((name, DocumentState::Runs));
         }
         if let Some(good) = self.good_plugins.get(&name) {
-            wanted.keep(good, &self.last_good);
+            wanted.reuse_fetched(good, &self.last_good);
         }
         match self.plugins.candidate(&name) {
             Some(running) => wanted.keep_compared(running),
             // Its shadow is requested once it runs.
             None => wanted = wanted.at_work(),
         }
-        Ok((name, DocumentState::Asked(self.examinations.ask(wanted))))
+        Ok((name, DocumentState::Asked(self.examinations.request_check(wanted))))
     }
 
-    fn answer(&mut self, standing: DocumentState) -> Result<DocumentAnswer, String> {
+    fn answer_document(&mut self, standing: DocumentState) -> Result<DocumentAnswer, String> {
         let number = match standing {
             DocumentState::Runs => return Ok(DocumentAnswer::Runs),
             DocumentState::Asked(number) => number,
@@ -214,7 +224,7 @@ impl ReconcileLoop {
     }
 
     fn other_owner(&self, name: &str, entry: &ManifestEntry) -> Option<String> {
-        self.owner(name).filter(|owner| *owner != entry.config_map)
+        self.owning_config_map(name).filter(|owner| *owner != entry.config_map)
     }
 
     fn is_anothers(&self, name: &str, entry: &ManifestEntry) -> String {
@@ -224,7 +234,7 @@ impl ReconcileLoop {
     }
 
     /// Logs the plugins whose components are still being examined.
-    pub(super) fn tell_of_waiting(&self) {
+    pub(super) fn log_waiting_plugins(&self) {
         for WaitingPlugin { name, number, refusal } in &self.waiting {
             let Some(told) = self.examinations.waiting_message(*number) else { continue };
             let is_running = self.plugins.is_running(name);
@@ -249,7 +259,7 @@ impl ReconcileLoop {
     }
 
     /// The ConfigMap whose version of the plugin runs, or ran last.
-    fn owner(&self, name: &str) -> Option<String> {
+    fn owning_config_map(&self, name: &str) -> Option<String> {
         let good = || self.good_plugins.get(name).map(|good| good.entry.config_map.clone());
         self.plugins.config_map(name).or_else(good)
     }
@@ -258,12 +268,14 @@ impl ReconcileLoop {
     /// otherwise its own name, marked so that no plugin can have it.
     fn name_of_refused(&self, entry: &ManifestEntry, kept: &BTreeSet<String>) -> String {
         let mut owned = self.plugins.names().into_iter().chain(self.good_plugins.keys().cloned());
-        let is_own =
-            |name: &String| !kept.contains(name) && self.owner(name).as_deref() == Some(&entry.config_map);
+        let is_own = |name: &String| {
+            !kept.contains(name) && self.owning_config_map(name).as_deref() == Some(&entry.config_map)
+        };
         if let Some(name) = owned.find(is_own) {
             return name;
         }
-        let free = |name: &String| is_name(name) && !kept.contains(name) && self.owner(name).is_none();
+        let free =
+            |name: &String| is_name(name) && !kept.contains(name) && self.owning_config_map(name).is_none();
         claimed_name(entry)
             .filter(free)
             .or_else(|| Some(entry.config_map.clone()).filter(free))
@@ -273,11 +285,11 @@ impl ReconcileLoop {
     async fn take(&mut self, examined: ExaminedFit, capabilities: &OpenCapabilities) -> Result<(), String> {
         let ExaminedFit { candidate, bytes } = examined;
         let (name, entry) = (candidate.parsed.name.clone(), candidate.parsed.entry.clone());
-        if self.plugins.runs(&candidate) {
-            self.goes_on(&name, &entry.config_map).await;
+        if self.plugins.runs_same_version(&candidate) {
+            self.keep_running(&name, &entry.config_map).await;
             return Ok(());
         }
-        let (component, pulled) = (candidate.component.digest().to_owned(), candidate.pulled.clone());
+        let (component, pulled) = (candidate.component.file_digest().to_owned(), candidate.pulled.clone());
         if let Some(pulled) = &pulled {
             info!(plugin = name, "the component of the plugin is {}", pulled.source_label());
         }
@@ -291,7 +303,7 @@ impl ReconcileLoop {
         // After a restart it is already there, and each of its files would take two syncs.
         if !self.good_plugins.get(&name).is_some_and(|before| before.is_kept_as(&good)) {
             let (of, saved) = (name.clone(), good.clone());
-            let kept = self.last_good.ask(move |kept| kept.save_plugin(&of, &saved, &bytes)).await;
+            let kept = self.last_good.run_on_thread(move |kept| kept.save_plugin(&of, &saved, &bytes)).await;
             kept.context("the plugin runs, but can't be stored as the last good version").map_err(failed)?;
         }
         self.good_plugins.insert(name.clone(), good);
@@ -301,7 +313,7 @@ impl ReconcileLoop {
 
     /// The running version is the wanted one. A bad change, or one that was still being examined, may have
     /// been reverted.
-    async fn goes_on(&mut self, name: &str, config_map: &str) {
+    async fn keep_running(&mut self, name: &str, config_map: &str) {
         let is_told = |state: PluginState| state.phase != PluginPhase::Active || state.message.is_some();
         if self.shared.plugin(name).is_some_and(is_told) {
             self.is_active(name, config_map).await;
@@ -310,7 +322,7 @@ impl ReconcileLoop {
 
     async fn is_active(&mut self, name: &str, config_map: &str) {
         self.shared.set_phase(name, PluginPhase::Active, None);
-        self.tell(name, config_map, PluginPhase::Active, None).await;
+        self.report_phase(name, config_map, PluginPhase::Active, None).await;
     }
 
     /// Those that must start first are all examined at the same time. `None` if a stop came before the end.
@@ -330,12 +342,12 @@ impl ReconcileLoop {
             let good = self.ask_for_last_good(&name, host);
             falling.push(FallingPlugin { name, config_map: &entry.config_map, message, good });
         }
-        stop.run_until_cancelled(self.examinations.settle()).await?;
+        stop.run_until_cancelled(self.examinations.await_quick_answers()).await?;
         for refused in falling {
             if stop.is_cancelled() {
                 return None;
             }
-            self.fall_back(refused, capabilities, stop).await;
+            self.fall_back_to_last_good(refused, capabilities, stop).await;
         }
         Some(())
     }
@@ -356,7 +368,7 @@ impl ReconcileLoop {
                 "the plugin is stopped: its component has no signature that `modules.signedBy` takes"
             );
             // One that has not drained yet is not started again meanwhile.
-            drop(self.plugins.stop(name).await);
+            drop(self.plugins.stop_plugin(name).await);
         }
     }
 
@@ -373,15 +385,15 @@ impl ReconcileLoop {
                 let remote = remote.map(|remote| ComponentSource::Remote(remote.into()));
                 let kept = || ComponentSource::Kept(self.last_good.component(name, good));
                 let mut wanted = WantedPlugin::new(parsed, remote.unwrap_or_else(kept), host);
-                wanted.keep(good, &self.last_good);
+                wanted.reuse_fetched(good, &self.last_good);
                 wanted
             })
             .map_err(|problems| texts(&problems).join("; "));
-        Some(wanted.map(|wanted| self.examinations.ask(wanted)))
+        Some(wanted.map(|wanted| self.examinations.request_check(wanted)))
     }
 
     /// Keeps the last good version running, or starts it after a restart.
-    async fn fall_back(
+    async fn fall_back_to_last_good(
         &mut self,
         refused: FallingPlugin<'_>,
         capabilities: &OpenCapabilities,
@@ -417,10 +429,16 @@ impl ReconcileLoop {
             PluginPhase::Degraded => self.shared.set_phase(&name, phase, Some(message.clone())),
             _ => self.shared.set_plugin(&name, PluginState::idle(phase, Some(message.clone()))),
         }
-        self.tell(&name, config_map, phase, Some(message)).await;
+        self.report_phase(&name, config_map, phase, Some(message)).await;
     }
 
-    async fn tell(&mut self, name: &str, config_map: &str, phase: PluginPhase, message: Option<String>) {
+    async fn report_phase(
+        &mut self,
+        name: &str,
+        config_map: &str,
+        phase: PluginPhase,
+        message: Option<String>,
+    ) {
         // A plugin that could not be started is not active.
         if self.plugins.tasks.is_stopping() {
             return;
@@ -428,7 +446,7 @@ impl ReconcileLoop {
         let digest = self.plugins.digest(name);
         let report =
             ConfigReport { plugin: name.into(), config_map: config_map.into(), phase, digest, message };
-        self.reporter.tell(report).await;
+        self.reporter.send_report(report).await;
     }
 
     pub(super) async fn remove_all_but(&mut self, kept: &BTreeSet<String>) {
@@ -436,19 +454,19 @@ impl ReconcileLoop {
             self.shared.plugins().into_keys().chain(self.good_plugins.keys().cloned()).collect();
         for name in known.difference(kept) {
             // States that it finishes meanwhile still count.
-            if matches!(self.plugins.stop(name).await, StopOutcome::NotYet) {
+            if matches!(self.plugins.stop_plugin(name).await, StopOutcome::NotYet) {
                 continue;
             }
             self.shared.remove_plugin(name);
-            self.rollbacks.forget(name);
+            self.rollbacks.forget_plugin(name);
             if self.good_plugins.remove(name).is_some() {
                 let of = name.clone();
-                let forgotten = self.last_good.ask(move |kept| kept.forget_plugin(&of)).await;
+                let forgotten = self.last_good.run_on_thread(move |kept| kept.forget_plugin(&of)).await;
                 if let Err(error) = forgotten {
                     error!(plugin = name, "its last good version can't be removed: {error}");
                 }
             }
-            self.reporter.forget(name).await;
+            self.reporter.forget_plugin(name).await;
         }
         // Its remains stay for a while. Recording this only helps retention, and is retried.
         let draining = known.into_iter().filter(|name| self.plugins.is_draining(name));

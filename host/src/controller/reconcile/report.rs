@@ -48,15 +48,15 @@ impl ConfigReporter {
         Self { cluster, told: BTreeMap::new(), written: BTreeMap::new(), looked: Instant::now() }
     }
 
-    pub async fn tell(&mut self, report: ConfigReport) {
+    pub async fn send_report(&mut self, report: ConfigReport) {
         if self.told.insert(report.plugin.clone(), report.clone()).as_ref() != Some(&report) {
-            log(&report);
+            log_report(&report);
         }
         self.write(&report).await;
     }
 
     /// Removes the status of a removed plugin.
-    pub async fn forget(&mut self, plugin: &str) {
+    pub async fn forget_plugin(&mut self, plugin: &str) {
         self.told.remove(plugin);
         self.written.remove(plugin);
         info!(plugin, "the plugin is removed");
@@ -70,21 +70,21 @@ impl ConfigReporter {
     }
 
     /// Writes reports that failed before, and repairs statuses that were changed in the cluster.
-    pub async fn catch_up(&mut self) {
+    pub async fn repair_reports(&mut self) {
         let look = self.looked.elapsed() >= LOOK_AGAIN;
         if look {
             self.looked = Instant::now();
         }
         for report in self.told.values().cloned().collect::<Vec<_>>() {
             match self.written.get(&report.plugin) == Some(&report) {
-                true if look => self.restore(&report).await,
+                true if look => self.restore_report(&report).await,
                 true => {}
                 false => self.write(&report).await,
             }
         }
     }
 
-    async fn restore(&mut self, report: &ConfigReport) {
+    async fn restore_report(&mut self, report: &ConfigReport) {
         let Some(cluster) = &self.cluster else { return };
         let plugin = &report.plugin;
         match write_status(cluster, report).await {
@@ -105,7 +105,7 @@ impl ConfigReporter {
         match write_status(cluster, report).await {
             Ok(_) => {
                 if let Some(about) = cluster.maps.get(&report.config_map) {
-                    emit(cluster, &about, report).await;
+                    emit_event(cluster, &about, report).await;
                 }
                 self.written.insert(report.plugin.clone(), report.clone());
             }
@@ -114,7 +114,7 @@ impl ConfigReporter {
     }
 }
 
-fn log(report: &ConfigReport) {
+fn log_report(report: &ConfigReport) {
     let (plugin, digest) = (&report.plugin, &report.digest);
     match (report.phase, &report.message) {
         (PluginPhase::Active, _) => info!(plugin, digest, "the plugin is active"),
@@ -156,7 +156,7 @@ async fn write_status(
 }
 
 /// An Event is an extra: the status ConfigMap says the same, so a failure is only logged.
-async fn emit(cluster: &ClusterReports, about: &ConfigMapDoc, report: &ConfigReport) {
+async fn emit_event(cluster: &ClusterReports, about: &ConfigMapDoc, report: &ConfigReport) {
     let (kind, reason, text) = match report.phase {
         PluginPhase::Active => {
             (RecordType::Normal, "PluginActive", format!("plugin {} is active", report.plugin))

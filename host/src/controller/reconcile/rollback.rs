@@ -29,12 +29,12 @@ impl RollbackTable {
     }
 
     /// The refusal of exactly this question, if there was one.
-    pub fn refusal(&self, name: &str, question: &ExaminedQuestion) -> Option<String> {
+    pub fn refusal_of(&self, name: &str, question: &ExaminedQuestion) -> Option<String> {
         let (refused, why) = self.refused.get(name)?;
         (refused == question).then(|| why.clone())
     }
 
-    pub fn forget(&mut self, name: &str) {
+    pub fn forget_plugin(&mut self, name: &str) {
         self.before.remove(name);
         self.refused.remove(name);
     }
@@ -55,7 +55,7 @@ impl ReconcileLoop {
         };
         if known.is_none() {
             let (of, saved) = (name.to_owned(), before.clone());
-            let kept = self.last_good.ask(move |kept| kept.save_before(&of, &saved)).await;
+            let kept = self.last_good.run_on_thread(move |kept| kept.save_before(&of, &saved)).await;
             kept.context("the plugin runs, but the version before can't be kept, to go back to it")?;
             self.rollbacks.before.insert(name.to_owned(), before);
         }
@@ -73,7 +73,7 @@ impl ReconcileLoop {
 
     async fn forget_before(&self, name: &str) {
         let of = name.to_owned();
-        if let Err(error) = self.last_good.ask(move |kept| kept.forget_before(&of)).await {
+        if let Err(error) = self.last_good.run_on_thread(move |kept| kept.forget_before(&of)).await {
             error!(
                 plugin = name,
                 "the version before can't be removed: after a restart the plugin is on probation again: {error}"
@@ -83,12 +83,12 @@ impl ReconcileLoop {
 
     /// Ends versions that have failed. The previous ones start in the next round, as the last good versions.
     /// Returns whether any had failed.
-    pub(super) async fn take_back(&mut self) -> bool {
+    pub(super) async fn end_failed_versions(&mut self) -> bool {
         self.end_probations().await;
         let mut has_failed = false;
         let names: Vec<_> = self.rollbacks.before.keys().cloned().collect();
         for name in names {
-            let Some((question, why)) = self.plugins.failure(&name) else { continue };
+            let Some((question, why)) = self.plugins.first_failure(&name) else { continue };
             let Some(before) = self.rollbacks.before.remove(&name) else { continue };
             has_failed = true;
             let told = format!(
@@ -98,12 +98,14 @@ impl ReconcileLoop {
             warn!(plugin = name, "{told}");
             self.rollbacks.refused.insert(name.clone(), (question, told));
             let (of, saved) = (name.clone(), before.clone());
-            if let Err(error) = self.last_good.ask(move |kept| kept.restore_before(&of, &saved)).await {
+            if let Err(error) =
+                self.last_good.run_on_thread(move |kept| kept.restore_before(&of, &saved)).await
+            {
                 error!(plugin = name, "the version before can't be stored as the last good one: {error}");
             }
             self.good_plugins.insert(name.clone(), before);
             // One that drains slowly is replaced once it has drained.
-            self.plugins.stop(&name).await;
+            self.plugins.stop_plugin(&name).await;
         }
         has_failed
     }

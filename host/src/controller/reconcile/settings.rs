@@ -11,7 +11,7 @@ use kubewitness_core::status::StatusRules;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::{ReconcileLoop, texts, unreadable};
+use super::{ReconcileLoop, texts, unreadable_text};
 use crate::config::ConfigSnapshot;
 use crate::config::last_good::LastGood;
 use crate::config::manifest::{ManifestEntry, ParsedManifest, parse_host};
@@ -23,7 +23,7 @@ impl ReconcileLoop {
         stop: &CancellationToken,
     ) -> Result<(), Vec<String>> {
         let unread = snapshot.hosts.is_empty() && !snapshot.problems.is_empty();
-        let refusal = match snapshot.host() {
+        let refusal = match snapshot.only_host() {
             Ok(entry) => match self.take_host(entry, stop).await {
                 Ok(()) => return Ok(()),
                 Err(refusal) => refusal,
@@ -36,8 +36,11 @@ impl ReconcileLoop {
         // good settings are better than none.
         let has_nothing = self.host.is_none() || (self.role.is_leader() && self.capabilities.is_none());
         if has_nothing
-            && let Some(good) =
-                self.last_good.ask(LastGood::host).await.map_err(|error| vec![unreadable(&error)])?
+            && let Some(good) = self
+                .last_good
+                .run_on_thread(LastGood::host)
+                .await
+                .map_err(|error| vec![unreadable_text(&error)])?
             && let Err(more) = self.take_host(&good, stop).await
         {
             return Err(refusal.into_iter().chain(more).collect());
@@ -63,11 +66,15 @@ impl ReconcileLoop {
         if is_whole && self.host.as_ref() == Some(&parsed.spec) {
             return self.open_closed(&parsed, stop).await;
         }
-        let known = self.last_good.ask(LastGood::sources).await.map_err(|error| vec![unreadable(&error)])?;
-        let rules = parsed.spec.rules().map_err(|faults| texts(&parsed.problems(faults)))?;
+        let known = self
+            .last_good
+            .run_on_thread(LastGood::sources)
+            .await
+            .map_err(|error| vec![unreadable_text(&error)])?;
+        let rules = parsed.spec.status_rules_in_force().map_err(|faults| texts(&parsed.problems(faults)))?;
         let mut changed = changed_sources(&known, &parsed.spec.sources);
         if changed.is_empty() {
-            changed = changed_sources(&self.agreed(&parsed.spec).await?, &parsed.spec.sources);
+            changed = changed_sources(&self.agree_on_sources(&parsed.spec).await?, &parsed.spec.sources);
         }
         if !changed.is_empty() {
             return Err(texts(&parsed.problems(changed)));
@@ -77,10 +84,10 @@ impl ReconcileLoop {
             && (self.capabilities.is_none() || !self.host.as_ref().is_some_and(same_grants))
         {
             let opened = match &self.capabilities {
-                Some(old) => old.reload(&parsed.spec, &self.data).await,
+                Some(old) => old.reload_settings(&parsed.spec, &self.data).await,
                 None => {
                     let ledgers: Arc<dyn Ledgers> = Arc::new(self.plugins.journal.clone());
-                    let reader = self.role.reader().map(|reader| Arc::from(&*reader));
+                    let reader = self.role.reader_name().map(|reader| Arc::from(&*reader));
                     let lent =
                         SharedServices { reader, ledgers: Some(ledgers), shipping: self.shipping_pauses };
                     OpenCapabilities::open_with(&parsed.spec, &self.data, lent).await
@@ -92,19 +99,19 @@ impl ReconcileLoop {
             self.capabilities = Some(capabilities);
         }
         let redaction = match &self.capabilities {
-            Some(capabilities) => capabilities.redaction(),
+            Some(capabilities) => capabilities.secret_redaction(),
             None => {
                 let opened = SecretRedaction::open(&parsed.spec, &self.data).await;
                 Arc::new(opened.map_err(|faults| texts(&parsed.problems(faults)))?)
             }
         };
         // Capabilities that stay open were opened for the former sources.
-        redaction.watch(&parsed.spec.sources);
+        redaction.set_watched(&parsed.spec.sources);
         let named = parsed.spec.sources.iter().map(|source| (source.name.clone(), source.clone()));
         let known: BTreeMap<_, _> = known.into_iter().chain(named).collect();
-        let saved = self.last_good.ask(move |kept| kept.save_sources(&known)).await;
-        saved.map_err(|error| vec![unreadable(&error)])?;
-        if !redaction.rules().hides(Some("Secret"), &["data", "*"]) {
+        let saved = self.last_good.run_on_thread(move |kept| kept.save_sources(&known)).await;
+        saved.map_err(|error| vec![unreadable_text(&error)])?;
+        if !redaction.redaction_rules().hides_value_at(Some("Secret"), &["data", "*"]) {
             warn!(
                 "the list in `spec.redaction.fields` takes the place of the default list and does not hide `data` of \
                  Secrets; add `{{kind: Secret, pointer: /data/*}}` if a source watches them"
@@ -131,13 +138,13 @@ impl ReconcileLoop {
     ) -> Result<(), Vec<String>> {
         let Some(old) = self.capabilities.clone() else {
             // A replica that only witnesses also shows documents, and waits for its key.
-            let waits = self.shared.redaction().is_some_and(|redaction| redaction.ready().is_err());
+            let waits = self.shared.redaction().is_some_and(|redaction| redaction.check_ready().is_err());
             return if waits { self.keep_host(parsed).await } else { Ok(()) };
         };
-        if old.closed().is_empty() {
+        if old.closed_entries().is_empty() {
             return Ok(());
         }
-        let opened = stop.run_until_cancelled(old.reload(&parsed.spec, &self.data)).await;
+        let opened = stop.run_until_cancelled(old.reload_settings(&parsed.spec, &self.data)).await;
         let Some(opened) = opened else { return Ok(()) };
         self.capabilities = Some(opened.map_err(|faults| texts(&parsed.problems(faults)))?);
         self.keep_host(parsed).await
@@ -145,30 +152,30 @@ impl ReconcileLoop {
 
     /// The last good settings are those of which everything could be opened.
     async fn keep_host(&mut self, parsed: &ParsedManifest<HostSpec>) -> Result<(), Vec<String>> {
-        let mut closed = self.capabilities.as_ref().map(OpenCapabilities::closed).unwrap_or_default();
+        let mut closed = self.capabilities.as_ref().map(OpenCapabilities::closed_entries).unwrap_or_default();
         if self.capabilities.is_none()
             && let Some(redaction) = self.shared.redaction()
         {
-            closed.extend(redaction.retry().await);
+            closed.extend(redaction.retry_key().await);
         }
         if !closed.is_empty() {
             return Err(texts(&parsed.problems(closed)));
         }
         let entry = parsed.entry.clone();
-        let saved = self.last_good.ask(move |kept| kept.save_host(&entry)).await;
-        saved.map_err(|error| vec![unreadable(&error)])
+        let saved = self.last_good.run_on_thread(move |kept| kept.save_host(&entry)).await;
+        saved.map_err(|error| vec![unreadable_text(&error)])
     }
 
     /// Each replica witnesses. A stream has one reader, and only one replica changes a history.
     pub(super) async fn reconcile_sources(&mut self, spec: &HostSpec, rules: StatusRules) {
         if self.role.is_leader() {
-            self.sources.reconcile(&spec.sources, &spec.streams, rules).await;
-            self.streams.reconcile(&spec.streams).await;
-            self.resyncs.reconcile(&spec.sources);
+            self.sources.reconcile_sources(&spec.sources, &spec.streams, rules).await;
+            self.streams.reconcile_streams(&spec.streams).await;
+            self.resyncs.reconcile_resyncs(&spec.sources);
         } else {
             let witnessed: Vec<_> =
                 spec.sources.iter().filter(|source| source.from.is_none()).cloned().collect();
-            self.sources.reconcile(&witnessed, &spec.streams, rules).await;
+            self.sources.reconcile_sources(&witnessed, &spec.streams, rules).await;
         }
     }
 }
@@ -182,7 +189,7 @@ pub(super) fn changed_sources(
 ) -> Vec<ManifestFault> {
     let scope = |source: &SourceSpec| {
         (
-            source.group().to_string(),
+            source.api_group().to_string(),
             source.kind.clone(),
             source.namespace.clone(),
             source.match_labels.clone(),

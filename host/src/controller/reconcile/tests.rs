@@ -6,12 +6,12 @@ use kubewitness_core::ports::{AppendBatch, StateWitness, WitnessedState};
 use kubewitness_core::{Change, ObjectRef, StateId, Status, Version};
 use kubewitness_journal::{Journal, JournalOptions};
 use kubewitness_sandbox::{ComponentCompiler, EngineOptions, SandboxEngine};
-use kubewitness_watch::{ConnectOptions, connect};
+use kubewitness_watch::{ConnectOptions, connect_to_server};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::settings::changed_sources;
 use super::*;
-use crate::config::component::digest;
+use crate::config::component::component_digest;
 use crate::config::manifest::{ManifestEntry, ManifestOrigin};
 use crate::controller::shared::PluginPhase;
 use crate::tasks::TaskSupervisor;
@@ -35,7 +35,7 @@ async fn control(data: &std::path::Path) -> ReconcileLoop {
                 clusters: [{name: c, cluster: {server: \"http://127.0.0.1:1\"}}]\nusers: [{name: u, user: {}}]\n";
     std::fs::write(&kubeconfig, text).unwrap();
     let options = ConnectOptions { kubeconfig: Some(kubeconfig), ..ConnectOptions::default() };
-    let connection = connect(&options).await.unwrap();
+    let connection = connect_to_server(&options).await.unwrap();
     let journal = Journal::open(&data.join("journal.db"), JournalOptions::default()).await.unwrap();
     let (shared, clock) = (Arc::new(SharedStatus::default()), Arc::new(SystemClock::default()));
     let tasks = TaskSupervisor::new(CancellationToken::new(), CancellationToken::new());
@@ -68,7 +68,7 @@ async fn control(data: &std::path::Path) -> ReconcileLoop {
 }
 
 fn good(entry: ManifestEntry, component: &[u8]) -> GoodPlugin {
-    GoodPlugin { entry, component: digest(component), pulled: None }
+    GoodPlugin { entry, component: component_digest(component), pulled: None }
 }
 
 /// As after a restart.
@@ -81,11 +81,11 @@ fn ran_before(control: &mut ReconcileLoop, quick: ManifestEntry, component: &[u8
 /// Until everything is examined that the snapshot wants.
 async fn settled(control: &mut ReconcileLoop, snapshot: &ConfigSnapshot) {
     loop {
-        control.reconcile(snapshot, &CancellationToken::new()).await;
+        control.reconcile_snapshot(snapshot, &CancellationToken::new()).await;
         if control.waiting.is_empty() {
             return;
         }
-        control.examinations.answered().await;
+        control.examinations.await_answer().await;
     }
 }
 
@@ -98,12 +98,12 @@ async fn what_a_stop_kept_from_being_looked_at_is_not_taken_for_removed() {
         ConfigSnapshot { hosts, plugins: vec![entry("new", "kind: Plugin")], ..ConfigSnapshot::default() };
     let stop = CancellationToken::new();
     stop.cancel();
-    control.reconcile(&snapshot, &stop).await;
+    control.reconcile_snapshot(&snapshot, &stop).await;
     assert!(control.good_plugins.contains_key("old"), "a stop is no change of the configuration");
     assert!(control.shared.plugins().is_empty(), "and nothing is begun after it");
     assert!(control.last_good.plugins().unwrap().contains_key("old"));
 
-    control.reconcile(&snapshot, &CancellationToken::new()).await;
+    control.reconcile_snapshot(&snapshot, &CancellationToken::new()).await;
     assert!(control.good_plugins.is_empty(), "but what was looked at and is not there is taken out");
     assert_eq!(control.shared.plugins().into_keys().collect::<Vec<_>>(), ["new"]);
 }
@@ -151,7 +151,7 @@ async fn witness_a_job(journal: &Journal) {
         quotes_none_under: None,
     };
     journal
-        .append(AppendBatch { source: "jobs".into(), states: vec![state], ..AppendBatch::default() })
+        .append_batch(AppendBatch { source: "jobs".into(), states: vec![state], ..AppendBatch::default() })
         .await
         .unwrap();
 }
@@ -219,7 +219,7 @@ async fn a_plugin_that_is_taken_out_is_forgotten_when_it_has_drained() {
     assert_eq!(hanging.taken("hung"), (PluginPhase::Draining, writer("hung", 1)));
     drop(hanging.call);
     hanging.control.plugins.has_drained().await;
-    hanging.control.reconcile(&wanted(&hanging.url, &[]), &CancellationToken::new()).await;
+    hanging.control.reconcile_snapshot(&wanted(&hanging.url, &[]), &CancellationToken::new()).await;
     assert!(hanging.control.good_plugins.is_empty() && hanging.control.shared.plugins().is_empty());
 }
 
@@ -246,14 +246,14 @@ async fn the_last_good_version_starts_once_it_is_compiled_and_the_fault_is_told_
     let snapshot =
         ConfigSnapshot { hosts: vec![two_writers(&url)], plugins: vec![bad], ..ConfigSnapshot::default() };
     loop {
-        control.reconcile(&snapshot, &CancellationToken::new()).await;
+        control.reconcile_snapshot(&snapshot, &CancellationToken::new()).await;
         let state = control.shared.plugin("quick").unwrap();
         assert!(state.message.unwrap().contains("nonsense"), "whatever else is told");
         if control.waiting.is_empty() {
             break;
         }
         assert_eq!(state.phase, PluginPhase::Starting);
-        control.examinations.answered().await;
+        control.examinations.await_answer().await;
     }
     assert_eq!(control.shared.plugin("quick").unwrap().phase, PluginPhase::Degraded);
     assert!(control.plugins.is_running("quick"));
@@ -304,10 +304,10 @@ async fn a_version_starts_while_the_registry_of_its_shadow_does_not_answer() {
         control.plugins.is_running("quick") && told.contains("component for its shadow is being fetched")
     };
     while !is_held_up(&control) {
-        control.reconcile(&snapshot, &CancellationToken::new()).await;
+        control.reconcile_snapshot(&snapshot, &CancellationToken::new()).await;
         assert_eq!(control.waiting.len(), 1, "{:?}", control.shared.message("quick"));
         if !control.plugins.is_running("quick") {
-            control.examinations.answered().await;
+            control.examinations.await_answer().await;
         }
     }
     assert_eq!(control.good_plugins["quick"].entry, quick);
@@ -351,16 +351,16 @@ async fn the_journal_keeps_what_a_plugin_is_owed_before_its_component_is_compile
     snapshot
         .plugins
         .push(ManifestEntry { text: missing.text.replace("persistence.wasm", "none.wasm"), ..missing });
-    control.reconcile(&snapshot, &CancellationToken::new()).await;
+    control.reconcile_snapshot(&snapshot, &CancellationToken::new()).await;
     let journal = control.plugins.journal.clone();
-    let noted = journal.progress("hung").await.unwrap().unwrap();
+    let noted = journal.plugin_progress("hung").await.unwrap().unwrap();
     assert!(noted.is_unstarted && noted.is_subscribed("jobs"), "it has no component yet: {noted:?}");
-    let quick = journal.progress("quick").await.unwrap().unwrap();
+    let quick = journal.plugin_progress("quick").await.unwrap().unwrap();
     assert!(quick.is_unstarted || control.plugins.is_running("quick"), "{quick:?}");
     settled(&mut control, &snapshot).await;
     assert!(control.plugins.is_running("quick"));
     control.plugins.shut_down().await;
-    assert!(!journal.progress("quick").await.unwrap().unwrap().is_unstarted);
+    assert!(!journal.plugin_progress("quick").await.unwrap().unwrap().is_unstarted);
 }
 
 #[tokio::test]
@@ -370,10 +370,10 @@ async fn a_replica_that_is_no_longer_the_leader_examines_nothing() {
     hanging.control.examinations.begin_round();
     let (host, quick) = (hanging.control.host.clone().unwrap(), &snapshot.plugins[0]);
     let wanted = hanging.control.plugins.find(quick, &host).await.unwrap();
-    let number = hanging.control.examinations.ask(wanted);
+    let number = hanging.control.examinations.request_check(wanted);
     assert!(hanging.control.examinations.waiting_message(number).is_some());
-    hanging.control.examinations.give_up();
-    hanging.control.examinations.settle().await;
+    hanging.control.examinations.abandon_all();
+    hanging.control.examinations.await_quick_answers().await;
     assert!(hanging.control.examinations.waiting_message(number).is_none());
     assert!(hanging.control.examinations.take(number).is_none());
 }

@@ -42,7 +42,7 @@ struct RunningSource {
 }
 
 impl RunningSource {
-    async fn ended(self) {
+    async fn await_end(self) {
         // The supervisor has their results. Here only their end matters.
         for task in self.tasks {
             task.await.ok();
@@ -96,12 +96,12 @@ impl SourceParts {
     }
 
     /// Sets whether this process audits. An audit by each replica would request the same list.
-    pub fn audit(&self, audits: bool) {
+    pub fn set_auditing(&self, audits: bool) {
         self.audits.store(audits, Ordering::Relaxed);
     }
 
     /// Returns a source that has ended because another witness of a shared journal is ahead.
-    pub async fn overtaken(&mut self) -> String {
+    pub async fn next_overtaken(&mut self) -> String {
         match self.overtaken.1.recv().await {
             Some(name) => name,
             // A sender is held here, so the channel never closes.
@@ -113,21 +113,26 @@ impl SourceParts {
     pub async fn begin_again(&mut self, name: &str) {
         let Some(RunningSource { spec, stream, .. }) = self.running.get(name) else { return };
         let (spec, streams) = (spec.clone(), stream.iter().cloned().collect::<Vec<_>>());
-        self.stop(name).await;
+        self.stop_source(name).await;
         self.start(&spec, &streams);
     }
 
     /// A source whose settings changed is stopped before it starts again: two at once would witness the same
     /// versions twice. The same applies if its kind has other rules now: it continues from its checkpoint,
     /// and journaled states keep their status.
-    pub async fn reconcile(&mut self, wanted: &[SourceSpec], streams: &[StreamSpec], rules: StatusRules) {
+    pub async fn reconcile_sources(
+        &mut self,
+        wanted: &[SourceSpec],
+        streams: &[StreamSpec],
+        rules: StatusRules,
+    ) {
         // Resync and retention don't affect how it is witnessed.
         let watched = |spec: &SourceSpec| SourceSpec { resync: None, retention: None, ..spec.clone() };
         let is_wanted = |running: &RunningSource| {
-            let (group, kind) = (running.spec.group(), &running.spec.kind);
+            let (group, kind) = (running.spec.api_group(), &running.spec.kind);
             wanted.iter().any(|spec| watched(spec) == watched(&running.spec))
                 && running.stream.as_ref() == streams::stream_of(&running.spec, streams)
-                && rules.agree(&self.rules, group, kind)
+                && rules.agree_on_kind(&self.rules, group, kind)
         };
         let names: Vec<_> = self
             .running
@@ -136,7 +141,7 @@ impl SourceParts {
             .map(|(name, _)| name.clone())
             .collect();
         for name in names {
-            self.stop(&name).await;
+            self.stop_source(&name).await;
             // A source that restarts stays readable: its old objects are better than no answer.
             if wanted.iter().all(|spec| spec.name != name) {
                 self.shared.remove_source(&name);
@@ -170,15 +175,16 @@ impl SourceParts {
         let reader = streams::reader(spec, streams, self.clock.clone());
         let tasks = match reader {
             Some(reader) => {
-                vec![self.essence(&spec.name, &stop, source.feed(Box::new(reader), stop.clone()))]
+                vec![self.spawn_essence(&spec.name, &stop, source.run_feed(Box::new(reader), stop.clone()))]
             }
             None => {
                 let name = &spec.name;
-                let SourceTasks { reading, making, appending } = source.split(stop.clone());
-                let reading = self.tasks.spawn(format!("reading {name}"), TaskFate::Finite, reading.map(Ok));
+                let SourceTasks { reading, making, appending } = source.split_tasks(stop.clone());
+                let reading =
+                    self.tasks.spawn_task(format!("reading {name}"), TaskFate::Finite, reading.map(Ok));
                 let appending =
-                    self.tasks.spawn(format!("appending {name}"), TaskFate::Finite, appending.map(Ok));
-                vec![reading, self.essence(name, &stop, making), appending]
+                    self.tasks.spawn_task(format!("appending {name}"), TaskFate::Finite, appending.map(Ok));
+                vec![reading, self.spawn_essence(name, &stop, making), appending]
             }
         };
         let stream = streams::stream_of(spec, streams).cloned();
@@ -186,14 +192,14 @@ impl SourceParts {
     }
 
     /// The task that makes a source's states: without it, the source is gone.
-    fn essence(
+    fn spawn_essence(
         &self,
         name: &str,
         stop: &CancellationToken,
         making: impl Future<Output = Result<(), SourceError>> + Send + 'static,
     ) -> JoinHandle<()> {
         let (stop, name, overtaken) = (stop.clone(), name.to_owned(), self.overtaken.0.clone());
-        self.tasks.spawn(format!("source {name}"), TaskFate::Finite, async move {
+        self.tasks.spawn_task(format!("source {name}"), TaskFate::Finite, async move {
             match making.await {
                 Err(SourceError::Overtaken(why)) => {
                     info!(source = name, "starting the source again: {why}");
@@ -210,11 +216,11 @@ impl SourceParts {
         })
     }
 
-    async fn stop(&mut self, name: &str) {
+    async fn stop_source(&mut self, name: &str) {
         if let Some(running) = self.running.remove(name) {
             info!(source = name, "the source stops");
             running.stop.cancel();
-            running.ended().await;
+            running.await_end().await;
         }
     }
 
@@ -224,7 +230,7 @@ impl SourceParts {
             running.stop.cancel();
         }
         for running in std::mem::take(&mut self.running).into_values() {
-            running.ended().await;
+            running.await_end().await;
         }
     }
 }

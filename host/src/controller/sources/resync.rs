@@ -28,7 +28,7 @@ impl SourceResyncs {
         Self { shared, tasks, running: BTreeMap::new() }
     }
 
-    pub fn reconcile(&mut self, sources: &[SourceSpec]) {
+    pub fn reconcile_resyncs(&mut self, sources: &[SourceSpec]) {
         let wanted: BTreeMap<&str, Duration> =
             sources.iter().filter_map(|s| Some((s.name.as_str(), s.resync?.0))).collect();
         self.running.retain(|name, running| {
@@ -48,9 +48,9 @@ impl SourceResyncs {
     fn start(&mut self, name: &str, every: Duration) {
         let stop = CancellationToken::new();
         let (shared, stopped, source) = (self.shared.clone(), stop.clone(), name.to_string());
-        self.tasks.spawn(format!("resync of {name}"), TaskFate::Finite, async move {
-            while stopped.run_until_cancelled(tokio::time::sleep(jittered(every))).await.is_some() {
-                shared.resync(&source);
+        self.tasks.spawn_task(format!("resync of {name}"), TaskFate::Finite, async move {
+            while stopped.run_until_cancelled(tokio::time::sleep(jitter_period(every))).await.is_some() {
+                shared.resync_source(&source);
             }
             Ok(())
         });
@@ -65,7 +65,7 @@ impl SourceResyncs {
 }
 
 /// Up to a tenth more or less, so that sources and replicas that began together drift apart.
-fn jittered(every: Duration) -> Duration {
+fn jitter_period(every: Duration) -> Duration {
     let random = (RandomState::new().hash_one(0u8) % 1000) as f64 / 1000.0;
     every.mul_f64(0.9 + 0.2 * random)
 }
@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn pauses_are_within_a_tenth_of_what_was_asked_for() {
         for _ in 0..1000 {
-            let pause = jittered(Duration::from_secs(100)).as_secs_f64();
+            let pause = jitter_period(Duration::from_secs(100)).as_secs_f64();
             assert!((90.0..=110.0).contains(&pause), "{pause}");
         }
     }
@@ -91,16 +91,16 @@ mod tests {
     async fn timers_follow_the_settings_and_end_with_them() {
         let tasks = TaskSupervisor::new(CancellationToken::new(), CancellationToken::new());
         let mut resyncs = SourceResyncs::new(Arc::default(), tasks.clone());
-        resyncs.reconcile(&[source("a", Some(60)), source("b", Some(60)), source("c", None)]);
+        resyncs.reconcile_resyncs(&[source("a", Some(60)), source("b", Some(60)), source("c", None)]);
         let stop = |resyncs: &SourceResyncs, name: &str| resyncs.running[name].stop.clone();
         let (a, b) = (stop(&resyncs, "a"), stop(&resyncs, "b"));
         assert_eq!(resyncs.running.len(), 2);
-        resyncs.reconcile(&[source("a", Some(60)), source("b", Some(30)), source("c", Some(20))]);
+        resyncs.reconcile_resyncs(&[source("a", Some(60)), source("b", Some(30)), source("c", Some(20))]);
         assert!(!a.is_cancelled() && b.is_cancelled(), "one whose pause did not change goes on");
         assert_eq!(resyncs.running.len(), 3);
-        resyncs.reconcile(&[source("a", Some(60))]);
+        resyncs.reconcile_resyncs(&[source("a", Some(60))]);
         resyncs.shut_down();
         assert!(a.is_cancelled());
-        tasks.finish().await.unwrap();
+        tasks.await_all().await.unwrap();
     }
 }

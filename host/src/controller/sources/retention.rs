@@ -38,7 +38,7 @@ impl SourceRetentions {
         Self { journal, shared, tasks, timers, running: BTreeMap::new() }
     }
 
-    pub fn reconcile(&mut self, sources: &[SourceSpec]) {
+    pub fn reconcile_retentions(&mut self, sources: &[SourceSpec]) {
         let wanted: BTreeMap<&str, RetentionSpec> =
             sources.iter().filter_map(|source| Some((source.name.as_str(), source.retention?))).collect();
         self.running.retain(|name, running| {
@@ -62,13 +62,13 @@ impl SourceRetentions {
         let mut retention = SourceRetention::new(self.journal.clone(), name);
         let (shared, clock, timers) = (self.shared.clone(), SystemClock::default(), self.timers);
         let journal = self.journal.clone();
-        self.tasks.spawn(format!("retention of {name}"), TaskFate::Finite, async move {
+        self.tasks.spawn_task(format!("retention of {name}"), TaskFate::Finite, async move {
             let mut pause = timers.first;
             while stopped.run_until_cancelled(tokio::time::sleep(pause)).await.is_some() {
                 pause = timers.pause;
                 let begun = Instant::now();
                 // If it is dropped in the middle, the removals so far stay.
-                let passed = stopped.run_until_cancelled(retention.pass(&spec)).await;
+                let passed = stopped.run_until_cancelled(retention.run_pass(&spec)).await;
                 if let Some(Ok(told)) = &passed {
                     shared.set_held(&source, retention.held_states(), clock.now_ms());
                     if told.states > 0 {
@@ -105,7 +105,7 @@ impl SourceRetentions {
 async fn measure_reports(shared: &SharedStatus, journal: &Journal) {
     for (plugin, room) in shared.report_rooms() {
         match journal.report_bytes(&plugin).await {
-            Ok(bytes) => room.set(bytes),
+            Ok(bytes) => room.set_limit(bytes),
             Err(error) => {
                 warn!(plugin, %error, "the plugin's reports can't be measured; the next pass tries again");
             }
@@ -157,7 +157,7 @@ mod tests {
         });
         let (states, checkpoint) = (states.collect(), Some(Version::new("20")));
         journal
-            .append(AppendBatch { source: "a".into(), states, checkpoint, ..AppendBatch::default() })
+            .append_batch(AppendBatch { source: "a".into(), states, checkpoint, ..AppendBatch::default() })
             .await
             .unwrap();
         let sources = vec![SourceStart { source: "a".into(), after: 0, until: None }];
@@ -170,7 +170,7 @@ mod tests {
         let shared = Arc::<SharedStatus>::default();
         let at_once = RetentionTimers { first: Duration::ZERO, ..ControllerTimers::default().retention };
         let mut retentions = SourceRetentions::new(journal, shared.clone(), tasks.clone(), at_once);
-        retentions.reconcile(&[source("a", Some(5))]);
+        retentions.reconcile_retentions(&[source("a", Some(5))]);
         let deadline = Instant::now() + Duration::from_secs(60);
         while shared.retention_holds().is_empty() && Instant::now() < deadline {
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -180,7 +180,7 @@ mod tests {
         assert_eq!((held["a"].len(), kept.states), (1, 15));
         retentions.shut_down();
         assert!(shared.retention_holds().is_empty());
-        tasks.finish().await.unwrap();
+        tasks.await_all().await.unwrap();
     }
 
     #[tokio::test]
@@ -195,15 +195,15 @@ mod tests {
             tasks.clone(),
             ControllerTimers::default().retention,
         );
-        retentions.reconcile(&[source("a", Some(60)), source("b", Some(60)), source("c", None)]);
+        retentions.reconcile_retentions(&[source("a", Some(60)), source("b", Some(60)), source("c", None)]);
         let stop = |retentions: &SourceRetentions, name: &str| retentions.running[name].stop.clone();
         let (a, b) = (stop(&retentions, "a"), stop(&retentions, "b"));
         assert_eq!(retentions.running.len(), 2);
-        retentions.reconcile(&[source("a", Some(60)), source("b", Some(30))]);
+        retentions.reconcile_retentions(&[source("a", Some(60)), source("b", Some(30))]);
         assert!(!a.is_cancelled() && b.is_cancelled(), "one whose bounds did not change goes on");
-        retentions.reconcile(&[source("a", Some(60))]);
+        retentions.reconcile_retentions(&[source("a", Some(60))]);
         retentions.shut_down();
         assert!(a.is_cancelled());
-        tasks.finish().await.unwrap();
+        tasks.await_all().await.unwrap();
     }
 }

@@ -28,7 +28,7 @@ struct RunningStream {
 }
 
 impl RunningStream {
-    async fn ended(self) {
+    async fn await_end(self) {
         self.stop.cancel();
         // The supervisor has reported its end.
         self.task.await.ok();
@@ -48,13 +48,13 @@ impl SourceStreams {
     }
 
     /// A stream whose settings changed ends before it starts again: two would share one progress.
-    pub async fn reconcile(&mut self, wanted: &[StreamSpec]) {
+    pub async fn reconcile_streams(&mut self, wanted: &[StreamSpec]) {
         let wanted: Vec<_> = wanted.iter().filter(|spec| !spec.carry.is_empty()).collect();
         let is_wanted = |running: &RunningStream| wanted.contains(&&running.spec);
         let over: Vec<_> = self.running.extract_if(.., |_, running| !is_wanted(running)).collect();
         for (name, running) in over {
             info!(stream = name, "no more states are sent to the stream");
-            running.ended().await;
+            running.await_end().await;
             self.shared.remove_stream(&name);
         }
         for spec in wanted {
@@ -71,7 +71,7 @@ impl SourceStreams {
         self.shared.add_stream(spec.clone(), handle);
         let (stop, name) = (CancellationToken::new(), spec.name.clone());
         let stopped = stop.clone();
-        let task = self.tasks.spawn(format!("stream {name}"), TaskFate::Finite, async move {
+        let task = self.tasks.spawn_task(format!("stream {name}"), TaskFate::Finite, async move {
             carrier.run(stopped).await.with_context(|| format!("handing states to the stream `{name}`"))
         });
         self.running.insert(spec.name.clone(), RunningStream { spec: spec.clone(), stop, task });
@@ -84,7 +84,7 @@ impl SourceStreams {
 
     pub async fn shut_down(&mut self) {
         for (_, running) in std::mem::take(&mut self.running) {
-            running.ended().await;
+            running.await_end().await;
         }
     }
 }
@@ -99,7 +99,7 @@ fn secret(reference: &SecretRef) -> SecretReader {
     let reference = reference.clone();
     Arc::new(move || {
         let reference = reference.clone();
-        let read = async move { Ok(secrets::resolve(&reference).await?.expose().to_owned()) };
+        let read = async move { Ok(secrets::resolve_secret(&reference).await?.expose_secret().to_owned()) };
         read.boxed()
     })
 }

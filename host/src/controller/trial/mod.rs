@@ -126,13 +126,13 @@ impl TrialPlugin {
             told: Default::default(),
             reports: Default::default(),
             notes: Arc::new(UnreadNotes),
-            version: component.digest().to_owned(),
+            version: component.file_digest().to_owned(),
             cursor: 0,
             newest: lent.newest,
         };
-        let grants = capabilities.grants(name, spec, backing).await?;
+        let grants = capabilities.grant_plugin(name, spec, backing).await?;
         let recorder = Arc::new(EffectRecorder::new(grants, &spec.grants, keep));
-        let plugin = component.plugin(name, &spec.limits, recorder.clone())?;
+        let plugin = component.make_plugin(name, &spec.limits, recorder.clone())?;
         Ok(Self { plugin, recorder, _folder: folder })
     }
 
@@ -142,9 +142,9 @@ impl TrialPlugin {
     }
 
     /// Delivers one state. Returns the verdict, or why the call failed.
-    pub async fn hand_over(&self, state: &Arc<State>) -> Value {
+    pub async fn deliver_state(&self, state: &Arc<State>) -> Value {
         let delivery = StateDelivery { state: state.clone(), attempt: 1, resync: false };
-        match self.plugin.handle(&[delivery]).await {
+        match self.plugin.handle_batch(&[delivery]).await {
             Ok(outcome) => outcome.verdicts.into_iter().next().map_or(Value::Null, verdict),
             Err(error) => json!({"failed": error.to_string()}),
         }
@@ -177,7 +177,7 @@ struct UnreadNotes;
 
 #[async_trait]
 impl NoteStore for UnreadNotes {
-    async fn note(&self, _: &str, _: Vec<KvWrite>, _: NoteDurability) -> Result<(), JournalError> {
+    async fn save_notes(&self, _: &str, _: Vec<KvWrite>, _: NoteDurability) -> Result<(), JournalError> {
         Ok(())
     }
 
@@ -208,27 +208,29 @@ pub fn host_for(spec: &PluginSpec) -> HostSpec {
     let secret = || SecretRef::Env("UNCHECKED".into());
     HostSpec {
         sources: sources.iter().map(|name| source(name)).collect(),
-        databases: once(grants.sql, |g| g.database)
+        databases: distinct_names(grants.sql, |g| g.database)
             .map(|name| DatabaseSpec {
                 name,
                 sqlite: Some(SqliteSpec { path: "unchecked.db".into(), size: None }),
                 ..DatabaseSpec::default()
             })
             .collect(),
-        destinations: once(grants.http, |g| g.destination)
+        destinations: distinct_names(grants.http, |g| g.destination)
             .map(|name| DestinationSpec::of(&name, "http://unchecked.invalid"))
             .collect(),
-        mail: once(grants.mail, |g| g.server).map(|name| MailSpec::of(&name)).collect(),
-        ledgers: once(grants.ledger, |g| g.ledger)
+        mail: distinct_names(grants.mail, |g| g.server).map(|name| MailSpec::of(&name)).collect(),
+        ledgers: distinct_names(grants.ledger, |g| g.ledger)
             .map(|name| LedgerSpec { name, path: "unchecked.jsonl".into(), ..LedgerSpec::default() })
             .collect(),
-        keys: once(grants.keys, |g| g.key).map(|name| KeySpec { name, value_from: secret() }).collect(),
+        keys: distinct_names(grants.keys, |g| g.key)
+            .map(|name| KeySpec { name, value_from: secret() })
+            .collect(),
         ..HostSpec::default()
     }
 }
 
 /// Two grants may name the same thing.
-fn once<T>(grants: Vec<T>, name: fn(T) -> String) -> impl Iterator<Item = String> {
+fn distinct_names<T>(grants: Vec<T>, name: fn(T) -> String) -> impl Iterator<Item = String> {
     grants.into_iter().map(name).collect::<BTreeSet<_>>().into_iter()
 }
 

@@ -74,8 +74,8 @@ fn lock(notes: &Mutex<RecorderNotes>) -> MutexGuard<'_, RecorderNotes> {
 
 #[async_trait]
 impl GrantProvider for EffectRecorder {
-    fn config(&self) -> &str {
-        self.grants.config()
+    fn plugin_config(&self) -> &str {
+        self.grants.plugin_config()
     }
 
     async fn open(&self, batch: &[StateDelivery]) -> Result<Box<dyn EffectSession>, GrantError> {
@@ -96,11 +96,11 @@ struct RecordedSession {
 
 impl RecordedSession {
     /// The recorded form of a call.
-    fn heard(&self, what: impl FnOnce() -> Value) -> Value {
+    fn recorded_form(&self, what: impl FnOnce() -> Value) -> Value {
         if self.most.is_none() { Value::Null } else { what() }
     }
 
-    fn note<T>(&self, call: &'static str, to: &str, what: Value, answer: &Result<T, GrantError>) {
+    fn note_call<T>(&self, call: &'static str, to: &str, what: Value, answer: &Result<T, GrantError>) {
         let Some(most) = self.most else { return };
         let what = match what {
             Value::Object(what) => what,
@@ -136,38 +136,38 @@ fn rows(rows: &[Vec<SqlValue>]) -> Value {
 }
 
 /// In the words of the plugin interface.
-fn conflict(on_conflict: &OnConflict) -> Value {
+fn conflict_value(on_conflict: &OnConflict) -> Value {
     match on_conflict {
         OnConflict::Ignore => "ignore".into(),
         OnConflict::ReplaceOlder { newer } => json!({"replaceOlder": newer}),
     }
 }
 
-fn written(write: &TableWrite, copy: Option<&TableCopy>) -> Value {
+fn written_value(write: &TableWrite, copy: Option<&TableCopy>) -> Value {
     let TableWrite { table, columns, key, on_conflict, rows: values } = write;
     let mut what = json!({
-        "table": table, "columns": columns, "key": key, "onConflict": conflict(on_conflict), "rows": rows(values),
+        "table": table, "columns": columns, "key": key, "onConflict": conflict_value(on_conflict), "rows": rows(values),
     });
     if let Some(TableCopy { table, columns, key, on_conflict, without }) = copy {
         what["copy"] = json!({
-            "table": table, "columns": columns, "key": key, "onConflict": conflict(on_conflict), "without": without,
+            "table": table, "columns": columns, "key": key, "onConflict": conflict_value(on_conflict), "without": without,
         });
     }
     what
 }
 
-fn pairs(pairs: &[(String, String)]) -> Value {
+fn pairs_value(pairs: &[(String, String)]) -> Value {
     Value::Object(pairs.iter().map(|(name, value)| (name.clone(), value.as_str().into())).collect())
 }
 
 #[async_trait]
 impl EffectSession for RecordedSession {
-    fn applied(&self) -> &HashSet<Seq> {
-        self.session.applied()
+    fn applied_states(&self) -> &HashSet<Seq> {
+        self.session.applied_states()
     }
 
-    async fn show(&mut self, state: &Arc<State>) -> Result<ShownState, GrantError> {
-        self.session.show(state).await
+    async fn show_state(&mut self, state: &Arc<State>) -> Result<ShownState, GrantError> {
+        self.session.show_state(state).await
     }
 
     fn sql_dialect(&self, database: &str) -> Result<SqlDialect, GrantError> {
@@ -180,9 +180,9 @@ impl EffectSession for RecordedSession {
         statement: &str,
         params: Vec<Vec<SqlValue>>,
     ) -> Result<u64, GrantError> {
-        let what = self.heard(|| json!({"statement": statement, "rows": rows(&params)}));
+        let what = self.recorded_form(|| json!({"statement": statement, "rows": rows(&params)}));
         let answer = self.session.sql_execute(database, statement, params).await;
-        self.note("sql.execute", database, what, &answer);
+        self.note_call("sql.execute", database, what, &answer);
         answer
     }
 
@@ -192,9 +192,9 @@ impl EffectSession for RecordedSession {
         write: TableWrite,
         copy: Option<TableCopy>,
     ) -> Result<u64, GrantError> {
-        let what = self.heard(|| written(&write, copy.as_ref()));
+        let what = self.recorded_form(|| written_value(&write, copy.as_ref()));
         let answer = self.session.sql_write(database, write, copy).await;
-        self.note("sql.write", database, what, &answer);
+        self.note_call("sql.write", database, what, &answer);
         answer
     }
 
@@ -213,24 +213,24 @@ impl EffectSession for RecordedSession {
         request: HttpRequest,
     ) -> Result<HttpResponse, GrantError> {
         let HttpRequest { method, path, headers, body } = &request;
-        let mut what = self.heard(
-            || json!({"method": method, "path": path, "headers": pairs(headers), "body": bytes(body)}),
+        let mut what = self.recorded_form(
+            || json!({"method": method, "path": path, "headers": pairs_value(headers), "body": bytes(body)}),
         );
         if !self.destinations.contains(destination) {
             // The refusal that the controller would also give.
             let answer = self.session.http_send(destination, request).await;
-            self.note("http.send", destination, what, &answer);
+            self.note_call("http.send", destination, what, &answer);
             return answer;
         }
         if let refused @ Err(_) = check_request(&request).map(|()| HttpResponse::default()) {
-            self.note("http.send", destination, what, &refused);
+            self.note_call("http.send", destination, what, &refused);
             return refused;
         }
         let reply = lock(&self.notes).http.pop_front();
         let reply = reply.unwrap_or_else(|| HttpReply { status: 200, body: String::new() });
         what["answered"] = reply.status.into();
         let answer = Ok(HttpResponse { status: reply.status, headers: Vec::new(), body: reply.body.into() });
-        self.note("http.send", destination, what, &answer);
+        self.note_call("http.send", destination, what, &answer);
         answer
     }
 
@@ -241,16 +241,17 @@ impl EffectSession for RecordedSession {
         message: MailMessage,
     ) -> Result<Vec<MailRefusal>, GrantError> {
         let MailMessage { to, subject, text, html, id } = &message;
-        let mut what = self
-            .heard(|| json!({"recipients": to, "subject": subject, "text": text, "html": html, "id": id}));
+        let mut what = self.recorded_form(
+            || json!({"recipients": to, "subject": subject, "text": text, "html": html, "id": id}),
+        );
         if !self.mail.contains(server) {
             // The refusal that the controller would also give.
             let answer = self.session.mail_send(server, message).await;
-            self.note("mail.send", server, what, &answer);
+            self.note_call("mail.send", server, what, &answer);
             return answer;
         }
         if let refused @ Err(_) = check_message(&message).map(|()| Vec::new()) {
-            self.note("mail.send", server, what, &refused);
+            self.note_call("mail.send", server, what, &refused);
             return refused;
         }
         let reply = lock(&self.notes).mail.pop_front();
@@ -260,7 +261,7 @@ impl EffectSession for RecordedSession {
             what["refusedFor"] = refusals.iter().map(|it| it.recipient.as_str()).collect();
         }
         let answer = Ok(refusals);
-        self.note("mail.send", server, what, &answer);
+        self.note_call("mail.send", server, what, &answer);
         answer
     }
 
@@ -269,15 +270,15 @@ impl EffectSession for RecordedSession {
     }
 
     fn kv_set(&mut self, key: &str, value: Vec<u8>) -> Result<(), GrantError> {
-        let what = self.heard(|| json!({"value": bytes(&value)}));
+        let what = self.recorded_form(|| json!({"value": bytes(&value)}));
         let answer = self.session.kv_set(key, value);
-        self.note("kv.set", key, what, &answer);
+        self.note_call("kv.set", key, what, &answer);
         answer
     }
 
     fn kv_delete(&mut self, key: &str) -> Result<(), GrantError> {
         let answer = self.session.kv_delete(key);
-        self.note("kv.delete", key, json!({}), &answer);
+        self.note_call("kv.delete", key, json!({}), &answer);
         answer
     }
 
@@ -286,10 +287,11 @@ impl EffectSession for RecordedSession {
     }
 
     async fn ledger_append(&mut self, ledger: &str, records: Vec<Vec<u8>>) -> Result<u64, GrantError> {
-        let what =
-            self.heard(|| json!({"records": records.iter().map(|record| bytes(record)).collect::<Value>()}));
+        let what = self.recorded_form(
+            || json!({"records": records.iter().map(|record| bytes(record)).collect::<Value>()}),
+        );
         let answer = self.session.ledger_append(ledger, records).await;
-        self.note("ledger.append", ledger, what, &answer);
+        self.note_call("ledger.append", ledger, what, &answer);
         answer
     }
 
@@ -303,13 +305,13 @@ impl EffectSession for RecordedSession {
 
     /// The real digest differs each time, but recorded effects are compared. No name is erased from the files
     /// of a trial, so they get a fixed digest of the same length.
-    async fn conceal(&mut self, ledger: &str, name: String) -> Result<String, GrantError> {
-        self.session.conceal(ledger, "x".repeat(name.len())).await?;
+    async fn conceal_name(&mut self, ledger: &str, name: String) -> Result<String, GrantError> {
+        self.session.conceal_name(ledger, "x".repeat(name.len())).await?;
         Ok(PersonEntry::named(&name, [0; SALT_BYTES]).digest().to_owned())
     }
 
-    async fn document(&mut self, seq: Seq) -> Result<Option<Bytes>, GrantError> {
-        self.session.document(seq).await
+    async fn document_of_state(&mut self, seq: Seq) -> Result<Option<Bytes>, GrantError> {
+        self.session.document_of_state(seq).await
     }
 
     async fn document_before(&mut self, seq: Seq) -> Result<Option<Bytes>, GrantError> {
@@ -335,15 +337,15 @@ impl EffectSession for RecordedSession {
         self.session.lister_list(source, index, key, limit)
     }
 
-    async fn outcome(&mut self, source: &str, uid: &str) -> Result<OutcomeFinding, GrantError> {
-        self.session.outcome(source, uid).await
+    async fn find_outcome(&mut self, source: &str, uid: &str) -> Result<OutcomeFinding, GrantError> {
+        self.session.find_outcome(source, uid).await
     }
 
     async fn outcome_changes(&mut self, after: &str, limit: usize) -> Result<OutcomePage, GrantError> {
         self.session.outcome_changes(after, limit).await
     }
 
-    fn log(&self, level: LogLevel, message: &str, fields: &[(String, String)]) {
+    fn log_message(&self, level: LogLevel, message: &str, fields: &[(String, String)]) {
         let level = match level {
             LogLevel::Trace => "trace",
             LogLevel::Debug => "debug",
@@ -351,24 +353,24 @@ impl EffectSession for RecordedSession {
             LogLevel::Warn => "warn",
             LogLevel::Error => "error",
         };
-        let what = self.heard(|| json!({"message": message, "fields": pairs(fields)}));
-        self.note("log", level, what, &Ok(()));
+        let what = self.recorded_form(|| json!({"message": message, "fields": pairs_value(fields)}));
+        self.note_call("log", level, what, &Ok(()));
     }
 
     fn now_ms(&self) -> u64 {
         self.session.now_ms()
     }
 
-    async fn commit(self: Box<Self>, done: &[Seq]) -> Result<KvWrites, GrantError> {
-        self.session.commit(done).await
+    async fn commit_effects(self: Box<Self>, done: &[Seq]) -> Result<KvWrites, GrantError> {
+        self.session.commit_effects(done).await
     }
 
-    async fn undo(self: Box<Self>, settled: &[Seq]) -> Result<KvWrites, GrantError> {
-        self.session.undo(settled).await
+    async fn undo_effects(self: Box<Self>, settled: &[Seq]) -> Result<KvWrites, GrantError> {
+        self.session.undo_effects(settled).await
     }
 
-    async fn rollback(self: Box<Self>) {
-        self.session.rollback().await;
+    async fn roll_back_effects(self: Box<Self>) {
+        self.session.roll_back_effects().await;
     }
 }
 
@@ -394,12 +396,12 @@ mod tests {
             without: vec![],
         };
         let all = [
-            written(&write(&["uid"], newer()), None),
-            written(&write(&["uid", "seq"], newer()), None),
-            written(&write(&["uid"], OnConflict::Ignore), None),
-            written(&write(&["uid"], newer()), Some(&copy("uid", newer()))),
-            written(&write(&["uid"], newer()), Some(&copy("uid", OnConflict::Ignore))),
-            written(&write(&["uid"], newer()), Some(&copy("name", newer()))),
+            written_value(&write(&["uid"], newer()), None),
+            written_value(&write(&["uid", "seq"], newer()), None),
+            written_value(&write(&["uid"], OnConflict::Ignore), None),
+            written_value(&write(&["uid"], newer()), Some(&copy("uid", newer()))),
+            written_value(&write(&["uid"], newer()), Some(&copy("uid", OnConflict::Ignore))),
+            written_value(&write(&["uid"], newer()), Some(&copy("name", newer()))),
         ];
         for (number, one) in all.iter().enumerate() {
             assert!(

@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::gone::{DOCUMENTS, ROUNDS, is_named};
 use super::objects::wrong_cursor;
-use super::redacted::party;
+use super::redacted::current_party;
 use super::{HostViews, unavailable};
 
 /// How many gaps of whole sources one answer examines.
@@ -43,7 +43,7 @@ impl Default for WalkTurns {
 }
 
 impl WalkTurns {
-    async fn turn(&self, party: &ThreadParty) -> Result<WalkTurn, ViewError> {
+    async fn await_turn(&self, party: &ThreadParty) -> Result<WalkTurn, ViewError> {
         let own = self.each.take(party).await.map_err(unavailable)?;
         let all = self.all.clone().acquire_owned().await.map_err(unavailable)?;
         Ok(WalkTurn { _own: own, _all: all })
@@ -68,10 +68,17 @@ impl HostViews {
             let told = "`index` looks up what is there now: with `at`, give `labelSelector` or `search`";
             return Err(ViewError::Invalid(told.into()));
         }
-        let moment = self.journal.moment(at_ms).await.map_err(unavailable)?;
-        let sources = self.asked(query);
+        let moment = self.journal.position_of_time(at_ms).await.map_err(unavailable)?;
+        let sources = self.sources_asked(query);
         let mut page = ObjectPage {
-            notices: self.notices(&sources, &whole(&sources, query), at_ms, moment.oldest_ms).await?,
+            notices: self
+                .incomplete_notices(
+                    &sources,
+                    &wholly_visible_sources(&sources, query),
+                    at_ms,
+                    moment.oldest_ms,
+                )
+                .await?,
             ..ObjectPage::default()
         };
         let fits = |source: &str, namespace: &str, name: &str| is_named(query, source, namespace, name);
@@ -88,7 +95,7 @@ impl HostViews {
                 walked: WALKED,
                 fits: &fits,
             };
-            let turn = self.walks.turn(&party()).await?;
+            let turn = self.walks.await_turn(&current_party()).await?;
             let found = self.journal.objects_at(&asked).await.map_err(|error| match error {
                 JournalError::Invalid(message) => ViewError::Invalid(message),
                 other => unavailable(other),
@@ -113,7 +120,7 @@ impl HostViews {
     }
 
     /// The notices that the whole answer is incomplete.
-    async fn notices(
+    async fn incomplete_notices(
         &self,
         asked: &[String],
         whole: &[String],
@@ -125,7 +132,7 @@ impl HostViews {
         if at_ms < oldest_ms {
             notices.push(format!(
                 "The journal begins at {}. It does not tell what was there before.",
-                calendar::rfc3339(oldest_ms)
+                calendar::format_rfc3339(oldest_ms)
             ));
         }
         let counters = self.journal.source_counters().await.map_err(unavailable)?;
@@ -146,11 +153,11 @@ impl HostViews {
                 }
                 let seen = self.journal.seen_at(source, gap.epoch, &gap.after).await.map_err(unavailable)?;
                 if seen.is_none_or(|seen_ms| seen_ms <= at_ms) {
-                    let from = seen.map_or("its beginning".into(), calendar::rfc3339);
+                    let from = seen.map_or("its beginning".into(), calendar::format_rfc3339);
                     notices.push(format!(
                         "Versions of source {source} are missing between {from} and {}: objects that came and went in \
                          this time may not be listed.",
-                        calendar::rfc3339(gap.recorded_ms)
+                        calendar::format_rfc3339(gap.recorded_ms)
                     ));
                 }
             }
@@ -161,7 +168,7 @@ impl HostViews {
 
 /// The sources of which the person may see everything: a gap of a whole source does not say whose states are
 /// missing.
-fn whole(sources: &[String], query: &ObjectQuery) -> Vec<String> {
+fn wholly_visible_sources(sources: &[String], query: &ObjectQuery) -> Vec<String> {
     let is_whole = |source: &&String| {
         let within = query.within.as_ref();
         within.is_none_or(|within| within.sources.get(*source) == Some(&SourceVisibility::Everything))
@@ -187,8 +194,8 @@ fn cursor(text: &str) -> Result<ThenCursor, ViewError> {
 }
 
 fn view(ObjectAt { state, next, known }: ObjectAt) -> ObjectView {
-    let until = next.as_ref().map(|next| calendar::rfc3339(next.observed_ms));
-    let from = calendar::rfc3339(state.observed_ms);
+    let until = next.as_ref().map(|next| calendar::format_rfc3339(next.observed_ms));
+    let from = calendar::format_rfc3339(state.observed_ms);
     let end = until.as_deref().unwrap_or("now");
     let (word, message) = match known {
         MomentKnowledge::Exact => ("exact", None),
@@ -225,14 +232,14 @@ mod tests {
     async fn a_party_that_asks_for_many_moments_waits_for_itself_and_leaves_readers_to_others() {
         let walks = WalkTurns::default();
         let person = |name: &str| ThreadParty::Person(name.into());
-        let first = walks.turn(&person("zoe")).await.unwrap();
+        let first = walks.await_turn(&person("zoe")).await.unwrap();
         let zoe = person("zoe");
-        let mut again = pin!(walks.turn(&zoe));
+        let mut again = pin!(walks.await_turn(&zoe));
         let mut poll = || again.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         assert!(poll().is_pending());
-        let _second = walks.turn(&person("bob")).await.unwrap();
+        let _second = walks.await_turn(&person("bob")).await.unwrap();
         let ann = person("ann");
-        let mut third = pin!(walks.turn(&ann));
+        let mut third = pin!(walks.await_turn(&ann));
         assert!(third.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         drop(first);
         assert!(poll().is_pending(), "ann has waited longer for a reader");

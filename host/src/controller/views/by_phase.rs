@@ -85,7 +85,7 @@ impl IndexQuery {
         }
     }
 
-    fn go_on_at(&mut self, rank: Option<u64>) {
+    fn resume_at(&mut self, rank: Option<u64>) {
         match self {
             Self::Phase(query) => query.cursor = rank,
             Self::Cause(query) => query.cursor = rank,
@@ -124,8 +124,8 @@ impl HostViews {
         past: PastQuery<'_>,
     ) -> Result<ObjectPage, ViewError> {
         refuse_others(query, selection, past.name())?;
-        let newest = *self.journal.newest().borrow();
-        let is_whole = self.phases.reaches(newest, PATIENCE).await;
+        let newest = *self.journal.newest_position().borrow();
+        let is_whole = self.phases.await_position(newest, PATIENCE).await;
         let mut asked = self.asked_of_index(query, past).await?;
         let mut page = ObjectPage::default();
         if !is_whole {
@@ -136,14 +136,14 @@ impl HostViews {
         let (mut found, mut documents) = (Vec::new(), DOCUMENTS);
         for _ in 0..ROUNDS {
             let part = asked.find(&self.phases).await?;
-            asked.go_on_at(part.next);
-            for one in self.found(query, part.times).await? {
+            asked.resume_at(part.next);
+            for one in self.match_by_name(query, part.times).await? {
                 let rank = one.time.rank;
                 if self.is_meant(&one.state, query, selection, &mut documents).await? {
                     found.push(one);
                 }
                 if found.len() >= selection.limit || documents == 0 {
-                    asked.go_on_at(Some(rank));
+                    asked.resume_at(Some(rank));
                     break;
                 }
             }
@@ -159,7 +159,7 @@ impl HostViews {
     /// Whether words of the requested sources are overdue.
     async fn lacks_words(&self, query: &ObjectQuery) -> bool {
         let before_ms = self.clock.now_ms().saturating_sub(OVERDUE_MS);
-        self.phases.lacks_words(self.asked(query), before_ms).await.unwrap_or(true)
+        self.phases.lacks_words(self.sources_asked(query), before_ms).await.unwrap_or(true)
     }
 
     /// The number of objects; `None` if they are too many to count, or if counting would have to read each of
@@ -176,9 +176,9 @@ impl HostViews {
         for _ in 0..COUNTED {
             let part = asked.find(&self.phases).await?;
             for time in part.times {
-                count += u64::from(self.candidate(query, time)?.is_some());
+                count += u64::from(self.phase_candidate(query, time)?.is_some());
             }
-            asked.go_on_at(part.next);
+            asked.resume_at(part.next);
             if asked.cursor().is_none() {
                 return Ok(Some(count));
             }
@@ -191,9 +191,9 @@ impl HostViews {
         query: &ObjectQuery,
         past: PastQuery<'_>,
     ) -> Result<IndexQuery, ViewError> {
-        let (after, before) = self.range(query).await?;
+        let (after, before) = self.position_range(query).await?;
         let cursor = query.cursor.as_deref().map(|text| text.parse().map_err(|_| wrong_cursor()));
-        let (sources, cursor) = (self.asked(query), cursor.transpose()?);
+        let (sources, cursor) = (self.sources_asked(query), cursor.transpose()?);
         Ok(match past {
             PastQuery::Phase(phase) => {
                 let phase = phase.to_owned();
@@ -212,7 +212,7 @@ impl HostViews {
             views.iter_mut().filter(|view| has_ended(view) && !outcomes::is_part(&view.object)).collect();
         let objects = asked.iter().map(|view| (view.source.clone(), view.object.uid.clone())).collect();
         // If the index can't be used, a list is shown without causes; a query for a cause is refused.
-        let causes = self.phases.causes(objects).await.unwrap_or_default();
+        let causes = self.phases.causes_of(objects).await.unwrap_or_default();
         for (place, kind) in causes {
             asked[place].cause = Some(kind);
         }
@@ -220,7 +220,11 @@ impl HostViews {
     }
 
     /// The object of a time, if it matches by name: the present object, and its newest position.
-    fn candidate(&self, query: &ObjectQuery, time: TimeInPhase) -> Result<Option<PhaseCandidate>, ViewError> {
+    fn phase_candidate(
+        &self,
+        query: &ObjectQuery,
+        time: TimeInPhase,
+    ) -> Result<Option<PhaseCandidate>, ViewError> {
         if !is_named(query, &time.source, &time.namespace, &time.name) {
             return Ok(None);
         }
@@ -237,14 +241,14 @@ impl HostViews {
     }
 
     /// The times whose objects match by name, each with its object as it is or as it ended.
-    async fn found(
+    async fn match_by_name(
         &self,
         query: &ObjectQuery,
         times: Vec<TimeInPhase>,
     ) -> Result<Vec<PhaseMatches>, ViewError> {
         let mut candidates = Vec::new();
         for time in times {
-            candidates.extend(self.candidate(query, time)?);
+            candidates.extend(self.phase_candidate(query, time)?);
         }
         let seqs: Vec<Seq> = candidates.iter().map(|candidate| candidate.seq).collect();
         let states = self.states_at(&seqs).await?;
@@ -262,7 +266,7 @@ impl HostViews {
         let times = found.iter().flat_map(|one| [Some(one.time.entered), one.time.left]);
         let times: Vec<Seq> = times.flatten().collect();
         let states = self.states_at(&times).await?;
-        let at = |seq: Seq| states.get(&seq).map(|state| calendar::rfc3339(state.observed_ms));
+        let at = |seq: Seq| states.get(&seq).map(|state| calendar::format_rfc3339(state.observed_ms));
         let (mut views, mut patience) = (Vec::with_capacity(found.len()), AnswerPatience::of_a_list());
         for PhaseMatches { current, state, time } in found {
             let view = match current {

@@ -16,7 +16,7 @@ use kubewitness_core::views::{DeliveryMap, DeliveryStage, DetailsView, EventView
 use kubewitness_core::{Change, Seq, State};
 
 use super::events::AboutSecrets;
-use super::redacted::party;
+use super::redacted::current_party;
 use super::{HostViews, unavailable};
 
 /// How many states of one object a list reads.
@@ -33,7 +33,7 @@ impl HostViews {
         at_ms: Option<u64>,
     ) -> Result<(), ViewError> {
         let heads: Vec<Seq> = views.iter().map(|view| view.seq).collect();
-        let stories = self.journal.stories(&heads, STATES).await.map_err(unavailable)?;
+        let stories = self.journal.object_histories(&heads, STATES).await.map_err(unavailable)?;
         let states: Vec<Arc<State>> = stories.values().flatten().cloned().collect();
         let deliveries = self.told_of(&states).await?;
         let now_ms = at_ms.unwrap_or_else(|| self.clock.now_ms());
@@ -46,8 +46,8 @@ impl HostViews {
             let Some(states) = stories.get(&view.seq) else { continue };
             let document = documents.remove(&view.seq);
             let (event, about) = match newest_event(states) {
-                Some(last) => self.event(last, document, &mut objects, &mut patience).await?,
-                None => (None, self.about(document).await?),
+                Some(last) => self.read_event(last, document, &mut objects, &mut patience).await?,
+                None => (None, self.document_facts(document).await?),
             };
             let times = if event.is_some() { PhaseTimes::default() } else { PhaseTimes::of(states, now_ms) };
             let is_cut =
@@ -59,7 +59,7 @@ impl HostViews {
                 restarts: times.restarts,
                 submitter: about.submitter,
                 cut: is_cut,
-                plugins: worst(&deliveries, states),
+                plugins: worst_stages(&deliveries, states),
                 event,
             });
         }
@@ -72,7 +72,7 @@ impl HostViews {
         stories: &HashMap<Seq, Vec<Arc<State>>>,
     ) -> Result<HashMap<Seq, Bytes>, ViewError> {
         // Without the key no Event is shown.
-        let is_ready = self.redaction()?.ready().is_ok();
+        let is_ready = self.secret_redaction()?.check_ready().is_ok();
         let newest = stories.iter().filter_map(|(row, states)| {
             let event = newest_event(states);
             let last = event.or_else(|| states.last())?;
@@ -94,16 +94,16 @@ impl HostViews {
         let cut = match is_event {
             // Retention may have taken it meanwhile.
             true if document.is_empty() => None,
-            true => Some(events::cut(&document).unwrap_or(document)),
+            true => Some(events::cut_event(&document).unwrap_or(document)),
             // The same as for a state without a document.
-            false => DocumentFacts::cut(&document),
+            false => DocumentFacts::cut_to_facts(&document),
         };
         Ok((row, cut.map(Bytes::from)))
     }
 
     /// Reads an Event once, for what it tells and for what a page shows of it besides. Without its message it
     /// tells nothing.
-    async fn event(
+    async fn read_event(
         &self,
         last: &State,
         document: Option<Bytes>,
@@ -117,9 +117,9 @@ impl HostViews {
     }
 
     /// Reads the facts of a document that a page of objects shows.
-    async fn about(&self, document: Option<Bytes>) -> Result<DocumentFacts, ViewError> {
+    async fn document_facts(&self, document: Option<Bytes>) -> Result<DocumentFacts, ViewError> {
         let Some(document) = document else { return Ok(DocumentFacts::default()) };
-        match self.redaction()?.redact(document, &party()).await {
+        match self.secret_redaction()?.redact_document(document, &current_party()).await {
             Ok(shown) => Ok(DocumentFacts::read(&shown)),
             Err(RedactionError::Withheld(_)) => Ok(DocumentFacts::default()),
             Err(error @ RedactionError::Key(_)) => Err(unavailable(error)),
@@ -160,7 +160,7 @@ fn delivery_stage(
     letters: &HashMap<Seq, bool>,
     state: &State,
 ) -> Option<DeliveryStage> {
-    if !progress.sources.iter().any(|start| start.covers(state)) {
+    if !progress.sources.iter().any(|start| start.covers_state(state)) {
         return None;
     }
     Some(match letters.get(&state.seq) {
@@ -172,7 +172,7 @@ fn delivery_stage(
 }
 
 /// An object's stage in a plugin is the worst of its states.
-fn worst(deliveries: &DeliveryMap, states: &[Arc<State>]) -> BTreeMap<String, String> {
+fn worst_stages(deliveries: &DeliveryMap, states: &[Arc<State>]) -> BTreeMap<String, String> {
     let of_plugin = |(name, told): (&String, &BTreeMap<Seq, DeliveryStage>)| {
         let worst = states.iter().filter_map(|state| told.get(&state.seq)).max()?;
         Some((name.clone(), worst.as_str().to_owned()))
@@ -221,7 +221,7 @@ mod tests {
                 .iter()
                 .filter_map(|state| Some((state.seq, delivery_stage(&progress, &letters, state)?)));
             let deliveries = DeliveryMap::from([("p".to_owned(), told.collect())]);
-            worst(&deliveries, &states).remove("p")
+            worst_stages(&deliveries, &states).remove("p")
         };
         let is = |told: Option<String>, word: &str| assert_eq!(told.as_deref(), Some(word));
         is(of(&[3, 10, 12], &[]), "delivered");

@@ -13,12 +13,12 @@ use kubewitness_core::views::{EventView, ViewError};
 use kubewitness_core::{Change, ObjectRef, State};
 
 use super::details::READ_AHEAD;
-use super::redacted::party;
+use super::redacted::current_party;
 use super::{HostViews, unavailable};
 
 /// The state of an Event that has its content: the document of its deletion may be empty. `None` for any
 /// other object.
-pub(super) fn itself(states: &[Arc<State>]) -> Option<Arc<State>> {
+pub(super) fn state_with_content(states: &[Arc<State>]) -> Option<Arc<State>> {
     let last = states.last().filter(|last| events::is_event(&last.object.group, &last.object.kind))?;
     Some(states.iter().rfind(|state| state.change == Change::Present).unwrap_or(last).clone())
 }
@@ -28,13 +28,13 @@ pub(super) type AboutSecrets = HashMap<ObjectRef, Arc<SecretDigests>>;
 
 impl HostViews {
     /// Returns the parts of these newest states of Events that people may read.
-    pub(super) async fn events(
+    pub(super) async fn event_views(
         &self,
         states: Vec<RawState>,
         patience: &mut AnswerPatience,
     ) -> Result<Vec<EventView>, ViewError> {
-        let redaction = self.redaction()?;
-        if redaction.ready().is_err() {
+        let redaction = self.secret_redaction()?;
+        if redaction.check_ready().is_err() {
             // Without their messages they say nothing.
             return Ok(Vec::new());
         }
@@ -48,12 +48,12 @@ impl HostViews {
             let document = self.shown_event(document, &mut objects, patience).await?;
             told.extend(events::read(&document, &state.object, state.seq, state.observed_ms));
         }
-        Ok(events::fold(told))
+        Ok(events::fold_repeated(told))
     }
 
     async fn cut_event(&self, state: Arc<State>) -> Result<Option<(Arc<State>, Bytes)>, ViewError> {
-        let document = self.journal.document(state.seq).await.map_err(unavailable)?;
-        Ok(document.map(|document| (state, events::cut(&document).map_or(document, Bytes::from))))
+        let document = self.journal.document_at(state.seq).await.map_err(unavailable)?;
+        Ok(document.map(|document| (state, events::cut_event(&document).map_or(document, Bytes::from))))
     }
 
     /// Finds the secrets of the objects that these Events are about.
@@ -63,8 +63,8 @@ impl HostViews {
         objects: &mut AboutSecrets,
         patience: &mut AnswerPatience,
     ) -> Result<(), ViewError> {
-        let redaction = self.redaction()?;
-        let found = redaction.find_objects(&self.journal, events, objects, &party(), patience).await;
+        let redaction = self.secret_redaction()?;
+        let found = redaction.find_objects(&self.journal, events, objects, &current_party(), patience).await;
         found.map_err(unavailable)
     }
 
@@ -75,7 +75,10 @@ impl HostViews {
         objects: &mut AboutSecrets,
         patience: &mut AnswerPatience,
     ) -> Result<Bytes, ViewError> {
-        let shown = self.redaction()?.event(&self.journal, document, objects, &party(), patience).await;
+        let shown = self
+            .secret_redaction()?
+            .redact_event(&self.journal, document, objects, &current_party(), patience)
+            .await;
         shown.map_err(unavailable)
     }
 }

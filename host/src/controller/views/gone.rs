@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use kubewitness_core::document::unpack;
+use kubewitness_core::document::unpack_document;
 use kubewitness_core::kinds::is_event;
 use kubewitness_core::order::{ObjectOrder, OrderFields, OrderKey, OrderPosition};
 use kubewitness_core::ports::{
@@ -61,21 +61,21 @@ impl EndedIn {
         look: impl Future<Output = Result<BTreeSet<String>, ViewError>>,
     ) -> Result<NameSet, ViewError> {
         let _looks = self.looks.lock().await;
-        if let Some(known) = self.known(source) {
+        if let Some(known) = self.recent_names(source) {
             return Ok(known);
         }
         let found = Arc::new(look.await?);
-        self.kept().insert(source.to_owned(), (Instant::now(), found.clone()));
+        self.lock_kept().insert(source.to_owned(), (Instant::now(), found.clone()));
         Ok(found)
     }
 
-    fn known(&self, source: &str) -> Option<NameSet> {
-        let mut kept = self.kept();
+    fn recent_names(&self, source: &str) -> Option<NameSet> {
+        let mut kept = self.lock_kept();
         kept.retain(|_, (found, _)| found.elapsed() < KEPT);
         kept.get(source).map(|(_, names)| names.clone())
     }
 
-    fn kept(&self) -> MutexGuard<'_, HashMap<String, (Instant, NameSet)>> {
+    fn lock_kept(&self) -> MutexGuard<'_, HashMap<String, (Instant, NameSet)>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -94,24 +94,24 @@ impl HostViews {
         query: &ObjectQuery,
         selection: &ObjectSelection,
     ) -> Result<PagePart, ViewError> {
-        let (after, before) = self.range(query).await?;
+        let (after, before) = self.position_range(query).await?;
         match selection.order.unwrap_or_default().by {
             OrderKey::Changed => self.by_end(query, selection, (after, before)).await,
             OrderKey::Name | OrderKey::Namespace if !self.asks_for_events(query) => {
                 self.by_name(query, selection, (after, before)).await
             }
-            _ => self.sorted(query, selection, (after, before)).await,
+            _ => self.sorted_ended(query, selection, (after, before)).await,
         }
     }
 
     /// The positions for the times of a query: after the first and before the second.
-    pub(super) async fn range(&self, query: &ObjectQuery) -> Result<(Seq, Seq), ViewError> {
+    pub(super) async fn position_range(&self, query: &ObjectQuery) -> Result<(Seq, Seq), ViewError> {
         let after = match &query.since {
-            Some(text) => self.before(time("since", text)?).await?,
+            Some(text) => self.position_before(time("since", text)?).await?,
             None => 0,
         };
         let before = match &query.until {
-            Some(text) => self.before(time("until", text)?).await? + 1,
+            Some(text) => self.position_before(time("until", text)?).await? + 1,
             None => Seq::MAX,
         };
         Ok((after, before))
@@ -123,17 +123,17 @@ impl HostViews {
         selection: &ObjectSelection,
         (mut after, mut before): (Seq, Seq),
     ) -> Result<PagePart, ViewError> {
-        let oldest_first = !selection.order.unwrap_or_default().descends();
+        let oldest_first = !selection.order.unwrap_or_default().is_descending();
         match &selection.beyond {
             Some(place) if oldest_first => after = after.max(place.number),
             Some(place) => before = before.min(place.number),
             None => {}
         }
         let range = EndRange { after, before, oldest_first, limit: selection.limit };
-        let (ends, next) = self.ends(query, selection, range).await?;
-        let mut part = PagePart { floor: next.map(OrderPosition::at), ..PagePart::default() };
+        let (ends, next) = self.matching_ends(query, selection, range).await?;
+        let mut part = PagePart { floor: next.map(OrderPosition::at_seq), ..PagePart::default() };
         for end in ends {
-            part.objects.push((OrderPosition::at(end.position), self.ended_view(&end.state).await?));
+            part.objects.push((OrderPosition::at_seq(end.position), self.ended_view(&end.state).await?));
         }
         Ok(part)
     }
@@ -146,9 +146,9 @@ impl HostViews {
         (after, before): (Seq, Seq),
     ) -> Result<PagePart, ViewError> {
         let order = selection.order.unwrap_or_default();
-        let newest = *self.journal.newest().borrow();
+        let newest = *self.journal.newest_position().borrow();
         let mut part = PagePart::default();
-        if !self.phases.reaches(newest, PATIENCE).await {
+        if !self.phases.await_position(newest, PATIENCE).await {
             part.notices.push(INCOMPLETE.into());
         }
         let by_namespace = order.by == OrderKey::Namespace;
@@ -157,12 +157,12 @@ impl HostViews {
             limit: NAMES.checked_div(within.len()).unwrap_or(NAMES).max(FEWEST_NAMES),
             within,
             by_namespace,
-            descends: order.descends(),
+            descends: order.is_descending(),
             beyond: selection.beyond.as_ref().map(|place| name_place(place, by_namespace)),
         };
         let mut documents = DOCUMENTS;
         for _ in 0..ROUNDS_OF_NAMES {
-            let ends = self.phases.ended(asked.clone()).await.map_err(unavailable)?;
+            let ends = self.phases.ended_by_name(asked.clone()).await.map_err(unavailable)?;
             let is_last = ends.len() < asked.limit;
             let is_asked = |end: &NamedEnd| {
                 end.ended > after
@@ -174,7 +174,7 @@ impl HostViews {
             for end in ends {
                 let place = place_of_end(order, &end);
                 part.floor = Some(place.clone());
-                asked.beyond = Some(asked.place(&end));
+                asked.beyond = Some(asked.place_of(&end));
                 // States that retention has just removed are left out.
                 let Some(state) = states.get(&end.ended) else { continue };
                 if !self.is_there_again(state)
@@ -197,7 +197,7 @@ impl HostViews {
     /// Where names are looked up: only in what the person may see, so the answer depends on nothing else.
     fn named_within(&self, query: &ObjectQuery) -> Vec<(String, Option<String>)> {
         let mut within = Vec::new();
-        for source in self.asked(query) {
+        for source in self.sources_asked(query) {
             match query.within.as_ref().and_then(|within| within.sources.get(&source)) {
                 None | Some(SourceVisibility::Everything) => within.push((source, query.namespace.clone())),
                 Some(SourceVisibility::Namespaces(names)) => {
@@ -213,13 +213,13 @@ impl HostViews {
 
     /// The index of names has no Events.
     fn asks_for_events(&self, query: &ObjectQuery) -> bool {
-        let asked = self.asked(query);
-        let watched = self.watched().into_iter();
+        let asked = self.sources_asked(query);
+        let watched = self.watched_resources().into_iter();
         watched.filter(|it| asked.contains(&it.source)).any(|it| is_event(&it.group, &it.kind))
     }
 
     /// In an order without an index: sorts the objects that ended last.
-    async fn sorted(
+    async fn sorted_ended(
         &self,
         query: &ObjectQuery,
         selection: &ObjectSelection,
@@ -227,7 +227,7 @@ impl HostViews {
     ) -> Result<PagePart, ViewError> {
         let order = selection.order.unwrap_or_default();
         let range = EndRange { after, before, oldest_first: false, limit: SORTED };
-        let (ends, next) = self.ends(query, selection, range).await?;
+        let (ends, next) = self.matching_ends(query, selection, range).await?;
         let mut part = PagePart::default();
         if next.is_some() {
             part.notices.push(not_sorted(ends.last()));
@@ -239,7 +239,7 @@ impl HostViews {
                 placed.push((place, end.state));
             }
         }
-        placed.sort_by(|(a, _), (b, _)| if order.descends() { b.cmp(a) } else { a.cmp(b) });
+        placed.sort_by(|(a, _), (b, _)| if order.is_descending() { b.cmp(a) } else { a.cmp(b) });
         if placed.len() > selection.limit {
             placed.truncate(selection.limit);
             part.floor = placed.last().map(|(place, _)| place.clone());
@@ -251,14 +251,14 @@ impl HostViews {
     }
 
     /// The matching ends, and the end after which more may follow.
-    async fn ends(
+    async fn matching_ends(
         &self,
         query: &ObjectQuery,
         selection: &ObjectSelection,
         range: EndRange,
     ) -> Result<(Vec<EndedObject>, Option<Seq>), ViewError> {
         let EndRange { mut after, mut before, oldest_first, limit } = range;
-        let sources = self.asked(query);
+        let sources = self.sources_asked(query);
         let fits = |source: &str, namespace: &str, name: &str| is_named(query, source, namespace, name);
         let (mut found, mut documents) = (Vec::new(), DOCUMENTS);
         let mut rest = None;
@@ -266,7 +266,7 @@ impl HostViews {
             let wanted = limit - found.len();
             let ended =
                 EndedQuery { sources: &sources, after, before, oldest_first, limit: wanted, fits: &fits };
-            let page = self.journal.ended(&ended).await.map_err(unavailable)?;
+            let page = self.journal.ended_objects(&ended).await.map_err(unavailable)?;
             for end in page.objects {
                 let is_meant = !self.is_there_again(&end.state)
                     && self.is_meant(&end.state, query, selection, &mut documents).await?;
@@ -288,7 +288,7 @@ impl HostViews {
     }
 
     pub(super) async fn ended_view(&self, state: &Arc<State>) -> Result<ObjectView, ViewError> {
-        let ended_at = Some(calendar::rfc3339(state.observed_ms));
+        let ended_at = Some(calendar::format_rfc3339(state.observed_ms));
         Ok(ObjectView { ended_at, ..ObjectView::from(&*self.without_secrets(state).await?) })
     }
 
@@ -307,7 +307,7 @@ impl HostViews {
             name: &state.object.name,
             status: before.unwrap_or(&state.status),
         };
-        Ok(order.place(&placed, || state.object.uid.clone()))
+        Ok(order.position_of(&placed, || state.object.uid.clone()))
     }
 
     /// Adds the namespaces of the objects of a source that ended last.
@@ -345,12 +345,12 @@ impl HostViews {
             limit: 1,
             fits: &fits,
         };
-        self.journal.ended(&query).await.map_err(unavailable)?;
+        self.journal.ended_objects(&query).await.map_err(unavailable)?;
         Ok(found.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The sources that a query concerns and that may be shown.
-    pub(super) fn asked(&self, query: &ObjectQuery) -> Vec<String> {
+    pub(super) fn sources_asked(&self, query: &ObjectQuery) -> Vec<String> {
         let specs = self.shared.sources_with_specs().into_iter().map(|(spec, _)| spec);
         let is_shown = |name: &str| {
             let within = query.within.as_ref().map(|within| within.sources.get(name));
@@ -360,8 +360,8 @@ impl HostViews {
     }
 
     /// The position of the last state before a time.
-    async fn before(&self, ms: u64) -> Result<Seq, ViewError> {
-        Ok(self.journal.moment(ms.saturating_sub(1)).await.map_err(unavailable)?.seq)
+    async fn position_before(&self, ms: u64) -> Result<Seq, ViewError> {
+        Ok(self.journal.position_of_time(ms.saturating_sub(1)).await.map_err(unavailable)?.seq)
     }
 
     /// In another history of its server, under the same uid.
@@ -388,7 +388,7 @@ impl HostViews {
         if selection.phase.as_deref().is_some_and(|phase| !has(phase)) {
             return Ok(false);
         }
-        let since_ms = since(query, &state.source, &state.object.namespace);
+        let since_ms = shown_since(query, &state.source, &state.object.namespace);
         let search = selection.search.as_ref();
         let search = search.filter(|search| !search.fits_name(&state.object.name, &state.object.uid));
         if since_ms.is_none() && search.is_none() && selection.labels.is_empty() {
@@ -412,9 +412,9 @@ impl HostViews {
         let object = &state.object;
         let current = self.shared.listers.get(&state.source, &object.namespace, &object.name).ok().flatten();
         if let Some(current) = current.filter(|current| current.seq == state.seq) {
-            return unpack(&current.packed).map(Vec::from).map_err(unavailable);
+            return unpack_document(&current.packed).map(Vec::from).map_err(unavailable);
         }
-        if let Some(document) = self.journal.document(state.seq).await.map_err(unavailable)? {
+        if let Some(document) = self.journal.document_at(state.seq).await.map_err(unavailable)? {
             return Ok(document.into());
         }
         let before = self.journal.document_before(state.seq).await.map_err(unavailable)?;
@@ -431,7 +431,7 @@ fn place_of_end(order: ObjectOrder, end: &NamedEnd) -> OrderPosition {
         name: &end.name,
         status: &Status::default(),
     };
-    order.place(&placed, || end.uid.clone())
+    order.position_of(&placed, || end.uid.clone())
 }
 
 /// The same position in the form of the index.
@@ -446,7 +446,9 @@ fn name_place(place: &OrderPosition, by_namespace: bool) -> NamePlace {
 /// The notice about objects that an order leaves out.
 fn not_sorted(last: Option<&EndedObject>) -> String {
     let which = match last {
-        Some(end) => format!("those that ended at {} or later", calendar::rfc3339(end.state.observed_ms)),
+        Some(end) => {
+            format!("those that ended at {} or later", calendar::format_rfc3339(end.state.observed_ms))
+        }
         None => "those that ended last".to_owned(),
     };
     format!(
@@ -456,7 +458,7 @@ fn not_sorted(last: Option<&EndedObject>) -> String {
 }
 
 /// The creation time from which objects of a namespace may be shown; `None` if all may.
-fn since(query: &ObjectQuery, source: &str, namespace: &str) -> Option<u64> {
+fn shown_since(query: &ObjectQuery, source: &str, namespace: &str) -> Option<u64> {
     match query.within.as_ref()?.sources.get(source) {
         Some(SourceVisibility::Everything) => None,
         Some(SourceVisibility::Namespaces(names)) => Some(names.get(namespace).copied().unwrap_or(u64::MAX)),
@@ -468,7 +470,7 @@ fn since(query: &ObjectQuery, source: &str, namespace: &str) -> Option<u64> {
 pub(super) fn is_named(query: &ObjectQuery, source: &str, namespace: &str, name: &str) -> bool {
     query.namespace.as_deref().is_none_or(|asked| asked == namespace)
         && query.name.as_deref().is_none_or(|asked| asked == name)
-        && since(query, source, namespace) != Some(u64::MAX)
+        && shown_since(query, source, namespace) != Some(u64::MAX)
 }
 
 #[cfg(test)]

@@ -86,7 +86,7 @@ impl HostViews {
         let (mut saved, mut pauses) = match plugins.values().any(|state| state.handle.is_none()) {
             true => (
                 self.journal.all_progress().await.map_err(unavailable)?,
-                self.journal.pauses().await.map_err(unavailable)?,
+                self.journal.pauses_in_force().await.map_err(unavailable)?,
             ),
             false => (BTreeMap::new(), BTreeMap::new()),
         };
@@ -100,7 +100,7 @@ impl HostViews {
                 view.paused = Some(paused_view(&paused));
             }
             let view = match progress {
-                Some(progress) => self.idle(view, progress).await?,
+                Some(progress) => self.idle_view(view, progress).await?,
                 None => view,
             };
             let manifest = view.manifest.as_deref().map(|manifest| self.shown_manifest(manifest));
@@ -110,10 +110,10 @@ impl HostViews {
     }
 
     async fn stream_views(&self) -> Result<Vec<StreamView>, ViewError> {
-        let newest = *self.journal.newest().borrow();
+        let newest = *self.journal.newest_position().borrow();
         let mut views = Vec::new();
         for (spec, handle) in self.shared.streams() {
-            let view = handle.view();
+            let view = handle.current_snapshot();
             let sources: Vec<_> = spec.carry.iter().map(|name| Arc::from(name.as_str())).collect();
             let waiting = self.journal.count(&sources, view.cursor, newest).await.map_err(unavailable)?;
             views.push(StreamView {
@@ -138,11 +138,11 @@ fn unavailable<E: std::error::Error>(error: E) -> ViewError {
 
 #[async_trait]
 impl Views for HostViews {
-    async fn status(&self) -> Result<StatusView, ViewError> {
+    async fn status_view(&self) -> Result<StatusView, ViewError> {
         let counters = self.journal.source_counters().await.map_err(unavailable)?;
         let counters: BTreeMap<_, _> = counters.into_iter().map(|c| (c.source.clone(), c)).collect();
         let mut epochs: BTreeMap<String, Vec<EpochView>> = BTreeMap::new();
-        for (source, epoch) in self.journal.epochs().await.map_err(unavailable)? {
+        for (source, epoch) in self.journal.source_epochs().await.map_err(unavailable)? {
             epochs.entry(source).or_default().push(epoch);
         }
         let now_ms = self.clock.now_ms();
@@ -150,7 +150,7 @@ impl Views for HostViews {
         let sources = self.shared.sources_with_specs();
         let sources = sources.iter().map(|(spec, handle)| {
             let counters = counters.get(handle.name()).cloned().unwrap_or_default();
-            let view = source_view(spec, handle.view(), counters, now_ms);
+            let view = source_view(spec, handle.snapshot_view(), counters, now_ms);
             let mut epochs = epochs.remove(handle.name()).unwrap_or_default();
             if let Some(from) = &spec.from {
                 epochs.iter_mut().for_each(|e| e.checkpoint = read_through(&from.stream, &e.checkpoint));
@@ -159,10 +159,10 @@ impl Views for HostViews {
             SourceView { epochs, outcomes, ..view }
         });
         let sources = sources.collect();
-        let journal: JournalView = self.journal.stats().await.map_err(unavailable)?;
+        let journal: JournalView = self.journal.journal_stats().await.map_err(unavailable)?;
         let plugins = self.plugin_views().await?;
         let streams = self.stream_views().await?;
-        let (replica, problems) = (self.replica().await?, self.shared.problems());
+        let (replica, problems) = (self.replica_view().await?, self.shared.problems());
         let refused =
             |state: &PluginState| matches!(state.phase, PluginPhase::Degraded | PluginPhase::Failed);
         let refused = self.shared.plugins().values().filter(|state| refused(state)).count();
@@ -185,12 +185,17 @@ impl Views for HostViews {
         })
     }
 
-    fn watched(&self) -> Vec<WatchedResource> {
+    fn watched_resources(&self) -> Vec<WatchedResource> {
         let sources = self.shared.sources_with_specs();
-        sources.iter().map(|(spec, _)| witnessed(spec)).collect()
+        sources.iter().map(|(spec, _)| watched_resource(spec)).collect()
     }
 
-    async fn namespaces(&self, source: &str, past: bool, most: usize) -> Result<BTreeSet<String>, ViewError> {
+    async fn known_namespaces(
+        &self,
+        source: &str,
+        past: bool,
+        most: usize,
+    ) -> Result<BTreeSet<String>, ViewError> {
         let mut names = match visible::namespaces(&self.shared.listers, source, most).await {
             // It ended a moment ago.
             Err(SelectError::Source { .. }) => BTreeSet::new(),
@@ -202,12 +207,12 @@ impl Views for HostViews {
         Ok(names)
     }
 
-    async fn objects(&self, query: &ObjectQuery) -> Result<ObjectPage, ViewError> {
-        self.page(query).await
+    async fn object_page(&self, query: &ObjectQuery) -> Result<ObjectPage, ViewError> {
+        self.page_of_objects(query).await
     }
 
-    async fn counts(&self, query: &ObjectQuery) -> Result<ObjectCounts, ViewError> {
-        let counts = self.tally(query)?;
+    async fn object_counts(&self, query: &ObjectQuery) -> Result<ObjectCounts, ViewError> {
+        let counts = self.tally_objects(query)?;
         let was = match &query.was {
             Some(phase) => self.count_was(query, phase).await?,
             None => None,
@@ -215,10 +220,10 @@ impl Views for HostViews {
         Ok(ObjectCounts { was, ..counts })
     }
 
-    async fn story(&self, query: &TimelineQuery) -> Result<RawStory, ViewError> {
+    async fn raw_story(&self, query: &TimelineQuery) -> Result<RawStory, ViewError> {
         // One more shows whether more exist.
         let asked = TimelineQuery { limit: query.limit.map(|limit| limit + 1), ..query.clone() };
-        let mut found = self.journal.timeline(&asked).await.map_err(|error| match error {
+        let mut found = self.journal.object_timeline(&asked).await.map_err(|error| match error {
             JournalError::Invalid(message) => ViewError::Invalid(message),
             other => unavailable(other),
         })?;
@@ -240,7 +245,7 @@ impl Views for HostViews {
         };
         let next = Some(next).filter(|next| next.states > 0 || next.related > 0);
         if query.events {
-            found.events.extend(events::itself(&found.states));
+            found.events.extend(events::state_with_content(&found.states));
         }
         let [states, related, events] = [found.states, found.related, found.events].map(raw);
         Ok(RawStory { states, related, events, reports: query.events, next, owns_more: found.owns_more })
@@ -248,21 +253,21 @@ impl Views for HostViews {
 
     async fn timeline_view(&self, story: RawStory) -> Result<TimelineView, ViewError> {
         let RawStory { states, related, events, reports, next, owns_more } = story;
-        let events = self.events(events, &mut AnswerPatience::of_a_request()).await?;
+        let events = self.event_views(events, &mut AnswerPatience::of_a_request()).await?;
         let (states, related) = (self.shown_all(states).await?, self.shown_all(related).await?);
         let uids = states.iter().chain(&related).map(|state| state.object.uid.clone()).collect();
         let reports = match reports {
-            true => self.journal.reports(&uids).await.map_err(unavailable)?,
+            true => self.journal.reports_about(&uids).await.map_err(unavailable)?,
             false => Vec::new(),
         };
         Ok(TimelineView { states, related, events, reports, why: None, cut: next.is_some(), owns_more, next })
     }
 
-    async fn explain(&self, timeline: &TimelineView) -> Result<WhyView, ViewError> {
-        let story = timeline.story();
+    async fn explain_timeline(&self, timeline: &TimelineView) -> Result<WhyView, ViewError> {
+        let story = timeline.explained_states();
         let mut documents = DocumentsBySeq::new();
         for seq in story.documents_wanted() {
-            match self.document(seq).await {
+            match self.document_at(seq).await {
                 Ok(document) => drop(documents.insert(seq, document)),
                 // Retention may have removed it since, or it is withheld. The states still have their own
                 // information.
@@ -270,7 +275,7 @@ impl Views for HostViews {
                 Err(error) => return Err(error),
             }
         }
-        Ok(story.explain(&documents, self.clock.now_ms()))
+        Ok(story.explain_object(&documents, self.clock.now_ms()))
     }
 
     async fn redacted_state(&self, state: RawState) -> Result<Arc<State>, ViewError> {
@@ -279,16 +284,16 @@ impl Views for HostViews {
 
     async fn created_ms(&self, seq: Seq) -> Result<Option<u64>, ViewError> {
         // The creation time is not secret for a person who may see the object, whatever the rules hide.
-        redacted::or_without_age(seq, self.journal.document(seq).await).map_err(unavailable)
+        redacted::or_without_age(seq, self.journal.document_at(seq).await).map_err(unavailable)
     }
 
-    async fn deliveries(&self, states: &[Arc<State>]) -> Result<DeliveryMap, ViewError> {
+    async fn delivery_stages(&self, states: &[Arc<State>]) -> Result<DeliveryMap, ViewError> {
         self.told_of(states).await
     }
 
-    async fn document(&self, seq: Seq) -> Result<Vec<u8>, ViewError> {
-        let (redaction, party) = (self.redaction()?, redacted::party());
-        let shown = redaction.read(&self.journal, self.journal.document(seq), &party).await;
+    async fn document_at(&self, seq: Seq) -> Result<Vec<u8>, ViewError> {
+        let (redaction, party) = (self.secret_redaction()?, redacted::current_party());
+        let shown = redaction.read(&self.journal, self.journal.document_at(seq), &party).await;
         let missing = || {
             ViewError::NotFound {
             message: format!("the journal has no document at position {seq}"),
@@ -300,11 +305,11 @@ impl Views for HostViews {
         shown.map_err(unavailable)?.map(Vec::from).ok_or_else(missing)
     }
 
-    async fn gaps(&self, query: &GapQuery) -> Result<Vec<(u64, Gap)>, ViewError> {
+    async fn find_gaps(&self, query: &GapQuery) -> Result<Vec<(u64, Gap)>, ViewError> {
         self.journal.gaps_of(query).await.map_err(unavailable)
     }
 
-    async fn poison(&self, query: &PoisonQuery) -> Result<Vec<PoisonView>, ViewError> {
+    async fn find_poison(&self, query: &PoisonQuery) -> Result<Vec<PoisonView>, ViewError> {
         self.journal.poison_of(query).await.map_err(unavailable)
     }
 
@@ -333,33 +338,33 @@ impl Views for HostViews {
         Ok(letters.into_iter().map(view).collect())
     }
 
-    async fn replay(&self, request: &ReplayRequest) -> Result<ReplayView, ViewError> {
+    async fn replay_letters(&self, request: &ReplayRequest) -> Result<ReplayView, ViewError> {
         if request.reason.trim().is_empty() {
             return Err(ViewError::Invalid("say why in `reason`: it is kept with the replay".into()));
         }
-        let replayed = match self.choose(request).await? {
+        let replayed = match self.choose_letters(request).await? {
             ChosenLetters::Counted(count) => count,
             ChosenLetters::From(handle, seqs) => {
-                handle.replay(seqs, request.who(), &request.reason).await.map_err(refused)?
+                handle.replay_letters(seqs, request.actor_name(), &request.reason).await.map_err(refused)?
             }
         };
-        Ok(ReplayView { replayed, who: request.who().to_owned(), dry_run: request.dry_run })
+        Ok(ReplayView { replayed, who: request.actor_name().to_owned(), dry_run: request.dry_run })
     }
 
     async fn drop_letters(&self, request: &ReplayRequest) -> Result<DropView, ViewError> {
         if request.reason.trim().is_empty() {
             return Err(ViewError::Invalid("say why in `reason`: it is kept with what was dropped".into()));
         }
-        let dropped = match self.choose(request).await? {
+        let dropped = match self.choose_letters(request).await? {
             ChosenLetters::Counted(count) => count,
             ChosenLetters::From(handle, seqs) => {
-                handle.drop_letters(seqs, request.who(), &request.reason).await.map_err(refused)?
+                handle.drop_letters(seqs, request.actor_name(), &request.reason).await.map_err(refused)?
             }
         };
-        Ok(DropView { dropped, who: request.who().to_owned(), dry_run: request.dry_run })
+        Ok(DropView { dropped, who: request.actor_name().to_owned(), dry_run: request.dry_run })
     }
 
-    async fn pause(
+    async fn set_plugin_pause(
         &self,
         plugin: &str,
         pauses: bool,
@@ -367,25 +372,25 @@ impl Views for HostViews {
     ) -> Result<PauseView, ViewError> {
         let state = self.shared.plugin(plugin).ok_or_else(|| no_plugin(plugin))?;
         let Some(handle) = state.handle else { return Err(self.why_idle(plugin).await?) };
-        let done = handle.pause(pauses, request.who(), &request.reason).await.map_err(refused)?;
+        let done = handle.set_pause(pauses, request.actor_name(), &request.reason).await.map_err(refused)?;
         let PauseChange { changed, paused } = done;
         Ok(PauseView { plugin: plugin.to_owned(), changed, paused: paused.as_deref().map(paused_view) })
     }
 
-    async fn mutes(&self) -> Result<Vec<MuteView>, ViewError> {
-        self.mutes.all().await.map_err(|error| ViewError::Unavailable(format!("{error:#}")))
+    async fn list_mutes(&self) -> Result<Vec<MuteView>, ViewError> {
+        self.mutes.all_mutes().await.map_err(|error| ViewError::Unavailable(format!("{error:#}")))
     }
 
-    async fn mute(&self, mute: &MuteView, mutes: bool) -> Result<MutedView, ViewError> {
-        let mute = MuteView { at: calendar::rfc3339(self.clock.now_ms()), ..mute.clone() };
-        let changed = self.mutes.change(&mute, mutes).await;
+    async fn set_mute(&self, mute: &MuteView, mutes: bool) -> Result<MutedView, ViewError> {
+        let mute = MuteView { at: calendar::format_rfc3339(self.clock.now_ms()), ..mute.clone() };
+        let changed = self.mutes.change_mute(&mute, mutes).await;
         let changed = changed.map_err(|error| ViewError::Unavailable(format!("{error:#}")))?;
         Ok(MutedView { changed, mute })
     }
 
     async fn letter_records(&self, query: &RecordQuery) -> Result<Vec<LetterRecordView>, ViewError> {
         let RecordQuery { plugin, before, limit } = query;
-        let records = self.journal.replays(plugin.as_deref(), before.unwrap_or(u64::MAX), *limit);
+        let records = self.journal.replay_records(plugin.as_deref(), before.unwrap_or(u64::MAX), *limit);
         let records = records.await.map_err(unavailable)?;
         let view = |record: ReplayRecord| LetterRecordView {
             number: record.number,
@@ -394,7 +399,7 @@ impl Views for HostViews {
             who: record.who,
             why: record.why,
             seqs: record.seqs,
-            at: calendar::rfc3339(record.at_ms),
+            at: calendar::format_rfc3339(record.at_ms),
         };
         Ok(records.into_iter().map(view).collect())
     }
@@ -402,7 +407,7 @@ impl Views for HostViews {
     async fn has_all_after(&self, after: Seq) -> Result<bool, ViewError> {
         let counters = self.journal.source_counters().await.map_err(unavailable)?;
         let sources: Vec<Arc<str>> = counters.into_iter().map(|it| it.source.into()).collect();
-        let newest = *self.journal.newest().borrow();
+        let newest = *self.journal.newest_position().borrow();
         let there = self.journal.count(&sources, after, newest).await.map_err(unavailable)?;
         // Positions are consecutive.
         Ok(there >= newest.saturating_sub(after))
@@ -416,8 +421,8 @@ impl Views for HostViews {
         Ok(raw(self.journal.read_at(seqs).await.map_err(unavailable)?))
     }
 
-    fn newest(&self) -> Result<watch::Receiver<Seq>, ViewError> {
-        Ok(self.journal.newest())
+    fn newest_position(&self) -> Result<watch::Receiver<Seq>, ViewError> {
+        Ok(self.journal.newest_position())
     }
 
     fn outcome_news(&self) -> Result<watch::Receiver<u64>, ViewError> {
@@ -428,7 +433,7 @@ impl Views for HostViews {
         retention_holds::hold_views(&self.shared, self.clock.now_ms())
     }
 
-    fn ready(&self) -> Result<(), String> {
+    fn check_readiness(&self) -> Result<(), String> {
         if let Some(trouble) = self.shared.journal_trouble() {
             return Err(format!("the journal: {trouble}"));
         }
@@ -436,11 +441,11 @@ impl Views for HostViews {
             let problems = self.shared.problems();
             return Err(problems.into_iter().next().unwrap_or_else(|| "no settings were read yet".into()));
         }
-        if let Some(why) = self.election.as_ref().and_then(ReplicaElection::leaderless) {
+        if let Some(why) = self.election.as_ref().and_then(ReplicaElection::why_leaderless) {
             return Err(why);
         }
         for handle in self.shared.sources() {
-            let view = handle.view();
+            let view = handle.snapshot_view();
             if let Some(condition) = view.stalled.or(view.condition) {
                 return Err(format!("source {}: {condition}", handle.name()));
             }
@@ -460,10 +465,10 @@ enum ChosenLetters {
 }
 
 impl HostViews {
-    async fn choose(&self, request: &ReplayRequest) -> Result<ChosenLetters, ViewError> {
+    async fn choose_letters(&self, request: &ReplayRequest) -> Result<ChosenLetters, ViewError> {
         let name = &request.plugin;
         let plugin = self.shared.plugin(name).ok_or_else(|| no_plugin(name))?;
-        let seqs = self.meant(request).await?;
+        let seqs = self.meant_positions(request).await?;
         request.check_count(seqs.len() as u64)?;
         if request.dry_run || seqs.is_empty() {
             return Ok(ChosenLetters::Counted(seqs.len() as u64));
@@ -475,9 +480,9 @@ impl HostViews {
     }
 
     /// The positions of the parked letters that a request selects, in order.
-    async fn meant(&self, request: &ReplayRequest) -> Result<Vec<Seq>, ViewError> {
+    async fn meant_positions(&self, request: &ReplayRequest) -> Result<Vec<Seq>, ViewError> {
         let mut meant = MeantLetters::new(request, self.clock.now_ms())?;
-        let mut query = meant.query();
+        let mut query = meant.letter_query();
         loop {
             let letters = self.journal.letters_with_states(&query).await.map_err(unavailable)?;
             meant.take(&letters);
@@ -485,7 +490,7 @@ impl HostViews {
                 Some((last, _)) if letters.len() >= LETTERS && !meant.is_behind(last.seq) => {
                     query.cursor = Some(LetterCursor::from(last));
                 }
-                _ => return meant.finish(),
+                _ => return meant.into_positions(),
             }
         }
     }
@@ -520,14 +525,14 @@ impl<'a> MeantLetters<'a, ()> {
         request: &'a ReplayRequest,
         now_ms: u64,
     ) -> Result<MeantLetters<'a, impl Fn(&DeadLetter, &str) -> bool>, ViewError> {
-        let (fits, asked) = (request.filter(now_ms)?, request.seqs.iter().copied().collect());
+        let (fits, asked) = (request.letter_filter(now_ms)?, request.seqs.iter().copied().collect());
         Ok(MeantLetters { request, fits, asked, has_named: false, seqs: Vec::new() })
     }
 }
 
 impl<F: Fn(&DeadLetter, &str) -> bool> MeantLetters<'_, F> {
     /// Begins at the first letter that it may select.
-    fn query(&self) -> LetterQuery {
+    fn letter_query(&self) -> LetterQuery {
         let plugin = self.request.plugin.clone();
         let which = if self.asked.is_empty() { LetterChoice::NotDropped } else { LetterChoice::All };
         let first = self.asked.first().map(|first| first.saturating_sub(1));
@@ -550,7 +555,7 @@ impl<F: Fn(&DeadLetter, &str) -> bool> MeantLetters<'_, F> {
         }
     }
 
-    fn finish(self) -> Result<Vec<Seq>, ViewError> {
+    fn into_positions(self) -> Result<Vec<Seq>, ViewError> {
         if self.asked.is_empty() || self.has_named {
             return Ok(self.seqs);
         }
@@ -627,7 +632,7 @@ mod tests {
         let chosen = |letters: &[_], request: &ReplayRequest| {
             let mut meant = MeantLetters::new(request, 10_000)?;
             letters.chunks(2).for_each(|part| meant.take(part));
-            meant.finish()
+            meant.into_positions()
         };
         let meant = |request: &ReplayRequest| chosen(&letters, request).unwrap();
         assert_eq!(meant(&request(&[])), [4, 9]);
@@ -666,21 +671,21 @@ mod tests {
         let journal = Journal::open(&folder.path().join("journal.db"), options).await.unwrap();
         let shared = Arc::new(SharedStatus::default());
         let views = views_of(&shared, journal, folder.path());
-        assert_eq!(views.ready().unwrap_err(), "no settings were read yet");
+        assert_eq!(views.check_readiness().unwrap_err(), "no settings were read yet");
         shared.set_problems(vec!["host.yaml: it is a pipe".into()]);
         assert_eq!(
-            views.ready().unwrap_err(),
+            views.check_readiness().unwrap_err(),
             "host.yaml: it is a pipe",
             "there are no others to go on with"
         );
         shared.settings_are_taken();
-        assert_eq!(views.ready(), Ok(()));
+        assert_eq!(views.check_readiness(), Ok(()));
         let failed = PluginState::idle(PluginPhase::Failed, None);
         shared.set_plugin("p", failed);
-        assert_eq!(views.ready(), Ok(()));
-        assert_eq!(views.status().await.unwrap().configuration_problems, 2, "both are told");
+        assert_eq!(views.check_readiness(), Ok(()));
+        assert_eq!(views.status_view().await.unwrap().configuration_problems, 2, "both are told");
         shared.set_journal_trouble(Some("it has not answered for 2s".into()));
-        assert_eq!(views.ready().unwrap_err(), "the journal: it has not answered for 2s");
+        assert_eq!(views.check_readiness().unwrap_err(), "the journal: it has not answered for 2s");
     }
 
     #[tokio::test]
@@ -703,8 +708,8 @@ mod tests {
             seqs: vec![999],
             ..ReplayRequest::default()
         };
-        assert!(missing(views.replay(&replay("nope")).await).contains("`nope`"));
-        assert!(missing(views.replay(&replay("there")).await).contains("position 999"));
-        assert_eq!(views.status().await.unwrap().problems, ["two hosts"]);
+        assert!(missing(views.replay_letters(&replay("nope")).await).contains("`nope`"));
+        assert!(missing(views.replay_letters(&replay("there")).await).contains("position 999"));
+        assert_eq!(views.status_view().await.unwrap().problems, ["two hosts"]);
     }
 }

@@ -30,8 +30,8 @@ pub(super) struct PagePart {
 }
 
 impl HostViews {
-    pub(super) async fn page(&self, query: &ObjectQuery) -> Result<ObjectPage, ViewError> {
-        let selection = self.selection(query)?;
+    pub(super) async fn page_of_objects(&self, query: &ObjectQuery) -> Result<ObjectPage, ViewError> {
+        let selection = self.safe_selection(query)?;
         if query.details && selection.limit > DETAILED {
             let told = format!("`details` is for at most {DETAILED} objects: give a `limit`");
             return Err(ViewError::Invalid(told));
@@ -70,7 +70,7 @@ impl HostViews {
         selection.beyond = query.cursor.as_deref().map(place).transpose()?;
         let live = match query.gone {
             GoneFilter::Only => PagePart::default(),
-            GoneFilter::No | GoneFilter::Too => self.live(query, &selection).await?,
+            GoneFilter::No | GoneFilter::Too => self.live_objects(query, &selection).await?,
         };
         let gone = match query.gone {
             GoneFilter::No => PagePart::default(),
@@ -80,25 +80,25 @@ impl HostViews {
         let mut objects = live.objects;
         objects.extend(gone.objects);
         objects.retain(|(place, _)| floor.as_ref().is_none_or(|floor| !order.is_before(floor, place)));
-        objects.sort_by(|(a, _), (b, _)| if order.descends() { b.cmp(a) } else { a.cmp(b) });
+        objects.sort_by(|(a, _), (b, _)| if order.is_descending() { b.cmp(a) } else { a.cmp(b) });
         let next = match objects.get(limit) {
             Some(_) => objects.get(limit - 1).map(|(place, _)| place.clone()),
             None => floor,
         };
         objects.truncate(limit);
         let objects = objects.into_iter().map(|(_, view)| view).collect();
-        let mut notices = if query.gone == GoneFilter::Only { Vec::new() } else { self.behind(query) };
+        let mut notices = if query.gone == GoneFilter::Only { Vec::new() } else { self.why_outdated(query) };
         notices.extend(gone.notices);
-        Ok(ObjectPage { objects, next: next.map(|next| next.cursor()), notices })
+        Ok(ObjectPage { objects, next: next.map(|next| next.as_page_cursor()), notices })
     }
 
     /// Why a list of present objects is outdated or incomplete. It contains no number, from which a reader of
     /// one namespace could learn how much happens in others.
-    fn behind(&self, query: &ObjectQuery) -> Vec<String> {
-        let asked = self.asked(query);
+    fn why_outdated(&self, query: &ObjectQuery) -> Vec<String> {
+        let asked = self.sources_asked(query);
         let sources = self.shared.sources_with_specs().into_iter();
         let notice = |(SourceSpec { name, .. }, handle): (SourceSpec, SourceHandle)| {
-            let view = handle.view();
+            let view = handle.snapshot_view();
             if view.walking > 0 {
                 return Some(format!(
                     "Source {name} is reading missed versions back. Until that is done, objects may be missing here \
@@ -116,7 +116,11 @@ impl HostViews {
         sources.filter(|(spec, _)| asked.contains(&spec.name)).filter_map(notice).collect()
     }
 
-    async fn live(&self, query: &ObjectQuery, selection: &ObjectSelection) -> Result<PagePart, ViewError> {
+    async fn live_objects(
+        &self,
+        query: &ObjectQuery,
+        selection: &ObjectSelection,
+    ) -> Result<PagePart, ViewError> {
         let (mut part, mut patience) = (PagePart::default(), AnswerPatience::of_a_list());
         let (mut answered, mut refused) = (false, None);
         for (spec, handle) in self.shared.sources_with_specs() {
@@ -156,8 +160,8 @@ impl HostViews {
         }
     }
 
-    pub(super) fn tally(&self, query: &ObjectQuery) -> Result<ObjectCounts, ViewError> {
-        let selection = self.selection(query)?;
+    pub(super) fn tally_objects(&self, query: &ObjectQuery) -> Result<ObjectCounts, ViewError> {
+        let selection = self.safe_selection(query)?;
         let mut counts = ObjectCounts::default();
         for (spec, handle) in self.shared.sources_with_specs() {
             let shown = query.within.as_ref().map(|within| within.sources.get(&spec.name));
@@ -187,7 +191,7 @@ pub(super) fn wrong_cursor() -> ViewError {
 
 /// The time in a parameter, in milliseconds.
 pub(super) fn time(name: &str, text: &str) -> Result<u64, ViewError> {
-    calendar::moment(text).ok_or_else(|| {
+    calendar::parse_rfc3339_ms(text).ok_or_else(|| {
         ViewError::Invalid(format!(
             "`{name}` is no time: write it like 2026-11-24T03:00:00Z, and `{text}` is not"
         ))

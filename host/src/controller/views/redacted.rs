@@ -15,7 +15,7 @@ use super::shapes::{object_view, selection};
 use super::{HostViews, unavailable};
 
 impl HostViews {
-    pub(super) fn redaction(&self) -> Result<Arc<SecretRedaction>, ViewError> {
+    pub(super) fn secret_redaction(&self) -> Result<Arc<SecretRedaction>, ViewError> {
         self.shared.redaction().ok_or_else(|| {
             let why = "what is a secret is not known before the host's settings are taken";
             ViewError::Unavailable(why.into())
@@ -23,24 +23,25 @@ impl HostViews {
     }
 
     /// The selection of a query. A query whose answer would reveal a secret is refused.
-    pub(super) fn selection(&self, query: &ObjectQuery) -> Result<ObjectSelection, ViewError> {
+    pub(super) fn safe_selection(&self, query: &ObjectQuery) -> Result<ObjectSelection, ViewError> {
         let selection = selection(query)?;
         if selection.order.is_some_and(|order| order.by == OrderKey::Created) {
-            refuse_hidden_creation(&self.redaction()?.rules())?;
+            refuse_hidden_creation(&self.secret_redaction()?.redaction_rules())?;
         }
         if selection.labels.is_empty() && selection.index.is_none() && selection.search.is_none() {
             return Ok(selection);
         }
-        let rules = self.redaction()?.rules();
+        let rules = self.secret_redaction()?.redaction_rules();
         refuse_hidden_labels(&selection, &rules)?;
-        let search = selection.search.map(|search| search.beside(rules.clone()));
+        let search = selection.search.map(|search| search.hiding_secrets(rules.clone()));
         Ok(ObjectSelection { search, rules: Some(rules), ..selection })
     }
 
     /// A configuration that can't be shown without its secrets is not shown.
     pub(super) fn shown_manifest(&self, manifest: &ManifestView) -> Arc<ManifestView> {
-        let redaction = self.redaction().ok();
-        let shown = redaction.zip(manifest.config.as_ref()).and_then(|(it, config)| it.settings(config).ok());
+        let redaction = self.secret_redaction().ok();
+        let shown =
+            redaction.zip(manifest.config.as_ref()).and_then(|(it, config)| it.redact_settings(config).ok());
         Arc::new(ManifestView { config: shown, ..manifest.clone() })
     }
 
@@ -50,18 +51,18 @@ impl HostViews {
         current: CurrentObject,
         patience: &mut AnswerPatience,
     ) -> Result<ObjectView, ViewError> {
-        let redaction = self.redaction()?;
-        let status = match redaction.current(&current, patience).await {
-            Err(_) if redaction.ready().is_err() => without_texts(&current.status),
+        let redaction = self.secret_redaction()?;
+        let status = match redaction.redact_current(&current, patience).await {
+            Err(_) if redaction.check_ready().is_err() => without_texts(&current.status),
             status => status.map_err(unavailable)?,
         };
         Ok(object_view(source.to_owned(), CurrentObject { status, ..current }))
     }
 
     pub(super) async fn without_secrets(&self, state: &Arc<State>) -> Result<Arc<State>, ViewError> {
-        let redaction = self.redaction()?;
-        let shown = redaction.state(&self.journal, state, &party()).await;
-        or_without_texts(shown, redaction.ready().is_ok(), state).map_err(unavailable)
+        let redaction = self.secret_redaction()?;
+        let shown = redaction.redact_state(&self.journal, state, &current_party()).await;
+        or_without_texts(shown, redaction.check_ready().is_ok(), state).map_err(unavailable)
     }
 
     pub(super) async fn shown_all(&self, states: Vec<RawState>) -> Result<Vec<Arc<State>>, ViewError> {
@@ -74,8 +75,8 @@ impl HostViews {
 }
 
 /// The party on whose behalf documents are redacted.
-pub(super) fn party() -> ThreadParty {
-    kubewitness_portal::asking().map_or(ThreadParty::Anybody, ThreadParty::Person)
+pub(super) fn current_party() -> ThreadParty {
+    kubewitness_portal::current_party().map_or(ThreadParty::Anybody, ThreadParty::Person)
 }
 
 /// A damaged document stays damaged: waiting for it would hide everything that came later. Its state is shown
@@ -116,12 +117,12 @@ pub(super) fn or_without_age(
 
 /// Without the redaction key a list is shown all the same, but without texts that may quote a secret.
 fn without_texts(status: &Arc<Status>) -> Arc<Status> {
-    SecretDigests::unknown().hidden_in(status).map_or_else(|| status.clone(), Arc::new)
+    SecretDigests::hide_all().hidden_in(status).map_or_else(|| status.clone(), Arc::new)
 }
 
 /// Sorting by a hidden value would reveal it.
 fn refuse_hidden_creation(rules: &RedactionRules) -> Result<(), ViewError> {
-    match rules.hides(None, &["metadata", "creationTimestamp"]) {
+    match rules.hides_value_at(None, &["metadata", "creationTimestamp"]) {
         false => Ok(()),
         true => Err(ViewError::Invalid(
             "when objects were created is hidden by redaction, so nothing can be ordered by it: choose another `sort`, \
@@ -132,7 +133,8 @@ fn refuse_hidden_creation(rules: &RedactionRules) -> Result<(), ViewError> {
 }
 
 fn refuse_hidden_labels(selection: &ObjectSelection, rules: &RedactionRules) -> Result<(), ViewError> {
-    let hidden = selection.labels.keys().find(|key| rules.hides(None, &["metadata", "labels", key]));
+    let hidden =
+        selection.labels.required_keys().find(|key| rules.hides_value_at(None, &["metadata", "labels", key]));
     match hidden {
         None => Ok(()),
         Some(key) => Err(ViewError::Invalid(format!(
@@ -196,7 +198,7 @@ mod tests {
         let rules = |pointer: &str| {
             let fields = vec![RedactedField { kind: None, pointer: pointer.into() }];
             let redaction = RedactionSpec { fields, ..RedactionSpec::default() };
-            HostSpec { redaction, ..HostSpec::default() }.redactor().unwrap()
+            HostSpec { redaction, ..HostSpec::default() }.compile_redaction_rules().unwrap()
         };
         let told = refuse_hidden_creation(&rules("/metadata/creationTimestamp")).unwrap_err().to_string();
         assert!(told.contains("hidden by redaction"), "{told}");
@@ -208,7 +210,7 @@ mod tests {
         let field = |pointer: &str| RedactedField { kind: None, pointer: pointer.into() };
         let redaction =
             RedactionSpec { fields: vec![field("/metadata/labels/code")], ..RedactionSpec::default() };
-        let rules = HostSpec { redaction, ..HostSpec::default() }.redactor().unwrap();
+        let rules = HostSpec { redaction, ..HostSpec::default() }.compile_redaction_rules().unwrap();
         let asked = |text: &str| {
             let labels = LabelSelector::parse(text).unwrap();
             refuse_hidden_labels(&ObjectSelection { labels, ..ObjectSelection::default() }, &rules)
@@ -219,8 +221,9 @@ mod tests {
         }
         assert!(asked("team=a").is_ok());
         let document = br#"{"metadata":{"labels":{"code":"hush","team":"vision"}}}"#;
-        let finds =
-            |text: &str| SearchText::new(text).unwrap().beside(rules.clone().into()).fits_document(document);
+        let finds = |text: &str| {
+            SearchText::new(text).unwrap().hiding_secrets(rules.clone().into()).fits_document(document)
+        };
         assert!(!finds("hush") && finds("vision"));
     }
 }

@@ -50,7 +50,7 @@ fn view(
         }
         _ => return None,
     };
-    let (states, since) = (kept.states, calendar::rfc3339(kept.since_ms));
+    let (states, since) = (kept.states, calendar::format_rfc3339(kept.since_ms));
     Some(HeldView { source: source.to_owned(), holder, states, since, remedy })
 }
 
@@ -61,9 +61,9 @@ fn of_plugin(shared: &SharedStatus, name: &str, is_lasting: bool) -> Option<Stri
             "it was removed, and the states that it did not get are kept for a day, in case it comes back; {PAST_CURSORS}"
         ));
     };
-    if let Some(paused) = plugin.handle.as_ref().and_then(|handle| handle.stats().paused) {
+    if let Some(paused) = plugin.handle.as_ref().and_then(|handle| handle.dispatch_stats().paused) {
         let PluginPause { who, why, at_ms } = &*paused;
-        let since = calendar::rfc3339(*at_ms);
+        let since = calendar::format_rfc3339(*at_ms);
         return Some(format!(
             "{who} has paused it since {since} ({why}): `kubewitness resume {name} --reason …` lets it go on, {PAST_CURSORS}"
         ));
@@ -85,7 +85,8 @@ fn of_stream(shared: &SharedStatus, name: &str) -> String {
             "it was removed from the settings, and holds them for a day after that; {PAST_CURSORS}"
         );
     };
-    let why = handle.view().condition.map(|condition| format!(" ({condition})")).unwrap_or_default();
+    let why =
+        handle.current_snapshot().condition.map(|condition| format!(" ({condition})")).unwrap_or_default();
     format!(
         "its server does not have them yet{why}: repair the connection to it, remove the stream, {PAST_CURSORS}"
     )
@@ -130,7 +131,7 @@ mod tests {
         shared.set_held("jobs", found, 61_000);
         let later = hold_views(&shared, 61_000);
         assert_eq!(later.len(), 6);
-        assert!(later.iter().all(|held| held.since == calendar::rfc3339(1_000)), "{later:?}");
+        assert!(later.iter().all(|held| held.since == calendar::format_rfc3339(1_000)), "{later:?}");
         shared.set_held("jobs", BTreeMap::from([(of("broken"), 9)]), 121_000);
         assert_eq!(hold_views(&shared, 121_000).iter().map(|held| held.states).collect::<Vec<_>>(), [9]);
         shared.forget_held("jobs");

@@ -60,13 +60,13 @@ pub fn source_view(
         synced: view.synced && view.stalled.is_none() && view.condition.is_none(),
         gaps: counters.gaps,
         poison: counters.poison,
-        last_event_at: counters.last_event_ms.map(calendar::rfc3339),
+        last_event_at: counters.last_event_ms.map(calendar::format_rfc3339),
         last_event_age_seconds: counters.last_event_ms.map(|ms| now_ms.saturating_sub(ms) as f64 / 1000.0),
         condition: view.stalled.or(view.condition),
         limitation: view.limitation,
-        doubt: view.disagrees.then(|| doubt(view.discrepancies.first())),
+        doubt: view.disagrees.then(|| doubt_text(view.discrepancies.first())),
         walking: view.walking as u64,
-        last_audit_at: view.last_audit_ms.map(calendar::rfc3339),
+        last_audit_at: view.last_audit_ms.map(calendar::format_rfc3339),
         retention: spec.retention.as_ref().filter(|it| it.is_bounded()).map(RetentionSpec::to_string),
         counts: view.counts,
         differed: view.differed,
@@ -87,8 +87,9 @@ pub fn outcomes_of(spec: &SourceSpec, counts: &OutcomeCounts) -> BTreeMap<String
     CauseKind::ALL.into_iter().filter_map(count).collect()
 }
 
-pub fn doubt(last: Option<&DiscrepancyView>) -> String {
-    let at = last.map(|found| format!(" at {}", calendar::rfc3339(found.found_ms))).unwrap_or_default();
+pub fn doubt_text(last: Option<&DiscrepancyView>) -> String {
+    let at =
+        last.map(|found| format!(" at {}", calendar::format_rfc3339(found.found_ms))).unwrap_or_default();
     format!(
         "an audit found a change that the watch did not deliver{at}, and no later audit was clean: events get lost \
          between the server and this controller. Missed versions are read back, or lie in a gap"
@@ -96,12 +97,12 @@ pub fn doubt(last: Option<&DiscrepancyView>) -> String {
 }
 
 pub fn plugin_view(name: String, state: &PluginState, now_ms: u64) -> PluginView {
-    let stats = state.handle.as_ref().map(|handle| handle.stats()).unwrap_or_default();
-    let trouble = stats.tick.as_ref().and_then(TickStats::trouble);
+    let stats = state.handle.as_ref().map(|handle| handle.dispatch_stats()).unwrap_or_default();
+    let trouble = stats.tick.as_ref().and_then(TickStats::failure_message);
     let lag_seconds = stats.oldest_unfinished_ms.map_or(0.0, |ms| now_ms.saturating_sub(ms) as f64 / 1000.0);
     PluginView {
         name,
-        state: phase(state, &stats).as_str().into(),
+        state: shown_phase(state, &stats).as_str().into(),
         digest: state.digest.clone(),
         module: state.module.clone(),
         observed: stats.observed,
@@ -119,7 +120,7 @@ pub fn plugin_view(name: String, state: &PluginState, now_ms: u64) -> PluginView
         resync_failed: stats.resync.failed,
         superseded: stats.superseded,
         queue: queue_view(&stats),
-        calls: state.tally.view(),
+        calls: state.tally.calls_view(),
         filter_errors: stats.unclear,
         message: state.message.clone().or(stats.rest).or(stats.last_error).or(stats.filter_error).or(trouble),
         backfill: stats.backfill.as_deref().map(backfill_view),
@@ -129,7 +130,7 @@ pub fn plugin_view(name: String, state: &PluginState, now_ms: u64) -> PluginView
         manifest: state.manifest.clone(),
         grants: state
             .uses
-            .all()
+            .counts_by_grant()
             .map(|(name, calls)| grant_view(name, calls, state.manifest.as_deref(), &state.uses))
             .collect(),
     }
@@ -144,27 +145,28 @@ fn tick_view(stats: TickStats) -> TickView {
     TickView {
         ticks,
         failed,
-        last: last_ms.map(calendar::rfc3339),
-        next: next_ms.map(calendar::rfc3339),
+        last: last_ms.map(calendar::format_rfc3339),
+        next: next_ms.map(calendar::format_rfc3339),
         error: last_error.map(|error| error.to_string()),
     }
 }
 
 fn grant_view(name: String, calls: u64, manifest: Option<&ManifestView>, uses: &GrantUses) -> GrantUseView {
     let declared = manifest.is_some_and(|manifest| manifest.asks_for(&name));
-    let (access, enough) = uses.access(&name).map_or((None, None), |(access, enough)| (Some(access), enough));
+    let (access, enough) =
+        uses.granted_and_needed(&name).map_or((None, None), |(access, enough)| (Some(access), enough));
     let told = |access: Option<SqlAccess>| access.map(|access| access.as_str().to_owned());
     GrantUseView { name, declared, calls, access: told(access), enough: told(enough) }
 }
 
 pub fn paused_view(paused: &PluginPause) -> PausedView {
     let PluginPause { who, why, at_ms } = paused;
-    PausedView { who: who.clone(), why: why.clone(), since: calendar::rfc3339(*at_ms) }
+    PausedView { who: who.clone(), why: why.clone(), since: calendar::format_rfc3339(*at_ms) }
 }
 
 pub fn queue_view(stats: &DispatchStats) -> QueueView {
     let histogram = |histogram: &Histogram| HistogramView {
-        buckets: histogram.cumulative().collect(),
+        buckets: histogram.cumulative_counts().collect(),
         count: histogram.count(),
         sum_seconds: histogram.sum.as_secs_f64(),
     };
@@ -180,7 +182,7 @@ pub fn queue_view(stats: &DispatchStats) -> QueueView {
 }
 
 /// A plugin with failing calls is not healthy, whatever its configuration. A paused one is not called.
-pub fn phase(state: &PluginState, stats: &DispatchStats) -> PluginPhase {
+pub fn shown_phase(state: &PluginState, stats: &DispatchStats) -> PluginPhase {
     match state.phase {
         PluginPhase::Active if stats.paused.is_some() => PluginPhase::Paused,
         PluginPhase::Active if stats.open || stats.consecutive_failures > 0 => PluginPhase::Degraded,
@@ -189,9 +191,9 @@ pub fn phase(state: &PluginState, stats: &DispatchStats) -> PluginPhase {
     }
 }
 
-pub fn witnessed(spec: &SourceSpec) -> WatchedResource {
+pub fn watched_resource(spec: &SourceSpec) -> WatchedResource {
     let group = spec.api_version.rsplit_once('/').map_or("", |(group, _)| group);
-    let usual = || kinds::plural(&spec.kind.to_lowercase());
+    let usual = || kinds::plural_of_kind(&spec.kind.to_lowercase());
     WatchedResource {
         source: spec.name.clone(),
         group: group.to_owned(),
@@ -245,7 +247,7 @@ pub fn object_view(source: String, current: CurrentObject) -> ObjectView {
         resource_version: current.resource_version.to_string(),
         status: (*current.status).clone(),
         seq: current.seq,
-        observed_at: calendar::rfc3339(current.observed_ms),
+        observed_at: calendar::format_rfc3339(current.observed_ms),
         ..ObjectView::default()
     }
 }

@@ -7,12 +7,12 @@ use super::{HostViews, unavailable};
 
 impl HostViews {
     /// A plugin that another replica runs, or that could not be started, from its last saved progress.
-    pub(super) async fn idle(
+    pub(super) async fn idle_view(
         &self,
         view: PluginView,
         (progress, finished): (PluginProgress, u64),
     ) -> Result<PluginView, ViewError> {
-        let newest = *self.journal.newest().borrow();
+        let newest = *self.journal.newest_position().borrow();
         let mut counted = finished;
         for start in &progress.sources {
             let of = std::slice::from_ref(&start.source);
@@ -26,16 +26,16 @@ impl HostViews {
         Ok(PluginView { observed, delivered, filtered, superseded, dead, waiting, lag_seq, ..view })
     }
 
-    pub(super) async fn replica(&self) -> Result<Option<ReplicaView>, ViewError> {
+    pub(super) async fn replica_view(&self) -> Result<Option<ReplicaView>, ViewError> {
         match &self.election {
-            Some(election) => election.view(&self.journal).await.map(Some).map_err(unavailable),
+            Some(election) => election.replica_view(&self.journal).await.map(Some).map_err(unavailable),
             None => Ok(None),
         }
     }
 
     /// A retry helps only if another replica is about to take over.
     pub(super) async fn why_idle(&self, plugin: &str) -> Result<ViewError, ViewError> {
-        Ok(match self.replica().await? {
+        Ok(match self.replica_view().await? {
             Some(ReplicaView { dispatches: false, dispatcher: Some(other), .. }) => ViewError::Invalid(
                 format!("another replica runs the plugin `{plugin}`: ask the process {other}"),
             ),

@@ -63,7 +63,7 @@ pub fn select(
 ) -> Result<VisibleObjects, SelectError> {
     let mut found = VisibleObjects::default();
     for selection in shown_of(selection, shown) {
-        found.add(listers.select(source, &selection)?, &selection);
+        found.add(listers.select_objects(source, &selection)?, &selection);
     }
     Ok(found)
 }
@@ -76,7 +76,9 @@ pub fn tally(
     shown: Option<&SourceVisibility>,
     counts: &mut ObjectCounts,
 ) -> Result<(), SelectError> {
-    shown_of(selection, shown).iter().try_for_each(|selection| listers.tally(source, selection, counts))
+    shown_of(selection, shown)
+        .iter()
+        .try_for_each(|selection| listers.tally_objects(source, selection, counts))
 }
 
 pub async fn namespaces(
@@ -87,7 +89,7 @@ pub async fn namespaces(
     let mut names = BTreeSet::new();
     let mut selection = ObjectSelection { limit: PAGE, ..ObjectSelection::default() };
     loop {
-        let selected = listers.select(source, &selection)?;
+        let selected = listers.select_objects(source, &selection)?;
         for current in selected.objects {
             if names.len() < most && !names.contains(&current.object.namespace) {
                 names.insert(current.object.namespace.clone());
@@ -107,7 +109,7 @@ mod tests {
     use std::sync::Arc;
 
     use async_trait::async_trait;
-    use kubewitness_core::document::{pack, unpack};
+    use kubewitness_core::document::{pack_document, unpack_document};
     use kubewitness_core::ports::created_ms;
     use kubewitness_core::{ObjectRef, Seq, Status, Version, calendar};
 
@@ -122,10 +124,14 @@ mod tests {
             Ok(None)
         }
 
-        fn select(&self, _: &str, selection: &ObjectSelection) -> Result<SelectedObjects, SelectError> {
+        fn select_objects(
+            &self,
+            _: &str,
+            selection: &ObjectSelection,
+        ) -> Result<SelectedObjects, SelectError> {
             let from = selection.after.unwrap_or_default() as usize;
             let is_in = |current: &&CurrentObject| {
-                let created = || created_ms(&unpack(&current.packed).ok()?);
+                let created = || created_ms(&unpack_document(&current.packed).ok()?);
                 selection.namespace.as_ref().is_none_or(|name| *name == current.object.namespace)
                     && selection
                         .created_since_ms
@@ -134,18 +140,18 @@ mod tests {
             let page = self.0.iter().skip(from).take(2);
             let next = (from + 2 < self.0.len()).then_some(from as u32 + 2);
             let objects: Vec<_> = page.filter(is_in).cloned().collect();
-            let places = objects.iter().map(|current| OrderPosition::at(current.seq)).collect();
+            let places = objects.iter().map(|current| OrderPosition::at_seq(current.seq)).collect();
             Ok(SelectedObjects { objects, places, next, looked: None })
         }
 
-        fn tally(
+        fn tally_objects(
             &self,
             source: &str,
             selection: &ObjectSelection,
             counts: &mut ObjectCounts,
         ) -> Result<(), SelectError> {
             *counts.phases.entry("all".into()).or_default() +=
-                self.select(source, selection)?.objects.len() as u64;
+                self.select_objects(source, selection)?.objects.len() as u64;
             Ok(())
         }
 
@@ -153,7 +159,7 @@ mod tests {
             self.0.len()
         }
 
-        async fn shows(&self, _: &str, _: Seq) {}
+        async fn await_shown(&self, _: &str, _: Seq) {}
     }
 
     fn current(namespace: &str, document: &str) -> CurrentObject {
@@ -168,12 +174,12 @@ mod tests {
             status: Arc::new(Status::default()),
             seq: 1,
             observed_ms: 0,
-            packed: pack(document.as_bytes()),
+            packed: pack_document(document.as_bytes()),
         }
     }
 
     fn created(ms: u64) -> String {
-        format!(r#"{{"metadata":{{"creationTimestamp":"{}"}}}}"#, calendar::rfc3339(ms))
+        format!(r#"{{"metadata":{{"creationTimestamp":"{}"}}}}"#, calendar::format_rfc3339(ms))
     }
 
     #[test]
@@ -211,7 +217,10 @@ mod tests {
             let selection = ObjectSelection { order, limit: 1, ..ObjectSelection::default() };
             select(&TwoObjectCache(objects.clone()), "jobs", &selection, Some(&shown)).unwrap().floor.unwrap()
         };
-        assert_eq!((floor("changed"), floor("-changed")), (OrderPosition::at(9), OrderPosition::at(4)));
+        assert_eq!(
+            (floor("changed"), floor("-changed")),
+            (OrderPosition::at_seq(9), OrderPosition::at_seq(4))
+        );
     }
 
     #[tokio::test]

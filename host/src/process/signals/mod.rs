@@ -63,7 +63,7 @@ pub async fn listen(ends: &EndRequests) -> Result<()> {
 async fn listen_within(ends: &EndRequests, patience: StopPatience) -> Result<()> {
     let (ready, is_ready) = oneshot::channel();
     let ends = ends.clone();
-    tasks::thread("signals", move || {
+    tasks::spawn_thread("signals", move || {
         let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
             Ok(runtime) => runtime,
             // The receiver is gone only if the whole process ends.
@@ -74,7 +74,7 @@ async fn listen_within(ends: &EndRequests, patience: StopPatience) -> Result<()>
                 Ok(signals) => {
                     drop(ready.send(Ok(())));
                     watch(signals, &ends, patience).await;
-                    exit(patience.last_resort);
+                    exit_after(patience.last_resort);
                 }
                 Err(error) => drop(ready.send(Err(error))),
             }
@@ -102,27 +102,27 @@ async fn watch(mut signals: EndSignals, ends: &EndRequests, patience: StopPatien
             signals.next().await;
         }
         ends.asked.cancel();
-        aside(told);
+        run_aside(told);
         signals.next().await;
     };
     match tokio::time::timeout_at(deadline, in_time).await {
-        Ok(()) => aside(|| warn!("stopping at once")),
-        Err(_) => aside(move || warn!("shutting down has taken {:?}: stopping at once", patience.end)),
+        Ok(()) => run_aside(|| warn!("stopping at once")),
+        Err(_) => run_aside(move || warn!("shutting down has taken {:?}: stopping at once", patience.end)),
     }
     ends.abort.cancel();
     tokio::time::sleep(patience.last_resort).await;
 }
 
 /// On a separate thread: without a reader of the log, writing to it blocks forever.
-fn aside(tell: impl FnOnce() + Send + 'static) {
+fn run_aside(tell: impl FnOnce() + Send + 'static) {
     // If no thread can be started, it is not logged; the essential work is done.
-    tasks::thread("last words", tell).ok();
+    tasks::spawn_thread("last words", tell).ok();
 }
 
-fn exit(after: Duration) -> ! {
+fn exit_after(after: Duration) -> ! {
     let line = format!("kubewitness: did not end within {after:?} of being told to stop at once");
     // The process exits even if nobody reads this.
-    aside(move || drop(writeln!(std::io::stderr(), "{line}")));
+    run_aside(move || drop(writeln!(std::io::stderr(), "{line}")));
     std::thread::sleep(LAST_WORDS);
     std::process::exit(1);
 }

@@ -18,7 +18,7 @@ pub(crate) struct MessageKeys(Vec<hmac::Key>);
 
 impl MessageKeys {
     /// One key for each line.
-    pub fn of(text: &str) -> Result<Self, String> {
+    pub fn parse_keys(text: &str) -> Result<Self, String> {
         let lines: Vec<_> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
         if lines.is_empty() || lines.len() > KEYS || lines.iter().any(|line| line.len() < KEY_BYTES) {
             return Err(format!(
@@ -29,9 +29,9 @@ impl MessageKeys {
         Ok(Self(lines.iter().map(|line| hmac::Key::new(hmac::HMAC_SHA256, line.as_bytes())).collect()))
     }
 
-    pub fn sign(&self, subject: &str, headers: &mut HeaderMap, body: &[u8]) {
+    pub fn sign_message(&self, subject: &str, headers: &mut HeaderMap, body: &[u8]) {
         if let Some(key) = self.0.first() {
-            let tag = hmac::sign(key, &signed(subject, headers, body));
+            let tag = hmac::sign(key, &signed_bytes(subject, headers, body));
             headers.insert(MAC, hex::encode(tag));
         }
     }
@@ -39,14 +39,14 @@ impl MessageKeys {
     pub fn is_valid(&self, subject: &str, headers: &HeaderMap, body: &[u8]) -> bool {
         let mac = headers.get(MAC).and_then(|mac| hex::decode(mac.as_str()).ok());
         let Some(mac) = mac else { return false };
-        let signed = signed(subject, headers, body);
+        let signed = signed_bytes(subject, headers, body);
         self.0.iter().any(|key| hmac::verify(key, &signed, &mac).is_ok())
     }
 }
 
 /// The subject names stream, source and partition. Each field is preceded by its length, so that no two messages have
 /// the same text.
-fn signed(subject: &str, headers: &HeaderMap, body: &[u8]) -> Vec<u8> {
+fn signed_bytes(subject: &str, headers: &HeaderMap, body: &[u8]) -> Vec<u8> {
     let header = |name: &str| headers.get(name).map_or(&b""[..], |value| value.as_str().as_bytes());
     let mut signed = Vec::with_capacity(body.len() + 256);
     for field in [subject.as_bytes(), header(STOOD), header(PART), body] {
@@ -66,13 +66,13 @@ mod tests {
     fn message(keys: &MessageKeys) -> HeaderMap {
         let mut headers = HeaderMap::new();
         headers.insert(STOOD, "a1 9 8");
-        keys.sign("kubewitness.platform.states.jobs.1", &mut headers, b"body");
+        keys.sign_message("kubewitness.platform.states.jobs.1", &mut headers, b"body");
         headers
     }
 
     #[test]
     fn a_message_is_valid_as_it_was_signed_and_not_otherwise() {
-        let keys = MessageKeys::of(KEY).unwrap();
+        let keys = MessageKeys::parse_keys(KEY).unwrap();
         let (subject, headers) = ("kubewitness.platform.states.jobs.1", message(&keys));
         assert!(keys.is_valid(subject, &headers, b"body"));
         assert!(!keys.is_valid(subject, &headers, b"other"));
@@ -87,18 +87,18 @@ mod tests {
         {
             assert!(!keys.is_valid(subject, &other, b"body"), "{other:?}");
         }
-        assert!(!MessageKeys::of(OLD).unwrap().is_valid(subject, &headers, b"body"));
+        assert!(!MessageKeys::parse_keys(OLD).unwrap().is_valid(subject, &headers, b"body"));
     }
 
     #[test]
     fn a_key_is_rotated_by_a_second_line_and_a_short_one_is_refused() {
-        let old = MessageKeys::of(OLD).unwrap();
-        let both = MessageKeys::of(&format!("{KEY}\n{OLD}\n")).unwrap();
+        let old = MessageKeys::parse_keys(OLD).unwrap();
+        let both = MessageKeys::parse_keys(&format!("{KEY}\n{OLD}\n")).unwrap();
         let subject = "kubewitness.platform.states.jobs.1";
         assert!(both.is_valid(subject, &message(&old), b"body"));
         assert!(!old.is_valid(subject, &message(&both), b"body"), "the first key signs");
         for wrong in ["", "short", "\n \n"] {
-            assert!(MessageKeys::of(wrong).is_err(), "{wrong:?}");
+            assert!(MessageKeys::parse_keys(wrong).is_err(), "{wrong:?}");
         }
     }
 }

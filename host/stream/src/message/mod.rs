@@ -14,7 +14,7 @@ use async_nats::header::{NATS_EXPECTED_LAST_SEQUENCE, NATS_MESSAGE_ID};
 use bytes::{Bytes, BytesMut};
 use kubewitness_core::State;
 use kubewitness_core::limits::FRAME_BYTES;
-use kubewitness_core::stream::{FORMER_LINES, GarbledMessage, JournalPosition, unpack};
+use kubewitness_core::stream::{FORMER_LINES, GarbledMessage, JournalPosition, unpack_state};
 
 pub(crate) use keys::MessageKeys;
 
@@ -39,13 +39,13 @@ pub(crate) struct MessagePart {
 
 impl MessagePart {
     /// Makes the server accept it only as the next message after this one.
-    pub fn expect(&mut self, last_sequence: u64) {
+    pub fn expect_last_sequence(&mut self, last_sequence: u64) {
         self.headers.insert(NATS_EXPECTED_LAST_SEQUENCE, last_sequence.to_string());
     }
 }
 
 /// The parts of a packed state. The server recognizes a repeated part by its id.
-pub(crate) fn parts(
+pub(crate) fn split_into_parts(
     source: &str,
     stood: &JournalPosition,
     packed: &Bytes,
@@ -96,15 +96,15 @@ impl PartJoiner {
         headers: &HeaderMap,
         body: &Bytes,
     ) -> Result<Option<(JournalPosition, State, Bytes)>, GarbledMessage> {
-        let stood =
-            stood(headers).ok_or_else(|| GarbledMessage("a message does not say its position".into()))?;
+        let stood = stood_header(headers)
+            .ok_or_else(|| GarbledMessage("a message does not say its position".into()))?;
         // A later state proves that the rest will never arrive. The incomplete one must not block reading.
         let is_behind = |of: &JournalPosition| of.line != stood.line || of.position < stood.position;
         if self.of.as_ref().is_some_and(is_behind) {
             *self = Self::default();
         }
-        let Some((index, count)) = part(headers)? else {
-            let (state, document) = unpack(body)?;
+        let Some((index, count)) = part_header(headers)? else {
+            let (state, document) = unpack_state(body)?;
             return Ok(Some((stood, state, document)));
         };
         if index == 0 {
@@ -124,12 +124,12 @@ impl PartJoiner {
             return Ok(None);
         }
         let whole = std::mem::take(self).bytes;
-        let (state, document) = unpack(&whole)?;
+        let (state, document) = unpack_state(&whole)?;
         Ok(Some((stood, state, document)))
     }
 }
 
-fn stood(headers: &HeaderMap) -> Option<JournalPosition> {
+fn stood_header(headers: &HeaderMap) -> Option<JournalPosition> {
     let mut words = headers.get(STOOD)?.as_str().split(' ');
     let is_line = |line: &&str| {
         (1..=LINE_BYTES).contains(&line.len()) && line.bytes().all(|byte| byte.is_ascii_alphanumeric())
@@ -142,7 +142,7 @@ fn stood(headers: &HeaderMap) -> Option<JournalPosition> {
     is_fine.then_some(JournalPosition { line, position, before, before_lines })
 }
 
-fn part(headers: &HeaderMap) -> Result<Option<(usize, usize)>, GarbledMessage> {
+fn part_header(headers: &HeaderMap) -> Result<Option<(usize, usize)>, GarbledMessage> {
     let Some(text) = headers.get(PART) else { return Ok(None) };
     let numbers = text.as_str().split_once(' ').and_then(|(i, n)| Some((i.parse().ok()?, n.parse().ok()?)));
     let numbers = numbers.filter(|(index, count)| index < count);
@@ -152,7 +152,7 @@ fn part(headers: &HeaderMap) -> Result<Option<(usize, usize)>, GarbledMessage> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kubewitness_core::stream::pack;
+    use kubewitness_core::stream::pack_state;
     use kubewitness_core::{Change, ObjectRef, StateId, Version};
 
     fn state() -> State {
@@ -197,8 +197,8 @@ mod tests {
     #[test]
     fn what_is_larger_than_a_message_comes_in_parts_and_is_put_together_again() {
         let document = noise(200_000);
-        let packed = pack(&state(), &document);
-        let sent = parts("jobs", &stood(9), &packed, 0);
+        let packed = pack_state(&state(), &document);
+        let sent = split_into_parts("jobs", &stood(9), &packed, 0);
         assert_eq!(sent.len(), 4);
         let mut parts = PartJoiner::default();
         for (index, part) in sent.iter().enumerate() {
@@ -217,9 +217,9 @@ mod tests {
 
     #[test]
     fn parts_of_another_size_have_other_ids() {
-        let packed = pack(&state(), &noise(300_000));
+        let packed = pack_state(&state(), &noise(300_000));
         let ids = |size: usize| -> Vec<String> {
-            let parts = parts("jobs", &stood(9), &packed, size);
+            let parts = split_into_parts("jobs", &stood(9), &packed, size);
             parts.iter().map(|part| part.headers.get(NATS_MESSAGE_ID).unwrap().to_string()).collect()
         };
         assert!(ids(0).iter().all(|id| !ids(200_000).contains(id)));
@@ -229,20 +229,21 @@ mod tests {
     #[test]
     fn a_line_that_continues_others_says_so() {
         for position in [9, 10] {
-            let part = parts("jobs", &stood(position), &pack(&state(), b"{}"), 0).remove(0);
-            assert_eq!(super::stood(&part.headers), Some(stood(position)));
+            let part = split_into_parts("jobs", &stood(position), &pack_state(&state(), b"{}"), 0).remove(0);
+            assert_eq!(super::stood_header(&part.headers), Some(stood(position)));
         }
     }
 
     #[test]
     fn a_state_whose_first_part_is_missing_is_not_made_of_the_rest() {
-        let packed = pack(&state(), &noise(150_000));
-        let sent = parts("jobs", &stood(9), &packed, 0);
+        let packed = pack_state(&state(), &noise(150_000));
+        let sent = split_into_parts("jobs", &stood(9), &packed, 0);
         let mut parts_of = PartJoiner::default();
         for part in &sent[1..] {
             assert!(parts_of.take(7, &part.headers, &part.body).unwrap().is_none());
         }
-        let whole = |position| parts("jobs", &stood(position), &pack(&state(), b"{}"), 0).remove(0);
+        let whole =
+            |position| split_into_parts("jobs", &stood(position), &pack_state(&state(), b"{}"), 0).remove(0);
         assert!(parts_of.take(7, &whole(10).headers, &whole(10).body).unwrap().is_some());
         // A repeat of an older state between the parts is no reason to start over; a newer state is.
         let mut held = PartJoiner { of: Some(stood(12)), first: 3, ..PartJoiner::default() };
@@ -256,7 +257,7 @@ mod tests {
     fn what_somebody_else_sent_is_told_from_a_state() {
         let mut parts_of = PartJoiner::default();
         assert!(parts_of.take(7, &HeaderMap::new(), &Bytes::from_static(b"hello")).is_err());
-        let mut part = parts("jobs", &stood(9), &pack(&state(), b"{}"), 0).remove(0);
+        let mut part = split_into_parts("jobs", &stood(9), &pack_state(&state(), b"{}"), 0).remove(0);
         assert!(parts_of.take(7, &part.headers, &Bytes::from_static(b"hello")).is_err());
         for wrong in ["3 3", "x", "0 "] {
             part.headers.insert(PART, wrong);

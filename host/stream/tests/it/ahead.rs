@@ -33,12 +33,12 @@ async fn a_server_that_acknowledges_nothing_is_sent_no_more_than_256_messages_an
         let carrier = world.carry(&journal, &["jobs"]);
         let mut made = 8;
         let (before, after) = loop {
-            let carried = async || Ok((carrier.handle.view().carried == made).then_some(()));
+            let carried = async || Ok((carrier.handle.current_snapshot().carried == made).then_some(()));
             until(WITHIN, "all so far to be carried", carried).await?;
             let before = stream(&world).await?.get_info().await?.state;
             wire.deafen();
             sent_at_once(&journal, 0, made..made + states, bytes).await?;
-            let given_up = async || Ok(carrier.handle.view().condition);
+            let given_up = async || Ok(carrier.handle.current_snapshot().condition);
             until(WITHIN, "the carrier to give up", given_up).await?;
             let after = stream(&world).await?.get_info().await?.state;
             made += states;
@@ -67,14 +67,14 @@ async fn a_reader_that_takes_nothing_is_sent_two_requests_of_128_messages_and_8_
         let journal = world.journal("carrier").await?;
         sent_at_once(&journal, 0, 0..states, bytes).await?;
         let carrier = world.carry(&journal, &["jobs"]);
-        let carried = async || Ok((carrier.handle.view().carried == states).then_some(()));
+        let carried = async || Ok((carrier.handle.current_snapshot().carried == states).then_some(()));
         until(WITHIN, "all to be carried", carried).await?;
         let mut reader = world.reader(&from(&[]));
-        reader.resume(None, None);
+        reader.resume_from(None, None);
         let mut given = 0;
         while given == 0 {
             given = reader.next().await?.append.states.len();
-            reader.durable().await?;
+            reader.confirm_durable().await?;
         }
         tokio::time::sleep(Duration::from_secs(2)).await;
         let consumers: Vec<_> = stream(&world).await?.consumers().try_collect().await?;

@@ -75,9 +75,9 @@ impl ClusterFaults {
         Ok(())
     }
 
-    /// What carrier, stream and consumers know, for somebody who looks for what is missing.
+    /// Describes carrier, stream and consumers, for somebody who looks for what is missing.
     async fn describe(&self) -> Result<String> {
-        let carrier = self.carrier.as_ref().map(|carrier| carrier.handle.view());
+        let carrier = self.carrier.as_ref().map(|carrier| carrier.handle.current_snapshot());
         let mut text = format!("missing {:?}; the carrier: {carrier:?}", self.missing().await?);
         let options = ConnectOptions::new().user_and_password("kubewitness".into(), PASSWORD.into());
         let addresses: Vec<_> = self.world.address.split(',').map(str::to_owned).collect();

@@ -13,7 +13,7 @@ use crate::support::{RunningCarrier, StreamWorld, WITHIN, all, from, sent, stori
 
 pub async fn carried(carrier: &RunningCarrier, states: u64) -> Result<()> {
     until(WITHIN, &format!("{states} states to be carried"), async || {
-        Ok((carrier.handle.view().carried == states).then_some(()))
+        Ok((carrier.handle.current_snapshot().carried == states).then_some(()))
     })
     .await
 }
@@ -95,8 +95,8 @@ async fn a_carrier_that_was_killed_goes_on_without_a_gap() -> Result<()> {
 
 async fn reader_of(world: &StreamWorld, journal: &Journal) -> Result<StreamReader> {
     let mut reader = world.reader(&from(&[]));
-    let warm = journal.warm("jobs").await?;
-    reader.resume(Some(warm.epoch), warm.checkpoint.as_ref());
+    let warm = journal.load_warm_start("jobs").await?;
+    reader.resume_from(Some(warm.epoch), warm.checkpoint.as_ref());
     Ok(reader)
 }
 
@@ -124,11 +124,14 @@ async fn a_copy_neither_carries_nor_reads_while_the_other_process_does_and_follo
         let said = second_reader.next().await.unwrap_err().to_string();
         assert!(said.contains("another process reads partition 0 of `jobs`"), "{said}");
     }
-    let said = second.handle.view().condition.unwrap_or_default();
+    let said = second.handle.current_snapshot().condition.unwrap_or_default();
     assert!(said.contains("another process carries this journal to it, or a copy of it"), "{said}");
     sent(&journal, 0, 30..40, 100).await?;
     all(&other, 40).await?;
-    assert_eq!((carrier.handle.view().condition, second.handle.view().carried), (None, 20));
+    assert_eq!(
+        (carrier.handle.current_snapshot().condition, second.handle.current_snapshot().carried),
+        (None, 20)
+    );
 
     carrier.stop().await?;
     reader.stop().await?;

@@ -23,8 +23,8 @@ struct HaltedBacklog {
 
 #[async_trait]
 impl Backlog for HaltedBacklog {
-    fn newest(&self) -> watch::Receiver<Seq> {
-        Backlog::newest(&self.journal)
+    fn newest_position(&self) -> watch::Receiver<Seq> {
+        Backlog::newest_position(&self.journal)
     }
 
     async fn read(&self, after: Seq, limit: usize) -> Result<Vec<Arc<State>>, JournalError> {
@@ -35,16 +35,21 @@ impl Backlog for HaltedBacklog {
         self.journal.read_at(seqs).await
     }
 
-    async fn present(&self, source: &str, from: u64, limit: usize) -> Result<PresentPage, JournalError> {
-        self.journal.present(source, from, limit).await
+    async fn present_objects(
+        &self,
+        source: &str,
+        from: u64,
+        limit: usize,
+    ) -> Result<PresentPage, JournalError> {
+        self.journal.present_objects(source, from, limit).await
     }
 
     async fn count(&self, sources: &[Arc<str>], after: Seq, through: Seq) -> Result<u64, JournalError> {
         self.journal.count(sources, after, through).await
     }
 
-    async fn progress(&self, plugin: &str) -> Result<Option<PluginProgress>, JournalError> {
-        self.journal.progress(plugin).await
+    async fn plugin_progress(&self, plugin: &str) -> Result<Option<PluginProgress>, JournalError> {
+        self.journal.plugin_progress(plugin).await
     }
 
     async fn save(&self, plugin: &str, save: ProgressSave) -> Result<(), JournalError> {
@@ -59,8 +64,8 @@ impl Backlog for HaltedBacklog {
         Backlog::dead_letters(&self.journal, plugin).await
     }
 
-    async fn owed(&self, plugin: &str, from: Seq, limit: usize) -> Result<OwedPage, JournalError> {
-        self.journal.owed(plugin, from, limit).await
+    async fn owed_states(&self, plugin: &str, from: Seq, limit: usize) -> Result<OwedPage, JournalError> {
+        self.journal.owed_states(plugin, from, limit).await
     }
 
     async fn mark_replaying(
@@ -83,8 +88,8 @@ impl Backlog for HaltedBacklog {
         self.journal.mark_dropped(plugin, seqs, who, why).await
     }
 
-    async fn paused(&self, plugin: &str) -> Result<Option<PluginPause>, JournalError> {
-        self.journal.paused(plugin).await
+    async fn plugin_pause(&self, plugin: &str) -> Result<Option<PluginPause>, JournalError> {
+        self.journal.plugin_pause(plugin).await
     }
 
     async fn mark_paused(
@@ -97,12 +102,12 @@ impl Backlog for HaltedBacklog {
         self.journal.mark_paused(plugin, pauses, who, why).await
     }
 
-    async fn kv(&self, plugin: &str) -> Result<Vec<(String, Vec<u8>)>, JournalError> {
-        self.journal.kv(plugin).await
+    async fn plugin_kv(&self, plugin: &str) -> Result<Vec<(String, Vec<u8>)>, JournalError> {
+        self.journal.plugin_kv(plugin).await
     }
 
-    async fn settle(&self) -> Result<(), JournalError> {
-        Backlog::settle(&self.journal).await
+    async fn await_earlier_writes(&self) -> Result<(), JournalError> {
+        Backlog::await_earlier_writes(&self.journal).await
     }
 }
 
@@ -127,9 +132,9 @@ async fn a_kill_between_the_claim_of_a_new_line_and_its_save_leaves_the_carrier_
 
     let carrier = world.carry(&copy, &["jobs"]);
     until(WITHIN, "the copy to be carried", async || {
-        let said = carrier.handle.view().condition.unwrap_or_default();
+        let said = carrier.handle.current_snapshot().condition.unwrap_or_default();
         assert!(!said.contains("another journal"), "it would take a person who loses data: {said}");
-        Ok((carrier.handle.view().carried == 40).then_some(()))
+        Ok((carrier.handle.current_snapshot().carried == 40).then_some(()))
     })
     .await?;
     carried(&carrier, 40).await?;

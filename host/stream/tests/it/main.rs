@@ -18,7 +18,7 @@ use anyhow::Result;
 use async_nats::jetstream;
 use kubewitness_core::config::FromSpec;
 use kubewitness_core::ports::Backlog;
-use kubewitness_core::stream::{StateFeed, pack, partition};
+use kubewitness_core::stream::{StateFeed, pack_state, partition_of};
 use kubewitness_core::{ObjectRef, State, StateId};
 use kubewitness_harness::{MessageServer, until};
 use support::{StreamWorld, WITHIN, all, connect, from, sent, stories};
@@ -32,19 +32,20 @@ async fn a_full_stream_keeps_what_comes_waiting_and_goes_on_when_it_was_read() -
     sent(&journal, 0, 0..states, 16 * 1024).await?;
     let carrier = world.carry(&journal, &["jobs"]);
     until(WITHIN, "the stream to be full", async || {
-        let said = carrier.handle.view().condition.unwrap_or_default();
+        let said = carrier.handle.current_snapshot().condition.unwrap_or_default();
         Ok(said.contains("it is full").then_some(()))
     })
     .await?;
-    let before = carrier.handle.view().carried;
+    let before = carrier.handle.current_snapshot().carried;
     assert!(before > 10 && before < states, "{before} were carried");
     let other = world.journal("reader").await?;
     let reader = world.read(&other, &from(&[]));
     all(&other, states).await?;
     assert_eq!(stories(&journal).await?, stories(&other).await?);
     until(WITHIN, "all to be carried", async || {
-        Ok((carrier.handle.view().carried == states && carrier.handle.view().condition.is_none())
-            .then_some(()))
+        Ok((carrier.handle.current_snapshot().carried == states
+            && carrier.handle.current_snapshot().condition.is_none())
+        .then_some(()))
     })
     .await?;
     reader.stop().await?;
@@ -89,9 +90,9 @@ async fn a_partition_is_read_by_one_host_until_another_is_told_to_take_it_over()
     .await?;
     first.stop().await?;
     let mut second = world.reader(&from(&[]));
-    second.resume(None, None);
+    second.resume_from(None, None);
     assert!(second.next().await?.append.checkpoint.is_some(), "its name comes first");
-    second.durable().await?;
+    second.confirm_durable().await?;
     let refused = second.next().await.unwrap_err().to_string();
     let holder = refused.split("takeOver: ").nth(1).map(|rest| rest.split('`').next().unwrap_or_default());
     let holder = holder.unwrap_or_else(|| panic!("{refused}")).to_owned();
@@ -112,11 +113,9 @@ async fn what_somebody_else_writes_into_the_stream_is_kept_as_poison_and_holds_n
     let journal = world.journal("carrier").await?;
     let carrier = world.carry(&journal, &["jobs"]);
     sent(&journal, 0, 0..10, 100).await?;
-    until(
-        WITHIN,
-        "the first to be carried",
-        async || Ok((carrier.handle.view().carried == 10).then_some(())),
-    )
+    until(WITHIN, "the first to be carried", async || {
+        Ok((carrier.handle.current_snapshot().carried == 10).then_some(()))
+    })
     .await?;
     let context = jetstream::new(connect(&world.server).await?);
     for partition in 0..4 {
@@ -159,10 +158,10 @@ fn foreign_states(fine: &State) -> Vec<State> {
 
 /// As a client does that knows the format and no key.
 async fn publish(context: &jetstream::Context, state: &State) -> Result<()> {
-    let subject = format!("kubewitness.platform.states.jobs.{}", partition(&state.object, 4));
+    let subject = format!("kubewitness.platform.states.jobs.{}", partition_of(&state.object, 4));
     let mut headers = async_nats::HeaderMap::new();
     headers.insert("Kubewitness-Stood", format!("f00 {} 0", state.seq));
-    context.publish_with_headers(subject, headers, pack(state, b"")).await?.await?;
+    context.publish_with_headers(subject, headers, pack_state(state, b"")).await?.await?;
     Ok(())
 }
 
@@ -173,11 +172,9 @@ async fn only_what_is_signed_with_the_shared_key_is_taken() -> Result<()> {
     let journal = world.journal("carrier").await?;
     let carrier = world.carry(&journal, &["jobs"]);
     sent(&journal, 0, 0..10, 100).await?;
-    until(
-        WITHIN,
-        "the first to be carried",
-        async || Ok((carrier.handle.view().carried == 10).then_some(())),
-    )
+    until(WITHIN, "the first to be carried", async || {
+        Ok((carrier.handle.current_snapshot().carried == 10).then_some(()))
+    })
     .await?;
     // All of it is as a carrier would write it, apart from the key.
     let fine = State { seq: 1000, ..(*journal.read(0, 1).await?[0]).clone() };
@@ -211,8 +208,10 @@ async fn a_stream_that_is_another_is_told_and_left_alone() -> Result<()> {
     context.delete_stream("kubewitness-platform").await?;
 
     let carrier = world.carry(&journal, &["jobs"]);
-    until(WITHIN, "it to be carried", async || Ok((carrier.handle.view().carried == 1).then_some(())))
-        .await?;
+    until(WITHIN, "it to be carried", async || {
+        Ok((carrier.handle.current_snapshot().carried == 1).then_some(()))
+    })
+    .await?;
     carrier.stop().await?;
     world.spec.partitions = 8;
     assert!(world.refusal(&journal).await?.contains("the server's has 4 and the settings say 8"));
@@ -252,13 +251,15 @@ async fn objects_of_another_kind_are_told_with_the_kind_to_write() -> Result<()>
     let journal = world.journal("carrier").await?;
     sent(&journal, 0, 0..1, 100).await?;
     let carrier = world.carry(&journal, &["jobs"]);
-    until(WITHIN, "it to be carried", async || Ok((carrier.handle.view().carried == 1).then_some(())))
-        .await?;
+    until(WITHIN, "it to be carried", async || {
+        Ok((carrier.handle.current_snapshot().carried == 1).then_some(()))
+    })
+    .await?;
     let mut reader = world.reader_of("jobs", "Pod", &from(&[0, 1, 2, 3]));
-    reader.resume(None, None);
+    reader.resume_from(None, None);
     // First comes the reader's new name.
     reader.next().await?;
-    reader.durable().await?;
+    reader.confirm_durable().await?;
     let Err(away) = reader.next().await else { panic!("it reads") };
     let away = away.to_string();
     assert!(away.contains("the kind Job") && away.contains("write `kind: Job`"), "{away}");
@@ -271,12 +272,16 @@ async fn a_source_that_is_carried_later_begins_with_a_gap_and_one_that_pauses_ha
     let journal = world.journal("carrier").await?;
     sent(&journal, 0, 0..10, 100).await?;
     let pods = world.carry(&journal, &["pods"]);
-    until(WITHIN, "all to be passed over", async || Ok((pods.handle.view().cursor == 10).then_some(())))
-        .await?;
+    until(WITHIN, "all to be passed over", async || {
+        Ok((pods.handle.current_snapshot().cursor == 10).then_some(()))
+    })
+    .await?;
     pods.stop().await?;
     let carrier = world.carry(&journal, &["jobs", "pods"]);
-    until(WITHIN, "the source to begin", async || Ok((carrier.handle.view().cursor == 10).then_some(())))
-        .await?;
+    until(WITHIN, "the source to begin", async || {
+        Ok((carrier.handle.current_snapshot().cursor == 10).then_some(()))
+    })
+    .await?;
     sent(&journal, 0, 10..60, 100).await?;
     let other = world.journal("reader").await?;
     let reader = world.read(&other, &from(&[]));
@@ -295,13 +300,17 @@ async fn a_server_that_comes_back_empty_gets_what_nobody_had_read_again() -> Res
     let other = world.journal("reader").await?;
     let reader = world.read(&other, &from(&[]));
     all(&other, 40).await?;
-    until(WITHIN, "all to be carried", async || Ok((carrier.handle.view().carried == 40).then_some(())))
-        .await?;
+    until(WITHIN, "all to be carried", async || {
+        Ok((carrier.handle.current_snapshot().carried == 40).then_some(()))
+    })
+    .await?;
     // Some unread messages are acknowledged by the old server.
     reader.stop().await?;
     sent(&journal, 0, 40..60, 100).await?;
-    until(WITHIN, "all to be carried", async || Ok((carrier.handle.view().carried == 60).then_some(())))
-        .await?;
+    until(WITHIN, "all to be carried", async || {
+        Ok((carrier.handle.current_snapshot().carried == 60).then_some(()))
+    })
+    .await?;
     world.server.kill()?;
     let Some(empty) = MessageServer::start("stream::empty")? else { return Ok(()) };
     // A new server has another address, and both follow it there.
@@ -321,11 +330,9 @@ async fn a_second_journal_is_refused_by_a_stream_until_it_is_told_to_take_it_ove
     let (one, two) = (world.journal("one").await?, world.journal("two").await?);
     let carrier = world.carry(&one, &["jobs"]);
     sent(&one, 0, 0..10, 100).await?;
-    until(
-        WITHIN,
-        "the first to be carried",
-        async || Ok((carrier.handle.view().carried == 10).then_some(())),
-    )
+    until(WITHIN, "the first to be carried", async || {
+        Ok((carrier.handle.current_snapshot().carried == 10).then_some(()))
+    })
     .await?;
     let refused = world.refusal(&two).await?;
     let holder =
@@ -335,12 +342,12 @@ async fn a_second_journal_is_refused_by_a_stream_until_it_is_told_to_take_it_ove
     sent(&two, 0, 10..20, 100).await?;
     let carrier = world.carry(&two, &["jobs"]);
     until(WITHIN, "the second to be carried", async || {
-        Ok((carrier.handle.view().carried == 10).then_some(()))
+        Ok((carrier.handle.current_snapshot().carried == 10).then_some(()))
     })
     .await?;
     // A reader of a source that nobody carries is told so.
     let mut reader = world.reader_of("joobs", "Job", &from(&[]));
-    reader.resume(Some(0), Some(&kubewitness_core::Version::new("reader:a1")));
+    reader.resume_from(Some(0), Some(&kubewitness_core::Version::new("reader:a1")));
     let said = reader.next().await.unwrap_err().to_string();
     assert!(said.contains("nobody carries `joobs` to it") && said.contains("it carries jobs"), "{said}");
     carrier.stop().await
@@ -356,16 +363,16 @@ async fn a_reader_whose_partitions_were_taken_over_stops_reading() -> Result<()>
     sent(&journal, 0, 0..20, 100).await?;
     all(&one, 20).await?;
     let mut reader = world.reader(&from(&[]));
-    reader.resume(Some(0), Some(&kubewitness_core::Version::new("reader:a1")));
+    reader.resume_from(Some(0), Some(&kubewitness_core::Version::new("reader:a1")));
     let refused = reader.next().await.unwrap_err().to_string();
     let holder =
         refused.split("takeOver: ").nth(1).and_then(|rest| rest.split('`').next()).map(str::to_owned);
     let second = world.read(&two, &FromSpec { take_over: holder, ..from(&[]) });
     tokio::time::sleep(std::time::Duration::from_secs(7)).await;
-    let before = one.stats().await?.states;
+    let before = one.journal_stats().await?.states;
     sent(&journal, 0, 20..60, 100).await?;
     all(&two, 40).await?;
-    assert_eq!(one.stats().await?.states, before, "both read it");
+    assert_eq!(one.journal_stats().await?.states, before, "both read it");
     second.stop().await?;
     first.stop().await?;
     carrier.stop().await
@@ -382,22 +389,26 @@ async fn what_was_purged_by_hand_is_a_gap_also_when_the_server_was_made_anew_aft
     all(&other, 32).await?;
     reader.stop().await?;
     sent(&journal, 0, 32..48, 100).await?;
-    until(WITHIN, "all to be carried", async || Ok((carrier.handle.view().carried == 48).then_some(())))
-        .await?;
+    until(WITHIN, "all to be carried", async || {
+        Ok((carrier.handle.current_snapshot().carried == 48).then_some(()))
+    })
+    .await?;
     let context = jetstream::new(connect(&world.server).await?);
     context.get_stream("kubewitness-platform").await?.purge().await?;
     // As far as the carrier can tell, nothing of it is missed.
     tokio::time::sleep(std::time::Duration::from_secs(7)).await;
     sent(&journal, 0, 48..64, 100).await?;
-    until(WITHIN, "all to be carried", async || Ok((carrier.handle.view().carried == 64).then_some(())))
-        .await?;
+    until(WITHIN, "all to be carried", async || {
+        Ok((carrier.handle.current_snapshot().carried == 64).then_some(()))
+    })
+    .await?;
     world.server.kill()?;
     let Some(empty) = MessageServer::start("stream::purged")? else { return Ok(()) };
     world.tell(empty.url(empty.address()));
     let reader = world.read(&other, &from(&[]));
     all(&other, 48).await?;
     let gaps = other.gaps_of(&Default::default()).await?;
-    let there = other.stats().await?.states;
+    let there = other.journal_stats().await?.states;
     assert!(there == 64 || !gaps.is_empty(), "{there} states and no gap");
     reader.stop().await?;
     carrier.stop().await

@@ -19,19 +19,21 @@ async fn a_reader_removes_nothing_from_a_stream_that_was_made_anew_since_it_read
     let journal = world.journal("carrier").await?;
     let carrier = world.carry(&journal, &["jobs"]);
     sent(&journal, 0, 0..32, 100).await?;
-    until(WITHIN, "all to be carried", async || Ok((carrier.handle.view().carried == 32).then_some(())))
-        .await?;
+    until(WITHIN, "all to be carried", async || {
+        Ok((carrier.handle.current_snapshot().carried == 32).then_some(()))
+    })
+    .await?;
     carrier.stop().await?;
     let other = world.journal("reader").await?;
     let mut reader = world.reader(&from(&[]));
-    reader.resume(None, None);
+    reader.resume_from(None, None);
     let mut read = 0;
     while read < 32 {
         let fed = reader.next().await?;
         read += fed.append.states.len();
-        other.append(fed.append).await?;
+        other.append_batch(fed.append).await?;
         if read < 32 {
-            reader.durable().await?;
+            reader.confirm_durable().await?;
         }
     }
 
@@ -45,7 +47,7 @@ async fn a_reader_removes_nothing_from_a_stream_that_was_made_anew_since_it_read
     }
     // Messages that were read are removed after a second.
     tokio::time::sleep(Duration::from_millis(1500)).await;
-    let said = reader.durable().await;
+    let said = reader.confirm_durable().await;
     let left = context.get_stream(STREAM).await?.cached_info().state.messages;
     ensure!(left == 4, "{left} messages are left of 4 that nobody has read: {said:?}");
     let said = said.unwrap_err().to_string();

@@ -146,7 +146,8 @@ impl<S> StreamWorld<S> {
     /// The condition of a carrier that can't go on.
     pub async fn refusal(&self, journal: &Journal) -> Result<String> {
         let carrying = self.carry(journal, &["jobs"]);
-        let said = until(WITHIN, "a refusal", async || Ok(carrying.handle.view().condition)).await?;
+        let said =
+            until(WITHIN, "a refusal", async || Ok(carrying.handle.current_snapshot().condition)).await?;
         carrying.stop().await?;
         Ok(said)
     }
@@ -172,8 +173,8 @@ impl<S> StreamWorld<S> {
         let stop = CancellationToken::new();
         let stopped = stop.clone();
         let reading = async move {
-            let warm = journal.warm("jobs").await?;
-            reader.resume(warm.checkpoint.as_ref().map(|_| warm.epoch), warm.checkpoint.as_ref());
+            let warm = journal.load_warm_start("jobs").await?;
+            reader.resume_from(warm.checkpoint.as_ref().map(|_| warm.epoch), warm.checkpoint.as_ref());
             loop {
                 let Some(fed) = stopped.run_until_cancelled(reader.next()).await else {
                     reader.close().await;
@@ -187,8 +188,8 @@ impl<S> StreamWorld<S> {
                         continue;
                     }
                 };
-                journal.append(fed.append).await?;
-                if reader.durable().await.is_err() {
+                journal.append_batch(fed.append).await?;
+                if reader.confirm_durable().await.is_err() {
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }
@@ -209,7 +210,7 @@ pub async fn sent(journal: &Journal, epoch: u32, numbers: Range<u64>, bytes: usi
 pub async fn sent_at_once(journal: &Journal, epoch: u32, numbers: Range<u64>, bytes: usize) -> Result<()> {
     let states = numbers.map(|number| state(epoch, number, bytes)).collect();
     let append = AppendBatch { source: "jobs".into(), epoch, states, ..AppendBatch::default() };
-    journal.append(append).await?;
+    journal.append_batch(append).await?;
     Ok(())
 }
 
@@ -257,7 +258,7 @@ fn document(object: &ObjectRef, version: &Version, seed: u64, bytes: usize) -> B
 /// Waits until the journal has this many states.
 pub async fn all(journal: &Journal, states: u64) -> Result<()> {
     until(WITHIN, &format!("{states} states"), async || {
-        Ok((journal.stats().await?.states >= states).then_some(()))
+        Ok((journal.journal_stats().await?.states >= states).then_some(()))
     })
     .await
 }
@@ -266,7 +267,7 @@ pub async fn all(journal: &Journal, states: u64) -> Result<()> {
 pub async fn stories(journal: &Journal) -> Result<BTreeMap<String, Vec<(String, Bytes)>>> {
     let mut stories: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for state in journal.read(0, 10_000).await? {
-        let document = journal.document(state.seq).await?.unwrap_or_default();
+        let document = journal.document_at(state.seq).await?.unwrap_or_default();
         stories.entry(state.object.name.clone()).or_default().push((state.id.to_string(), document));
     }
     Ok(stories)

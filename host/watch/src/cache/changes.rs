@@ -14,7 +14,7 @@ pub(super) struct ChangePositions(BTreeMap<String, BTreeSet<(u64, CacheSlot)>>);
 
 impl ChangePositions {
     pub fn insert(&mut self, phase: &str, seq: u64, slot: CacheSlot) {
-        with(&mut self.0, phase, |changes| {
+        change_value_of(&mut self.0, phase, |changes| {
             changes.insert((seq, slot));
         });
     }
@@ -35,7 +35,7 @@ impl ChangePositions {
         self.0.values().map(BTreeSet::len).sum()
     }
 
-    pub fn slots(&self, phase: &str) -> impl Iterator<Item = CacheSlot> {
+    pub fn slots_of_phase(&self, phase: &str) -> impl Iterator<Item = CacheSlot> {
         self.of_phase(Some(phase)).flat_map(|(_, changes)| changes).map(|(_, slot)| *slot)
     }
 
@@ -48,7 +48,7 @@ impl ChangePositions {
     }
 
     /// Reads as many of each phase as are wanted, and returns the first of all.
-    pub fn changed(
+    pub fn first_changed(
         &self,
         order: ObjectOrder,
         phase: Option<&str>,
@@ -57,7 +57,7 @@ impl ChangePositions {
     ) -> Vec<CacheSlot> {
         let mut found: Vec<(u64, CacheSlot)> = Vec::new();
         for (_, changes) in self.of_phase(phase) {
-            match order.descends() {
+            match order.is_descending() {
                 true => {
                     let below = (beyond.map_or(u64::MAX, |place| place.number), 0);
                     found.extend(changes.range(..below).rev().take(most));
@@ -68,7 +68,7 @@ impl ChangePositions {
                 }
             }
         }
-        match order.descends() {
+        match order.is_descending() {
             true => found.sort_unstable_by(|a, b| b.cmp(a)),
             false => found.sort_unstable(),
         }
@@ -85,7 +85,7 @@ impl ChangePositions {
         most: usize,
     ) -> Vec<CacheSlot> {
         let mut found = Vec::new();
-        let phases: Vec<_> = match order.descends() {
+        let phases: Vec<_> = match order.is_descending() {
             false => self.of_phase(phase).collect(),
             true => self.of_phase(phase).rev().collect(),
         };
@@ -93,7 +93,7 @@ impl ChangePositions {
             let of_place = beyond.map(|place| (name.cmp(&place.text), u64::MAX - place.number));
             let slot = |(_, slot): &(u64, CacheSlot)| *slot;
             let wanted = most - found.len();
-            match (order.descends(), of_place) {
+            match (order.is_descending(), of_place) {
                 (false, Some((Ordering::Less, _))) | (true, Some((Ordering::Greater, _))) => {}
                 (false, Some((Ordering::Equal, seq))) => {
                     found.extend(changes.range(..(seq, 0)).rev().take(wanted).map(slot));
@@ -111,7 +111,11 @@ impl ChangePositions {
 }
 
 /// Applies `change` to the value of a name. The name is copied only if it is new.
-pub(super) fn with<T: Default>(map: &mut BTreeMap<String, T>, name: &str, change: impl FnOnce(&mut T)) {
+pub(super) fn change_value_of<T: Default>(
+    map: &mut BTreeMap<String, T>,
+    name: &str,
+    change: impl FnOnce(&mut T),
+) {
     match map.get_mut(name) {
         Some(found) => change(found),
         None => change(map.entry(name.to_owned()).or_default()),

@@ -1,12 +1,12 @@
 //! Fills a cache at startup: it loads the journal's objects in parts and builds the indexes at the end.
 
 use kubewitness_core::Version;
-use kubewitness_core::document::unpack;
+use kubewitness_core::document::unpack_document;
 use kubewitness_core::ports::CurrentObject;
 
 use super::orders::SortedOrders;
 use super::{CacheSlot, ChunkedMultimap, ObjectCache, SlotContent, StoredObject, created_s, record};
-use crate::version::number;
+use crate::version::version_number;
 
 /// A cache that is being filled. No reader sees it before it is complete.
 pub(crate) struct CacheFill {
@@ -19,7 +19,7 @@ pub(crate) struct CacheFill {
 impl CacheFill {
     /// Begins with the indexes of the cache that it will replace.
     pub fn instead_of(cache: &ObjectCache) -> Self {
-        Self { cache: ObjectCache::with(cache.keyer()), entries: Vec::new(), again: Vec::new() }
+        Self { cache: ObjectCache::with_keyer(cache.key_maker()), entries: Vec::new(), again: Vec::new() }
     }
 
     pub fn add(&mut self, part: Vec<CurrentObject>) {
@@ -31,8 +31,8 @@ impl CacheFill {
                 continue;
             }
             let kind = cache.kind_of(object);
-            let document = unpack(&current.packed).unwrap_or_default();
-            let keys = cache.keys(&current, &document);
+            let document = unpack_document(&current.packed).unwrap_or_default();
+            let keys = cache.object_keys(&current, &document);
             let kept =
                 StoredObject::Packed(record::write(&kind, &current, created_s(&document), &keys.hashes));
             let slot = cache.take_slot(SlotContent { kept, status: current.status }, keys.signature);
@@ -40,24 +40,24 @@ impl CacheFill {
         }
     }
 
-    pub fn finish(self) -> ObjectCache {
+    pub fn into_cache(self) -> ObjectCache {
         let Self { mut cache, entries, again } = self;
         cache.by_key = ChunkedMultimap::of(entries.into_iter());
         cache.orders = SortedOrders::of(&cache.slots);
-        again.iter().for_each(|current| cache.put(current, None));
+        again.iter().for_each(|current| cache.put_object(current, None));
         cache
     }
 }
 
 impl ObjectCache {
     /// The objects of the versions that `choose` picks from all version numbers, in the order of the choice.
-    pub fn chosen(&self, choose: impl FnOnce(&[u128]) -> Vec<u128>) -> Vec<CurrentObject> {
+    pub fn chosen_objects(&self, choose: impl FnOnce(&[u128]) -> Vec<u128>) -> Vec<CurrentObject> {
         let numbered = |(slot, held): (usize, &Option<SlotContent>)| {
-            Some((number(&Version::new(held.as_ref()?.kept.read().version))?, slot as CacheSlot))
+            Some((version_number(&Version::new(held.as_ref()?.kept.read().version))?, slot as CacheSlot))
         };
         let (numbers, slots): (Vec<_>, Vec<_>) = self.slots.iter().enumerate().filter_map(numbered).unzip();
         let place = |chosen: u128| numbers.iter().position(|number| *number == chosen);
         let found = choose(&numbers).into_iter().filter_map(place);
-        found.filter_map(|place| self.current(slots[place])).collect()
+        found.filter_map(|place| self.current_object(slots[place])).collect()
     }
 }

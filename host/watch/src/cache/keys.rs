@@ -30,7 +30,7 @@ impl KeyMaker {
     }
 
     /// `None` if no index has the key.
-    pub fn hash(&self, key: IndexKey<'_>) -> Option<u32> {
+    pub fn hash_key(&self, key: IndexKey<'_>) -> Option<u32> {
         let hash = match key {
             IndexKey::Submitter(_) => return None,
             IndexKey::Namespace(namespace) => self.hasher.hash_one((0u8, namespace)),
@@ -53,16 +53,18 @@ impl KeyMaker {
         outline: &ObjectOutline,
         before: Option<&ObjectKeys>,
     ) -> ObjectKeys {
-        let said = self.said(owner, document, outline);
+        let said = self.hash_of_key_bytes(owner, document, outline);
         match before.filter(|before| before.said == Some(said)) {
             Some(before) => before.clone(),
-            None => ObjectKeys { said: Some(said), ..self.keys(object, owner, document, Some(outline)) },
+            None => {
+                ObjectKeys { said: Some(said), ..self.object_keys(object, owner, document, Some(outline)) }
+            }
         }
     }
 
     /// A hash of the bytes that determine the keys, without the namespace, which an object never changes. It
     /// is keyed and has 64 bits, so two different inputs collide neither by chance nor by intent.
-    fn said(&self, owner: Option<&ObjectRef>, document: &[u8], outline: &ObjectOutline) -> u64 {
+    fn hash_of_key_bytes(&self, owner: Option<&ObjectRef>, document: &[u8], outline: &ObjectOutline) -> u64 {
         let mut hasher = self.hasher.build_hasher();
         hasher.write(owner.map_or("", |owner| &owner.uid).as_bytes());
         self.indexes.each_key_part(document, outline, |part| {
@@ -73,7 +75,7 @@ impl KeyMaker {
     }
 
     /// The keys of any document; `None` if its outline can't be made.
-    pub fn keys(
+    pub fn object_keys(
         &self,
         object: &ObjectRef,
         owner: Option<&ObjectRef>,
@@ -81,16 +83,16 @@ impl KeyMaker {
         outline: Option<&ObjectOutline>,
     ) -> ObjectKeys {
         let mut keys = Vec::with_capacity(12);
-        keys.extend(self.hash(IndexKey::Namespace(&object.namespace)));
-        keys.extend(owner.and_then(|owner| self.hash(IndexKey::Owner(&owner.uid))));
+        keys.extend(self.hash_key(IndexKey::Namespace(&object.namespace)));
+        keys.extend(owner.and_then(|owner| self.hash_key(IndexKey::Owner(&owner.uid))));
         let mut signature = SearchSignature::of(&object.name, &object.uid);
         let found = |key: IndexKey<'_>| {
-            keys.extend(self.hash(key));
+            keys.extend(self.hash_key(key));
             signature.add_key(key, &object.name, &object.uid);
         };
         let read = match outline {
             Some(outline) => self.indexes.outlined_keys(document, outline, found),
-            None => self.indexes.keys(document, found),
+            None => self.indexes.for_each_key(document, found),
         };
         // An unreadable object has only these keys. Readers of the document detect and report the damage.
         if read.is_err() {

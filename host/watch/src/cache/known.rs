@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kubewitness_core::Version;
-use kubewitness_core::document::{PackedDocument, unpack};
+use kubewitness_core::document::{PackedDocument, unpack_document};
 use kubewitness_core::ports::{CurrentObject, WitnessedState};
 use kubewitness_core::state::{ObjectRef, RulesPrint, Status};
 
@@ -29,7 +29,7 @@ enum KnownRecord {
 }
 
 impl KnownObjects {
-    pub fn drafted(
+    pub fn from_draft(
         state: &WitnessedState,
         keys: Option<&ObjectKeys>,
         secretless_under: Option<RulesPrint>,
@@ -45,7 +45,7 @@ impl KnownObjects {
         }
     }
 
-    pub fn recent(recent: &RecentObject, status: &Arc<Status>) -> Self {
+    pub fn from_recent(recent: &RecentObject, status: &Arc<Status>) -> Self {
         Self {
             object: Arc::clone(&recent.object),
             owner: recent.owner.clone(),
@@ -57,7 +57,7 @@ impl KnownObjects {
         }
     }
 
-    pub fn cached(current: CurrentObject) -> Self {
+    pub fn from_cached(current: CurrentObject) -> Self {
         Self {
             object: current.object,
             owner: current.owner,
@@ -70,10 +70,10 @@ impl KnownObjects {
     }
 
     /// The document, as a hint for the journal's delta. An unreadable document gives no hint.
-    pub fn document(&self) -> Option<Bytes> {
+    pub fn document_hint(&self) -> Option<Bytes> {
         match &self.held {
             KnownRecord::Plain(document) => Some(document.clone()),
-            KnownRecord::Packed(packed) => unpack(packed).ok(),
+            KnownRecord::Packed(packed) => unpack_document(packed).ok(),
         }
     }
 }

@@ -28,7 +28,7 @@ use std::sync::Arc;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 use kubewitness_core::Version;
-use kubewitness_core::document::unpack;
+use kubewitness_core::document::unpack_document;
 use kubewitness_core::index::IndexSet;
 use kubewitness_core::ports::{CurrentObject, created_ms};
 use kubewitness_core::search_filter::SearchSignature;
@@ -87,9 +87,9 @@ impl StoredObject {
     }
 
     /// The hashes of its keys, ascending.
-    fn keys(&self) -> Arc<[u32]> {
+    fn key_hashes(&self) -> Arc<[u32]> {
         match self {
-            Self::Packed(record) => record::read(record).keys().collect(),
+            Self::Packed(record) => record::read(record).key_hashes().collect(),
             Self::Plain(recent) => Arc::clone(&recent.keys.hashes),
         }
     }
@@ -120,10 +120,10 @@ pub(crate) struct ObjectCache {
 
 impl ObjectCache {
     pub fn new(indexes: IndexSet) -> Self {
-        Self::with(Arc::new(KeyMaker::new(indexes)))
+        Self::with_keyer(Arc::new(KeyMaker::new(indexes)))
     }
 
-    fn with(keyer: Arc<KeyMaker>) -> Self {
+    fn with_keyer(keyer: Arc<KeyMaker>) -> Self {
         Self {
             slots: Vec::new(),
             signatures: Vec::new(),
@@ -143,75 +143,75 @@ impl ObjectCache {
         self.by_uid.len()
     }
 
-    pub fn keyer(&self) -> Arc<KeyMaker> {
+    pub fn key_maker(&self) -> Arc<KeyMaker> {
         Arc::clone(&self.keyer)
     }
 
     pub fn by_uid(&self, uid: &str) -> Option<CurrentObject> {
-        self.slot_of_uid(uid).and_then(|slot| self.current(slot))
+        self.slot_of_uid(uid).and_then(|slot| self.current_object(slot))
     }
 
     pub fn by_name(&self, namespace: &str, name: &str) -> Option<CurrentObject> {
-        self.slot_of_name(namespace, name).and_then(|slot| self.current(slot))
+        self.slot_of_name(namespace, name).and_then(|slot| self.current_object(slot))
     }
 
     /// [`Self::by_uid`] without the document.
-    pub fn brief(&self, uid: &str) -> Option<BriefObject> {
-        self.at(self.slot_of_uid(uid)?).map(|held| self.brief_of(held))
+    pub fn brief_by_uid(&self, uid: &str) -> Option<BriefObject> {
+        self.content_at(self.slot_of_uid(uid)?).map(|held| self.brief_of(held))
     }
 
     /// [`Self::by_name`] without the document.
     pub fn brief_of_name(&self, namespace: &str, name: &str) -> Option<BriefObject> {
-        self.at(self.slot_of_name(namespace, name)?).map(|held| self.brief_of(held))
+        self.content_at(self.slot_of_name(namespace, name)?).map(|held| self.brief_of(held))
     }
 
     /// The known version of an object, for comparison with the next one.
     pub fn known_object(&self, uid: &str) -> Option<KnownObjects> {
         let slot = self.slot_of_uid(uid)?;
-        match self.at(slot)? {
+        match self.content_at(slot)? {
             SlotContent { kept: StoredObject::Plain(recent), status } => {
-                Some(KnownObjects::recent(recent, status))
+                Some(KnownObjects::from_recent(recent, status))
             }
-            _ => self.current(slot).map(KnownObjects::cached),
+            _ => self.current_object(slot).map(KnownObjects::from_cached),
         }
     }
 
-    pub fn seq(&self, uid: &str) -> Option<u64> {
-        self.at(self.slot_of_uid(uid)?).map(|held| held.kept.read().seq)
+    pub fn seq_of_uid(&self, uid: &str) -> Option<u64> {
+        self.content_at(self.slot_of_uid(uid)?).map(|held| held.kept.read().seq)
     }
 
-    pub fn all(&self) -> impl Iterator<Item = BriefObject> {
+    pub fn all_briefs(&self) -> impl Iterator<Item = BriefObject> {
         self.slots.iter().flatten().map(|held| self.brief_of(held))
     }
 
     /// Stores the object's newest state, in place of another uid with the same name. `document` is the
     /// uncompressed document, if available.
-    pub fn put(&mut self, current: &CurrentObject, document: Option<&[u8]>) {
+    pub fn put_object(&mut self, current: &CurrentObject, document: Option<&[u8]>) {
         let kind = self.kind_of(&current.object);
         let unpacked;
         let document = match document {
             Some(document) => document,
             None => {
-                unpacked = unpack(&current.packed).unwrap_or_default();
+                unpacked = unpack_document(&current.packed).unwrap_or_default();
                 &unpacked
             }
         };
-        let keys = self.keys(current, document);
+        let keys = self.object_keys(current, document);
         let created_s = self.created_s(&current.object.uid, document);
         let kept = StoredObject::Packed(record::write(&kind, current, created_s, &keys.hashes));
-        self.place(&current.object, SlotContent { kept, status: Arc::clone(&current.status) }, &keys);
+        self.place_in_slot(&current.object, SlotContent { kept, status: Arc::clone(&current.status) }, &keys);
     }
 
     fn kind_of(&mut self, object: &ObjectRef) -> Arc<SourceKind> {
         Arc::clone(self.kind.get_or_insert_with(|| Arc::new(SourceKind::of(object))))
     }
 
-    fn place(&mut self, object: &ObjectRef, held: SlotContent, keys: &ObjectKeys) {
+    fn place_in_slot(&mut self, object: &ObjectRef, held: SlotContent, keys: &ObjectKeys) {
         match self.slot_of_uid(&object.uid) {
-            Some(slot) => self.replace(slot, held, keys),
+            Some(slot) => self.replace_in_slot(slot, held, keys),
             None => {
                 if let Some(rival) = self.slot_of_name(&object.namespace, &object.name) {
-                    self.free(rival);
+                    self.free_slot(rival);
                 }
                 self.insert(held, keys);
             }
@@ -220,13 +220,13 @@ impl ObjectCache {
 
     pub fn remove(&mut self, uid: &str) -> bool {
         let slot = self.slot_of_uid(uid);
-        slot.is_some_and(|slot| self.free(slot))
+        slot.is_some_and(|slot| self.free_slot(slot))
     }
 
     fn insert(&mut self, held: SlotContent, keys: &ObjectKeys) {
         let slot = self.take_slot(held, keys.signature);
         keys.hashes.iter().for_each(|key| self.by_key.insert(*key, slot));
-        self.orders.enter(&self.slots, slot);
+        self.orders.add_object(&self.slots, slot);
     }
 
     /// Takes a slot for a new object, and adds its uid and its name.
@@ -246,7 +246,7 @@ impl ObjectCache {
         let read = held.kept.read();
         let (by_uid, by_name) = (self.hasher.hash_one(read.uid), self.name_hash(read.namespace, read.name));
         if let StoredObject::Plain(recent) = &held.kept {
-            self.order.entered(slot, recent);
+            self.order.note_entered(slot, recent);
         }
         self.slots[slot as usize] = Some(held);
         self.signatures[slot as usize] = signature;
@@ -261,17 +261,17 @@ impl ObjectCache {
     }
 
     /// Replaces an object's record. The uid, name and namespace stay the same; everything else may change.
-    fn replace(&mut self, slot: CacheSlot, held: SlotContent, keys: &ObjectKeys) {
+    fn replace_in_slot(&mut self, slot: CacheSlot, held: SlotContent, keys: &ObjectKeys) {
         if let StoredObject::Plain(recent) = &held.kept {
-            self.order.entered(slot, recent);
+            self.order.note_entered(slot, recent);
         }
         let Some(before) = self.slots[slot as usize].replace(held) else { return };
         self.signatures[slot as usize] = keys.signature;
-        self.orders.change(&self.slots, slot, &before);
+        self.orders.replace_version(&self.slots, slot, &before);
         if let StoredObject::Plain(recent) = &before.kept {
             self.order.remove_object(recent);
         }
-        let (before, keys) = (before.kept.keys(), &keys.hashes);
+        let (before, keys) = (before.kept.key_hashes(), &keys.hashes);
         if before == *keys {
             return;
         }
@@ -283,7 +283,7 @@ impl ObjectCache {
         }
     }
 
-    fn free(&mut self, slot: CacheSlot) -> bool {
+    fn free_slot(&mut self, slot: CacheSlot) -> bool {
         let Some(held) = self.slots.get_mut(slot as usize).and_then(Option::take) else { return false };
         let read = held.kept.read();
         let (by_uid, by_name) = (self.hasher.hash_one(read.uid), self.name_hash(read.namespace, read.name));
@@ -293,35 +293,35 @@ impl ObjectCache {
         if let Ok(entry) = self.by_name.find_entry(by_name, |held| *held == slot) {
             entry.remove();
         }
-        self.orders.leave(&self.slots, slot, &held);
+        self.orders.remove_object(&self.slots, slot, &held);
         if let StoredObject::Plain(recent) = &held.kept {
             self.order.remove_object(recent);
         }
-        held.kept.keys().iter().for_each(|key| self.by_key.remove(*key, slot));
+        held.kept.key_hashes().iter().for_each(|key| self.by_key.remove(*key, slot));
         self.signatures[slot as usize] = SearchSignature::default();
         self.free.push(slot);
         true
     }
 
-    fn keys(&self, current: &CurrentObject, document: &[u8]) -> ObjectKeys {
-        self.keyer.keys(&current.object, current.owner.as_deref(), document, None)
+    fn object_keys(&self, current: &CurrentObject, document: &[u8]) -> ObjectKeys {
+        self.keyer.object_keys(&current.object, current.owner.as_deref(), document, None)
     }
 
     /// The creation time of an object, in seconds. It never changes, so it is read once.
     fn created_s(&self, uid: &str, document: &[u8]) -> u32 {
-        match self.slot_of_uid(uid).and_then(|slot| self.at(slot)) {
+        match self.slot_of_uid(uid).and_then(|slot| self.content_at(slot)) {
             Some(held) => held.kept.read().created_s,
             None => created_s(document),
         }
     }
 
-    fn at(&self, slot: CacheSlot) -> Option<&SlotContent> {
+    fn content_at(&self, slot: CacheSlot) -> Option<&SlotContent> {
         self.slots.get(slot as usize).and_then(Option::as_ref)
     }
 
-    fn current(&self, slot: CacheSlot) -> Option<CurrentObject> {
-        let held = self.at(slot)?;
-        Some(held.kept.read().current(self.kind.as_ref()?, Arc::clone(&held.status)))
+    fn current_object(&self, slot: CacheSlot) -> Option<CurrentObject> {
+        let held = self.content_at(slot)?;
+        Some(held.kept.read().make_current(self.kind.as_ref()?, Arc::clone(&held.status)))
     }
 
     fn brief_of(&self, held: &SlotContent) -> BriefObject {
@@ -331,20 +331,21 @@ impl ObjectCache {
         }
         let read = held.kept.read();
         BriefObject {
-            object: Arc::new(read.object(self.kind.as_deref().unwrap_or(&SourceKind::default()))),
-            owner: read.owner().map(Arc::new),
+            object: Arc::new(read.object_ref(self.kind.as_deref().unwrap_or(&SourceKind::default()))),
+            owner: read.owner_ref().map(Arc::new),
             resource_version: Version::new(read.version),
         }
     }
 
     fn slot_of_uid(&self, uid: &str) -> Option<CacheSlot> {
         let as_kept = PackedUid::of(uid);
-        let is = |slot: &CacheSlot| self.at(*slot).is_some_and(|held| held.kept.is_of(uid, as_kept));
+        let is = |slot: &CacheSlot| self.content_at(*slot).is_some_and(|held| held.kept.is_of(uid, as_kept));
         self.by_uid.find(self.hasher.hash_one(as_kept), is).copied()
     }
 
     fn slot_of_name(&self, namespace: &str, name: &str) -> Option<CacheSlot> {
-        let is = |slot: &CacheSlot| self.at(*slot).is_some_and(|held| held.kept.is_named(namespace, name));
+        let is =
+            |slot: &CacheSlot| self.content_at(*slot).is_some_and(|held| held.kept.is_named(namespace, name));
         self.by_name.find(self.name_hash(namespace, name), is).copied()
     }
 

@@ -29,7 +29,7 @@ impl WordChunks {
 
     /// The position of a word, or the position at which to insert it. `compare` compares another word with
     /// it.
-    pub fn place(&self, compare: impl Fn(u64) -> Ordering) -> Result<ChunkPosition, ChunkPosition> {
+    pub fn position_of(&self, compare: impl Fn(u64) -> Ordering) -> Result<ChunkPosition, ChunkPosition> {
         let number =
             self.chunks.partition_point(|chunk| compare(chunk[0]) != Ordering::Greater).saturating_sub(1);
         let Some(chunk) = self.chunks.get(number) else { return Err((number, 0)) };
@@ -68,14 +68,14 @@ impl WordChunks {
     }
 
     /// Backwards, beginning with the word before a position.
-    pub fn before(&self, (number, place): ChunkPosition) -> impl Iterator<Item = u64> {
+    pub fn words_before(&self, (number, place): ChunkPosition) -> impl Iterator<Item = u64> {
         let within = self.chunks.get(number).map(|chunk| &chunk[..place]).unwrap_or_default();
         let lower = self.chunks.get(..number).unwrap_or_default();
         within.iter().rev().chain(lower.iter().rev().flat_map(|chunk| chunk.iter().rev())).copied()
     }
 
     /// The position after all words.
-    pub fn end(&self) -> ChunkPosition {
+    pub fn end_position(&self) -> ChunkPosition {
         (self.chunks.len(), 0)
     }
 }
@@ -83,46 +83,46 @@ impl WordChunks {
 #[derive(Default)]
 pub(super) struct ChunkedMultimap(WordChunks);
 
-fn word(hash: u32, slot: u32) -> u64 {
+fn pack_word(hash: u32, slot: u32) -> u64 {
     u64::from(hash) << 32 | u64::from(slot)
 }
 
 impl ChunkedMultimap {
     /// Builds the map from all entries at once, with a single sort.
     pub fn of(entries: impl Iterator<Item = (u32, u32)>) -> Self {
-        let mut words: Vec<u64> = entries.map(|(hash, slot)| word(hash, slot)).collect();
+        let mut words: Vec<u64> = entries.map(|(hash, slot)| pack_word(hash, slot)).collect();
         words.sort_unstable();
         words.dedup();
         Self(WordChunks::of(&words))
     }
 
-    fn place(&self, word: u64) -> Result<ChunkPosition, ChunkPosition> {
-        self.0.place(|other| other.cmp(&word))
+    fn position_of(&self, word: u64) -> Result<ChunkPosition, ChunkPosition> {
+        self.0.position_of(|other| other.cmp(&word))
     }
 
     pub fn insert(&mut self, hash: u32, slot: u32) {
-        let word = word(hash, slot);
-        if let Err(at) = self.place(word) {
+        let word = pack_word(hash, slot);
+        if let Err(at) = self.position_of(word) {
             self.0.insert(at, word);
         }
     }
 
     pub fn remove(&mut self, hash: u32, slot: u32) {
-        if let Ok(at) = self.place(word(hash, slot)) {
+        if let Ok(at) = self.position_of(pack_word(hash, slot)) {
             self.0.remove(at);
         }
     }
 
     /// The slots of one hash from `slot` on, ascending.
     pub fn from(&self, hash: u32, slot: u32) -> impl Iterator<Item = u32> {
-        let (Ok(at) | Err(at)) = self.place(word(hash, slot));
+        let (Ok(at) | Err(at)) = self.position_of(pack_word(hash, slot));
         self.0.from(at).take_while(move |word| *word >> 32 == u64::from(hash)).map(|word| word as u32)
     }
 
     /// The approximate number of slots with this hash. It counts whole chunks as full.
-    pub fn estimate(&self, hash: u32) -> usize {
-        let (Ok((first, low)) | Err((first, low))) = self.place(word(hash, 0));
-        let (Ok((last, high)) | Err((last, high))) = self.place(word(hash, u32::MAX));
+    pub fn estimate_slots(&self, hash: u32) -> usize {
+        let (Ok((first, low)) | Err((first, low))) = self.position_of(pack_word(hash, 0));
+        let (Ok((last, high)) | Err((last, high))) = self.position_of(pack_word(hash, u32::MAX));
         ((last - first) * CHUNK + high).saturating_sub(low)
     }
 
@@ -180,7 +180,7 @@ mod tests {
                     prop_assert_eq!(map.from(hash, from).collect::<Vec<_>>(), expected);
                 }
                 let exact = model.range((hash, 0)..=(hash, u32::MAX)).count();
-                prop_assert!(map.estimate(hash) >= exact.saturating_sub(CHUNK), "{}", map.estimate(hash));
+                prop_assert!(map.estimate_slots(hash) >= exact.saturating_sub(CHUNK), "{}", map.estimate_slots(hash));
             }
         }
     }

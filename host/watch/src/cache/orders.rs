@@ -11,7 +11,7 @@ use kubewitness_core::order::{ObjectOrder, OrderFields, OrderKey, OrderPosition}
 use kubewitness_core::state::Status;
 use kubewitness_core::views::{NAMESPACES, ObjectCounts};
 
-use super::changes::{ChangePositions, with};
+use super::changes::{ChangePositions, change_value_of};
 use super::multimap::{ChunkPosition, WordChunks};
 use super::record::{PackedUid, RecordView};
 use super::{CacheSlot, SlotContent};
@@ -29,10 +29,10 @@ pub(super) struct SortedOrders {
 }
 
 impl RecordView<'_> {
-    pub(super) fn place(&self, order: ObjectOrder, status: &Status) -> OrderPosition {
+    pub(super) fn position_in(&self, order: ObjectOrder, status: &Status) -> OrderPosition {
         let Self { seq, created_s, namespace, name, .. } = *self;
         let placed = OrderFields { seq, created_s, namespace, name, status };
-        order.place(&placed, || self.uid.text())
+        order.position_of(&placed, || self.uid.text())
     }
 }
 
@@ -51,16 +51,16 @@ impl<'a> OrderProbe<'a> {
             OrderKey::Restarts => status.attempt,
             _ => 0,
         };
-        Self { number, slot, names: names(by, read), uid: read.uid }
+        Self { number, slot, names: order_names(by, read), uid: read.uid }
     }
 
-    fn word(&self) -> u64 {
+    fn as_word(&self) -> u64 {
         u64::from(self.number) << 32 | u64::from(self.slot)
     }
 }
 
 /// The namespace, for an order of namespaces, and the name, for an order of names.
-fn names<'a>(by: OrderKey, read: &RecordView<'a>) -> [&'a str; 2] {
+fn order_names<'a>(by: OrderKey, read: &RecordView<'a>) -> [&'a str; 2] {
     match by {
         OrderKey::Name => ["", read.name],
         OrderKey::Namespace => [read.namespace, read.name],
@@ -78,20 +78,20 @@ impl SortedEntry {
             let held = held.as_ref()?;
             let (slot, read) = (slot as CacheSlot, held.kept.read());
             let probe = OrderProbe::of(by, slot, &read, &held.status);
-            Some((probe.number, probe.names, probe.uid, probe.word()))
+            Some((probe.number, probe.names, probe.uid, probe.as_word()))
         };
         let mut entries: Vec<_> = slots.iter().enumerate().filter_map(entry).collect();
         entries.sort_unstable();
         Self(WordChunks::of(&entries.into_iter().map(|(.., word)| word).collect::<Vec<_>>()))
     }
 
-    fn place(
+    fn position_of(
         &self,
         by: OrderKey,
         slots: &SlotList,
         probe: &OrderProbe<'_>,
     ) -> Result<ChunkPosition, ChunkPosition> {
-        self.0.place(|word| {
+        self.0.position_of(|word| {
             let (number, slot) = ((word >> 32) as u32, word as CacheSlot);
             number.cmp(&probe.number).then_with(|| {
                 let held = slots.get(slot as usize).and_then(Option::as_ref);
@@ -99,7 +99,7 @@ impl SortedEntry {
                     None => Ordering::Equal,
                     Some(held) => {
                         let read = held.kept.read();
-                        names(by, &read).cmp(&probe.names).then_with(|| read.uid.cmp(&probe.uid))
+                        order_names(by, &read).cmp(&probe.names).then_with(|| read.uid.cmp(&probe.uid))
                     }
                 }
             })
@@ -107,19 +107,19 @@ impl SortedEntry {
     }
 
     fn insert(&mut self, by: OrderKey, slots: &SlotList, probe: &OrderProbe<'_>) {
-        if let Err(at) = self.place(by, slots, probe) {
-            self.0.insert(at, probe.word());
+        if let Err(at) = self.position_of(by, slots, probe) {
+            self.0.insert(at, probe.as_word());
         }
     }
 
     fn remove(&mut self, by: OrderKey, slots: &SlotList, probe: &OrderProbe<'_>) {
-        if let Ok(at) = self.place(by, slots, probe) {
+        if let Ok(at) = self.position_of(by, slots, probe) {
             self.0.remove(at);
         }
     }
 
     /// At most so many slots after a position.
-    fn beyond(
+    fn slots_beyond(
         &self,
         order: ObjectOrder,
         slots: &SlotList,
@@ -137,10 +137,10 @@ impl SortedEntry {
                 names: [namespace, name],
                 uid: PackedUid::of(&place.uid),
             };
-            self.place(order.by, slots, &probe)
+            self.position_of(order.by, slots, &probe)
         });
         let slot = |word: u64| word as CacheSlot;
-        match order.descends() {
+        match order.is_descending() {
             false => {
                 let from = match at {
                     None => (0, 0),
@@ -150,8 +150,8 @@ impl SortedEntry {
                 self.0.from(from).take(most).map(slot).collect()
             }
             true => {
-                let (Ok(to) | Err(to)) = at.unwrap_or_else(|| Err(self.0.end()));
-                self.0.before(to).take(most).map(slot).collect()
+                let (Ok(to) | Err(to)) = at.unwrap_or_else(|| Err(self.0.end_position()));
+                self.0.words_before(to).take(most).map(slot).collect()
             }
         }
     }
@@ -176,26 +176,26 @@ impl SortedOrders {
     }
 
     /// Adds an object that has just been put into its slot.
-    pub fn enter(&mut self, slots: &SlotList, slot: CacheSlot) {
+    pub fn add_object(&mut self, slots: &SlotList, slot: CacheSlot) {
         let Some(held) = &slots[slot as usize] else { return };
         let read = held.kept.read();
-        for (by, sorted) in self.sorted() {
+        for (by, sorted) in self.all_sorted() {
             sorted.insert(by, slots, &OrderProbe::of(by, slot, &read, &held.status));
         }
         self.count(slot, held);
     }
 
     /// Removes an object that has just left its slot.
-    pub fn leave(&mut self, slots: &SlotList, slot: CacheSlot, held: &SlotContent) {
+    pub fn remove_object(&mut self, slots: &SlotList, slot: CacheSlot, held: &SlotContent) {
         let read = held.kept.read();
-        for (by, sorted) in self.sorted() {
+        for (by, sorted) in self.all_sorted() {
             sorted.remove(by, slots, &OrderProbe::of(by, slot, &read, &held.status));
         }
-        self.discount(slot, held);
+        self.subtract_counts(slot, held);
     }
 
     /// Replaces the version of an object in its slot. Its name and creation time are unchanged.
-    pub fn change(&mut self, slots: &SlotList, slot: CacheSlot, before: &SlotContent) {
+    pub fn replace_version(&mut self, slots: &SlotList, slot: CacheSlot, before: &SlotContent) {
         let Some(held) = &slots[slot as usize] else { return };
         if held.status.attempt != before.status.attempt {
             let probe = |held: &'_ SlotContent| held.status.attempt;
@@ -212,11 +212,11 @@ impl SortedOrders {
         if !is_same {
             // In this order, the phase of a namespace's only object is not removed and added again.
             self.count(slot, held);
-            self.discount(slot, before);
+            self.subtract_counts(slot, before);
         }
     }
 
-    fn sorted(&mut self) -> [(OrderKey, &mut SortedEntry); 4] {
+    fn all_sorted(&mut self) -> [(OrderKey, &mut SortedEntry); 4] {
         let Self { by_name, by_namespace, by_created, by_restarts, .. } = self;
         [
             (OrderKey::Name, by_name),
@@ -229,10 +229,12 @@ impl SortedOrders {
     fn count(&mut self, slot: CacheSlot, held: &SlotContent) {
         let (read, phase) = (held.kept.read(), &held.status.phase);
         self.changes.insert(phase, read.seq, slot);
-        with(&mut self.namespaces, read.namespace, |changes| changes.insert(phase, read.seq, slot));
+        change_value_of(&mut self.namespaces, read.namespace, |changes| {
+            changes.insert(phase, read.seq, slot);
+        });
     }
 
-    fn discount(&mut self, slot: CacheSlot, held: &SlotContent) {
+    fn subtract_counts(&mut self, slot: CacheSlot, held: &SlotContent) {
         let (read, phase) = (held.kept.read(), &held.status.phase);
         self.changes.remove(phase, read.seq, slot);
         let Some(changes) = self.namespaces.get_mut(read.namespace) else { return };
@@ -244,7 +246,7 @@ impl SortedOrders {
 
     /// At most so many slots after a position, in order. For orders by changes and by phases, the slots of a
     /// given namespace and phase are stored separately.
-    pub fn page(
+    pub fn page_of_slots(
         &self,
         slots: &SlotList,
         order: ObjectOrder,
@@ -257,12 +259,12 @@ impl SortedOrders {
             Some(namespace) => self.namespaces.get(namespace),
         };
         match order.by {
-            OrderKey::Name => self.by_name.beyond(order, slots, beyond, most),
-            OrderKey::Namespace => self.by_namespace.beyond(order, slots, beyond, most),
-            OrderKey::Created => self.by_created.beyond(order, slots, beyond, most),
-            OrderKey::Restarts => self.by_restarts.beyond(order, slots, beyond, most),
+            OrderKey::Name => self.by_name.slots_beyond(order, slots, beyond, most),
+            OrderKey::Namespace => self.by_namespace.slots_beyond(order, slots, beyond, most),
+            OrderKey::Created => self.by_created.slots_beyond(order, slots, beyond, most),
+            OrderKey::Restarts => self.by_restarts.slots_beyond(order, slots, beyond, most),
             OrderKey::Changed => {
-                changes.map_or_else(Vec::new, |changes| changes.changed(order, phase, beyond, most))
+                changes.map_or_else(Vec::new, |changes| changes.first_changed(order, phase, beyond, most))
             }
             OrderKey::Phase => {
                 changes.map_or_else(Vec::new, |changes| changes.by_phase(order, phase, beyond, most))
@@ -273,7 +275,7 @@ impl SortedOrders {
     #[cfg(test)]
     pub fn is_empty(&self) -> bool {
         let Self { by_name, by_namespace, by_created, by_restarts, changes, namespaces } = self;
-        let sorted = [by_name, by_namespace, by_created, by_restarts].map(|it| it.0.end() == (0, 0));
+        let sorted = [by_name, by_namespace, by_created, by_restarts].map(|it| it.0.end_position() == (0, 0));
         sorted == [true; 4] && changes.is_empty() && namespaces.is_empty()
     }
 
@@ -287,18 +289,18 @@ impl SortedOrders {
     }
 
     pub fn slots_in_phase(&self, phase: &str) -> Vec<CacheSlot> {
-        let mut slots: Vec<CacheSlot> = self.changes.slots(phase).collect();
+        let mut slots: Vec<CacheSlot> = self.changes.slots_of_phase(phase).collect();
         slots.sort_unstable();
         slots
     }
 
     /// Counts the objects of a namespace, or of all, and of a phase, or of all.
-    pub fn tally(&self, namespace: Option<&str>, phase: Option<&str>, counts: &mut ObjectCounts) {
+    pub fn tally_objects(&self, namespace: Option<&str>, phase: Option<&str>, counts: &mut ObjectCounts) {
         let is_asked = |name: &str| namespace.is_none_or(|asked| asked == name);
         for (name, changes) in self.namespaces.iter().filter(|(name, _)| is_asked(name)) {
             let mut any = false;
             for (of, changes) in changes.of_phase(phase) {
-                with(&mut counts.phases, of, |all| *all += changes.len() as u64);
+                change_value_of(&mut counts.phases, of, |all| *all += changes.len() as u64);
                 any = true;
             }
             if any && counts.namespaces.len() < NAMESPACES {

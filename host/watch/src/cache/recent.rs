@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kubewitness_core::Version;
-use kubewitness_core::document::pack;
+use kubewitness_core::document::pack_document;
 use kubewitness_core::ports::{CurrentObject, WitnessedState};
 use kubewitness_core::state::{ObjectRef, RulesPrint, Status};
 
@@ -61,9 +61,9 @@ pub(crate) struct ToPack {
 
 impl ToPack {
     /// Packs the document. This takes a while and needs no lock.
-    pub fn packed(self) -> PackedObject {
+    pub fn pack_object(self) -> PackedObject {
         let Self { slot, recent, status, kind } = self;
-        let current = recent.current(Arc::clone(&status), pack(&recent.document));
+        let current = recent.make_current(Arc::clone(&status), pack_document(&recent.document));
         PackedObject {
             record: record::write(&kind, &current, recent.created_s, &recent.keys.hashes),
             slot,
@@ -104,7 +104,7 @@ impl RecentObject {
         (recent, state.status)
     }
 
-    pub fn current(&self, status: Arc<Status>, packed: Arc<[u8]>) -> CurrentObject {
+    pub fn make_current(&self, status: Arc<Status>, packed: Arc<[u8]>) -> CurrentObject {
         CurrentObject {
             object: Arc::clone(&self.object),
             owner: self.owner.clone(),
@@ -118,7 +118,7 @@ impl RecentObject {
 }
 
 impl RecentOrder {
-    pub(super) fn entered(&mut self, slot: CacheSlot, recent: &RecentObject) {
+    pub(super) fn note_entered(&mut self, slot: CacheSlot, recent: &RecentObject) {
         self.objects += 1;
         self.bytes += recent.document.len();
         self.places.push_back((slot, recent.turn));
@@ -139,7 +139,7 @@ impl ObjectCache {
         recent.created_s = self.created_s(&recent.object.uid, &recent.document);
         let recent = Arc::new(recent);
         let held = SlotContent { kept: StoredObject::Plain(Arc::clone(&recent)), status };
-        self.place(&recent.object, held, &recent.keys);
+        self.place_in_slot(&recent.object, held, &recent.keys);
         let Self { order, slots, .. } = self;
         if order.places.len() > 2 * order.objects + OLD_PLACES {
             order.places.retain(|(slot, turn)| recent_at(slots, *slot, *turn).is_some());
@@ -176,7 +176,7 @@ impl ObjectCache {
     }
 
     /// Stores the packed document, unless the object has changed since.
-    pub fn put_packed(&mut self, packed: PackedObject) {
+    pub fn store_packed(&mut self, packed: PackedObject) {
         let PackedObject { slot, recent, record, status } = packed;
         if recent_at(&self.slots, slot, recent.turn).is_some() {
             self.slots[slot as usize] = Some(SlotContent { kept: StoredObject::Packed(record), status });

@@ -15,7 +15,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use kubewitness_core::Version;
-use kubewitness_core::document::{DocumentError, as_is, unpack};
+use kubewitness_core::document::{DocumentError, as_is, unpack_document};
 use kubewitness_core::ports::CurrentObject;
 use kubewitness_core::state::{ObjectRef, Status};
 use uuid::Uuid;
@@ -97,7 +97,7 @@ fn raw_uid(text: &str) -> Option<[u8; 16]> {
 
 // ---- writing -----------------------------------------------------------------------------
 
-fn number(out: &mut Vec<u8>, mut number: u64) {
+fn push_number(out: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         out.push(number as u8 | 0x80);
         number >>= 7;
@@ -106,11 +106,11 @@ fn number(out: &mut Vec<u8>, mut number: u64) {
 }
 
 fn text(out: &mut Vec<u8>, text: &str) {
-    number(out, text.len() as u64);
+    push_number(out, text.len() as u64);
     out.extend_from_slice(text.as_bytes());
 }
 
-fn uid(out: &mut Vec<u8>, uid: PackedUid<'_>) {
+fn push_uid(out: &mut Vec<u8>, uid: PackedUid<'_>) {
     match uid {
         PackedUid::Raw(raw) => out.extend_from_slice(&raw),
         PackedUid::Text(uid) => text(out, uid),
@@ -132,17 +132,17 @@ pub(super) fn write(kind: &SourceKind, current: &CurrentObject, created_s: u32, 
     );
     let mut out = Vec::with_capacity(256 + current.packed.len());
     out.push(flags);
-    number(&mut out, current.seq);
-    number(&mut out, current.observed_ms);
-    number(&mut out, created_s.into());
-    number(&mut out, keys.len() as u64);
+    push_number(&mut out, current.seq);
+    push_number(&mut out, current.observed_ms);
+    push_number(&mut out, created_s.into());
+    push_number(&mut out, keys.len() as u64);
     keys.iter().for_each(|key| out.extend_from_slice(&key.to_le_bytes()));
     if flags & OWN_KIND != 0 {
         [&object.group, &object.version, &object.kind].into_iter().for_each(|part| text(&mut out, part));
     }
     text(&mut out, &object.namespace);
     text(&mut out, &object.name);
-    uid(&mut out, object_uid);
+    push_uid(&mut out, object_uid);
     text(&mut out, current.resource_version.as_str());
     if let Some(owner) = owner {
         [&owner.group, &owner.version, &owner.kind].into_iter().for_each(|part| text(&mut out, part));
@@ -150,7 +150,7 @@ pub(super) fn write(kind: &SourceKind, current: &CurrentObject, created_s: u32, 
             text(&mut out, &owner.namespace);
         }
         text(&mut out, &owner.name);
-        uid(&mut out, PackedUid::of(&owner.uid));
+        push_uid(&mut out, PackedUid::of(&owner.uid));
     }
     out.extend_from_slice(&current.packed);
     out.into()
@@ -186,7 +186,7 @@ pub(super) enum RecordDocument<'a> {
 impl RecordDocument<'_> {
     pub fn read(self) -> Result<bytes::Bytes, DocumentError> {
         match self {
-            Self::Packed(packed) => unpack(packed),
+            Self::Packed(packed) => unpack_document(packed),
             Self::Plain(document) => Ok(document.clone()),
         }
     }
@@ -210,14 +210,14 @@ impl<'a> ByteReader<'a> {
         taken
     }
 
-    fn byte(&mut self) -> u8 {
+    fn take_byte(&mut self) -> u8 {
         self.take(1).first().copied().unwrap_or_default()
     }
 
-    fn number(&mut self) -> u64 {
+    fn take_number(&mut self) -> u64 {
         let mut number = 0;
         for shift in (0..64).step_by(7) {
-            let byte = self.byte();
+            let byte = self.take_byte();
             number |= u64::from(byte & 0x7F) << shift;
             if byte < 0x80 {
                 break;
@@ -227,15 +227,15 @@ impl<'a> ByteReader<'a> {
     }
 
     fn text(&mut self) -> &'a str {
-        let count = self.number() as usize;
+        let count = self.take_number() as usize;
         std::str::from_utf8(self.take(count)).unwrap_or_default()
     }
 
-    fn texts(&mut self) -> [&'a str; 3] {
+    fn take_three_texts(&mut self) -> [&'a str; 3] {
         [self.text(), self.text(), self.text()]
     }
 
-    fn uid(&mut self, as_text: bool) -> PackedUid<'a> {
+    fn take_uid(&mut self, as_text: bool) -> PackedUid<'a> {
         match as_text {
             true => PackedUid::Text(self.text()),
             false => PackedUid::Raw(self.take(16).try_into().unwrap_or_default()),
@@ -245,20 +245,21 @@ impl<'a> ByteReader<'a> {
 
 pub(super) fn read(record: &[u8]) -> RecordView<'_> {
     let mut bytes = ByteReader(record);
-    let flags = bytes.byte();
+    let flags = bytes.take_byte();
     let has = |flag| flags & flag != 0;
-    let (seq, observed_ms, created_s) = (bytes.number(), bytes.number(), bytes.number() as u32);
-    let count = bytes.number();
+    let (seq, observed_ms, created_s) =
+        (bytes.take_number(), bytes.take_number(), bytes.take_number() as u32);
+    let count = bytes.take_number();
     let keys = bytes.take(4 * count as usize);
-    let kind = has(OWN_KIND).then(|| bytes.texts());
+    let kind = has(OWN_KIND).then(|| bytes.take_three_texts());
     let (namespace, name) = (bytes.text(), bytes.text());
-    let uid = bytes.uid(has(UID_AS_TEXT));
+    let uid = bytes.take_uid(has(UID_AS_TEXT));
     let version = bytes.text();
     let owner = has(HAS_OWNER).then(|| RecordOwner {
-        kind: bytes.texts(),
+        kind: bytes.take_three_texts(),
         namespace: if has(OWNER_ELSEWHERE) { bytes.text() } else { namespace },
         name: bytes.text(),
-        uid: bytes.uid(has(OWNER_UID_AS_TEXT)),
+        uid: bytes.take_uid(has(OWNER_UID_AS_TEXT)),
     });
     let document = RecordDocument::Packed(bytes.0);
     RecordView { seq, observed_ms, created_s, keys, kind, namespace, name, uid, version, owner, document }
@@ -295,7 +296,7 @@ impl<'a> RecordView<'a> {
 
 impl RecordView<'_> {
     /// The hashes of a record's keys, ascending.
-    pub fn keys(&self) -> impl Iterator<Item = u32> {
+    pub fn key_hashes(&self) -> impl Iterator<Item = u32> {
         self.keys.chunks_exact(4).map(|key| u32::from_le_bytes([key[0], key[1], key[2], key[3]]))
     }
 
@@ -308,20 +309,20 @@ impl RecordView<'_> {
         self.owner.is_some_and(|owner| owner.uid == PackedUid::of(uid))
     }
 
-    pub fn object(&self, kind: &SourceKind) -> ObjectRef {
+    pub fn object_ref(&self, kind: &SourceKind) -> ObjectRef {
         let [group, version, kind] = self.kind.unwrap_or([&kind.group, &kind.version, &kind.kind]);
-        reference([group, version, kind], self.namespace, self.name, self.uid)
+        object_reference([group, version, kind], self.namespace, self.name, self.uid)
     }
 
-    pub fn owner(&self) -> Option<ObjectRef> {
+    pub fn owner_ref(&self) -> Option<ObjectRef> {
         let RecordOwner { kind, namespace, name, uid } = self.owner?;
-        Some(reference(kind, namespace, name, uid))
+        Some(object_reference(kind, namespace, name, uid))
     }
 
-    pub fn current(&self, kind: &SourceKind, status: Arc<Status>) -> CurrentObject {
+    pub fn make_current(&self, kind: &SourceKind, status: Arc<Status>) -> CurrentObject {
         CurrentObject {
-            object: Arc::new(self.object(kind)),
-            owner: self.owner().map(Arc::new),
+            object: Arc::new(self.object_ref(kind)),
+            owner: self.owner_ref().map(Arc::new),
             resource_version: Version::new(self.version),
             status,
             seq: self.seq,
@@ -334,7 +335,7 @@ impl RecordView<'_> {
     }
 }
 
-fn reference(
+fn object_reference(
     [group, version, kind]: [&str; 3],
     namespace: &str,
     name: &str,
@@ -399,8 +400,8 @@ mod tests {
             let kind = SourceKind::of(&own);
             let record = write(&kind, &current, created_s, &keys);
             let read = read(&record);
-            prop_assert_eq!((read.keys().collect::<Vec<_>>(), read.created_s), (keys, created_s));
-            let back = read.current(&kind, Arc::default());
+            prop_assert_eq!((read.key_hashes().collect::<Vec<_>>(), read.created_s), (keys, created_s));
+            let back = read.make_current(&kind, Arc::default());
             prop_assert_eq!(format!("{back:?}"), format!("{current:?}"));
             prop_assert_eq!(read.uid, PackedUid::of(&current.object.uid));
             if let Some(owner) = &current.owner {

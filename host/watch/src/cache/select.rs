@@ -60,7 +60,7 @@ struct SelectCandidate {
 
 impl ObjectCache {
     /// The plan with the fewest candidates, as far as the indexes show.
-    pub fn plan(&self, search: &SelectSearch<'_>) -> SelectPlan {
+    pub fn plan_search(&self, search: &SelectSearch<'_>) -> SelectPlan {
         let selection = search.selection;
         if let (Some(namespace), Some(name)) = (&selection.namespace, &selection.name) {
             return self.slot_of_name(namespace, name).map_or(SelectPlan::Nothing, SelectPlan::Name);
@@ -68,10 +68,10 @@ impl ObjectCache {
         let of_namespace = selection.namespace.as_deref().filter(|_| search.walks_namespaces());
         let namespace =
             selection.namespace.as_deref().filter(|_| of_namespace.is_none()).map(IndexKey::Namespace);
-        let labels = selection.labels.equalities().map(|(key, value)| IndexKey::Label(key, value));
+        let labels = selection.labels.required_equalities().map(|(key, value)| IndexKey::Label(key, value));
         let keys = search.key.into_iter().chain(namespace).chain(labels);
-        let hashes = keys.filter_map(|key| self.keyer.hash(key));
-        let fewest = hashes.map(|hash| (self.by_key.estimate(hash), hash)).min();
+        let hashes = keys.filter_map(|key| self.keyer.hash_key(key));
+        let fewest = hashes.map(|hash| (self.by_key.estimate_slots(hash), hash)).min();
         // A search reads documents, so it must be able to end early.
         let is_ordered =
             selection.order.is_some() && (selection.limit <= ORDERED || selection.search.is_some());
@@ -99,13 +99,18 @@ impl ObjectCache {
     pub fn ordered_page(&self, search: &SelectSearch<'_>, beyond: Option<&OrderPosition>) -> RecordPage {
         let (order, selection) = (search.order, search.selection);
         let among = (selection.namespace.as_deref(), selection.phase.as_deref());
-        let slots = self.orders.page(&self.slots, order, among, beyond, PAGE);
-        let last = slots.last().filter(|_| slots.len() == PAGE).and_then(|slot| self.at(*slot));
-        let beyond = last.map(|held| held.kept.read().place(order, &held.status));
-        RecordPage { found: self.held(search, &slots), kind: self.kind.clone(), next: None, beyond }
+        let slots = self.orders.page_of_slots(&self.slots, order, among, beyond, PAGE);
+        let last = slots.last().filter(|_| slots.len() == PAGE).and_then(|slot| self.content_at(*slot));
+        let beyond = last.map(|held| held.kept.read().position_in(order, &held.status));
+        RecordPage { found: self.candidates_in(search, &slots), kind: self.kind.clone(), next: None, beyond }
     }
 
-    pub fn page(&self, search: &SelectSearch<'_>, plan: &SelectPlan, from: CacheSlot) -> RecordPage {
+    pub fn page_of_records(
+        &self,
+        search: &SelectSearch<'_>,
+        plan: &SelectPlan,
+        from: CacheSlot,
+    ) -> RecordPage {
         let slots: Vec<CacheSlot> = match plan {
             SelectPlan::All => (from..self.slots.len() as CacheSlot).take(PAGE).collect(),
             SelectPlan::Name(slot) => (*slot >= from).then_some(*slot).into_iter().collect(),
@@ -117,21 +122,21 @@ impl ObjectCache {
             SelectPlan::Ordered | SelectPlan::Nothing => Vec::new(),
         };
         let next = (slots.len() == PAGE).then(|| slots[PAGE - 1] + 1);
-        RecordPage { found: self.held(search, &slots), kind: self.kind.clone(), next, beyond: None }
+        RecordPage { found: self.candidates_in(search, &slots), kind: self.kind.clone(), next, beyond: None }
     }
 
     /// The objects in these slots that their signatures do not rule out.
-    fn held(&self, search: &SelectSearch<'_>, slots: &[CacheSlot]) -> Vec<SelectCandidate> {
+    fn candidates_in(&self, search: &SelectSearch<'_>, slots: &[CacheSlot]) -> Vec<SelectCandidate> {
         let held = |slot: &CacheSlot| {
-            let may_say = self.passes(search, *slot)?;
-            let SlotContent { kept, status } = self.at(*slot)?;
+            let may_say = self.may_match(search, *slot)?;
+            let SlotContent { kept, status } = self.content_at(*slot)?;
             Some(SelectCandidate { slot: *slot, kept: kept.clone(), status: Arc::clone(status), may_say })
         };
         slots.iter().filter_map(held).collect()
     }
 
     /// Whether the object's document may match the search; `None` if the object is ruled out.
-    fn passes(&self, search: &SelectSearch<'_>, slot: CacheSlot) -> Option<bool> {
+    fn may_match(&self, search: &SelectSearch<'_>, slot: CacheSlot) -> Option<bool> {
         let Some(grams) = &search.grams else { return Some(true) };
         let signature = self.signatures.get(slot as usize)?;
         let may_say = signature.may_say(grams);
@@ -146,24 +151,24 @@ impl ObjectCache {
         passing: &mut Vec<CacheSlot>,
     ) -> Option<CacheSlot> {
         let to = self.slots.len().min(from as usize + SIGNATURES) as CacheSlot;
-        passing.extend((from..to).filter(|slot| self.passes(search, *slot).is_some()));
+        passing.extend((from..to).filter(|slot| self.may_match(search, *slot).is_some()));
         ((to as usize) < self.slots.len()).then_some(to)
     }
 
     /// Counts a selection, if that is possible without reading objects. Returns `false` for any other
     /// selection.
-    pub fn tally(&self, selection: &ObjectSelection, counts: &mut ObjectCounts) -> bool {
+    pub fn tally_by_index(&self, selection: &ObjectSelection, counts: &mut ObjectCounts) -> bool {
         let ObjectSelection { namespace, name, phase, labels, index, search, created_since_ms, .. } =
             selection;
         let is_plain = name.is_none() && labels.is_empty() && index.is_none() && search.is_none();
         if is_plain && created_since_ms.is_none() {
-            self.orders.tally(namespace.as_deref(), phase.as_deref(), counts);
+            self.orders.tally_objects(namespace.as_deref(), phase.as_deref(), counts);
             return true;
         }
         false
     }
 
-    pub fn indexes(&self) -> Arc<IndexSet> {
+    pub fn index_set(&self) -> Arc<IndexSet> {
         Arc::clone(&self.keyer.indexes)
     }
 }
@@ -212,7 +217,7 @@ impl PartialOrd for RankedObject {
 impl Ord for RankedObject {
     fn cmp(&self, other: &Self) -> Ordering {
         let ascending = self.place.cmp(&other.place);
-        if self.order.descends() { ascending.reverse() } else { ascending }
+        if self.order.is_descending() { ascending.reverse() } else { ascending }
     }
 }
 
@@ -220,13 +225,13 @@ impl<'s> SelectSearch<'s> {
     pub fn new(selection: &'s ObjectSelection, indexes: &'s IndexSet) -> Result<Self, IndexError> {
         let key = selection.index.as_ref().map(|(name, key)| indexes.key(name, key)).transpose()?;
         if let (Some(rules), Some((name, _)), Some(key)) = (&selection.rules, &selection.index, &key) {
-            indexes.allow(rules, name, key)?;
+            indexes.check_query_allowed(rules, name, key)?;
         }
         Ok(Self {
             selection,
             order: selection.order.unwrap_or_default(),
             key,
-            grams: selection.search.as_ref().and_then(kubewitness_core::search::SearchText::grams),
+            grams: selection.search.as_ref().and_then(kubewitness_core::search::SearchText::signature_grams),
             indexes,
             found: Vec::new(),
             first: BinaryHeap::new(),
@@ -249,7 +254,7 @@ impl<'s> SelectSearch<'s> {
 
     /// Filters all objects by their signatures if no index gives few candidates. `look` is
     /// [`ObjectCache::add_passing`].
-    pub fn narrowed(
+    pub fn narrow_plan(
         &self,
         plan: SelectPlan,
         mut look: impl FnMut(&Self, CacheSlot, &mut Vec<CacheSlot>) -> Option<CacheSlot>,
@@ -274,22 +279,22 @@ impl<'s> SelectSearch<'s> {
         let Some(kind) = page.kind else { return true };
         for candidate in page.found {
             if self.selection.order.is_some() {
-                self.rank(candidate, &kind);
-            } else if self.matches(&candidate) {
+                self.rank_match(candidate, &kind);
+            } else if self.matches_candidate(&candidate) {
                 if self.found.len() >= self.selection.limit {
                     self.next = Some(candidate.slot);
                     return true;
                 }
-                self.found.push(candidate.kept.read().current(&kind, candidate.status));
+                self.found.push(candidate.kept.read().make_current(&kind, candidate.status));
             }
         }
         false
     }
 
     /// Keeps a match if it is among the first.
-    fn rank(&mut self, candidate: SelectCandidate, kind: &Arc<SourceKind>) {
+    fn rank_match(&mut self, candidate: SelectCandidate, kind: &Arc<SourceKind>) {
         let (order, limit) = (self.order, self.selection.limit);
-        let place = candidate.kept.read().place(order, &candidate.status);
+        let place = candidate.kept.read().position_in(order, &candidate.status);
         if self.selection.beyond.as_ref().is_some_and(|beyond| !order.is_before(beyond, &place)) {
             return;
         }
@@ -298,7 +303,7 @@ impl<'s> SelectSearch<'s> {
             return;
         }
         let before = self.read;
-        let is_match = self.matches(&candidate);
+        let is_match = self.matches_candidate(&candidate);
         if self.read > before {
             self.last_read = Some(place.clone());
         }
@@ -323,9 +328,9 @@ impl<'s> SelectSearch<'s> {
     }
 
     /// Counts the matches of a page. Returns `true` once it has read as many documents as it may.
-    pub fn tally(&mut self, page: RecordPage, counts: &mut ObjectCounts) -> bool {
+    pub fn tally_page(&mut self, page: RecordPage, counts: &mut ObjectCounts) -> bool {
         for candidate in page.found {
-            if !self.matches(&candidate) {
+            if !self.matches_candidate(&candidate) {
                 continue;
             }
             let SelectCandidate { kept, status, .. } = candidate;
@@ -342,7 +347,7 @@ impl<'s> SelectSearch<'s> {
     }
 
     /// The matching objects, and where a further search begins.
-    pub fn end(self) -> SelectedObjects {
+    pub fn into_selected(self) -> SelectedObjects {
         let Self { found, next, looked, .. } = self;
         if self.selection.order.is_none() {
             return SelectedObjects { objects: found, next, ..SelectedObjects::default() };
@@ -356,14 +361,14 @@ impl<'s> SelectSearch<'s> {
                 selected.looked.get_or_insert(place);
                 continue;
             }
-            selected.objects.push(kept.read().current(&kind, status));
+            selected.objects.push(kept.read().make_current(&kind, status));
             selected.places.push(place);
         }
         selected
     }
 
     /// Runs the cheap tests first. The document is unpacked only if they don't decide.
-    fn matches(&mut self, candidate: &SelectCandidate) -> bool {
+    fn matches_candidate(&mut self, candidate: &SelectCandidate) -> bool {
         let (read, status) = (candidate.kept.read(), &candidate.status);
         let ObjectSelection { namespace, name, phase, labels, search, created_since_ms, .. } = self.selection;
         if namespace.as_deref().is_some_and(|namespace| namespace != read.namespace)
@@ -396,7 +401,7 @@ impl<'s> SelectSearch<'s> {
         }
         let mut has_key = wanted.is_none();
         let mut own: Vec<(Cow<'_, str>, Cow<'_, str>)> = Vec::new();
-        let scanned = self.indexes.keys(&document, |key| {
+        let scanned = self.indexes.for_each_key(&document, |key| {
             has_key |= wanted == Some(key);
             if let (IndexKey::Label(key, value), false) = (key, labels.is_empty()) {
                 own.push((key.to_owned().into(), value.to_owned().into()));

@@ -21,7 +21,7 @@ impl Default for StatusTable {
 }
 
 impl StatusTable {
-    pub fn share(&mut self, status: Status, previous: Option<&Arc<Status>>) -> Arc<Status> {
+    pub fn share_status(&mut self, status: Status, previous: Option<&Arc<Status>>) -> Arc<Status> {
         if let Some(previous) = previous.filter(|previous| ***previous == status) {
             return Arc::clone(previous);
         }
@@ -42,9 +42,9 @@ mod tests {
     fn equal_statuses_are_one() {
         let mut statuses = StatusTable::default();
         let running = || Status { phase: "Running".into(), ..Status::default() };
-        let first = statuses.share(running(), None);
-        assert!(Arc::ptr_eq(&first, &statuses.share(running(), None)));
+        let first = statuses.share_status(running(), None);
+        assert!(Arc::ptr_eq(&first, &statuses.share_status(running(), None)));
         let other = Arc::new(running());
-        assert!(Arc::ptr_eq(&other, &statuses.share(running(), Some(&other))));
+        assert!(Arc::ptr_eq(&other, &statuses.share_status(running(), Some(&other))));
     }
 }

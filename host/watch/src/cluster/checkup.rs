@@ -18,7 +18,7 @@ use tokio::time::timeout;
 use crate::cluster::reviews::{RIGHTS, answers};
 use crate::connect::SignedIn;
 use crate::connect::request::{ApiClient, RequestAddress, RequestFailure};
-use crate::connect::resource::{group_version, resolve};
+use crate::connect::resource::{group_version, resolve_resource};
 
 const OWN_RIGHTS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 /// A person waits for the answer.
@@ -39,7 +39,7 @@ pub enum CheckupError {
 
 impl From<RequestFailure> for CheckupError {
     fn from(failure: RequestFailure) -> Self {
-        match failure.code() {
+        match failure.status_code() {
             Some(401 | 403) => Self::Forbidden(failure.to_string()),
             Some(404) => Self::Missing(failure.to_string()),
             _ => Self::Failed(failure.to_string()),
@@ -73,63 +73,74 @@ pub struct RightsCheckup {
 
 impl RightsCheckup {
     pub fn new(signed_in: &SignedIn) -> Self {
-        Self { api: signed_in.api() }
+        Self { api: signed_in.api_client() }
     }
 
-    pub async fn server(&self) -> Result<ApiServer, CheckupError> {
+    pub async fn describe_server(&self) -> Result<ApiServer, CheckupError> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct ServerVersion {
             git_version: String,
         }
-        let (body, date) = within(self.api.dated("/version", BYTES)).await?;
+        let (body, date) = within_limit(self.api.body_and_date("/version", BYTES)).await?;
         let version: ServerVersion = read(&body)?;
         Ok(ApiServer { version: version.git_version, date })
     }
 
     /// The API group of a source's kind, and its plural as used in RBAC rules.
-    pub async fn resource(&self, source: &SourceSpec) -> Result<(String, String), CheckupError> {
-        let resource = within(resolve(&self.api, source)).await?;
+    pub async fn resource_of(&self, source: &SourceSpec) -> Result<(String, String), CheckupError> {
+        let resource = within_limit(resolve_resource(&self.api, source)).await?;
         let (group, _) = group_version(&source.api_version);
-        Ok((group.to_owned(), resource.plural().to_owned()))
+        Ok((group.to_owned(), resource.plural_name().to_owned()))
     }
 
-    pub async fn may(&self, whose: &RightsOwner, attempt: &AccessAttempt) -> Result<bool, CheckupError> {
+    pub async fn has_right(
+        &self,
+        whose: &RightsOwner,
+        attempt: &AccessAttempt,
+    ) -> Result<bool, CheckupError> {
         let status = match whose {
             RightsOwner::Own => {
                 let review = answers::self_review(attempt);
-                self.review::<SelfSubjectAccessReview>(OWN_RIGHTS, encoded(&review)?).await?.status
+                self.post_review::<SelfSubjectAccessReview>(OWN_RIGHTS, encode_review(&review)?).await?.status
             }
             RightsOwner::Account { namespace, name } => {
-                let review = answers::access_review(&person(namespace, name), attempt);
-                self.review::<SubjectAccessReview>(RIGHTS, encoded(&review)?).await?.status
+                let review = answers::access_review(&service_account_person(namespace, name), attempt);
+                self.post_review::<SubjectAccessReview>(RIGHTS, encode_review(&review)?).await?.status
             }
         };
         Ok(answers::is_allowed(status))
     }
 
-    async fn review<T: DeserializeOwned>(&self, address: &str, body: Vec<u8>) -> Result<T, CheckupError> {
+    async fn post_review<T: DeserializeOwned>(
+        &self,
+        address: &str,
+        body: Vec<u8>,
+    ) -> Result<T, CheckupError> {
         let asked = self.api.ask_for(Method::POST, address, Some(("application/json", body)), BYTES);
-        Ok(read(&within(asked).await?)?)
+        Ok(read(&within_limit(asked).await?)?)
     }
 
     /// The ConfigMaps of a namespace that hold the host's settings, by name.
-    pub async fn settings(
+    pub async fn settings_maps(
         &self,
         namespace: &str,
     ) -> Result<Vec<(String, BTreeMap<String, String>)>, CheckupError> {
+        let address = RequestAddress::new("/api/v1/namespaces").with_member(namespace).as_str().to_owned()
+            + "/configmaps";
         let address =
-            RequestAddress::new("/api/v1/namespaces").member(namespace).as_str().to_owned() + "/configmaps";
-        let address = RequestAddress::new(&address).with("labelSelector", &format!("{HOST_LABEL}=true"));
-        let address = address.with("limit", MAPS);
-        let body = within(self.api.ask_for(Method::GET, address.as_str(), None, BYTES)).await?;
+            RequestAddress::new(&address).with_parameter("labelSelector", &format!("{HOST_LABEL}=true"));
+        let address = address.with_parameter("limit", MAPS);
+        let body = within_limit(self.api.ask_for(Method::GET, address.as_str(), None, BYTES)).await?;
         let maps: List<ConfigMap> = read(&body)?;
         let maps = maps.items.into_iter();
         Ok(maps.map(|map| (map.metadata.name.unwrap_or_default(), map.data.unwrap_or_default())).collect())
     }
 }
 
-async fn within<T>(asked: impl Future<Output = Result<T, RequestFailure>>) -> Result<T, RequestFailure> {
+async fn within_limit<T>(
+    asked: impl Future<Output = Result<T, RequestFailure>>,
+) -> Result<T, RequestFailure> {
     timeout(WITHIN, asked).await.unwrap_or(Err(RequestFailure::TimedOut(WITHIN)))
 }
 
@@ -137,12 +148,12 @@ fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, RequestFailure> {
     serde_json::from_slice(body).map_err(|error| RequestFailure::Answer(error.to_string()))
 }
 
-fn encoded(review: &impl serde::Serialize) -> Result<Vec<u8>, RequestFailure> {
+fn encode_review(review: &impl serde::Serialize) -> Result<Vec<u8>, RequestFailure> {
     serde_json::to_vec(review).map_err(|error| RequestFailure::Answer(error.to_string()))
 }
 
 /// A service account, as the API server knows it when it signs in.
-fn person(namespace: &str, name: &str) -> Person {
+fn service_account_person(namespace: &str, name: &str) -> Person {
     let groups = [
         "system:serviceaccounts".to_owned(),
         format!("system:serviceaccounts:{namespace}"),
@@ -158,7 +169,7 @@ mod tests {
 
     #[test]
     fn an_account_has_the_groups_by_which_rules_name_it() {
-        let person = person("kubewitness", "host");
+        let person = service_account_person("kubewitness", "host");
         assert_eq!(person.user, "system:serviceaccount:kubewitness:host");
         assert!(person.groups.contains(&"system:serviceaccounts:kubewitness".to_owned()), "{person:?}");
     }

@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cluster::checkup::{CheckupError, RightsCheckup, RightsOwner};
 use crate::connect::SignedIn;
-use crate::connect::request::{RequestAddress, RequestFailure, causes};
+use crate::connect::request::{RequestAddress, RequestFailure, error_chain};
 
 /// The label of Kubewitness' pods.
 const LABEL: &str = "app.kubernetes.io/name=kubewitness";
@@ -105,7 +105,7 @@ impl PortForward {
         let portals = find(signed_in, namespace).await?;
         let found = match trust {
             PodTrust::NamedNamespace => portals.into_iter().next(),
-            PodTrust::ProvenAccount => proven(signed_in, namespace, portals).await?,
+            PodTrust::ProvenAccount => find_proven_portal(signed_in, namespace, portals).await?,
         };
         let server = signed_in.server.clone();
         let portal = found.ok_or_else(|| ForwardError::NoPod { namespace: namespace.to_owned(), server })?;
@@ -131,7 +131,7 @@ impl PortForward {
     }
 
     /// Runs until the stop. A connection that fails is closed, and the others continue.
-    pub async fn serve(mut self, stop: CancellationToken) {
+    pub async fn serve_until(mut self, stop: CancellationToken) {
         let mut carried = FuturesUnordered::new();
         loop {
             tokio::select! {
@@ -141,7 +141,7 @@ impl PortForward {
                     Ok((socket, _)) => {
                         let first = self.first.take().filter(|(opened, _)| opened.elapsed() < FRESH);
                         let first = first.map(|(_, way)| way);
-                        carried.push(carry(self.pods.clone(), self.portal.clone(), first, socket));
+                        carried.push(carry_connection(self.pods.clone(), self.portal.clone(), first, socket));
                     }
                     Err(error) => {
                         tracing::warn!("a connection to the forwarded port failed: {error}");
@@ -153,7 +153,12 @@ impl PortForward {
     }
 }
 
-async fn carry(pods: kube::Api<Pod>, portal: PortalPod, first: Option<Portforwarder>, mut socket: TcpStream) {
+async fn carry_connection(
+    pods: kube::Api<Pod>,
+    portal: PortalPod,
+    first: Option<Portforwarder>,
+    mut socket: TcpStream,
+) {
     let opened = match first {
         Some(first) => Ok(first),
         None => open(&pods, &portal).await,
@@ -179,12 +184,12 @@ async fn open(pods: &kube::Api<Pod>, portal: &PortalPod) -> Result<Portforwarder
             retry_after: None,
             token: None,
         },
-        error => RequestFailure::Transport(causes(&error)),
+        error => RequestFailure::Transport(error_chain(&error)),
     })
 }
 
 /// The first pod whose service account may create token reviews. The check uses the person's own rights.
-async fn proven(
+async fn find_proven_portal(
     signed_in: &SignedIn,
     namespace: &str,
     mut portals: Vec<PortalPod>,
@@ -210,7 +215,7 @@ async fn proven(
     };
     for name in accounts.iter().take(ACCOUNTS) {
         let whose = RightsOwner::Account { namespace: namespace.to_owned(), name: name.clone() };
-        match checkup.may(&whose, &attempt).await {
+        match checkup.has_right(&whose, &attempt).await {
             Ok(true) => {
                 portals.retain(|portal| portal.account == *name);
                 return Ok(portals.into_iter().next());
@@ -235,9 +240,11 @@ async fn proven(
 
 /// The portals of all pods that are ready.
 async fn find(signed_in: &SignedIn, namespace: &str) -> Result<Vec<PortalPod>, ForwardError> {
-    let address = RequestAddress::new("/api/v1/namespaces").member(namespace).as_str().to_owned() + "/pods";
-    let address = RequestAddress::new(&address).with("labelSelector", LABEL).with("limit", PODS);
-    let api = signed_in.api();
+    let address =
+        RequestAddress::new("/api/v1/namespaces").with_member(namespace).as_str().to_owned() + "/pods";
+    let address =
+        RequestAddress::new(&address).with_parameter("labelSelector", LABEL).with_parameter("limit", PODS);
+    let api = signed_in.api_client();
     let asked = timeout(WITHIN, api.ask_for(Method::GET, address.as_str(), None, BYTES));
     let answer = asked.await.unwrap_or(Err(RequestFailure::TimedOut(WITHIN)));
     let pods = answer.and_then(|body| {

@@ -72,7 +72,7 @@ pub struct JobClient {
 impl JobClient {
     pub fn new(connection: &ApiConnection) -> Self {
         Self {
-            own: connection.api(),
+            own: connection.api_client(),
             bare: ApiClient::new(connection.bare.clone()),
             turns: Semaphore::new(AT_ONCE),
         }
@@ -85,11 +85,11 @@ impl JobClient {
         job: &Value,
         dry_run: bool,
     ) -> Result<Value, SubmitError> {
-        let address = jobs_of(namespace)?.with("fieldManager", "kubewitness-submit");
+        let address = jobs_of(namespace)?.with_parameter("fieldManager", "kubewitness-submit");
         // A field that the API server does not know is probably a mistake in the template.
-        let address = address.with("fieldValidation", "Strict");
-        let address = if dry_run { address.with("dryRun", "All") } else { address };
-        self.ask(acting, Method::POST, &address, Some(job.to_string().into_bytes())).await
+        let address = address.with_parameter("fieldValidation", "Strict");
+        let address = if dry_run { address.with_parameter("dryRun", "All") } else { address };
+        self.send_request(acting, Method::POST, &address, Some(job.to_string().into_bytes())).await
     }
 
     pub async fn job(
@@ -98,15 +98,15 @@ impl JobClient {
         namespace: &str,
         name: &str,
     ) -> Result<Option<Value>, SubmitError> {
-        let address = jobs_of(namespace)?.member(name);
-        match self.ask(acting, Method::GET, &address, None).await {
+        let address = jobs_of(namespace)?.with_member(name);
+        match self.send_request(acting, Method::GET, &address, None).await {
             Ok(job) => Ok(Some(job)),
             Err(SubmitError::Refused { status: 404, .. }) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    async fn ask(
+    async fn send_request(
         &self,
         acting: ActingIdentity<'_>,
         method: Method,
@@ -114,8 +114,8 @@ impl JobClient {
         body: Option<Vec<u8>>,
     ) -> Result<Value, SubmitError> {
         let (api, headers) = match acting {
-            ActingIdentity::Token(token) => (&self.bare, bearer(token)?),
-            ActingIdentity::Person(person) => (&self.own, impersonating(person)?),
+            ActingIdentity::Token(token) => (&self.bare, bearer_headers(token)?),
+            ActingIdentity::Person(person) => (&self.own, impersonation_headers(person)?),
             ActingIdentity::Controller => (&self.own, Vec::new()),
         };
         let body = body.map(|body| ("application/json", body));
@@ -125,7 +125,7 @@ impl JobClient {
             api.told_with(method, address.as_str(), headers, body, BYTES).await
         });
         let answer = asked.await.unwrap_or(Err((RequestFailure::TimedOut(WITHIN), Vec::new())));
-        let answer = answer.map_err(|(failure, body)| refused(&failure, &body))?;
+        let answer = answer.map_err(|(failure, body)| refusal_error(&failure, &body))?;
         serde_json::from_slice(&answer).map_err(|error| {
             SubmitError::Unanswered(format!("the API server's answer can't be parsed: {error}"))
         })
@@ -146,7 +146,7 @@ fn jobs_of(namespace: &str) -> Result<RequestAddress, SubmitError> {
 
 type RequestHeaders = Vec<(HeaderName, HeaderValue)>;
 
-fn header(name: HeaderName, text: &str) -> Result<(HeaderName, HeaderValue), SubmitError> {
+fn header_pair(name: HeaderName, text: &str) -> Result<(HeaderName, HeaderValue), SubmitError> {
     let refused = || SubmitError::Refused {
         status: 400,
         message: format!("what `{name}` would name has characters that no header has"),
@@ -160,30 +160,30 @@ fn header(name: HeaderName, text: &str) -> Result<(HeaderName, HeaderValue), Sub
     Ok((name, value))
 }
 
-fn bearer(token: &str) -> Result<RequestHeaders, SubmitError> {
-    Ok(vec![header(AUTHORIZATION, &format!("Bearer {token}"))?])
+fn bearer_headers(token: &str) -> Result<RequestHeaders, SubmitError> {
+    Ok(vec![header_pair(AUTHORIZATION, &format!("Bearer {token}"))?])
 }
 
 /// Everything that the API server knows of the person. A token with narrowed rights is marked by an extra
 /// attribute: without it, an admission rule or a webhook would treat the Job as one of the person with full
 /// rights. If the controller may not impersonate one of these, the API server refuses the Job and names the
 /// right.
-fn impersonating(person: &Person) -> Result<RequestHeaders, SubmitError> {
-    let mut headers = vec![header(HeaderName::from_static("impersonate-user"), &person.user)?];
+fn impersonation_headers(person: &Person) -> Result<RequestHeaders, SubmitError> {
+    let mut headers = vec![header_pair(HeaderName::from_static("impersonate-user"), &person.user)?];
     if !person.uid.is_empty() {
-        headers.push(header(HeaderName::from_static("impersonate-uid"), &person.uid)?);
+        headers.push(header_pair(HeaderName::from_static("impersonate-uid"), &person.uid)?);
     }
     for (key, values) in &person.extra {
         let name = extra_header(key)?;
         for value in values {
-            headers.push(header(name.clone(), value)?);
+            headers.push(header_pair(name.clone(), value)?);
         }
     }
     let is_account = person.user.starts_with("system:serviceaccount:");
     let is_added =
         |group: &str| ADDED.contains(&group) || is_account && group.starts_with("system:serviceaccounts:");
     for group in person.groups.iter().filter(|group| !is_added(group)) {
-        headers.push(header(HeaderName::from_static("impersonate-group"), group)?);
+        headers.push(header_pair(HeaderName::from_static("impersonate-group"), group)?);
     }
     Ok(headers)
 }
@@ -199,17 +199,17 @@ fn extra_header(key: &str) -> Result<HeaderName, SubmitError> {
     })
 }
 
-fn refused(failure: &RequestFailure, body: &[u8]) -> SubmitError {
+fn refusal_error(failure: &RequestFailure, body: &[u8]) -> SubmitError {
     match failure {
         RequestFailure::Status { code, message, reason, .. } if !failure.is_passing() => {
             let message = if message.is_empty() { reason.clone() } else { message.clone() };
-            SubmitError::Refused { status: *code, message, causes: causes(body) }
+            SubmitError::Refused { status: *code, message, causes: field_causes(body) }
         }
         failure => SubmitError::Unanswered(failure.to_string()),
     }
 }
 
-fn causes(status: &[u8]) -> Vec<FieldCause> {
+fn field_causes(status: &[u8]) -> Vec<FieldCause> {
     let status: Value = serde_json::from_slice(status).unwrap_or_default();
     let causes = status["details"]["causes"].as_array().map_or(&[][..], Vec::as_slice);
     let text = |cause: &Value, name: &str| cause[name].as_str().unwrap_or_default().to_owned();
@@ -226,7 +226,7 @@ mod tests {
         let told = |user: &str, groups: &[&str]| {
             let groups = groups.iter().map(|group| (*group).to_owned()).collect();
             let person = Person { user: user.into(), groups, ..Person::default() };
-            let headers = impersonating(&person).unwrap();
+            let headers = impersonation_headers(&person).unwrap();
             headers
                 .iter()
                 .map(|(name, value)| format!("{name}={}", value.to_str().unwrap()))
@@ -242,7 +242,7 @@ mod tests {
         for evil in ["a\r\nImpersonate-User: root", "a\u{9b}b", "a\0"] {
             let person = Person { user: evil.into(), ..Person::default() };
             assert!(
-                matches!(impersonating(&person), Err(SubmitError::Refused { status: 400, .. })),
+                matches!(impersonation_headers(&person), Err(SubmitError::Refused { status: 400, .. })),
                 "{evil:?}"
             );
         }
@@ -263,7 +263,7 @@ mod tests {
             groups: vec!["forschung-größe".into()],
             extra: extra.into(),
         };
-        let headers = impersonating(&person).unwrap();
+        let headers = impersonation_headers(&person).unwrap();
         let told: Vec<_> = headers
             .iter()
             .map(|(name, value)| format!("{name}={}", String::from_utf8_lossy(value.as_bytes())))
@@ -282,7 +282,7 @@ mod tests {
         );
         for key in [String::new(), "k".repeat(EXTRA_KEY_BYTES + 1)] {
             let person = Person { extra: [(key, vec!["v".into()])].into(), ..person.clone() };
-            assert!(impersonating(&person).is_err());
+            assert!(impersonation_headers(&person).is_err());
         }
     }
 
@@ -293,7 +293,7 @@ mod tests {
                 "{{\"kind\":\"Status\",\"code\":{code},\"message\":\"no\",\"details\":{{\"causes\":[{{\"field\":\"spec.a\",\"message\":\"m\"}}]}}}}"
             );
             let failure = crate::connect::request::status_failure(Some(code), body.as_bytes(), None);
-            refused(&failure, body.as_bytes())
+            refusal_error(&failure, body.as_bytes())
         };
         let cause = FieldCause { field: "spec.a".into(), message: "m".into() };
         assert_eq!(
@@ -303,7 +303,7 @@ mod tests {
         for code in [429, 500, 503, 504] {
             assert!(matches!(status(code), SubmitError::Unanswered(_)), "{code}");
         }
-        assert!(matches!(refused(&RequestFailure::TimedOut(WITHIN), b""), SubmitError::Unanswered(_)));
+        assert!(matches!(refusal_error(&RequestFailure::TimedOut(WITHIN), b""), SubmitError::Unanswered(_)));
     }
 
     #[test]

@@ -14,15 +14,15 @@ impl JitterDice {
         Self(seed.unwrap_or_else(|| RandomState::new().hash_one(0u8)).max(1))
     }
 
-    fn roll(&mut self) -> u64 {
+    fn next_random(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         self.0
     }
 
-    pub fn between(&mut self, low: u64, high: u64) -> u64 {
-        low + self.roll() % (high.saturating_sub(low) + 1)
+    pub fn random_between(&mut self, low: u64, high: u64) -> u64 {
+        low + self.next_random() % (high.saturating_sub(low) + 1)
     }
 }
 
@@ -38,7 +38,7 @@ impl Backoff {
         Self { first, cap, tries: 0 }
     }
 
-    pub fn reset(&mut self) {
+    pub fn reset_tries(&mut self) {
         self.tries = 0;
     }
 
@@ -48,7 +48,7 @@ impl Backoff {
         let step = self.first.saturating_mul(1 << self.tries.min(20)).min(self.cap);
         self.tries = self.tries.saturating_add(1);
         let nanos = u64::try_from(step.as_nanos()).unwrap_or(u64::MAX);
-        Duration::from_nanos(dice.between(nanos / 2, nanos)).max(asked.unwrap_or_default())
+        Duration::from_nanos(dice.random_between(nanos / 2, nanos)).max(asked.unwrap_or_default())
     }
 }
 
@@ -64,7 +64,7 @@ mod tests {
             let pause = backoff.next(&mut dice, None).as_millis() as u64;
             assert!((step / 2..=step).contains(&pause), "{pause} for {step}");
         }
-        backoff.reset();
+        backoff.reset_tries();
         assert!(backoff.next(&mut dice, None) <= Duration::from_millis(800));
     }
 

@@ -62,22 +62,25 @@ enum HttpProtocol {
 }
 
 /// Must be called within a tokio runtime: the client's connections live in it.
-pub(crate) fn client(
+pub(crate) fn make_client(
     config: &Config,
     login: Option<LoginService>,
     keep_alive: &KeepAlive,
 ) -> Result<kube::Client, BoxError> {
-    Ok(made(config, login, keep_alive, HttpProtocol::Shared)?.0)
+    Ok(make_client_with(config, login, keep_alive, HttpProtocol::Shared)?.0)
 }
 
 /// The same for WebSockets, with the login.
-pub(crate) fn upgradable(config: &Config, login: Option<LoginService>) -> Result<MadeClient, BoxError> {
-    made(config, login, &KeepAlive::default(), HttpProtocol::Upgradable)
+pub(crate) fn make_upgradable_client(
+    config: &Config,
+    login: Option<LoginService>,
+) -> Result<MadeClient, BoxError> {
+    make_client_with(config, login, &KeepAlive::default(), HttpProtocol::Upgradable)
 }
 
 pub(crate) type MadeClient = (kube::Client, Option<LoginService>);
 
-fn made(
+fn make_client_with(
     config: &Config,
     login: Option<LoginService>,
     keep_alive: &KeepAlive,
@@ -86,14 +89,18 @@ fn made(
     let mut direct = HttpConnector::new();
     // The layer above decides about TLS.
     direct.enforce_http(false);
-    let Some(proxy) = &config.proxy_url else { return over(direct, config, login, keep_alive, protocol) };
+    let Some(proxy) = &config.proxy_url else {
+        return client_over(direct, config, login, keep_alive, protocol);
+    };
     match proxy.scheme_str() {
-        Some("http") => over(tunnel(proxy, direct)?, config, login, keep_alive, protocol),
+        Some("http") => client_over(proxy_tunnel(proxy, direct)?, config, login, keep_alive, protocol),
         Some("https") => {
             let secured = config.rustls_https_connector_with_connector(direct)?;
-            over(tunnel(proxy, secured)?, config, login, keep_alive, protocol)
+            client_over(proxy_tunnel(proxy, secured)?, config, login, keep_alive, protocol)
         }
-        Some("socks5") => over(SocksV5::new(proxy.clone(), direct), config, login, keep_alive, protocol),
+        Some("socks5") => {
+            client_over(SocksV5::new(proxy.clone(), direct), config, login, keep_alive, protocol)
+        }
         scheme => Err(format!(
             "a proxy of the scheme `{}` is not supported: use http, https or socks5",
             scheme.unwrap_or("no scheme")
@@ -103,7 +110,7 @@ fn made(
 }
 
 /// Tunnels through a proxy with CONNECT, with the name and password of its URL.
-fn tunnel<C>(proxy: &Uri, connector: C) -> Result<Tunnel<C>, BoxError> {
+fn proxy_tunnel<C>(proxy: &Uri, connector: C) -> Result<Tunnel<C>, BoxError> {
     let tunnel = Tunnel::new(proxy.clone(), connector);
     let user = proxy.authority().and_then(|authority| authority.as_str().rsplit_once('@'));
     let Some((user, _)) = user else { return Ok(tunnel) };
@@ -114,7 +121,7 @@ fn tunnel<C>(proxy: &Uri, connector: C) -> Result<Tunnel<C>, BoxError> {
 }
 
 /// Builds the client over this connector.
-fn over<C>(
+fn client_over<C>(
     connector: C,
     config: &Config,
     login: Option<LoginService>,
@@ -127,7 +134,7 @@ where
     C::Future: Send + 'static,
     C::Error: Into<BoxError>,
 {
-    let mut connector = TimeoutConnector::new(secured(connector, config, protocol)?);
+    let mut connector = TimeoutConnector::new(secured_connector(connector, config, protocol)?);
     connector.set_connect_timeout(config.connect_timeout);
     connector.set_read_timeout(config.read_timeout);
     connector.set_write_timeout(config.write_timeout);
@@ -148,7 +155,7 @@ where
         (Some(login), _) => (None, Some(login)),
         (None, HttpProtocol::Shared) => (auth, None),
         (None, HttpProtocol::Upgradable) => {
-            (None, auth.map(|auth| LoginService::of("kubeconfig", LOGIN, &auth)))
+            (None, auth.map(|auth| LoginService::from_layer("kubeconfig", LOGIN, &auth)))
         }
     };
     let service = ServiceBuilder::new()
@@ -167,7 +174,7 @@ pub(crate) async fn shown_certificate(config: &Config) -> Result<Option<Vec<u8>>
     }
     let mut direct = HttpConnector::new();
     direct.enforce_http(false);
-    let mut connector = secured(direct, config, HttpProtocol::Upgradable)?;
+    let mut connector = secured_connector(direct, config, HttpProtocol::Upgradable)?;
     Ok(match connector.call(config.cluster_url.clone()).await? {
         MaybeHttpsStream::Http(_) => None,
         MaybeHttpsStream::Https(stream) => {
@@ -179,7 +186,11 @@ pub(crate) async fn shown_certificate(config: &Config) -> Result<Option<Vec<u8>>
 }
 
 /// Adds TLS as configured, and offers the protocols that are needed. A plain address gets no TLS.
-fn secured<C>(connector: C, config: &Config, protocol: HttpProtocol) -> Result<HttpsConnector<C>, BoxError> {
+fn secured_connector<C>(
+    connector: C,
+    config: &Config,
+    protocol: HttpProtocol,
+) -> Result<HttpsConnector<C>, BoxError> {
     let builder = HttpsConnectorBuilder::new().with_tls_config(config.rustls_client_config()?);
     let mut builder = builder.https_or_http();
     if let Some(name) = &config.tls_server_name {
@@ -204,7 +215,7 @@ mod tests {
         let mut config = Config::new(address.parse().unwrap());
         assert_eq!(config.connect_timeout, Some(Duration::from_secs(30)));
         config.connect_timeout = Some(Duration::from_millis(100));
-        let client = client(&config, None, &KeepAlive::default()).unwrap();
+        let client = make_client(&config, None, &KeepAlive::default()).unwrap();
         let asked = tokio::time::timeout(Duration::from_secs(20), client.apiserver_version()).await;
         assert!(asked.expect("it is given up").is_err());
     }

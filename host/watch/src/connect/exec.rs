@@ -79,12 +79,12 @@ struct CredentialStatus {
 }
 
 impl CredentialStatus {
-    fn lasts(&self, now_ms: u64) -> bool {
-        let expires_ms = self.expiration_timestamp.as_deref().and_then(calendar::moment);
+    fn is_valid_at(&self, now_ms: u64) -> bool {
+        let expires_ms = self.expiration_timestamp.as_deref().and_then(calendar::parse_rfc3339_ms);
         expires_ms.is_none_or(|expires| now_ms.saturating_add(EARLY.as_millis() as u64) < expires)
     }
 
-    fn header(&self) -> Result<Option<HeaderValue>, ExecError> {
+    fn authorization_header(&self) -> Result<Option<HeaderValue>, ExecError> {
         let Some(token) = &self.token else { return Ok(None) };
         let header = HeaderValue::try_from(format!("Bearer {token}"));
         let mut header = header.map_err(|_| ExecError::NoHeader)?;
@@ -103,14 +103,14 @@ impl ExecLogin {
     }
 
     /// Without its arguments, which may be secret.
-    pub fn command(&self) -> &str {
+    pub fn command_name(&self) -> &str {
         self.config.command.as_deref().unwrap_or_default()
     }
 
     /// Logs in for the first time. Connections use the certificate that the command returns, if it returns
     /// one.
     pub async fn log_in(&self, user: &mut AuthInfo) -> Result<(), ExecError> {
-        let status = self.renewed().await?;
+        let status = self.renew_credentials().await?;
         if let (Some(certificate), Some(key)) = (status.client_certificate_data, status.client_key_data) {
             user.client_certificate_data = Some(STANDARD.encode(certificate));
             user.client_key_data = Some(STANDARD.encode(key).into());
@@ -119,15 +119,15 @@ impl ExecLogin {
     }
 
     /// The header for a request that is made now. Runs the command again if its token is about to expire.
-    pub async fn header(&self) -> Result<Option<HeaderValue>, ExecError> {
+    pub async fn authorization_header(&self) -> Result<Option<HeaderValue>, ExecError> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        match kept.filter(|kept| kept.token.is_none() || kept.lasts(SystemClock::default().now_ms())) {
-            Some(kept) => kept.header(),
-            None => self.renewed().await?.header(),
+        match kept.filter(|kept| kept.token.is_none() || kept.is_valid_at(SystemClock::default().now_ms())) {
+            Some(kept) => kept.authorization_header(),
+            None => self.renew_credentials().await?.authorization_header(),
         }
     }
 
-    async fn renewed(&self) -> Result<CredentialStatus, ExecError> {
+    async fn renew_credentials(&self) -> Result<CredentialStatus, ExecError> {
         let status = run(&self.config).await?;
         *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(status.clone());
         Ok(status)
@@ -139,7 +139,8 @@ async fn run(config: &ExecConfig) -> Result<CredentialStatus, ExecError> {
     let mut child = start(config)?;
     let printed = child.stdout.take().ok_or(ExecError::NoOutput)?;
     let errors = child.stderr.take();
-    let (printed, said) = tokio::try_join!(all(printed), async { Ok(first(errors).await) })?;
+    let (printed, said) =
+        tokio::try_join!(read_bounded(printed), async { Ok(first_error_line(errors).await) })?;
     let status = child.wait().await.map_err(ExecError::NoEnd)?;
     if !status.success() {
         return Err(ExecError::Failed { status, said });
@@ -148,7 +149,7 @@ async fn run(config: &ExecConfig) -> Result<CredentialStatus, ExecError> {
         serde_saphyr::from_slice(&printed).map_err(|_| ExecError::NoCredential)?;
     let status = credential.status.ok_or(ExecError::NoCredential)?;
     let expires = status.expiration_timestamp.as_deref();
-    match expires.is_none_or(|expires| calendar::moment(expires).is_some()) {
+    match expires.is_none_or(|expires| calendar::parse_rfc3339_ms(expires).is_some()) {
         true => Ok(status),
         false => Err(ExecError::NoExpiration),
     }
@@ -179,7 +180,7 @@ fn start(config: &ExecConfig) -> Result<Child, ExecError> {
 }
 
 /// Everything that a command prints, up to a limit.
-async fn all(printed: impl AsyncRead + Unpin) -> Result<Vec<u8>, ExecError> {
+async fn read_bounded(printed: impl AsyncRead + Unpin) -> Result<Vec<u8>, ExecError> {
     let mut bytes = Vec::new();
     let read = printed.take(PRINTED as u64 + 1).read_to_end(&mut bytes).await;
     read.map_err(ExecError::Unread)?;
@@ -190,7 +191,7 @@ async fn all(printed: impl AsyncRead + Unpin) -> Result<Vec<u8>, ExecError> {
 }
 
 /// The first line of the error output. The rest is read, too, so that the command does not block.
-async fn first(errors: Option<impl AsyncRead + Unpin>) -> String {
+async fn first_error_line(errors: Option<impl AsyncRead + Unpin>) -> String {
     let Some(mut errors) = errors else { return String::new() };
     let (mut chunk, mut said) = (vec![0; SAID], Vec::new());
     // If reading fails, the message has only what was read before.
@@ -219,7 +220,7 @@ mod tests {
     }
 
     async fn refused(script: &str) -> String {
-        exec(script).renewed().await.err().unwrap().to_string()
+        exec(script).renew_credentials().await.err().unwrap().to_string()
     }
 
     fn giving(status: &str) -> String {
@@ -258,7 +259,7 @@ mod tests {
         let pid = folder.path().join("pid");
         let script = format!("echo $$ >{0}.new; mv {0}.new {0}; exec sleep 600", pid.display());
         let hanging = exec(&script);
-        let mut header = Box::pin(hanging.header());
+        let mut header = Box::pin(hanging.authorization_header());
         while !pid.exists() {
             assert!(timeout(Duration::from_millis(20), &mut header).await.is_err());
         }
@@ -284,13 +285,13 @@ mod tests {
         let times = || std::fs::read_to_string(&runs).unwrap_or_default().lines().count();
         let lasting = exec(&counted(r#"{"token":"t"}"#));
         for _ in 0..3 {
-            let header = lasting.header().await.unwrap().unwrap();
+            let header = lasting.authorization_header().await.unwrap().unwrap();
             assert!(header == "Bearer t" && header.is_sensitive());
         }
         assert_eq!(times(), 1);
         let old = exec(&counted(r#"{"token":"t","expirationTimestamp":"2020-01-01T00:00:00Z"}"#));
         for _ in 0..2 {
-            old.header().await.unwrap();
+            old.authorization_header().await.unwrap();
         }
         assert_eq!(times(), 3, "each request needs another one");
     }
@@ -305,7 +306,7 @@ mod tests {
         command.log_in(&mut user).await.unwrap();
         assert_eq!(user.client_certificate_data.as_deref(), Some("Qw=="));
         assert!(user.client_key_data.is_some());
-        assert_eq!(command.header().await.unwrap(), None, "requests need no token");
+        assert_eq!(command.authorization_header().await.unwrap(), None, "requests need no token");
     }
 
     #[test]

@@ -25,7 +25,7 @@ impl KubeconfigChoice {
     }
 }
 
-pub(super) async fn configuration(options: &ConnectOptions) -> Result<KubeconfigChoice, ConnectError> {
+pub(super) async fn choose_kubeconfig(options: &ConnectOptions) -> Result<KubeconfigChoice, ConnectError> {
     let chosen = KubeConfigOptions { context: options.context.clone(), ..KubeConfigOptions::default() };
     if let Some(path) = &options.kubeconfig {
         let fault = |why: String| ConnectError::Kubeconfig { path: path.display().to_string(), why };
@@ -36,7 +36,7 @@ pub(super) async fn configuration(options: &ConnectOptions) -> Result<Kubeconfig
         return config.map(KubeconfigChoice::of_file).map_err(|error| fault(error.to_string()));
     }
     // The environment names the files.
-    let read = files::within(Path::new("the kubeconfig"), files::WORK, read_environment).await;
+    let read = files::run_within_limit(Path::new("the kubeconfig"), files::WORK, read_environment).await;
     let config = async {
         let read = read?;
         look_at_named_files(&read, chosen.context.as_deref()).await?;
@@ -56,13 +56,13 @@ pub(super) async fn configuration(options: &ConnectOptions) -> Result<Kubeconfig
 }
 
 /// The namespace of the kubeconfig's context, if a kubeconfig exists. No credentials are read.
-pub async fn namespace(options: &ConnectOptions) -> Result<Option<String>, ConnectError> {
+pub async fn context_namespace(options: &ConnectOptions) -> Result<Option<String>, ConnectError> {
     let read = match &options.kubeconfig {
         Some(path) => read_kubeconfig(path).await,
         // Without a home folder, no default kubeconfig exists.
         None => {
-            let read = || merged(&existing(paths().unwrap_or_default()));
-            files::within(Path::new("the kubeconfig"), files::WORK, read).await
+            let read = || merge_kubeconfigs(&existing_paths(kubeconfig_paths().unwrap_or_default()));
+            files::run_within_limit(Path::new("the kubeconfig"), files::WORK, read).await
         }
     };
     let config = read.map_err(|error| {
@@ -78,15 +78,15 @@ pub async fn namespace(options: &ConnectOptions) -> Result<Option<String>, Conne
 /// Reads a kubeconfig. It may come from a shell's `<(…)`; then reading takes as long as that program runs.
 async fn read_kubeconfig(path: &Path) -> io::Result<Kubeconfig> {
     let asked = path.to_owned();
-    files::within(path, files::WORK, move || read_one(&asked)).await
+    files::run_within_limit(path, files::WORK, move || read_one(&asked)).await
 }
 
 /// The files of `KUBECONFIG` as one, or the file in the home folder.
 fn read_environment() -> io::Result<Kubeconfig> {
-    merged(&paths()?)
+    merge_kubeconfigs(&kubeconfig_paths()?)
 }
 
-fn paths() -> io::Result<Vec<PathBuf>> {
+fn kubeconfig_paths() -> io::Result<Vec<PathBuf>> {
     let named = std::env::var_os("KUBECONFIG").unwrap_or_default();
     let mut paths: Vec<_> =
         std::env::split_paths(&named).filter(|path| !path.as_os_str().is_empty()).collect();
@@ -98,12 +98,12 @@ fn paths() -> io::Result<Vec<PathBuf>> {
 }
 
 /// The paths that exist. Without any kubeconfig, no namespace was named.
-fn existing(mut paths: Vec<PathBuf>) -> Vec<PathBuf> {
+fn existing_paths(mut paths: Vec<PathBuf>) -> Vec<PathBuf> {
     paths.retain(|path| !matches!(files::look(path), Ok(None)));
     paths
 }
 
-fn merged(paths: &[PathBuf]) -> io::Result<Kubeconfig> {
+fn merge_kubeconfigs(paths: &[PathBuf]) -> io::Result<Kubeconfig> {
     paths.iter().try_fold(Kubeconfig::default(), |merged, path| {
         let told = |error: io::Error| io::Error::other(format!("{}: {error}", path.display()));
         merged.merge(read_one(path).map_err(told)?).map_err(io::Error::other)
@@ -113,7 +113,7 @@ fn merged(paths: &[PathBuf]) -> io::Result<Kubeconfig> {
 fn read_one(path: &Path) -> io::Result<Kubeconfig> {
     if files::is_handed_over(path) {
         // It has no folder to which relative paths could refer.
-        let text = files::into_text(files::read_from(files::named(path)?, FILE_BYTES)?)?;
+        let text = files::into_text(files::read_from(files::open_command_input(path)?, FILE_BYTES)?)?;
         return Kubeconfig::from_yaml(&text).map_err(io::Error::other);
     }
     if files::look(path)?.is_some_and(|file| file.len() > FILE_BYTES) {
@@ -155,7 +155,7 @@ async fn look_at_named_files(config: &Kubeconfig, context: Option<&str>) -> io::
         }
         let told = |why: String| io::Error::other(format!("`{field}` names {file}: {why}"));
         let asked = path.clone();
-        let looked = files::within(&path, files::ANSWER, move || files::look(&asked)).await;
+        let looked = files::run_within_limit(&path, files::ANSWER, move || files::look(&asked)).await;
         match looked.map_err(|error| told(error.to_string()))? {
             None => return Err(told("it is not there".into())),
             Some(found) if found.len() > NAMED_FILE_BYTES => {
@@ -183,12 +183,12 @@ mod tests {
             kubeconfig: Some(path.to_owned()),
             context: context.map(Into::into),
         };
-        assert_eq!(namespace(&of(&path, None)).await.unwrap().as_deref(), Some("team-speech"));
-        assert_eq!(namespace(&of(&path, Some("b"))).await.unwrap(), None);
+        assert_eq!(context_namespace(&of(&path, None)).await.unwrap().as_deref(), Some("team-speech"));
+        assert_eq!(context_namespace(&of(&path, Some("b"))).await.unwrap(), None);
         let missing = folder.path().join("missing");
-        let told = namespace(&of(&missing, None)).await.unwrap_err().to_string();
+        let told = context_namespace(&of(&missing, None)).await.unwrap_err().to_string();
         assert!(told.contains("missing` can't be used"), "{told}");
-        assert_eq!(existing(vec![missing, path.clone()]), [path]);
+        assert_eq!(existing_paths(vec![missing, path.clone()]), [path]);
     }
 
     #[test]
@@ -199,12 +199,12 @@ mod tests {
         for name in ["a", "b"] {
             std::fs::write(path(name), of(name)).unwrap();
         }
-        let both = merged(&[path("a"), path("b")]).unwrap();
+        let both = merge_kubeconfigs(&[path("a"), path("b")]).unwrap();
         assert_eq!(both.auth_infos.iter().map(|user| user.name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
         assert!(std::process::Command::new("mkfifo").arg(path("pipe")).status().unwrap().success());
         std::fs::File::create(path("large")).unwrap().set_len(FILE_BYTES + 1).unwrap();
         for (name, why) in [("pipe", "it is a pipe"), ("large", "it is larger than 16 MiB")] {
-            let told = merged(&[path("a"), path(name)]).unwrap_err().to_string();
+            let told = merge_kubeconfigs(&[path("a"), path(name)]).unwrap_err().to_string();
             assert_eq!(told.split(", and").next().unwrap(), format!("{}: {why}", path(name).display()));
         }
     }

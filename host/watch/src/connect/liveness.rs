@@ -45,13 +45,13 @@ struct ConnectionCounts {
 struct PendingConnection(PendingConnections);
 
 impl PendingConnections {
-    fn begin(&self) -> PendingConnection {
+    fn begin_connection(&self) -> PendingConnection {
         self.0.begun.fetch_add(1, Ordering::SeqCst);
         PendingConnection(self.clone())
     }
 
     /// Returns once no connection has been opened for a while.
-    async fn rests(&self) {
+    async fn await_rest(&self) {
         let begun = || self.0.begun.load(Ordering::SeqCst);
         loop {
             let before = begun();
@@ -99,7 +99,7 @@ where
     }
 
     fn call(&mut self, target: Uri) -> Self::Future {
-        let (begun, making) = (self.making.begin(), self.making.clone());
+        let (begun, making) = (self.making.begin_connection(), self.making.clone());
         let connected = self.connector.call(target).map_ok(|io| ConnectionLifeline::new(io, making));
         connected.inspect(move |_| drop(begun)).boxed()
     }
@@ -165,32 +165,32 @@ impl<T: Write + Unpin> Write for ConnectionLifeline<T> {
 }
 
 /// Returns the answer, or an error soon after the request's connection has closed.
-pub(crate) async fn answered<T, E: Into<BoxError>>(
+pub(crate) async fn answer_or_lost<T, E: Into<BoxError>>(
     answer: impl Future<Output = Result<T, E>>,
     connection: CaptureConnection,
 ) -> Result<T, BoxError> {
     tokio::select! {
         biased;
         answer = answer => answer.map_err(Into::into),
-        () = lost(connection) => Err("the connection was closed, and the request was lost with it".into()),
+        () = await_loss(connection) => Err("the connection was closed, and the request was lost with it".into()),
     }
 }
 
 /// Returns once the connection of a request has closed and no other one takes the request over.
-async fn lost(mut connection: CaptureConnection) {
+async fn await_loss(mut connection: CaptureConnection) {
     // Returns once a connection exists, or can't exist any more.
     drop(connection.wait_for_connection_metadata().await);
-    while let Some(ConnectionState { gone, making }) = known(&connection) {
+    while let Some(ConnectionState { gone, making }) = connection_state(&connection) {
         gone.cancelled().await;
-        making.rests().await;
-        if known(&connection).is_some_and(|known| known.gone.is_cancelled()) {
+        making.await_rest().await;
+        if connection_state(&connection).is_some_and(|known| known.gone.is_cancelled()) {
             return;
         }
     }
     std::future::pending::<()>().await;
 }
 
-fn known(connection: &CaptureConnection) -> Option<ConnectionState> {
+fn connection_state(connection: &CaptureConnection) -> Option<ConnectionState> {
     let mut extras = Extensions::new();
     connection.connection_metadata().as_ref()?.get_extras(&mut extras);
     extras.remove()
@@ -220,7 +220,7 @@ mod tests {
         let meanwhile = async {
             let (socket, _) = listener.accept().await.unwrap();
             // As if the request had been lost on its way to the connection.
-            let mut lost = answered(pending::<Result<(), Error>>(), connection).boxed();
+            let mut lost = answer_or_lost(pending::<Result<(), Error>>(), connection).boxed();
             let early = tokio::time::timeout(LAST_WORDS, &mut lost).await;
             assert!(early.is_err(), "the connection is open, and the answer may come");
             drop(socket);
@@ -233,8 +233,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn nothing_is_given_up_while_another_connection_is_being_made() {
         let making = PendingConnections::default();
-        let begun = making.begin();
-        let mut rests = making.rests().boxed();
+        let begun = making.begin_connection();
+        let mut rests = making.await_rest().boxed();
         assert!(tokio::time::timeout(30 * LAST_WORDS, &mut rests).await.is_err());
         drop(begun);
         assert!(tokio::time::timeout(3 * LAST_WORDS, rests).await.is_ok());
@@ -247,6 +247,6 @@ mod tests {
             sleep(Duration::from_millis(1)).await;
             Ok::<_, Error>(7)
         };
-        assert_eq!(answered(answer, connection).await.unwrap(), 7);
+        assert_eq!(answer_or_lost(answer, connection).await.unwrap(), 7);
     }
 }

@@ -33,13 +33,15 @@ pub(crate) struct LoginService {
 
 impl LoginService {
     /// Takes the header from a command. A renewal that takes too long is ended together with its command.
-    pub fn by(exec: ExecLogin, limit: Duration) -> Self {
-        let (command, exec) = (exec.command().to_owned(), Arc::new(exec));
+    pub fn from_exec(exec: ExecLogin, limit: Duration) -> Self {
+        let (command, exec) = (exec.command_name().to_owned(), Arc::new(exec));
         let told = command.clone();
         Self::new(&command, limit, move || {
             let (exec, command) = (exec.clone(), told.clone());
             async move {
-                let header = timeout(limit, exec.header()).await.map_err(|_| late(&command, limit))?;
+                let header = timeout(limit, exec.authorization_header())
+                    .await
+                    .map_err(|_| late_command_message(&command, limit))?;
                 header.map_err(|why| format!("the command `{command}` for logging in: {why}").into())
             }
             .boxed()
@@ -47,7 +49,7 @@ impl LoginService {
     }
 
     /// Takes the header from kube's own layer.
-    pub fn of<L>(command: &str, limit: Duration, layer: &L) -> Self
+    pub fn from_layer<L>(command: &str, limit: Duration, layer: &L) -> Self
     where
         L: Layer<EchoService>,
         L::Service:
@@ -72,7 +74,7 @@ impl LoginService {
     }
 
     /// The header for a request that is made now.
-    pub async fn header(&self) -> Result<Option<HeaderValue>, BoxError> {
+    pub async fn authorization_header(&self) -> Result<Option<HeaderValue>, BoxError> {
         let renewal = {
             let mut held = self.renewal.lock().unwrap_or_else(PoisonError::into_inner);
             match &*held {
@@ -80,12 +82,14 @@ impl LoginService {
                 _ => held.insert((self.begin)().shared()).clone(),
             }
         };
-        let header = timeout(self.limit, renewal).await.map_err(|_| late(&self.command, self.limit))?;
+        let header = timeout(self.limit, renewal)
+            .await
+            .map_err(|_| late_command_message(&self.command, self.limit))?;
         header.map_err(|why| why.to_string().into())
     }
 }
 
-fn late(command: &str, limit: Duration) -> String {
+fn late_command_message(command: &str, limit: Duration) -> String {
     format!(
         "the command `{command}` for logging in has not ended within {} s: run it by hand to see what it waits for",
         limit.as_secs()
@@ -142,7 +146,7 @@ where
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         let (login, inner) = (self.login.clone(), self.inner.clone());
         async move {
-            if let Some(header) = login.header().await? {
+            if let Some(header) = login.authorization_header().await? {
                 request.headers_mut().insert(AUTHORIZATION, header);
             }
             inner.oneshot(request).await.map_err(Into::into)
@@ -174,21 +178,21 @@ mod tests {
             .boxed()
         });
         for _ in 0..20 {
-            let told = login.header().await.unwrap_err().to_string();
+            let told = login.authorization_header().await.unwrap_err().to_string();
             assert!(told.contains("`sh`") && told.contains("run it by hand"), "{told}");
         }
         assert_eq!(begun.load(Ordering::SeqCst), 1);
         gate.add_permits(1);
-        assert_eq!(login.header().await.unwrap().unwrap(), "Bearer t");
+        assert_eq!(login.authorization_header().await.unwrap().unwrap(), "Bearer t");
         assert_eq!(begun.load(Ordering::SeqCst), 1);
         // A later request needs a new call: the token may need another renewal.
-        login.header().await.unwrap();
+        login.authorization_header().await.unwrap();
         assert_eq!(begun.load(Ordering::SeqCst), 2);
     }
 
     #[tokio::test]
     async fn a_request_carries_the_header_that_kube_gives() {
-        let login = LoginService::of(
+        let login = LoginService::from_layer(
             "sh",
             Duration::from_secs(5),
             &tower::util::MapRequestLayer::new(|mut request: Request<Body>| {

@@ -32,11 +32,11 @@ use tower::BoxError;
 
 use crate::connect::client::KeepAlive;
 use crate::connect::exec::{ExecError, ExecLogin};
-use crate::connect::kubeconfig::{KubeconfigChoice, configuration};
+use crate::connect::kubeconfig::{KubeconfigChoice, choose_kubeconfig};
 use crate::connect::login::LoginService;
-use crate::connect::request::{ApiClient, causes};
+use crate::connect::request::{ApiClient, error_chain};
 
-pub use crate::connect::kubeconfig::namespace;
+pub use crate::connect::kubeconfig::context_namespace;
 pub use crate::connect::signed_in::SignedIn;
 
 /// A login command may ask a person, in a browser or for a second factor.
@@ -75,7 +75,7 @@ impl std::fmt::Debug for ApiConnection {
 }
 
 impl ApiConnection {
-    pub(crate) fn api(&self) -> ApiClient {
+    pub(crate) fn api_client(&self) -> ApiClient {
         ApiClient::new(self.client.clone())
     }
 
@@ -86,7 +86,7 @@ impl ApiConnection {
         struct VersionAnswer {
             git_version: String,
         }
-        let body = self.api().get("/version").await.map_err(|failure| ConnectError::Unreachable {
+        let body = self.api_client().get("/version").await.map_err(|failure| ConnectError::Unreachable {
             server: self.server.clone(),
             why: failure.to_string(),
         })?;
@@ -114,7 +114,7 @@ pub enum ConnectError {
 }
 
 /// Must be called within a tokio runtime and used there: the client's connections live in it.
-pub async fn connect(options: &ConnectOptions) -> Result<ApiConnection, ConnectError> {
+pub async fn connect_to_server(options: &ConnectOptions) -> Result<ApiConnection, ConnectError> {
     connect_with(options, &KeepAlive::default()).await
 }
 
@@ -131,22 +131,27 @@ async fn connect_within(
     limit: Duration,
 ) -> Result<ApiConnection, ConnectError> {
     let keep_alive = keep_alive.clone();
-    let KubeconfigChoice { config, in_cluster } = configured(options, limit).await?;
+    let KubeconfigChoice { config, in_cluster } = load_kubeconfig(options, limit).await?;
     let (server, namespace) = (config.cluster_url.to_string(), config.default_namespace.clone());
     let mut without = config.clone();
     without.auth_info = kube::config::AuthInfo::default();
     let pings = keep_alive.clone();
     let client =
-        signing_in(config, limit, move |config, login| client::client(config, login, &keep_alive)).await?;
-    let bare = signing_in(without, limit, move |config, login| client::client(config, login, &pings)).await?;
+        signing_in(config, limit, move |config, login| client::make_client(config, login, &keep_alive))
+            .await?;
+    let bare =
+        signing_in(without, limit, move |config, login| client::make_client(config, login, &pings)).await?;
     Ok(ApiConnection { client, bare, namespace, server, in_cluster })
 }
 
-async fn configured(options: &ConnectOptions, limit: Duration) -> Result<KubeconfigChoice, ConnectError> {
+async fn load_kubeconfig(
+    options: &ConnectOptions,
+    limit: Duration,
+) -> Result<KubeconfigChoice, ConnectError> {
     let (options, runtime) = (options.clone(), Handle::current());
-    let reading = move || runtime.block_on(configuration(&options));
+    let reading = move || runtime.block_on(choose_kubeconfig(&options));
     let advice = "a pipe or a network mount among the files that it names may hang; name others";
-    let mut configured = aside("reading the kubeconfig", limit, advice, reading).await??;
+    let mut configured = run_on_own_thread("reading the kubeconfig", limit, advice, reading).await??;
     configured
         .config
         .headers
@@ -164,7 +169,8 @@ async fn signing_in<T: Send + 'static>(
     let fault = |why: String| ConnectError::Client { server: server.clone(), why };
     provider::set_aside_beside_another(&mut config.auth_info);
     let now_ms = SystemClock::default().now_ms();
-    let refused = config.auth_info.auth_provider.as_ref().and_then(|by| provider::refusal(by, now_ms));
+    let refused =
+        config.auth_info.auth_provider.as_ref().and_then(|by| provider::refusal_of_provider(by, now_ms));
     if let Some(why) = refused {
         return Err(fault(why));
     }
@@ -173,9 +179,9 @@ async fn signing_in<T: Send + 'static>(
         None => None,
     };
     let advice = "a pipe or a network mount among the files that the kubeconfig names may hang; name others";
-    let making = move || make(&config, login).map_err(|error| causes(&*error));
+    let making = move || make(&config, login).map_err(|error| error_chain(&*error));
     let what = "reading the credentials that the kubeconfig names";
-    aside(what, limit, advice, making).await?.map_err(fault)
+    run_on_own_thread(what, limit, advice, making).await?.map_err(fault)
 }
 
 /// Runs the command for the first time.
@@ -185,18 +191,20 @@ async fn logged_in(
     server: &str,
     limit: Duration,
 ) -> Result<LoginService, ConnectError> {
-    let what =
-        format!("the command `{}`, which the kubeconfig names for logging in to {server},", exec.command());
+    let what = format!(
+        "the command `{}`, which the kubeconfig names for logging in to {server},",
+        exec.command_name()
+    );
     let advice = "run it by hand to see what it waits for, and log in before you start";
-    let logged_in = within(&what, limit, advice, exec.log_in(&mut config.auth_info)).await?;
-    let failed = |error: ExecError| format!("the command `{}` for logging in: {error}", exec.command());
+    let logged_in = await_within(&what, limit, advice, exec.log_in(&mut config.auth_info)).await?;
+    let failed = |error: ExecError| format!("the command `{}` for logging in: {error}", exec.command_name());
     logged_in.map_err(|error| ConnectError::Client { server: server.into(), why: failed(error) })?;
-    Ok(LoginService::by(exec, limit))
+    Ok(LoginService::from_exec(exec, limit))
 }
 
 /// Runs `work` on its own thread. kube opens files that may never answer. On a runtime thread such a call
 /// would block others, and a stop would wait for it.
-async fn aside<T: Send + 'static>(
+async fn run_on_own_thread<T: Send + 'static>(
     what: &str,
     limit: Duration,
     advice: &'static str,
@@ -211,11 +219,11 @@ async fn aside<T: Send + 'static>(
         drop(sender.send(work()));
     });
     thread.map_err(|error| failed(error.to_string()))?;
-    within(what, limit, advice, answer).await?.map_err(|_| failed("it panicked".into()))
+    await_within(what, limit, advice, answer).await?.map_err(|_| failed("it panicked".into()))
 }
 
 /// Gives up at the limit. Before that, it logs what the operator is waiting for.
-async fn within<T>(
+async fn await_within<T>(
     what: &str,
     limit: Duration,
     advice: &'static str,
@@ -243,7 +251,7 @@ mod tests {
         let pipe = folder.path().join("kubeconfig");
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         let options = ConnectOptions { kubeconfig: Some(pipe), context: None };
-        let told = connect(&options).await.err().unwrap().to_string();
+        let told = connect_to_server(&options).await.err().unwrap().to_string();
         assert!(told.contains("kubeconfig` can't be used: it is a pipe"), "{told}");
     }
 
@@ -280,14 +288,14 @@ mod tests {
     {
         let folder = tempfile::tempdir().unwrap();
         let failing = options(&folder, &exec("echo expired >&2; exit 1"));
-        let told = connect(&failing).await.unwrap_err().to_string();
+        let told = connect_to_server(&failing).await.unwrap_err().to_string();
         assert!(
             told.contains("the command `sh` for logging in: it ended with exit status: 1: expired"),
             "{told}"
         );
         let provider = serde_json::json!({"auth-provider": {"name": "gcp", "config": {"cmd-path": "touch",
             "cmd-args": folder.path().join("ran")}}});
-        let told = connect(&options(&folder, &provider)).await.unwrap_err().to_string();
+        let told = connect_to_server(&options(&folder, &provider)).await.unwrap_err().to_string();
         assert!(told.contains("`auth-provider`") && told.contains("name one in `exec`"), "{told}");
         assert!(!folder.path().join("ran").exists());
     }
@@ -306,7 +314,7 @@ mod tests {
         ] {
             for field in ["tokenFile", "client-certificate", "client-key"] {
                 let options = options(&folder, &serde_json::json!({field: path(name)}));
-                let told = connect(&options).await.unwrap_err().to_string();
+                let told = connect_to_server(&options).await.unwrap_err().to_string();
                 let named = format!("`{field}` names {}: {why}", path(name).display());
                 assert!(told.contains("kubeconfig` can't be used") && told.contains(&named), "{told}");
             }
@@ -316,7 +324,7 @@ mod tests {
             "contexts": [{"name": "c", "context": {"cluster": "c"}}]});
         std::fs::write(path("kubeconfig"), config.to_string()).unwrap();
         let options = ConnectOptions { kubeconfig: Some(path("kubeconfig")), context: None };
-        let told = connect(&options).await.unwrap_err().to_string();
+        let told = connect_to_server(&options).await.unwrap_err().to_string();
         assert!(told.contains("`certificate-authority` names") && told.contains("it is a pipe"), "{told}");
     }
 
@@ -334,8 +342,8 @@ mod tests {
             kubeconfig: Some(path.clone()),
             context: context.map(Into::into),
         };
-        connect(&of(None)).await.unwrap();
-        let told = connect(&of(Some("d"))).await.unwrap_err().to_string();
+        connect_to_server(&of(None)).await.unwrap();
+        let told = connect_to_server(&of(Some("d"))).await.unwrap_err().to_string();
         assert!(told.contains("`tokenFile` names /missing: it is not there"), "{told}");
     }
 }

@@ -22,7 +22,7 @@ use tokio::sync::{Mutex as AsyncMutex, OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 use tower::{BoxError, Service};
 
-use crate::connect::liveness::answered;
+use crate::connect::liveness::answer_or_lost;
 
 /// The most requests on one connection. It is well below 100, the lowest usual limit.
 const AT_ONCE: usize = 64;
@@ -63,16 +63,16 @@ impl ConnectionGate {
         self.is_open.load(Ordering::Acquire)
     }
 
-    fn set(&self, is_open: bool) {
+    fn set_open(&self, is_open: bool) {
         self.is_open.store(is_open, Ordering::Release);
     }
 
     /// Sends at once if the connection works, otherwise in turn.
-    async fn pass<T, E>(&self, send: impl Future<Output = Result<T, E>>) -> Result<T, E> {
+    async fn send_through<T, E>(&self, send: impl Future<Output = Result<T, E>>) -> Result<T, E> {
         let turn = if self.is_open() { None } else { timeout(TURN, self.turn.lock()).await.ok() };
         let turn = turn.filter(|_| !self.is_open());
         let answer = send.await;
-        self.set(answer.is_ok());
+        self.set_open(answer.is_ok());
         drop(turn);
         answer
     }
@@ -87,7 +87,7 @@ impl<C: Clone> ClientPool<C> {
     }
 
     /// The first connection with room, so that later ones become idle and may be closed.
-    fn line(&self) -> (PooledClient<C>, RequestPermit) {
+    fn first_with_room(&self) -> (PooledClient<C>, RequestPermit) {
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         let place = |line: &PooledClient<C>| Arc::clone(&line.room).try_acquire_owned().ok();
         if let Some((line, place)) = lines.iter().find_map(|line| Some((line.clone(), place(line)?))) {
@@ -121,7 +121,7 @@ impl<B: Body + Unpin> Body for PermitBody<B> {
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
         if matches!(frame, Some(Err(_))) {
-            self.gate.set(false);
+            self.gate.set_open(false);
         }
         Poll::Ready(frame)
     }
@@ -153,11 +153,11 @@ where
     }
 
     fn call(&mut self, mut request: Request<R>) -> Self::Future {
-        let (PooledClient { client, gate, .. }, place) = self.line();
+        let (PooledClient { client, gate, .. }, place) = self.first_with_room();
         Box::pin(async move {
             let connection = capture_connection(&mut request);
             let send = tower::ServiceExt::oneshot(client, request);
-            let answer = gate.pass(answered(send, connection)).await?;
+            let answer = gate.send_through(answer_or_lost(send, connection)).await?;
             Ok(answer.map(|body| PermitBody { body, gate, _place: place }))
         })
     }
@@ -177,12 +177,12 @@ mod tests {
         let made = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&made);
         let spread = ClientPool::new(move || count.fetch_add(1, Ordering::SeqCst));
-        let mut held: Vec<_> = (0..AT_ONCE + 1).map(|_| spread.line()).collect();
+        let mut held: Vec<_> = (0..AT_ONCE + 1).map(|_| spread.first_with_room()).collect();
         assert_eq!(held.iter().filter(|(line, _)| line.client == 0).count(), AT_ONCE);
         assert_eq!((held[AT_ONCE].0.client, made.load(Ordering::SeqCst)), (1, 2));
         held.remove(0);
-        assert_eq!(spread.line().0.client, 0);
-        held.extend((0..AT_ONCE * MOST).map(|_| spread.line()));
+        assert_eq!(spread.first_with_room().0.client, 0);
+        held.extend((0..AT_ONCE * MOST).map(|_| spread.first_with_room()));
         assert_eq!(made.load(Ordering::SeqCst), MOST, "beyond the last one they wait");
         assert!(held.last().is_some_and(|(line, place)| line.client == MOST - 1 && place.is_none()));
     }
@@ -198,7 +198,11 @@ mod tests {
         let gate = ConnectionGate::default();
         for round in 0..2 {
             let ((fails, first), (works, second), (_unanswered, third)) = (request(), request(), request());
-            let mut passing = [gate.pass(first).boxed(), gate.pass(second).boxed(), gate.pass(third).boxed()];
+            let mut passing = [
+                gate.send_through(first).boxed(),
+                gate.send_through(second).boxed(),
+                gate.send_through(third).boxed(),
+            ];
             let sent =
                 |passing: &mut [_; 3]| passing.each_mut().map(|pass| FutureExt::now_or_never(pass).is_some());
             assert_eq!(sent(&mut passing), [false; 3]);
@@ -212,7 +216,7 @@ mod tests {
             assert_eq!(second.await, Ok(()));
             assert!(third.now_or_never().is_none() && gate.turn.try_lock().is_ok(), "the third goes at once");
             assert!(gate.is_open());
-            gate.set(false);
+            gate.set_open(false);
         }
     }
 
@@ -221,8 +225,8 @@ mod tests {
         let gate = ConnectionGate::default();
         let ((_never, first), (works, second)) = (request(), request());
         works.send(true).unwrap();
-        let mut first = gate.pass(first).boxed();
+        let mut first = gate.send_through(first).boxed();
         assert!((&mut first).now_or_never().is_none());
-        assert_eq!(gate.pass(second).await, Ok(()));
+        assert_eq!(gate.send_through(second).await, Ok(()));
     }
 }

@@ -32,7 +32,7 @@ pub fn set_aside_beside_another(user: &mut AuthInfo) {
 }
 
 /// Why this provider has no valid token now; `None` if it has one.
-pub fn refusal(provider: &AuthProviderConfig, now_ms: u64) -> Option<String> {
+pub fn refusal_of_provider(provider: &AuthProviderConfig, now_ms: u64) -> Option<String> {
     if provider.config.contains_key("cmd-path") {
         return Some(
             "the kubeconfig names a command in `auth-provider`, which Kubernetes has removed: name one in `exec`"
@@ -46,13 +46,13 @@ pub fn refusal(provider: &AuthProviderConfig, now_ms: u64) -> Option<String> {
         return Some(format!("the kubeconfig's `auth-provider` has no `id-token`. {LOG_IN}"));
     };
     let needed_ms = now_ms.saturating_add(LEAST_SECONDS * 1000);
-    let is_over = expiry(token).is_some_and(|seconds| seconds.saturating_mul(1000) <= needed_ms);
+    let is_over = token_expiry(token).is_some_and(|seconds| seconds.saturating_mul(1000) <= needed_ms);
     is_over.then(|| format!("the `id-token` of the kubeconfig's `auth-provider` has expired. {LOG_IN}"))
 }
 
 /// The expiry time in a token, in seconds. `None` if the token has no readable one; then the API server
 /// decides.
-fn expiry(token: &str) -> Option<u64> {
+fn token_expiry(token: &str) -> Option<u64> {
     #[derive(Deserialize)]
     struct TokenClaims {
         exp: f64,
@@ -72,7 +72,7 @@ mod tests {
 
     fn judged(config: &serde_json::Value) -> Option<String> {
         let provider = serde_json::json!({"name": "oidc", "config": config});
-        refusal(&serde_json::from_value(provider).unwrap(), 1_800_000_000_000)
+        refusal_of_provider(&serde_json::from_value(provider).unwrap(), 1_800_000_000_000)
     }
 
     #[test]

@@ -55,7 +55,7 @@ pub(crate) enum RequestFailure {
 }
 
 impl RequestFailure {
-    pub fn code(&self) -> Option<u16> {
+    pub fn status_code(&self) -> Option<u16> {
         match self {
             Self::Status { code, .. } => Some(*code),
             _ => None,
@@ -77,7 +77,7 @@ impl RequestFailure {
         }
     }
 
-    pub fn token(&self) -> Option<&str> {
+    pub fn continue_token(&self) -> Option<&str> {
         match self {
             Self::Status { token, .. } => token.as_deref(),
             _ => None,
@@ -144,24 +144,24 @@ impl RequestAddress {
         Self { text: path.to_string(), has_query: false }
     }
 
-    pub fn with(mut self, key: &str, value: &str) -> Self {
+    pub fn with_parameter(mut self, key: &str, value: &str) -> Self {
         self.text.push(if self.has_query { '&' } else { '?' });
         self.has_query = true;
         self.text.push_str(key);
         self.text.push('=');
-        self.escaped(value);
+        self.push_escaped(value);
         self
     }
 
     /// The address of one object of a collection. The name of a role or a binding may have any character
     /// except `/` and `%`.
-    pub fn member(mut self, name: &str) -> Self {
+    pub fn with_member(mut self, name: &str) -> Self {
         self.text.push('/');
-        self.escaped(name);
+        self.push_escaped(name);
         self
     }
 
-    fn escaped(&mut self, value: &str) {
+    fn push_escaped(&mut self, value: &str) {
         self.text.extend(utf8_percent_encode(value, ESCAPED));
     }
 
@@ -182,11 +182,11 @@ impl ApiClient {
     }
 
     pub async fn get(&self, address: &str) -> Result<Bytes, RequestFailure> {
-        self.ask(Method::GET, address, None).await
+        self.send_request(Method::GET, address, None).await
     }
 
     /// A list with only the metadata of objects, if the server supports that form.
-    pub async fn metadata(&self, address: &str) -> Result<Bytes, RequestFailure> {
+    pub async fn list_metadata(&self, address: &str) -> Result<Bytes, RequestFailure> {
         let headers = vec![(ACCEPT, HeaderValue::from_static(METADATA))];
         let asked = self.told_with(Method::GET, address, headers, None, ANSWER_BYTES);
         let answered =
@@ -200,7 +200,7 @@ impl ApiClient {
     }
 
     /// Sends one request and reads its whole answer. `body` comes with its media type.
-    pub async fn ask(
+    pub async fn send_request(
         &self,
         method: Method,
         address: &str,
@@ -218,18 +218,18 @@ impl ApiClient {
         body: Option<(&'static str, Vec<u8>)>,
         bytes: usize,
     ) -> Result<Bytes, RequestFailure> {
-        collect(self.send(method, address, body).await?, bytes).await
+        collect_body(self.send(method, address, body).await?, bytes).await
     }
 
     /// The body of an answer, and when the server sent it by its own clock.
-    pub async fn dated(
+    pub async fn body_and_date(
         &self,
         address: &str,
         bytes: usize,
     ) -> Result<(Bytes, Option<String>), RequestFailure> {
-        let (head, body) = self.answer(Method::GET, address, None).await?;
+        let (head, body) = self.successful_answer(Method::GET, address, None).await?;
         let date = head.headers.get(DATE).and_then(|date| date.to_str().ok()).map(str::to_owned);
-        Ok((collect(body, bytes).await?, date))
+        Ok((collect_body(body, bytes).await?, date))
     }
 
     /// Opens a streaming answer. Returns its body once the server has accepted the request.
@@ -245,7 +245,7 @@ impl ApiClient {
         address: &str,
         body: Option<(&'static str, Vec<u8>)>,
     ) -> Result<Body, RequestFailure> {
-        Ok(self.answer(method, address, body).await?.1)
+        Ok(self.successful_answer(method, address, body).await?.1)
     }
 
     /// The same, with headers for this request only. A failure comes with the answer's body, which has
@@ -259,32 +259,32 @@ impl ApiClient {
         bytes: usize,
     ) -> Result<Bytes, (RequestFailure, Vec<u8>)> {
         let (head, body) =
-            self.sent(method, address, headers, body).await.map_err(|failure| (failure, Vec::new()))?;
+            self.send_raw(method, address, headers, body).await.map_err(|failure| (failure, Vec::new()))?;
         if head.status.is_success() {
-            return collect(body, bytes).await.map_err(|failure| (failure, Vec::new()));
+            return collect_body(body, bytes).await.map_err(|failure| (failure, Vec::new()));
         }
-        let text = collect(body, ERROR_BYTES).await.unwrap_or_default();
+        let text = collect_body(body, ERROR_BYTES).await.unwrap_or_default();
         let told = retry_after(&head.headers);
         Err((status_failure(Some(head.status.as_u16()), &text, told), text.to_vec()))
     }
 
-    async fn answer(
+    async fn successful_answer(
         &self,
         method: Method,
         address: &str,
         body: Option<(&'static str, Vec<u8>)>,
     ) -> Result<(Parts, Body), RequestFailure> {
-        let (head, body) = self.sent(method, address, Vec::new(), body).await?;
+        let (head, body) = self.send_raw(method, address, Vec::new(), body).await?;
         if head.status.is_success() {
             return Ok((head, body));
         }
         let told = retry_after(&head.headers);
-        let text = collect(body, ERROR_BYTES).await.unwrap_or_default();
+        let text = collect_body(body, ERROR_BYTES).await.unwrap_or_default();
         Err(status_failure(Some(head.status.as_u16()), &text, told))
     }
 
     /// The answer, whatever its status.
-    async fn sent(
+    async fn send_raw(
         &self,
         method: Method,
         address: &str,
@@ -307,24 +307,27 @@ impl ApiClient {
         let request = headers.into_iter().fold(request, |request, (name, value)| request.header(name, value));
         let request =
             request.body(body).map_err(|error| RequestFailure::Answer(format!("`{address}`: {error}")))?;
-        let answer =
-            self.client.send(request).await.map_err(|error| RequestFailure::Transport(causes(&error)))?;
+        let answer = self
+            .client
+            .send(request)
+            .await
+            .map_err(|error| RequestFailure::Transport(error_chain(&error)))?;
         Ok(answer.into_parts())
     }
 }
 
-async fn collect(body: Body, limit: usize) -> Result<Bytes, RequestFailure> {
+async fn collect_body(body: Body, limit: usize) -> Result<Bytes, RequestFailure> {
     match Limited::new(body, limit).collect().await {
         Ok(collected) => Ok(collected.to_bytes()),
         Err(error) if error.is::<http_body_util::LengthLimitError>() => {
             Err(RequestFailure::Answer(format!("it is larger than {limit} bytes")))
         }
-        Err(error) => Err(RequestFailure::Transport(causes(&*error))),
+        Err(error) => Err(RequestFailure::Transport(error_chain(&*error))),
     }
 }
 
 /// The whole chain of an error in one line. The last link, such as "connection refused", usually helps most.
-pub(crate) fn causes(error: &dyn std::error::Error) -> String {
+pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(cause) = next {
@@ -344,8 +347,9 @@ mod tests {
 
     #[test]
     fn a_query_is_escaped() {
-        let address =
-            RequestAddress::new("/api/v1/pods").with("limit", "1").with("fieldSelector", "metadata.name=a b");
+        let address = RequestAddress::new("/api/v1/pods")
+            .with_parameter("limit", "1")
+            .with_parameter("fieldSelector", "metadata.name=a b");
         assert_eq!(address.as_str(), "/api/v1/pods?limit=1&fieldSelector=metadata.name%3Da%20b");
     }
 
@@ -353,7 +357,7 @@ mod tests {
     fn a_status_says_how_long_to_wait_in_its_header_or_its_details() {
         let body = br#"{"kind":"Status","reason":"Timeout","message":"m","code":504,"details":{"retryAfterSeconds":3}}"#;
         let failure = status_failure(None, body, None);
-        assert_eq!(failure.code(), Some(504));
+        assert_eq!(failure.status_code(), Some(504));
         assert_eq!(failure.retry_after(), Some(Duration::from_secs(3)));
         let longer = status_failure(Some(429), b"slow down", Some(Duration::from_secs(1 << 40)));
         assert_eq!(longer.retry_after(), Some(RETRY_AFTER_CAP));
@@ -388,8 +392,11 @@ mod tests {
     #[tokio::test]
     async fn an_answer_has_no_more_bytes_than_its_bound() {
         let ten = || Body::from(vec![7; 10]);
-        assert_eq!(collect(ten(), 10).await.unwrap().len(), 10);
-        assert_eq!(collect(ten(), 9).await, Err(RequestFailure::Answer("it is larger than 9 bytes".into())));
+        assert_eq!(collect_body(ten(), 10).await.unwrap().len(), 10);
+        assert_eq!(
+            collect_body(ten(), 9).await,
+            Err(RequestFailure::Answer("it is larger than 9 bytes".into()))
+        );
     }
 
     #[tokio::test]
@@ -398,6 +405,9 @@ mod tests {
             async |bytes: usize| api(Some((503, vec![b'x'; bytes]))).get("/version").await.unwrap_err();
         assert!(told(ERROR_BYTES).await.to_string().len() > 100);
         let large = told(ERROR_BYTES + 1).await;
-        assert_eq!((large.code(), large.to_string().trim_end()), (Some(503), "503 Service Unavailable:"));
+        assert_eq!(
+            (large.status_code(), large.to_string().trim_end()),
+            (Some(503), "503 Service Unavailable:")
+        );
     }
 }

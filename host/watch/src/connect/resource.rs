@@ -38,11 +38,11 @@ pub(crate) struct SourceResource {
 
 impl SourceResource {
     /// The name in RBAC rules, such as `jobs`.
-    pub fn plural(&self) -> &str {
+    pub fn plural_name(&self) -> &str {
         &self.plural
     }
 
-    pub fn collection(&self) -> RequestAddress {
+    pub fn collection_address(&self) -> RequestAddress {
         RequestAddress::new(&self.scope)
     }
 
@@ -51,16 +51,16 @@ impl SourceResource {
         if self.namespaced && !namespace.is_empty() {
             return RequestAddress::new(&format!("{}/namespaces/{namespace}/{}", self.root, self.plural));
         }
-        self.collection()
+        self.collection_address()
     }
 
     /// An exact list for the object of this name at one version.
     pub fn of_name_at(&self, object: &ObjectRef, at: &Version) -> RequestAddress {
         self.collection_of(&object.namespace)
-            .with("fieldSelector", &format!("metadata.name={}", field_value(&object.name)))
-            .with("resourceVersion", at.as_str())
-            .with("resourceVersionMatch", "Exact")
-            .with("limit", "1")
+            .with_parameter("fieldSelector", &format!("metadata.name={}", field_value(&object.name)))
+            .with_parameter("resourceVersion", at.as_str())
+            .with_parameter("resourceVersionMatch", "Exact")
+            .with_parameter("limit", "1")
     }
 }
 
@@ -81,16 +81,23 @@ pub(crate) fn group_version(api_version: &str) -> (&str, &str) {
     api_version.rsplit_once('/').unwrap_or(("", api_version))
 }
 
-pub(crate) async fn resolve(api: &ApiClient, spec: &SourceSpec) -> Result<SourceResource, RequestFailure> {
+pub(crate) async fn resolve_resource(
+    api: &ApiClient,
+    spec: &SourceSpec,
+) -> Result<SourceResource, RequestFailure> {
     let (group, version) = group_version(&spec.api_version);
     let root = if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") };
     let body = api.get(&root).await?;
     let list: ResourceList = serde_json::from_slice(&body)
         .map_err(|error| RequestFailure::Answer(format!("the resources of {}: {error}", spec.api_version)))?;
-    choose(&list, spec, root)
+    choose_resource(&list, spec, root)
 }
 
-fn choose(list: &ResourceList, spec: &SourceSpec, root: String) -> Result<SourceResource, RequestFailure> {
+fn choose_resource(
+    list: &ResourceList,
+    spec: &SourceSpec,
+    root: String,
+) -> Result<SourceResource, RequestFailure> {
     // A name with a slash is a subresource, and a kind may have several.
     let found = list.resources.iter().find(|listed| {
         !listed.name.contains('/')
@@ -150,13 +157,13 @@ mod tests {
     }
 
     fn chosen(value: serde_json::Value) -> Result<SourceResource, RequestFailure> {
-        choose(&list(), &spec(value), "/apis/batch/v1".to_string())
+        choose_resource(&list(), &spec(value), "/apis/batch/v1".to_string())
     }
 
     #[test]
     fn a_kind_is_found_by_its_name_and_never_as_a_subresource() {
         let jobs = chosen(serde_json::json!({"name": "j", "apiVersion": "batch/v1", "kind": "Job"})).unwrap();
-        assert_eq!(jobs.collection().as_str(), "/apis/batch/v1/jobs");
+        assert_eq!(jobs.collection_address().as_str(), "/apis/batch/v1/jobs");
         assert_eq!(jobs.collection_of("ml").as_str(), "/apis/batch/v1/namespaces/ml/jobs");
     }
 
@@ -164,13 +171,13 @@ mod tests {
     fn a_namespace_narrows_the_address() {
         let spec =
             serde_json::json!({"name": "j", "apiVersion": "batch/v1", "kind": "Job", "namespace": "ml"});
-        assert_eq!(chosen(spec).unwrap().collection().as_str(), "/apis/batch/v1/namespaces/ml/jobs");
+        assert_eq!(chosen(spec).unwrap().collection_address().as_str(), "/apis/batch/v1/namespaces/ml/jobs");
     }
 
     #[test]
     fn a_kind_that_is_not_there_is_named() {
         let missing = chosen(serde_json::json!({"name": "j", "apiVersion": "batch/v1", "kind": "JobSet"}));
-        assert_eq!(missing.unwrap_err().code(), Some(404));
+        assert_eq!(missing.unwrap_err().status_code(), Some(404));
         let odd =
             serde_json::json!({"name": "n", "apiVersion": "batch/v1", "kind": "Node", "namespace": "ml"});
         assert!(chosen(odd).unwrap_err().to_string().contains("leave out"));

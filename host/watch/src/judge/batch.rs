@@ -68,11 +68,11 @@ impl StateBatch {
         self.states.push(state);
         self.notes.push(note);
         if says_now {
-            self.index(place);
+            self.index_state(place);
         }
     }
 
-    fn index(&mut self, place: usize) {
+    fn index_state(&mut self, place: usize) {
         let Self { states, by_uid, by_name, hasher, .. } = self;
         let object = &states[place].object;
         let name = |object: &ObjectRef| hasher.hash_one((&*object.namespace, &*object.name));
@@ -108,7 +108,7 @@ impl StateBatch {
 
     pub fn known_object(&self, cache: &ObjectCache, uid: &str) -> Option<KnownObjects> {
         match (self.of_uid(uid), &self.before) {
-            (Some(place), _) => self.drafted(place),
+            (Some(place), _) => self.drafted_at(place),
             (None, Some(before)) => before.known_object(cache, uid),
             (None, None) => cache.known_object(uid),
         }
@@ -123,9 +123,9 @@ impl StateBatch {
         name: &str,
     ) -> (Option<KnownObjects>, Option<KnownObjects>) {
         let known = self.known_object(cache, uid);
-        let rival = match self.named(namespace, name) {
+        let rival = match self.last_of_name(namespace, name) {
             Some((batch, place)) if batch.states[place].object.uid == uid => None,
-            Some((batch, place)) => batch.drafted(place),
+            Some((batch, place)) => batch.drafted_at(place),
             // An object keeps its name, and no other object in the cache has it.
             None if known.is_some() => None,
             None => cache
@@ -137,16 +137,16 @@ impl StateBatch {
     }
 
     /// The last state of a name, and its index.
-    fn named(&self, namespace: &str, name: &str) -> Option<(&Self, usize)> {
+    fn last_of_name(&self, namespace: &str, name: &str) -> Option<(&Self, usize)> {
         let mine = self.of_name(namespace, name).map(|place| (self, place));
-        mine.or_else(|| self.before.as_ref()?.named(namespace, name))
+        mine.or_else(|| self.before.as_ref()?.last_of_name(namespace, name))
     }
 
     /// The state at an index, if its object still exists there.
-    fn drafted(&self, place: usize) -> Option<KnownObjects> {
+    fn drafted_at(&self, place: usize) -> Option<KnownObjects> {
         let state = self.states.get(place).filter(|state| state.change == Change::Present)?;
         let note = self.notes.get(place)?;
-        Some(KnownObjects::drafted(state, note.keys.as_ref(), note.secretless_under))
+        Some(KnownObjects::from_draft(state, note.keys.as_ref(), note.secretless_under))
     }
 
     fn of_uid(&self, uid: &str) -> Option<usize> {

@@ -13,7 +13,7 @@ pub(crate) struct GapLog {
 }
 
 impl GapLog {
-    pub fn gap(&mut self, gap: &Gap) {
+    pub fn note_gap(&mut self, gap: &Gap) {
         let Gap { source, after, before, reason, message, epoch, .. } = gap;
         match &gap.object {
             Some(object) if one_by_one(&mut self.objects) => {
@@ -28,7 +28,7 @@ impl GapLog {
     }
 
     /// Notes that nothing is being read back any more.
-    pub fn end(&mut self, source: &str) {
+    pub fn note_end(&mut self, source: &str) {
         let objects = std::mem::take(&mut self.objects).saturating_sub(ONE_BY_ONE);
         let whole = std::mem::take(&mut self.whole).saturating_sub(ONE_BY_ONE);
         if objects + whole > 0 {

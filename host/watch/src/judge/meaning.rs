@@ -54,7 +54,7 @@ pub(crate) struct EventJudgement {
 }
 
 /// `known` is the witnessed version of this uid, `rival` that of another uid under the same name.
-pub(crate) fn judge(
+pub(crate) fn judge_event(
     seen: &ObservedEvent<'_>,
     known: Option<&Version>,
     rival: Option<&Version>,
@@ -87,10 +87,10 @@ pub(crate) fn judge(
         // The ended object had the name until then.
         return EventJudgement {
             rival_gone: known.is_none() && rival.is_some(),
-            meaning: deleted(seen, known),
+            meaning: judge_deleted(seen, known),
         };
     }
-    EventJudgement { rival_gone: rival.is_some(), meaning: present(seen, known) }
+    EventJudgement { rival_gone: rival.is_some(), meaning: judge_present(seen, known) }
 }
 
 fn is_out_of_order(seen: &ObservedEvent<'_>) -> bool {
@@ -98,12 +98,12 @@ fn is_out_of_order(seen: &ObservedEvent<'_>) -> bool {
 }
 
 pub(crate) fn is_upto(version: &Version, bound: &Version) -> bool {
-    version.compare(bound).is_some_and(Ordering::is_le)
+    version.compare_to(bound).is_some_and(Ordering::is_le)
 }
 
-fn deleted(seen: &ObservedEvent<'_>, known: Option<&Version>) -> EventMeaning {
+fn judge_deleted(seen: &ObservedEvent<'_>, known: Option<&Version>) -> EventMeaning {
     match known {
-        Some(known) if seen.version.compare(known) == Some(Ordering::Less) => EventMeaning::Stale,
+        Some(known) if seen.version.compare_to(known) == Some(Ordering::Less) => EventMeaning::Stale,
         Some(_) => EventMeaning::Gone,
         // It was never seen, or its `gone` is repeated. The id is the same, so it counts once.
         None if seen.matches => EventMeaning::Gone,
@@ -111,9 +111,9 @@ fn deleted(seen: &ObservedEvent<'_>, known: Option<&Version>) -> EventMeaning {
     }
 }
 
-fn present(seen: &ObservedEvent<'_>, known: Option<&Version>) -> EventMeaning {
+fn judge_present(seen: &ObservedEvent<'_>, known: Option<&Version>) -> EventMeaning {
     if let Some(known) = known.filter(|_| seen.event != JudgedEvent::RelistedObject) {
-        match seen.version.compare(known) {
+        match seen.version.compare_to(known) {
             Some(Ordering::Equal) => return EventMeaning::Duplicate,
             Some(Ordering::Less) if seen.matches && is_out_of_order(seen) => return EventMeaning::Late,
             Some(Ordering::Less) => return EventMeaning::Stale,
@@ -139,9 +139,9 @@ pub(crate) enum ItemComparison {
     Behind,
 }
 
-pub(crate) fn compare(listed: &Version, known: Option<&Version>) -> ItemComparison {
+pub(crate) fn compare_item(listed: &Version, known: Option<&Version>) -> ItemComparison {
     let Some(known) = known else { return ItemComparison::New };
-    match listed.compare(known) {
+    match listed.compare_to(known) {
         Some(Ordering::Equal) => ItemComparison::Same,
         Some(Ordering::Less) => ItemComparison::Behind,
         Some(Ordering::Greater) | None => ItemComparison::Moved,
@@ -170,7 +170,7 @@ mod tests {
             complete: Some(&complete),
             opened: Some(&opened),
         };
-        let judgement = judge(&seen, known.as_ref(), rival.as_ref());
+        let judgement = judge_event(&seen, known.as_ref(), rival.as_ref());
         (judgement.rival_gone, judgement.meaning)
     }
 
@@ -200,7 +200,7 @@ mod tests {
                 complete: Some(&complete),
                 opened: Some(&opened),
             };
-            judge(&seen, known.as_ref(), None).meaning
+            judge_event(&seen, known.as_ref(), None).meaning
         };
         assert_eq!(judged(JudgedEvent::Present, "19", true, Some("20")), EventMeaning::Late);
         assert_eq!(judged(JudgedEvent::Present, "9", true, Some("20")), EventMeaning::Stale);
@@ -288,10 +288,10 @@ mod tests {
     #[test]
     fn a_list_that_shows_less_than_was_witnessed_is_of_another_history() {
         let v = Version::new;
-        assert_eq!(compare(&v("5"), Some(&v("7"))), ItemComparison::Behind);
-        assert_eq!(compare(&v("7"), Some(&v("7"))), ItemComparison::Same);
-        assert_eq!(compare(&v("12"), Some(&v("7"))), ItemComparison::Moved);
-        assert_eq!(compare(&v("abc"), Some(&v("7"))), ItemComparison::Moved);
-        assert_eq!(compare(&v("12"), None), ItemComparison::New);
+        assert_eq!(compare_item(&v("5"), Some(&v("7"))), ItemComparison::Behind);
+        assert_eq!(compare_item(&v("7"), Some(&v("7"))), ItemComparison::Same);
+        assert_eq!(compare_item(&v("12"), Some(&v("7"))), ItemComparison::Moved);
+        assert_eq!(compare_item(&v("abc"), Some(&v("7"))), ItemComparison::Moved);
+        assert_eq!(compare_item(&v("12"), None), ItemComparison::New);
     }
 }

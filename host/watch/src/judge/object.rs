@@ -29,7 +29,7 @@ pub(crate) fn with_kind(item: Bytes, envelope: &ObjectEnvelope<'_>, api_version:
 
 /// The identity of an object. Group, version and kind come from the source: items of a list lack them, and an
 /// id must not depend on how a version arrived.
-pub(crate) fn reference(parts: &SourceParts, envelope: &ObjectEnvelope<'_>) -> ObjectRef {
+pub(crate) fn object_reference(parts: &SourceParts, envelope: &ObjectEnvelope<'_>) -> ObjectRef {
     let (group, version) = group_version(&parts.spec.api_version);
     ObjectRef {
         group: group.to_string(),
@@ -60,7 +60,7 @@ pub(crate) fn check(parts: &SourceParts, envelope: &ObjectEnvelope<'_>) -> Resul
 
 /// Whether an object is in the source's scope. The controller decides instead of the server, so that an
 /// object that leaves the scope does not look deleted.
-pub(crate) fn matches(parts: &SourceParts, envelope: &ObjectEnvelope<'_>) -> bool {
+pub(crate) fn matches_labels(parts: &SourceParts, envelope: &ObjectEnvelope<'_>) -> bool {
     let mut wanted = parts.spec.match_labels.iter();
     wanted.all(|(key, value)| envelope.labels.iter().any(|(k, v)| *k == **key && *v == **value))
 }

@@ -21,23 +21,23 @@ pub(crate) struct ObjectOwners {
 
 /// The outermost owner that the caches know now. An owner that becomes known later appears with the next
 /// state. An owner that is not watched is its own outermost owner.
-pub(crate) fn owners(
+pub(crate) fn object_owners(
     listers: &CacheListers,
     envelope: &ObjectEnvelope<'_>,
     known: Option<&KnownObjects>,
 ) -> ObjectOwners {
-    let Some(controller) = controller(envelope) else {
+    let Some(controller) = controlling_owner(envelope) else {
         return ObjectOwners { outermost: known.and_then(|known| known.owner.clone()), controller: None };
     };
-    let direct = reference(envelope, controller);
+    let direct = owner_reference(envelope, controller);
     // The creator of the object chose this reference. It would put the object into the story of somebody
     // else's object.
     if listers.is_elsewhere(&direct) {
         return ObjectOwners::default();
     }
-    let found = listers.outermost(direct.clone());
+    let found = listers.outermost_owner(direct.clone());
     let is_direct = found.uid == controller.uid;
-    let outlived = known.filter(|_| is_direct).and_then(|known| outlived(listers, controller, known));
+    let outlived = known.filter(|_| is_direct).and_then(|known| outlived_owner(listers, controller, known));
     let outermost = outlived.unwrap_or(found);
     let controller = (outermost.uid != controller.uid).then(|| Arc::new(direct));
     ObjectOwners { outermost: Some(outermost), controller }
@@ -52,17 +52,17 @@ pub(crate) fn of_event(
     known: Option<&KnownObjects>,
 ) -> ObjectOwners {
     let before = known.and_then(|known| known.owner.clone());
-    let Some(about) = events::about(document) else {
+    let Some(about) = events::event_subject(document) else {
         return ObjectOwners { outermost: before, controller: None };
     };
     // The API server refuses such an Event. Its writer would learn who owns the object.
     if !about.namespace.is_empty() && about.namespace != namespace {
         return ObjectOwners::default();
     }
-    let is_known = listers.brief(&about.uid).is_some();
+    let is_known = listers.find_brief(&about.uid).is_some();
     let outermost = match before.filter(|_| !is_known) {
         Some(before) => before,
-        None => listers.outermost(about.clone()),
+        None => listers.outermost_owner(about.clone()),
     };
     let controller = (outermost.uid != about.uid).then(|| Arc::new(about));
     ObjectOwners { outermost: Some(outermost), controller }
@@ -70,33 +70,33 @@ pub(crate) fn of_event(
 
 /// The former owner, if the direct owner is no longer known. An owner is deleted before its objects, and at
 /// startup its source may not be loaded yet. So the last states of a pod keep the owner of its first state.
-fn outlived(
+fn outlived_owner(
     listers: &CacheListers,
     controller: &OwnerRef<'_>,
     known: &KnownObjects,
 ) -> Option<Arc<ObjectRef>> {
     let before = known.owner.clone().filter(|before| before.uid != controller.uid)?;
-    if listers.brief(&controller.uid).is_some() {
+    if listers.find_brief(&controller.uid).is_some() {
         return None;
     }
     // Another owner may have adopted the object meanwhile.
-    let document = known.document()?;
-    let envelope = project::envelope(&document).ok()?;
-    let same = self::controller(&envelope).is_some_and(|held| held.uid == controller.uid);
+    let document = known.document_hint()?;
+    let envelope = project::read_envelope(&document).ok()?;
+    let same = self::controlling_owner(&envelope).is_some_and(|held| held.uid == controller.uid);
     same.then_some(before)
 }
 
 /// The direct owner, if the outermost one is known and different.
-pub(crate) fn direct(
+pub(crate) fn direct_owner(
     envelope: &ObjectEnvelope<'_>,
     outermost: Option<&Arc<ObjectRef>>,
 ) -> Option<Arc<ObjectRef>> {
-    let controller = controller(envelope)?;
+    let controller = controlling_owner(envelope)?;
     let is_another = outermost.is_some_and(|outermost| outermost.uid != controller.uid);
-    is_another.then(|| Arc::new(reference(envelope, controller)))
+    is_another.then(|| Arc::new(owner_reference(envelope, controller)))
 }
 
-fn reference(envelope: &ObjectEnvelope<'_>, owner: &OwnerRef<'_>) -> ObjectRef {
+fn owner_reference(envelope: &ObjectEnvelope<'_>, owner: &OwnerRef<'_>) -> ObjectRef {
     let (group, version) = group_version(&owner.api_version);
     ObjectRef {
         group: group.to_string(),
@@ -108,14 +108,14 @@ fn reference(envelope: &ObjectEnvelope<'_>, owner: &OwnerRef<'_>) -> ObjectRef {
     }
 }
 
-fn controller<'a, 'b>(envelope: &'b ObjectEnvelope<'a>) -> Option<&'b OwnerRef<'a>> {
+fn controlling_owner<'a, 'b>(envelope: &'b ObjectEnvelope<'a>) -> Option<&'b OwnerRef<'a>> {
     envelope.owners.iter().find(|owner| owner.controller)
 }
 
 #[cfg(test)]
 mod tests {
     use kubewitness_core::Version;
-    use kubewitness_core::document::pack;
+    use kubewitness_core::document::pack_document;
     use kubewitness_core::ports::CurrentObject;
     use serde_json::json;
 
@@ -136,15 +136,15 @@ mod tests {
     }
 
     fn outermost_owner(listers: &CacheListers, document: &str, known: Option<&KnownObjects>) -> String {
-        let envelope = project::envelope(document.as_bytes()).unwrap();
-        owners(listers, &envelope, known)
+        let envelope = project::read_envelope(document.as_bytes()).unwrap();
+        object_owners(listers, &envelope, known)
             .outermost
             .map_or_else(String::new, |owner| format!("{}/{}", owner.kind, owner.name))
     }
 
     fn current(listers: &CacheListers, object: &str, owner_text: &str) -> CurrentObject {
         let text = document(object, owner_text);
-        let envelope = project::envelope(text.as_bytes()).unwrap();
+        let envelope = project::read_envelope(text.as_bytes()).unwrap();
         let (kind, name) = object.split_once('/').unwrap();
         CurrentObject {
             object: Arc::new(ObjectRef {
@@ -153,12 +153,12 @@ mod tests {
                 uid: name.into(),
                 ..ObjectRef::default()
             }),
-            owner: owners(listers, &envelope, None).outermost,
+            owner: object_owners(listers, &envelope, None).outermost,
             resource_version: Version::new("1"),
             status: Arc::default(),
             seq: 1,
             observed_ms: 0,
-            packed: pack(text.as_bytes()),
+            packed: pack_document(text.as_bytes()),
         }
     }
 
@@ -166,7 +166,7 @@ mod tests {
     fn watch(listers: &CacheListers, object: &str, owner: &str) {
         let current = current(listers, object, owner);
         let shared = Arc::new(SharedState::new(object, &[]));
-        shared.write().put(&current, None);
+        shared.write().put_object(&current, None);
         listers.add(SourceHandle { shared });
     }
 
@@ -222,12 +222,12 @@ mod tests {
         };
         for (source, namespace) in [("theirs", "other-team"), ("ours", "team"), ("cluster", "")] {
             let shared = Arc::new(SharedState::new(source, &[]));
-            shared.write().put(&victim(source, namespace), None);
+            shared.write().put_object(&victim(source, namespace), None);
             listers.add(SourceHandle { shared });
         }
         let pod = |owner: &str| document("Pod/p", &format!("Pod/{owner}"));
         assert_eq!(outermost_owner(&listers, &pod("theirs"), None), "");
-        let known = KnownObjects::cached(current(&CacheListers::default(), "Pod/p", "Job/theirs"));
+        let known = KnownObjects::from_cached(current(&CacheListers::default(), "Pod/p", "Job/theirs"));
         assert_eq!(
             outermost_owner(&listers, &pod("theirs"), Some(&known)),
             "",
@@ -264,7 +264,7 @@ mod tests {
         let elsewhere = of_event(&listers, "other", event("p").as_bytes(), None);
         assert!(elsewhere.outermost.is_none() && elsewhere.controller.is_none());
         // The pod is gone, and its event comes once more.
-        let known = KnownObjects::cached(CurrentObject {
+        let known = KnownObjects::from_cached(CurrentObject {
             owner: of_event(&listers, "team", event("p").as_bytes(), None).outermost,
             ..current(&listers, "Event/e", "")
         });
@@ -278,7 +278,7 @@ mod tests {
         let pod = document("Pod/p", "Job/j");
         assert_eq!(outermost_owner(&listers, &pod, None), "Job/j");
         watch(&listers, "Job/j", "JobSet/s");
-        let known = KnownObjects::cached(current(&CacheListers::default(), "Pod/p", "Job/j"));
+        let known = KnownObjects::from_cached(current(&CacheListers::default(), "Pod/p", "Job/j"));
         assert_eq!(outermost_owner(&listers, &pod, Some(&known)), "JobSet/s");
         watch(&listers, "JobSet/s", "TrainJob/t");
         assert_eq!(outermost_owner(&listers, &pod, Some(&known)), "TrainJob/t");
@@ -289,7 +289,7 @@ mod tests {
         let listers = CacheListers::default();
         watch(&listers, "JobSet/s", "");
         watch(&listers, "Job/j", "JobSet/s");
-        let known = KnownObjects::cached(current(&listers, "Pod/p", "Job/j"));
+        let known = KnownObjects::from_cached(current(&listers, "Pod/p", "Job/j"));
         listers.remove("JobSet/s");
         assert_eq!(outermost_owner(&listers, &document("Pod/p", "Job/j"), Some(&known)), "JobSet/s");
         listers.remove("Job/j");

@@ -17,10 +17,10 @@ use crate::repair::compare::ListFailure;
 use crate::repair::compare::list_request::{ListReason, ListRequest};
 use crate::repair::history::newest_common::{HistoryBase, NewestCommon, UnknownVersion};
 use crate::source::handle::count;
-use crate::source::input::{WriterClosed, WriterInput, WriterPosition, settled};
+use crate::source::input::{WriterClosed, WriterInput, WriterPosition, await_settled};
 use crate::source::landmarks::LandmarkSet;
 use crate::source::round::RepairRound;
-use crate::version::number;
+use crate::version::version_number;
 
 /// A list waits this long for the repair before the log says so.
 const UNSAID: Duration = Duration::from_secs(2);
@@ -32,30 +32,30 @@ const BASED_TRIES: u32 = 3;
 const STREAMED_TRIES: u32 = 3;
 
 impl ServerReader {
-    pub(super) async fn list(
+    pub(super) async fn run_list(
         &mut self,
         action: &ReadAction,
         reason: &ListReason,
     ) -> Result<ActionStep, WriterClosed> {
-        let Some(resource) = self.resource.clone() else { return Ok(NextAction::unresolved()) };
-        self.go_on_if_first().await?;
+        let Some(resource) = self.resource.clone() else { return Ok(NextAction::resolve_address()) };
+        self.check_first_witness().await?;
         self.unbroken = None;
         // The list before must be settled first. Its missed versions are older than those of this list, and
         // compaction removes the oldest first.
-        let standing = self.all_read_back().await?;
-        if reason.goes_on() && self.is_another_history().await {
+        let standing = self.await_all_read_back().await?;
+        if reason.continues_history() && self.is_another_history().await {
             return Ok(match self.server_version().await {
-                Ok(server) => NextAction::replaced(server),
-                Err(failure) => NextAction::failed(action, &failure),
+                Ok(server) => NextAction::begin_new_epoch(server),
+                Err(failure) => NextAction::after_failure(action, &failure),
             });
         }
         if *reason == ListReason::Replaced {
             // What the journal holds from before says nothing about this history.
-            *self.parts.shared.landmarks() = LandmarkSet::default();
+            *self.parts.shared.lock_landmarks() = LandmarkSet::default();
         }
-        let base = match self.base(reason, &resource, standing.epoch).await {
+        let base = match self.find_history_base(reason, &resource, standing.epoch).await {
             Ok(base) => base,
-            Err(failure) => return Ok(NextAction::failed(action, &failure)),
+            Err(failure) => return Ok(NextAction::after_failure(action, &failure)),
         };
         self.round += 1;
         let after = standing.resume.as_ref().map(ToString::to_string).unwrap_or_default();
@@ -67,7 +67,7 @@ impl ServerReader {
         };
         let asked = ListRequest { resource, reason: reason.clone(), baseline, base, id: self.round };
         if self.streams && asked.base.is_none() {
-            match self.streamed(&asked).await {
+            match self.run_streamed_list(&asked).await {
                 Err(ListFailure::NotStreamed(why)) => {
                     tracing::info!(source = %self.parts.spec.name, "lists are paged, because the server does not stream them: {why}");
                     (self.streams, self.refuses_streams) = (false, true);
@@ -81,24 +81,24 @@ impl ServerReader {
                         tracing::info!(source = %self.parts.spec.name, "lists are paged, because streamed lists do not reach their end");
                         (self.streams, self.cut_short) = (false, 0);
                     }
-                    return Self::listed(action, listed);
+                    return Self::step_after_list(action, listed);
                 }
             }
         }
         let relist = PagedList::new(Arc::clone(&self.parts), self.inputs.clone(), asked);
         match relist.run(self.in_one_piece).await? {
             ListEnd::Complete(version, round) => {
-                self.complete(version, round).await?;
-                Ok(NextAction::listed())
+                self.send_list_complete(version, round).await?;
+                Ok(NextAction::after_list())
             }
-            ListEnd::OtherHistory(server) => Ok(NextAction::replaced(server)),
+            ListEnd::OtherHistory(server) => Ok(NextAction::begin_new_epoch(server)),
             ListEnd::Failed(failure) => {
                 let waited = self.looked_since.map(|since| since.elapsed());
-                let is_busy = failure.is_passing() && failure.code() != Some(501);
+                let is_busy = failure.is_passing() && failure.status_code() != Some(501);
                 if is_busy && waited.is_some_and(|waited| waited < self.parts.tuning.walk.time) {
                     self.based = self.based.saturating_sub(1);
                 }
-                Ok(NextAction::failed(action, &failure))
+                Ok(NextAction::after_failure(action, &failure))
             }
             ListEnd::Baseless => {
                 self.based = BASED_TRIES;
@@ -109,7 +109,7 @@ impl ServerReader {
                 (self.streams, self.in_one_piece) = (!self.refuses_streams, self.refuses_streams);
                 Ok(ActionStep {
                     action: action.clone(),
-                    pause: Some(ReadPause::asked(None)),
+                    pause: Some(ReadPause::as_asked(None)),
                     condition: None,
                 })
             }
@@ -117,7 +117,7 @@ impl ServerReader {
     }
 
     /// The version from which a replaced history is read, if it can be found.
-    async fn base(
+    async fn find_history_base(
         &mut self,
         reason: &ListReason,
         resource: &SourceResource,
@@ -134,7 +134,7 @@ impl ServerReader {
             let server = self.server_version().await?;
             self.based += 1;
             let Some(common) = NewestCommon::new(&self.parts, resource, epoch, &server) else { break };
-            match common.base().await {
+            match common.find_newest_base().await {
                 Ok(base) => return Ok(Some(base)),
                 Err(UnknownVersion::Now) => {}
                 Err(UnknownVersion::Ever) => break,
@@ -145,8 +145,8 @@ impl ServerReader {
 
     /// Waits until nothing is being read back. That takes long if a server gives no old versions for a while,
     /// so people are told why nothing is listed.
-    async fn all_read_back(&self) -> Result<WriterPosition, WriterClosed> {
-        let mut settled = pin!(settled(&self.inputs));
+    async fn await_all_read_back(&self) -> Result<WriterPosition, WriterClosed> {
+        let mut settled = pin!(await_settled(&self.inputs));
         tokio::select! {
             standing = &mut settled => return standing,
             () = sleep(UNSAID) => {}
@@ -158,53 +158,58 @@ impl ServerReader {
 
     /// The newest version up to which all witnessed states can be recognized, or were at least witnessed.
     fn newest_certain(&self) -> Option<Version> {
-        let newest = self.parts.shared.landmarks().newest();
+        let newest = self.parts.shared.lock_landmarks().newest_version();
         newest.or_else(|| {
             let cache = self.parts.shared.read();
-            let witnessed = cache.all().filter_map(|held| number(&held.resource_version)).max();
+            let witnessed =
+                cache.all_briefs().filter_map(|held| version_number(&held.resource_version)).max();
             witnessed.map(|number| Version::new(&number.to_string()))
         })
     }
 
     /// Runs a list that goes on as a watch. Returns the step after the watch.
-    async fn streamed(&mut self, asked: &ListRequest) -> Result<ActionStep, ListFailure> {
+    async fn run_streamed_list(&mut self, asked: &ListRequest) -> Result<ActionStep, ListFailure> {
         count_list(&self.parts, &asked.reason);
         let seconds = self.watch_seconds();
         let list = StreamedList::new(&self.parts, &self.inputs, asked);
         let FinishedList { complete, round, stream, changes } = list.run(asked, seconds).await?;
         count(&self.parts.shared.counters.lists_streamed, 1);
         count(&self.parts.shared.counters.watches, 1);
-        self.complete(complete, round).await?;
-        Ok(self.watched(stream, Some(changes)).await?)
+        self.send_list_complete(complete, round).await?;
+        Ok(self.follow_to_end(stream, Some(changes)).await?)
     }
 
     /// The step after a streamed list, or after a failed one.
-    fn listed(
+    fn step_after_list(
         action: &ReadAction,
         listed: Result<ActionStep, ListFailure>,
     ) -> Result<ActionStep, WriterClosed> {
         match listed {
             Ok(step) => Ok(step),
             Err(ListFailure::Closed) => Err(WriterClosed),
-            Err(ListFailure::OtherHistory(server)) => Ok(NextAction::replaced(server)),
-            Err(ListFailure::Failed(failure)) => Ok(NextAction::failed(action, &failure)),
+            Err(ListFailure::OtherHistory(server)) => Ok(NextAction::begin_new_epoch(server)),
+            Err(ListFailure::Failed(failure)) => Ok(NextAction::after_failure(action, &failure)),
             Err(ListFailure::Again | ListFailure::NotStreamed(_) | ListFailure::Baseless) => Ok(ActionStep {
                 action: action.clone(),
-                pause: Some(ReadPause::asked(None)),
+                pause: Some(ReadPause::as_asked(None)),
                 condition: None,
             }),
         }
     }
 
     /// Watching goes on at once. Only the names that are read back wait.
-    async fn complete(&mut self, version: Version, round: Option<RepairRound>) -> Result<(), WriterClosed> {
+    async fn send_list_complete(
+        &mut self,
+        version: Version,
+        round: Option<RepairRound>,
+    ) -> Result<(), WriterClosed> {
         for job in round.iter().flat_map(|round| &round.jobs) {
             self.send(WriterInput::Hold(job.object(), None)).await?;
         }
         self.unbroken = Some(version.clone());
         self.send(WriterInput::Listed(version, round.as_ref().map(|round| round.id))).await?;
         // Nothing that is listed is watched before it is durable.
-        self.sync().await?;
+        self.sync_writer().await?;
         if let Some(round) = round {
             self.cancel = round.cancel.clone();
             self.rounds.send(round).await.map_err(|_| WriterClosed)?;
@@ -217,6 +222,6 @@ impl ServerReader {
 
     /// Whether a server that failed to stream a list gives a page.
     async fn is_listing(&self, failure: &RequestFailure) -> bool {
-        !matches!(failure.code(), Some(401 | 403 | 429)) && self.server_version().await.is_ok()
+        !matches!(failure.status_code(), Some(401 | 403 | 429)) && self.server_version().await.is_ok()
     }
 }

@@ -26,13 +26,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::connect::backoff::{Backoff, JitterDice};
 use crate::connect::request::{RequestFailure, list_page};
-use crate::connect::resource::{SourceResource, resolve};
+use crate::connect::resource::{SourceResource, resolve_resource};
 use crate::read::next_action::{ActionStep, NextAction, ReadAction, ReadPause, StreamEnd};
 use crate::read::watch_stream::WatchStream;
 use crate::repair::history::census::HistoryCensus;
 use crate::repair::history::landmarks::are_elsewhere;
 use crate::source::handle::count;
-use crate::source::input::{WriterClosed, WriterInput, WriterPosition, sync};
+use crate::source::input::{WriterClosed, WriterInput, WriterPosition, await_durable};
 use crate::source::parts::SourceParts;
 use crate::source::round::{RepairRound, RoundId};
 
@@ -129,24 +129,24 @@ impl ServerReader {
                 Err(WriterClosed) => return,
             };
             if let Some(condition) = step.condition {
-                self.remind(&condition);
+                self.repeat_condition(&condition);
                 self.parts.shared.set_condition(Some(condition));
             }
             self.is_unsure |= step.pause.is_some();
             if step.pause.is_some() || !matches!(step.action, ReadAction::Probe | ReadAction::Watch) {
                 // A witness that was away waits for nothing that comes here.
-                self.parts.witness.watches(&self.parts.spec.name, None);
+                self.parts.witness.announce_watch(&self.parts.spec.name, None);
             }
             if let Some(pause) = step.pause {
-                sleep(self.pause(&pause)).await;
+                sleep(self.pause_duration(&pause)).await;
             }
             action = step.action;
         }
     }
 
     /// Repeats a condition that goes on, so that a log of the last minutes has it.
-    fn remind(&mut self, condition: &str) {
-        if self.parts.shared.live().condition.as_deref() != Some(condition) {
+    fn repeat_condition(&mut self, condition: &str) {
+        if self.parts.shared.lock_live().condition.as_deref() != Some(condition) {
             self.said_at = Instant::now();
         } else if self.said_at.elapsed() >= REMINDER {
             self.said_at = Instant::now();
@@ -154,61 +154,61 @@ impl ServerReader {
         }
     }
 
-    fn pause(&mut self, pause: &ReadPause) -> Duration {
+    fn pause_duration(&mut self, pause: &ReadPause) -> Duration {
         let at_most = if pause.unserved { self.parts.tuning.lookup } else { Duration::MAX };
         self.backoff.next(&mut self.dice, None).min(at_most).max(pause.asked.unwrap_or_default())
     }
 
     async fn carry_out(&mut self, action: &ReadAction) -> Result<ActionStep, WriterClosed> {
-        let failed = |failure: RequestFailure| NextAction::failed(action, &failure);
+        let failed = |failure: RequestFailure| NextAction::after_failure(action, &failure);
         match action {
-            ReadAction::Resolve => match resolve(&self.parts.api, &self.parts.spec).await {
+            ReadAction::Resolve => match resolve_resource(&self.parts.api, &self.parts.spec).await {
                 Ok(resource) => {
                     self.resource = Some(resource);
-                    let standing = self.sync().await?;
-                    Ok(NextAction::resolved(standing.resume.as_ref(), standing.epoch))
+                    let standing = self.sync_writer().await?;
+                    Ok(NextAction::after_resolve(standing.resume.as_ref(), standing.epoch))
                 }
                 Err(failure) => Ok(failed(failure)),
             },
             ReadAction::Probe => match self.server_version().await {
-                Ok(server) => self.probed(server).await,
+                Ok(server) => self.take_probe_answer(server).await,
                 Err(failure) => Ok(failed(failure)),
             },
-            ReadAction::Watch => self.watch().await,
+            ReadAction::Watch => self.run_watch().await,
             ReadAction::NewEpoch { server } => {
-                self.go_on_if_first().await?;
-                let checkpoint = self.sync().await?.resume.unwrap_or_else(|| Version::new(""));
+                self.check_first_witness().await?;
+                let checkpoint = self.sync_writer().await?.resume.unwrap_or_else(|| Version::new(""));
                 // What another history did can't be read from this one.
                 self.cancel.cancel();
                 self.send(WriterInput::NewEpoch).await?;
-                let epoch = self.sync().await?.epoch;
+                let epoch = self.sync_writer().await?.epoch;
                 let source = &self.parts.spec.name;
                 tracing::warn!(%source, epoch, %checkpoint, %server, "a new epoch: the server's history was replaced");
-                Ok(NextAction::resolved(None, epoch))
+                Ok(NextAction::after_resolve(None, epoch))
             }
-            ReadAction::List(reason) => self.list(action, reason).await,
+            ReadAction::List(reason) => self.run_list(action, reason).await,
         }
     }
 
     /// Takes the answer of a probe: the server is there and not behind, but it may be another one than
     /// before.
-    async fn probed(&mut self, server: Version) -> Result<ActionStep, WriterClosed> {
-        let standing = self.sync().await?;
+    async fn take_probe_answer(&mut self, server: Version) -> Result<ActionStep, WriterClosed> {
+        let standing = self.sync_writer().await?;
         // The checkpoint on disk lies below the last event, whose version others may share.
         let newest = standing.newest.iter().cloned();
-        let newest = newest.chain(self.parts.shared.landmarks().newest()).reduce(newer);
+        let newest = newest.chain(self.parts.shared.lock_landmarks().newest_version()).reduce(newer_version);
         let seen = newest.filter(|_| standing.resume.is_some());
-        let step = self.course.probed(&server, seen.as_ref(), standing.epoch);
+        let step = self.course.after_probe(&server, seen.as_ref(), standing.epoch);
         if step.action != ReadAction::Watch {
             return Ok(step);
         }
         if self.is_another_history().await {
-            return Ok(NextAction::replaced(server));
+            return Ok(NextAction::begin_new_epoch(server));
         }
         if self.is_contradicted(&standing, &server).await {
             let source = &self.parts.spec.name;
             tracing::warn!(%source, "the server has objects that the watch never sent: they are read back");
-            return Ok(NextAction::doubted());
+            return Ok(NextAction::list_in_doubt());
         }
         self.is_unsure = false;
         Ok(step)
@@ -216,9 +216,9 @@ impl ServerReader {
 
     /// If another witness of a shared journal is ahead, this one reads nothing back that the other may have
     /// written. The source begins again from there.
-    async fn go_on_if_first(&self) -> Result<(), WriterClosed> {
+    async fn check_first_witness(&self) -> Result<(), WriterClosed> {
         let source = &self.parts.spec.name;
-        let (epoch, checkpoint) = match self.parts.witness.standing(source).await {
+        let (epoch, checkpoint) = match self.parts.witness.shared_standing(source).await {
             Ok(Some(standing)) => standing,
             Ok(None) => return Ok(()),
             Err(error) => {
@@ -226,7 +226,7 @@ impl ServerReader {
                 return Ok(());
             }
         };
-        let mine = self.sync().await?;
+        let mine = self.sync_writer().await?;
         let is_further = match (&checkpoint, &mine.resume) {
             (Some(theirs), Some(mine)) => theirs.is_newer_than(mine),
             (theirs, None) => theirs.is_some(),
@@ -245,7 +245,7 @@ impl ServerReader {
     /// Whether the server contradicts a checkpoint that lies beyond the last witnessed state.
     async fn is_contradicted(&self, standing: &WriterPosition, server: &Version) -> bool {
         let (Some(resource), Some(at)) = (&self.resource, &standing.resume) else { return false };
-        if !self.is_unsure || !standing.settled || !self.parts.shared.landmarks().is_news(at) {
+        if !self.is_unsure || !standing.settled || !self.parts.shared.lock_landmarks().is_news(at) {
             return false;
         }
         HistoryCensus { parts: &self.parts, resource, epoch: standing.epoch, at, server }
@@ -255,7 +255,7 @@ impl ServerReader {
 
     /// Whether the server contradicts the states that were witnessed.
     async fn is_another_history(&self) -> bool {
-        let landmarks = self.parts.shared.landmarks().clone();
+        let landmarks = self.parts.shared.lock_landmarks().clone();
         match &self.resource {
             Some(resource) => are_elsewhere(&landmarks, &self.parts, resource).await,
             None => false,
@@ -267,58 +267,58 @@ impl ServerReader {
         let Some(resource) = &self.resource else {
             return Err(RequestFailure::Answer("the kind is not known".into()));
         };
-        let address = resource.collection().with("limit", "1");
+        let address = resource.collection_address().with_parameter("limit", "1");
         let page = self.parts.api.get_within(address.as_str(), PROBE_TIME).await?;
         Ok(Version::new(&list_page(&page)?.resource_version))
     }
 
-    async fn watch(&mut self) -> Result<ActionStep, WriterClosed> {
-        let Some(resource) = self.resource.clone() else { return Ok(NextAction::unresolved()) };
-        let Some(from) = self.sync().await?.resume else { return Ok(NextAction::unresolved()) };
+    async fn run_watch(&mut self) -> Result<ActionStep, WriterClosed> {
+        let Some(resource) = self.resource.clone() else { return Ok(NextAction::resolve_address()) };
+        let Some(from) = self.sync_writer().await?.resume else { return Ok(NextAction::resolve_address()) };
         let seconds = self.watch_seconds().to_string();
         let address = resource
-            .collection()
-            .with("watch", "true")
-            .with("allowWatchBookmarks", "true")
-            .with("resourceVersion", from.as_str())
-            .with("timeoutSeconds", &seconds);
+            .collection_address()
+            .with_parameter("watch", "true")
+            .with_parameter("allowWatchBookmarks", "true")
+            .with_parameter("resourceVersion", from.as_str())
+            .with_parameter("timeoutSeconds", &seconds);
         count(&self.parts.shared.counters.watches, 1);
         let opened = self.parts.api.open(address.as_str(), self.parts.tuning.idle).await;
         let body = match opened {
             Ok(body) => body,
             Err(failure) => {
                 self.count_expired(&failure);
-                return Ok(self.unhurried(NextAction::failed(&ReadAction::Watch, &failure)));
+                return Ok(self.delay_repeated_list(NextAction::after_failure(&ReadAction::Watch, &failure)));
             }
         };
         tracing::debug!(source = %self.parts.spec.name, %from, "watching");
         self.unbroken.get_or_insert(from);
-        self.watched(WatchStream::new(&self.parts, body), None).await
+        self.follow_to_end(WatchStream::new(&self.parts, body), None).await
     }
 
     fn watch_seconds(&mut self) -> u64 {
         let (low, high) = self.parts.tuning.watch_seconds;
-        self.dice.between(low, high)
+        self.dice.random_between(low, high)
     }
 
     /// Follows a watch to its end. `listed` are the lines that came with a list that has become this watch.
-    async fn watched(
+    async fn follow_to_end(
         &mut self,
         mut stream: WatchStream,
         listed: Option<Vec<Bytes>>,
     ) -> Result<ActionStep, WriterClosed> {
-        let epoch = self.parts.shared.live().epoch;
+        let epoch = self.parts.shared.lock_live().epoch;
         let has_listed = listed.is_some();
         // After watches that brought nothing, this one has to bring something first. The writer sees that.
         if has_listed || !self.course.is_mute() {
             self.parts.shared.set_condition(None);
-            self.parts.shared.live().synced = true;
+            self.parts.shared.lock_live().synced = true;
             let unbroken = self.unbroken.clone().map(|since| (epoch, since));
-            self.parts.witness.watches(&self.parts.spec.name, unbroken);
+            self.parts.witness.announce_watch(&self.parts.spec.name, unbroken);
         }
         let since = Instant::now();
-        let ended = self.follow(&mut stream, listed.unwrap_or_default()).await?;
-        let WriterPosition { told, understood, .. } = self.sync().await?;
+        let ended = self.follow_stream(&mut stream, listed.unwrap_or_default()).await?;
+        let WriterPosition { told, understood, .. } = self.sync_writer().await?;
         let ended = told.map_or(ended, StreamEnd::Told);
         if let StreamEnd::Told(failure) = &ended {
             self.count_expired(failure);
@@ -331,25 +331,29 @@ impl ServerReader {
             false => (was_told || !stream.any) && since.elapsed() >= LIVED,
         };
         if lived {
-            self.backoff.reset();
+            self.backoff.reset_tries();
             self.just_listed = false;
         }
         tracing::debug!(source = %self.parts.spec.name, ?ended, "the watch ended");
-        let step = self.course.ended(&ended, lived);
+        let step = self.course.after_stream_end(&ended, lived);
         if self.course.is_mute() {
-            self.parts.shared.live().synced = false;
+            self.parts.shared.lock_live().synced = false;
         }
-        Ok(self.unhurried(step))
+        Ok(self.delay_repeated_list(step))
     }
 
-    fn unhurried(&self, mut step: ActionStep) -> ActionStep {
+    fn delay_repeated_list(&self, mut step: ActionStep) -> ActionStep {
         if self.just_listed && matches!(step.action, ReadAction::List(_)) {
-            step.pause.get_or_insert(ReadPause::asked(None));
+            step.pause.get_or_insert(ReadPause::as_asked(None));
         }
         step
     }
 
-    async fn follow(&self, stream: &mut WatchStream, first: Vec<Bytes>) -> Result<StreamEnd, WriterClosed> {
+    async fn follow_stream(
+        &self,
+        stream: &mut WatchStream,
+        first: Vec<Bytes>,
+    ) -> Result<StreamEnd, WriterClosed> {
         let hush = CancellationToken::new();
         self.send(WriterInput::Opened(hush.clone())).await?;
         for line in first {
@@ -376,7 +380,7 @@ impl ServerReader {
                     }
                 }
                 changed = full.changed(), if is_full => changed.map_err(|_| WriterClosed)?,
-                more = stream.more(self.parts.tuning.idle), if !is_full => {
+                more = stream.await_more(self.parts.tuning.idle), if !is_full => {
                     if let Err(ended) = more {
                         return Ok(ended);
                     }
@@ -399,19 +403,19 @@ impl ServerReader {
         self.inputs.send(input).await.map_err(|_| WriterClosed)
     }
 
-    async fn sync(&self) -> Result<WriterPosition, WriterClosed> {
-        sync(&self.inputs).await
+    async fn sync_writer(&self) -> Result<WriterPosition, WriterClosed> {
+        await_durable(&self.inputs).await
     }
 
     fn count_expired(&self, failure: &RequestFailure) {
         if failure.is_expired() {
             count(&self.parts.shared.counters.expired, 1);
-            self.parts.shared.live().synced = false;
+            self.parts.shared.lock_live().synced = false;
             tracing::warn!(source = %self.parts.spec.name, "the watch's version is gone: {failure}");
         }
     }
 }
 
-fn newer(one: Version, other: Version) -> Version {
+fn newer_version(one: Version, other: Version) -> Version {
     if other.is_newer_than(&one) { other } else { one }
 }

@@ -65,7 +65,7 @@ pub(crate) struct ReadPause {
 }
 
 impl ReadPause {
-    pub fn asked(asked: Option<Duration>) -> Self {
+    pub fn as_asked(asked: Option<Duration>) -> Self {
         Self { asked, unserved: false }
     }
 }
@@ -77,14 +77,14 @@ fn at_once(action: ReadAction) -> ActionStep {
 fn after_pause(action: ReadAction, failure: &RequestFailure, doing: &str) -> ActionStep {
     ActionStep {
         action,
-        pause: Some(ReadPause { asked: failure.retry_after(), unserved: failure.code() == Some(404) }),
-        condition: Some(explain(failure, doing)),
+        pause: Some(ReadPause { asked: failure.retry_after(), unserved: failure.status_code() == Some(404) }),
+        condition: Some(explain_failure(failure, doing)),
     }
 }
 
 /// Explains for people: what was tried, what came back, and who must act.
-fn explain(failure: &RequestFailure, doing: &str) -> String {
-    let hint = match failure.code() {
+fn explain_failure(failure: &RequestFailure, doing: &str) -> String {
+    let hint = match failure.status_code() {
         Some(401) => "; the credentials are not accepted",
         Some(403) => "; grant list and watch on the resource",
         Some(404) => "; the kind is not, or no longer, served",
@@ -102,7 +102,7 @@ pub(crate) struct NextAction {
 
 impl NextAction {
     /// The resource is known. What follows depends on the witnessed states.
-    pub fn resolved(checkpoint: Option<&Version>, epoch: u32) -> ActionStep {
+    pub fn after_resolve(checkpoint: Option<&Version>, epoch: u32) -> ActionStep {
         at_once(if checkpoint.is_some() {
             ReadAction::Probe
         } else {
@@ -116,30 +116,30 @@ impl NextAction {
     }
 
     /// The address was lost or never known.
-    pub fn unresolved() -> ActionStep {
+    pub fn resolve_address() -> ActionStep {
         at_once(ReadAction::Resolve)
     }
 
     /// A list proves where the server is, so no probe is needed.
-    pub fn listed() -> ActionStep {
+    pub fn after_list() -> ActionStep {
         at_once(ReadAction::Watch)
     }
 
     /// The server has more objects than were witnessed, and contradicts none of them.
-    pub fn doubted() -> ActionStep {
+    pub fn list_in_doubt() -> ActionStep {
         at_once(ReadAction::List(ListReason::Doubted))
     }
 
     /// A list showed less than was witnessed.
-    pub fn replaced(server: Version) -> ActionStep {
+    pub fn begin_new_epoch(server: Version) -> ActionStep {
         at_once(ReadAction::NewEpoch { server })
     }
 
     /// Takes the server's version from a consistent list of one item. `seen` is the newest version seen, if
     /// there is a checkpoint.
-    pub fn probed(&mut self, server: &Version, seen: Option<&Version>, epoch: u32) -> ActionStep {
-        let Some(seen) = seen else { return Self::resolved(None, epoch) };
-        if server.compare(seen) != Some(Ordering::Less) {
+    pub fn after_probe(&mut self, server: &Version, seen: Option<&Version>, epoch: u32) -> ActionStep {
+        let Some(seen) = seen else { return Self::after_resolve(None, epoch) };
+        if server.compare_to(seen) != Some(Ordering::Less) {
             self.behind = 0;
             return at_once(ReadAction::Watch);
         }
@@ -150,7 +150,7 @@ impl NextAction {
         }
         ActionStep {
             action: ReadAction::Probe,
-            pause: Some(ReadPause::asked(None)),
+            pause: Some(ReadPause::as_asked(None)),
             condition: Some(format!(
                 "the server is at version {server}, behind {seen}, which was seen before"
             )),
@@ -159,14 +159,14 @@ impl NextAction {
 
     /// A request other than a watch failed, and is tried again. If the kind is not served, it is looked up
     /// first. Nothing that was witnessed is taken back.
-    pub fn failed(action: &ReadAction, failure: &RequestFailure) -> ActionStep {
+    pub fn after_failure(action: &ReadAction, failure: &RequestFailure) -> ActionStep {
         let doing = match action {
             ReadAction::Resolve => "looking the kind up",
             ReadAction::List(_) => "listing",
             ReadAction::Probe => "asking for the server's version",
             ReadAction::Watch | ReadAction::NewEpoch { .. } => "watching",
         };
-        let next = match (failure.code(), action) {
+        let next = match (failure.status_code(), action) {
             (Some(404), _) => ReadAction::Resolve,
             (Some(410), ReadAction::Watch) => return at_once(ReadAction::List(ListReason::Expired)),
             // Before the next watch a probe asks where the server is.
@@ -182,7 +182,7 @@ impl NextAction {
     }
 
     /// A watch ended. A stream that had lived is resumed at once, any other after a pause.
-    pub fn ended(&mut self, how: &StreamEnd, lived: bool) -> ActionStep {
+    pub fn after_stream_end(&mut self, how: &StreamEnd, lived: bool) -> ActionStep {
         self.mute = match how {
             _ if lived => 0,
             StreamEnd::Closed | StreamEnd::Idle => self.mute.saturating_add(1),
@@ -197,16 +197,16 @@ impl NextAction {
         };
         let pause = match failure {
             Some(failure) if !lived || failure.retry_after().is_some() => {
-                Some(ReadPause::asked(failure.retry_after()))
+                Some(ReadPause::as_asked(failure.retry_after()))
             }
-            None if !lived => Some(ReadPause::asked(None)),
+            None if !lived => Some(ReadPause::as_asked(None)),
             _ => None,
         };
         ActionStep {
             action: ReadAction::Probe,
             pause,
             condition: match failure {
-                Some(failure) if !lived => Some(explain(failure, "watching")),
+                Some(failure) if !lived => Some(explain_failure(failure, "watching")),
                 None if self.is_mute() => Some(MUTE.to_string()),
                 _ => None,
             },
@@ -234,10 +234,10 @@ mod tests {
 
     #[test]
     fn a_checkpoint_is_probed_and_not_listed() {
-        assert_eq!(NextAction::resolved(Some(&version("7")), 0).action, ReadAction::Probe);
-        assert_eq!(NextAction::resolved(None, 0).action, ReadAction::List(ListReason::First));
-        assert_eq!(NextAction::resolved(None, 1).action, ReadAction::List(ListReason::Replaced));
-        let step = NextAction::default().probed(&version("7"), Some(&version("7")), 0);
+        assert_eq!(NextAction::after_resolve(Some(&version("7")), 0).action, ReadAction::Probe);
+        assert_eq!(NextAction::after_resolve(None, 0).action, ReadAction::List(ListReason::First));
+        assert_eq!(NextAction::after_resolve(None, 1).action, ReadAction::List(ListReason::Replaced));
+        let step = NextAction::default().after_probe(&version("7"), Some(&version("7")), 0);
         assert_eq!(step, at_once(ReadAction::Watch));
     }
 
@@ -245,37 +245,49 @@ mod tests {
     fn the_epoch_grows_only_when_the_server_is_behind_twice_in_a_row() {
         let mut course = NextAction::default();
         let (low, high, checkpoint) = (version("5"), version("12"), version("10"));
-        assert_eq!(course.probed(&low, Some(&checkpoint), 0).action, ReadAction::Probe);
-        assert_eq!(course.probed(&high, Some(&checkpoint), 0).action, ReadAction::Watch);
-        assert_eq!(course.probed(&low, Some(&checkpoint), 0).action, ReadAction::Probe);
-        assert_eq!(course.probed(&low, Some(&checkpoint), 0).action, ReadAction::NewEpoch { server: low });
+        assert_eq!(course.after_probe(&low, Some(&checkpoint), 0).action, ReadAction::Probe);
+        assert_eq!(course.after_probe(&high, Some(&checkpoint), 0).action, ReadAction::Watch);
+        assert_eq!(course.after_probe(&low, Some(&checkpoint), 0).action, ReadAction::Probe);
+        assert_eq!(
+            course.after_probe(&low, Some(&checkpoint), 0).action,
+            ReadAction::NewEpoch { server: low }
+        );
     }
 
     #[test]
     fn versions_without_order_never_make_an_epoch() {
         let mut course = NextAction::default();
         for _ in 0..5 {
-            assert_eq!(course.probed(&version("abc"), Some(&version("10")), 0).action, ReadAction::Watch);
+            assert_eq!(
+                course.after_probe(&version("abc"), Some(&version("10")), 0).action,
+                ReadAction::Watch
+            );
         }
     }
 
     #[test]
     fn an_expired_version_leads_to_a_list_in_both_its_forms() {
         let list = ReadAction::List(ListReason::Expired);
-        assert_eq!(NextAction::failed(&ReadAction::Watch, &status(410, None)).action, list);
-        assert_eq!(NextAction::default().ended(&StreamEnd::Told(status(410, None)), true).action, list);
+        assert_eq!(NextAction::after_failure(&ReadAction::Watch, &status(410, None)).action, list);
+        assert_eq!(
+            NextAction::default().after_stream_end(&StreamEnd::Told(status(410, None)), true).action,
+            list
+        );
     }
 
     #[test]
     fn lost_rights_are_a_condition_and_nothing_is_listed_for_them() {
         for code in [401, 403] {
-            let step = NextAction::failed(&ReadAction::Watch, &status(code, None));
+            let step = NextAction::after_failure(&ReadAction::Watch, &status(code, None));
             assert_eq!(step.action, ReadAction::Probe);
             assert!(step.pause.is_some() && step.condition.is_some());
         }
-        assert_eq!(NextAction::failed(&ReadAction::Probe, &status(404, None)).action, ReadAction::Resolve);
         assert_eq!(
-            NextAction::failed(&ReadAction::List(ListReason::Expired), &status(403, None)).action,
+            NextAction::after_failure(&ReadAction::Probe, &status(404, None)).action,
+            ReadAction::Resolve
+        );
+        assert_eq!(
+            NextAction::after_failure(&ReadAction::List(ListReason::Expired), &status(403, None)).action,
             ReadAction::List(ListReason::Expired)
         );
     }
@@ -285,19 +297,19 @@ mod tests {
         for action in
             [ReadAction::Resolve, ReadAction::Probe, ReadAction::Watch, ReadAction::List(ListReason::First)]
         {
-            let step = NextAction::failed(&action, &status(404, None));
+            let step = NextAction::after_failure(&action, &status(404, None));
             assert_eq!((step.action, step.pause.unwrap().unserved), (ReadAction::Resolve, true));
         }
-        let step = NextAction::failed(&ReadAction::Resolve, &status(503, None));
+        let step = NextAction::after_failure(&ReadAction::Resolve, &status(503, None));
         assert_eq!((step.action, step.pause.unwrap().unserved), (ReadAction::Resolve, false));
     }
 
     #[test]
     fn what_the_server_asks_for_is_kept() {
-        let step = NextAction::failed(&ReadAction::Watch, &status(429, Some(9)));
-        assert_eq!(step.pause, Some(ReadPause::asked(Some(Duration::from_secs(9)))));
-        let step = NextAction::default().ended(&StreamEnd::Told(status(429, Some(9))), true);
-        assert_eq!(step.pause, Some(ReadPause::asked(Some(Duration::from_secs(9)))));
+        let step = NextAction::after_failure(&ReadAction::Watch, &status(429, Some(9)));
+        assert_eq!(step.pause, Some(ReadPause::as_asked(Some(Duration::from_secs(9)))));
+        let step = NextAction::default().after_stream_end(&StreamEnd::Told(status(429, Some(9))), true);
+        assert_eq!(step.pause, Some(ReadPause::as_asked(Some(Duration::from_secs(9)))));
     }
 
     #[test]
@@ -305,28 +317,28 @@ mod tests {
         let mut course = NextAction::default();
         for ended in [StreamEnd::Closed, StreamEnd::Idle] {
             assert_eq!(
-                course.ended(&ended, false).condition,
+                course.after_stream_end(&ended, false).condition,
                 None,
                 "one or two may be a restart of the server"
             );
         }
         assert!(!course.is_mute());
-        let step = course.ended(&StreamEnd::Closed, false);
+        let step = course.after_stream_end(&StreamEnd::Closed, false);
         assert!(step.pause.is_some() && step.condition.is_some_and(|told| told.contains("brings nothing")));
         // A failure says nothing of it, and is told itself.
         assert_eq!(
-            course.ended(&StreamEnd::Told(status(503, None)), false).condition.unwrap(),
+            course.after_stream_end(&StreamEnd::Told(status(503, None)), false).condition.unwrap(),
             "watching failed: 503 R: m"
         );
         assert!(course.is_mute());
-        assert_eq!(course.ended(&StreamEnd::Closed, true), at_once(ReadAction::Probe));
+        assert_eq!(course.after_stream_end(&StreamEnd::Closed, true), at_once(ReadAction::Probe));
         assert!(!course.is_mute());
     }
 
     #[test]
     fn a_stream_that_lived_is_resumed_at_once() {
-        assert_eq!(NextAction::default().ended(&StreamEnd::Closed, true).pause, None);
-        assert!(NextAction::default().ended(&StreamEnd::Closed, false).pause.is_some());
-        assert_eq!(NextAction::default().ended(&StreamEnd::Idle, true).action, ReadAction::Probe);
+        assert_eq!(NextAction::default().after_stream_end(&StreamEnd::Closed, true).pause, None);
+        assert!(NextAction::default().after_stream_end(&StreamEnd::Closed, false).pause.is_some());
+        assert_eq!(NextAction::default().after_stream_end(&StreamEnd::Idle, true).action, ReadAction::Probe);
     }
 }

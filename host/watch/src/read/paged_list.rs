@@ -10,7 +10,7 @@ use crate::connect::request::{RequestFailure, list_page};
 use crate::repair::compare::list_request::{ListReason, ListRequest};
 use crate::repair::compare::{ListComparison, ListFailure, PageVersions};
 use crate::source::handle::count;
-use crate::source::input::{WriterClosed, WriterInput, sync};
+use crate::source::input::{WriterClosed, WriterInput, await_durable};
 use crate::source::parts::SourceParts;
 use crate::source::round::RepairRound;
 
@@ -48,11 +48,11 @@ impl PagedList {
         loop {
             count_list(&self.parts, &self.asked.reason);
             tries += 1;
-            match self.attempt(!in_one_piece).await {
+            match self.attempt_list(!in_one_piece).await {
                 Ok((version, round)) => return Ok(ListEnd::Complete(version, round)),
                 Err(ListFailure::Again) => {
                     tracing::warn!(source = %self.parts.spec.name, tries, "a page of the list expired: listing again");
-                    sync(&self.inputs).await?;
+                    await_durable(&self.inputs).await?;
                     if tries >= PAGED_TRIES {
                         return Ok(ListEnd::TooSlow);
                     }
@@ -70,28 +70,29 @@ impl PagedList {
 
     /// Gets one list from its first page to its last. The watch begins at the first page's version, so it
     /// misses nothing, whatever the later pages show.
-    async fn attempt(&self, paged: bool) -> Result<(Version, Option<RepairRound>), ListFailure> {
+    async fn attempt_list(&self, paged: bool) -> Result<(Version, Option<RepairRound>), ListFailure> {
         let ListRequest { resource, base, id, .. } = &self.asked;
         let mut comparison = ListComparison::new(&self.parts, &self.inputs, &self.asked);
         let (mut guard, mut token, mut first) = (ListGuard::default(), String::new(), None);
         loop {
-            let mut address = resource.collection();
+            let mut address = resource.collection_address();
             if paged {
-                address = address.with("limit", &self.parts.tuning.page.to_string());
+                address = address.with_parameter("limit", &self.parts.tuning.page.to_string());
             }
             if !token.is_empty() {
-                address = address.with("continue", &token);
+                address = address.with_parameter("continue", &token);
             } else if let Some(base) = base {
-                address =
-                    address.with("resourceVersion", base.at.as_str()).with("resourceVersionMatch", "Exact");
+                address = address
+                    .with_parameter("resourceVersion", base.at.as_str())
+                    .with_parameter("resourceVersionMatch", "Exact");
             }
             let bytes = match self.parts.api.get(address.as_str()).await {
                 Ok(bytes) => bytes,
-                Err(failure) if failure.is_expired() && !token.is_empty() => match failure.token() {
+                Err(failure) if failure.is_expired() && !token.is_empty() => match failure.continue_token() {
                     // This is the rest of the list as it is now. The watch from the first page's version
                     // brings what lies between.
                     Some(inconsistent) if *inconsistent != token && base.is_none() => {
-                        guard.token(inconsistent).map_err(RequestFailure::from)?;
+                        guard.note_token(inconsistent).map_err(RequestFailure::from)?;
                         token = inconsistent.to_string();
                         continue;
                     }
@@ -100,7 +101,7 @@ impl PagedList {
                 Err(failure) => return Err(failure.into()),
             };
             let page = list_page(&bytes)?;
-            guard.page(&page, bytes.len()).map_err(RequestFailure::from)?;
+            guard.count_page(&page, bytes.len()).map_err(RequestFailure::from)?;
             let version = Version::new(&page.resource_version);
             if base.as_ref().is_some_and(|base| base.at != version) {
                 return Err(ListFailure::Baseless);
@@ -108,10 +109,10 @@ impl PagedList {
             let listed = first.get_or_insert_with(|| version.clone());
             for item in &page.items {
                 let page = PageVersions { first: listed, own: &version };
-                comparison.item(bytes.slice_ref(item), Some(page)).await?;
+                comparison.take_item(bytes.slice_ref(item), Some(page)).await?;
             }
             if page.continue_token.is_empty() {
-                let round = comparison.complete(listed, &version, *id).await?;
+                let round = comparison.complete_list(listed, &version, *id).await?;
                 return Ok((listed.clone(), round));
             }
             token = page.continue_token.to_string();

@@ -63,12 +63,12 @@ impl StreamedList {
     pub async fn run(mut self, asked: &ListRequest, seconds: u64) -> Result<FinishedList, ListFailure> {
         let address = asked
             .resource
-            .collection()
-            .with("watch", "true")
-            .with("allowWatchBookmarks", "true")
-            .with("sendInitialEvents", "true")
-            .with("resourceVersionMatch", "NotOlderThan")
-            .with("timeoutSeconds", &seconds.to_string());
+            .collection_address()
+            .with_parameter("watch", "true")
+            .with_parameter("allowWatchBookmarks", "true")
+            .with_parameter("sendInitialEvents", "true")
+            .with_parameter("resourceVersionMatch", "NotOlderThan")
+            .with_parameter("timeoutSeconds", &seconds.to_string());
         let patience = self.parts.tuning.stream_patience;
         let body = match self.parts.api.open(address.as_str(), patience).await {
             Err(failure) if is_refusal(&failure) => {
@@ -81,7 +81,7 @@ impl StreamedList {
         };
         let mut stream = WatchStream::new(&self.parts, body);
         loop {
-            match stream.more(patience).await {
+            match stream.await_more(patience).await {
                 Ok(()) => {}
                 Err(StreamEnd::Idle) => {
                     return Err(ListFailure::NotStreamed(format!(
@@ -97,30 +97,31 @@ impl StreamedList {
             }
             let mut lines = std::mem::take(&mut stream.lines).into_iter();
             while let Some(line) = lines.next() {
-                let Some(version) = self.line(line).await? else { continue };
+                let Some(version) = self.take_line(line).await? else { continue };
                 stream.lines = lines.collect();
-                let round = self.comparison.complete(&version, &version, asked.id).await?;
-                let complete = self.lowest.and_then(|lowest| lowest.before()).unwrap_or(version.clone());
+                let round = self.comparison.complete_list(&version, &version, asked.id).await?;
+                let complete =
+                    self.lowest.and_then(|lowest| lowest.directly_before()).unwrap_or(version.clone());
                 return Ok(FinishedList { complete, round, stream, changes: self.changes });
             }
         }
     }
 
     /// Takes one line. Returns the version if the line ends the list.
-    async fn line(&mut self, line: FrameLine) -> Result<Option<Version>, ListFailure> {
+    async fn take_line(&mut self, line: FrameLine) -> Result<Option<Version>, ListFailure> {
         let frame = match line {
             FrameLine::Frame(frame) => {
-                self.guard.objects(1, frame.len()).map_err(RequestFailure::from)?;
+                self.guard.count_objects(1, frame.len()).map_err(RequestFailure::from)?;
                 frame
             }
             FrameLine::Oversized(kept) => {
-                self.comparison.unread();
+                self.comparison.note_unread();
                 self.send(WriterInput::Oversized(kept)).await?;
                 return Ok(None);
             }
         };
-        let Ok(read) = project::frame(&frame) else {
-            self.comparison.unread();
+        let Ok(read) = project::split_frame(&frame) else {
+            self.comparison.note_unread();
             self.send(WriterInput::Line(frame, None)).await?;
             return Ok(None);
         };
@@ -132,7 +133,7 @@ impl StreamedList {
                 self.changes.push(frame);
             }
             EventType::Added | EventType::Modified | EventType::Deleted => {
-                self.comparison.item(frame.slice_ref(read.object), None).await?;
+                self.comparison.take_item(frame.slice_ref(read.object), None).await?;
             }
             EventType::Bookmark => {
                 let answer = |error: project::ProjectError| RequestFailure::Answer(error.to_string());
@@ -157,7 +158,7 @@ impl StreamedList {
 
     /// Whether an event is a change and none of the list's own objects.
     fn is_change(&mut self, read: &WatchFrame<'_>) -> bool {
-        let Ok(envelope) = project::envelope(read.object) else { return false };
+        let Ok(envelope) = project::read_envelope(read.object) else { return false };
         let name = || (envelope.namespace.to_string(), envelope.name.to_string());
         let is_change = match read.kind {
             EventType::Deleted => {
@@ -166,7 +167,7 @@ impl StreamedList {
             }
             EventType::Added if self.freed.is_empty() || !self.freed.contains(&name()) => false,
             _ => {
-                self.comparison.know(&envelope.uid);
+                self.comparison.note_known(&envelope.uid);
                 true
             }
         };
@@ -184,5 +185,5 @@ impl StreamedList {
 
 /// Whether the failure means that the server does not know such a request.
 fn is_refusal(failure: &RequestFailure) -> bool {
-    matches!(failure.code(), Some(400 | 405 | 406 | 422 | 501))
+    matches!(failure.status_code(), Some(400 | 405 | 406 | 422 | 501))
 }

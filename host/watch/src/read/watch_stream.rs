@@ -12,7 +12,7 @@ use kubewitness_core::frames::{FrameLine, FrameSplitter};
 use kubewitness_core::limits::FRAME_BYTES;
 use tokio::time::timeout;
 
-use crate::connect::request::{RequestFailure, causes};
+use crate::connect::request::{RequestFailure, error_chain};
 use crate::read::next_action::StreamEnd;
 use crate::source::handle::count;
 use crate::source::parts::SourceParts;
@@ -41,14 +41,14 @@ impl WatchStream {
     }
 
     /// Waits for more lines or for the end. It loses nothing if it is dropped meanwhile.
-    pub async fn more(&mut self, idle: Duration) -> Result<(), StreamEnd> {
+    pub async fn await_more(&mut self, idle: Duration) -> Result<(), StreamEnd> {
         if let Some(ended) = self.ended.take() {
             return Err(ended);
         }
-        let first = timeout(idle, self.chunk()).await.map_err(|_| StreamEnd::Idle)?;
+        let first = timeout(idle, self.next_chunk()).await.map_err(|_| StreamEnd::Idle)?;
         let mut bytes = self.take(first?);
         while self.lines.len() < LINES_AT_ONCE && bytes < BYTES_AT_ONCE {
-            let Some(next) = self.chunk().now_or_never() else { break };
+            let Some(next) = self.next_chunk().now_or_never() else { break };
             match next {
                 Ok(chunk) => bytes += self.take(chunk),
                 Err(ended) => {
@@ -60,10 +60,10 @@ impl WatchStream {
         Ok(())
     }
 
-    async fn chunk(&mut self) -> Result<Bytes, StreamEnd> {
+    async fn next_chunk(&mut self) -> Result<Bytes, StreamEnd> {
         match self.body.frame().await {
             None => Err(StreamEnd::Closed),
-            Some(Err(error)) => Err(StreamEnd::Broken(RequestFailure::Transport(causes(&error)))),
+            Some(Err(error)) => Err(StreamEnd::Broken(RequestFailure::Transport(error_chain(&error)))),
             Some(Ok(frame)) => Ok(frame.into_data().unwrap_or_default()),
         }
     }
@@ -79,6 +79,6 @@ impl WatchStream {
 
 impl Drop for WatchStream {
     fn drop(&mut self) {
-        count(&self.parts.shared.counters.discarded_bytes, self.splitter.pending() as u64);
+        count(&self.parts.shared.counters.discarded_bytes, self.splitter.pending_bytes() as u64);
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use kubewitness_core::Version;
-use kubewitness_core::document::pack;
+use kubewitness_core::document::pack_document;
 use kubewitness_core::ports::FormerEnd;
 use kubewitness_core::project::{self, ListGuard};
 use kubewitness_core::state::ObjectRef;
@@ -21,15 +21,15 @@ use tokio::time::{Instant, sleep};
 
 use crate::connect::backoff::JitterDice;
 use crate::connect::request::{RequestFailure, list_page};
-use crate::connect::resource::{SourceResource, resolve};
-use crate::judge::object::{check, matches, reference, with_kind};
-use crate::repair::history::landmarks::ask;
-use crate::repair::lookup::{fate_now, fetch, is_absent, left_at, say_revived};
-use crate::repair::report::discrepancy::discrepancy;
-use crate::repair::single_objects::tell;
-use crate::repair::walk_back::versions::{after, between};
+use crate::connect::resource::{SourceResource, resolve_resource};
+use crate::judge::object::{check, matches_labels, object_reference, with_kind};
+use crate::repair::history::landmarks::fetch_at_version;
+use crate::repair::lookup::{fate_now, fetch_current, is_absent, left_at, report_revived};
+use crate::repair::report::discrepancy::report_discrepancy;
+use crate::repair::single_objects::read_back_and_report;
+use crate::repair::walk_back::versions::{bound_after, missing_between};
 use crate::source::handle::{ServerLimit, count};
-use crate::source::input::{ReadStory, StoryStep, WriterClosed, WriterInput, settled};
+use crate::source::input::{ReadStory, StoryStep, WriterClosed, WriterInput, await_settled};
 use crate::source::missing::reason;
 use crate::source::parts::SourceParts;
 use crate::source::round::{CompleteSince, MovedObject, NameRead, UidSet, VanishedObject};
@@ -81,12 +81,12 @@ enum AuditDifference {
 }
 
 /// Compares a listed object with its known version.
-fn difference(listed: &Version, known: Option<&Version>, matches: bool) -> Option<AuditDifference> {
+fn difference_of(listed: &Version, known: Option<&Version>, matches: bool) -> Option<AuditDifference> {
     match known {
         Some(known) if listed.is_newer_than(known) => Some(AuditDifference::Newer),
         // The versions have no order. A different one counts as newer, because the watch may still deliver
         // it.
-        Some(known) if known.compare(listed).is_none() => Some(AuditDifference::Newer),
+        Some(known) if known.compare_to(listed).is_none() => Some(AuditDifference::Newer),
         Some(_) => None,
         None => matches.then_some(AuditDifference::Unknown),
     }
@@ -127,18 +127,18 @@ impl ListAuditor {
         let (mut dice, mut failures) = (JitterDice::new(self.parts.tuning.seed), 0);
         while !every.is_zero() {
             // Between nine and eleven tenths, so that many sources do not list at the same time.
-            sleep(every.mul_f64(dice.between(90, 110) as f64 / 100.0)).await;
+            sleep(every.mul_f64(dice.random_between(90, 110) as f64 / 100.0)).await;
             if !self.parts.audits.load(atomic::Ordering::Relaxed) {
                 failures = 0;
                 self.parts.shared.set_limitation(ServerLimit::Audits, None);
                 continue;
             }
             let begun = Instant::now();
-            match self.audit().await {
+            match self.run_audit().await {
                 Ok(discrepancies) => {
                     failures = 0;
                     self.parts.shared.set_limitation(ServerLimit::Audits, None);
-                    self.parts.shared.audited(self.parts.clock.now_ms(), discrepancies == 0);
+                    self.parts.shared.note_audit(self.parts.clock.now_ms(), discrepancies == 0);
                     let took = begun.elapsed();
                     tracing::debug!(source = %self.parts.spec.name, discrepancies, ?took, "audited");
                 }
@@ -162,22 +162,22 @@ impl ListAuditor {
         }
     }
 
-    async fn audit(&self) -> Result<usize, AuditFailure> {
-        let epoch = settled(&self.inputs).await?.epoch;
+    async fn run_audit(&self) -> Result<usize, AuditFailure> {
+        let epoch = await_settled(&self.inputs).await?.epoch;
         if !self.is_watching() {
             return Err(AuditFailure::NotWatching);
         }
-        let resource = resolve(&self.parts.api, &self.parts.spec).await?;
+        let resource = resolve_resource(&self.parts.api, &self.parts.spec).await?;
         count(&self.parts.shared.counters.lists_audit, 1);
-        let mut seen = self.list(&resource).await?;
+        let mut seen = self.list_objects(&resource).await?;
         let Some(listed) = seen.listed.take() else { return Ok(0) };
         let missing = self.not_listed(&seen.uids, &listed);
         if seen.candidates.is_empty() && missing.is_empty() {
             return Ok(0);
         }
-        self.pass(&listed).await?;
+        self.await_version(&listed).await?;
         let DifferenceSet { found, jobs, late } =
-            self.still(seen.candidates, missing, &listed, &resource).await?;
+            self.remaining_differences(seen.candidates, missing, &listed, &resource).await?;
         let discrepancies = jobs.len() + late.len();
         if !found.is_empty() {
             self.send(WriterInput::Differs(found)).await?;
@@ -189,31 +189,32 @@ impl ListAuditor {
         for job in &jobs {
             self.send(WriterInput::Hold(job.object(), Some(epoch))).await?;
         }
-        tell(&self.parts, &self.inputs, epoch, jobs, &resource).await?;
+        read_back_and_report(&self.parts, &self.inputs, epoch, jobs, &resource).await?;
         Ok(discrepancies)
     }
 
     fn is_watching(&self) -> bool {
-        let live = self.parts.shared.live();
+        let live = self.parts.shared.lock_live();
         live.synced && live.condition.is_none() && live.stalled.is_none()
     }
 
-    async fn list(&self, resource: &SourceResource) -> Result<AuditedList, AuditFailure> {
+    async fn list_objects(&self, resource: &SourceResource) -> Result<AuditedList, AuditFailure> {
         let (mut seen, mut guard, mut token) = (AuditedList::default(), ListGuard::default(), String::new());
         loop {
-            let mut address = resource.collection().with("limit", &self.parts.tuning.page.to_string());
+            let mut address =
+                resource.collection_address().with_parameter("limit", &self.parts.tuning.page.to_string());
             if !token.is_empty() {
-                address = address.with("continue", &token);
+                address = address.with_parameter("continue", &token);
             }
             let walk = &self.parts.tuning.walk;
-            self.parts.repairs.turn(walk).await;
-            let bytes = self.parts.api.metadata(address.as_str()).await?;
-            self.parts.repairs.received(bytes.len(), walk);
+            self.parts.repairs.await_turn(walk).await;
+            let bytes = self.parts.api.list_metadata(address.as_str()).await?;
+            self.parts.repairs.count_received(bytes.len(), walk);
             let page = list_page(&bytes)?;
-            guard.page(&page, bytes.len()).map_err(RequestFailure::from)?;
+            guard.count_page(&page, bytes.len()).map_err(RequestFailure::from)?;
             seen.listed.get_or_insert_with(|| Version::new(&page.resource_version));
             for item in &page.items {
-                self.item(&mut seen, item);
+                self.audit_item(&mut seen, item);
             }
             if page.continue_token.is_empty() {
                 return Ok(seen);
@@ -222,9 +223,9 @@ impl ListAuditor {
         }
     }
 
-    fn item(&self, seen: &mut AuditedList, item: &[u8]) {
+    fn audit_item(&self, seen: &mut AuditedList, item: &[u8]) {
         // The watch or the list keeps an unreadable object as a poison message.
-        let Ok(mut envelope) = project::envelope(item) else { return };
+        let Ok(mut envelope) = project::read_envelope(item) else { return };
         if envelope.kind == METADATA_KIND {
             envelope.kind = Cow::Borrowed("");
         }
@@ -232,17 +233,18 @@ impl ListAuditor {
             return;
         }
         seen.uids.insert(&envelope.uid);
-        let (version, matches) = (Version::new(&envelope.resource_version), matches(&self.parts, &envelope));
-        let known = self.known(&envelope.uid);
-        let differs = difference(&version, known.as_ref(), matches).is_some();
+        let (version, matches) =
+            (Version::new(&envelope.resource_version), matches_labels(&self.parts, &envelope));
+        let known = self.known_version(&envelope.uid);
+        let differs = difference_of(&version, known.as_ref(), matches).is_some();
         if differs && seen.candidates.len() < CANDIDATES {
-            let object = Arc::new(reference(&self.parts, &envelope));
+            let object = Arc::new(object_reference(&self.parts, &envelope));
             seen.candidates.push(DifferingObject { object, version, matches });
         }
     }
 
-    fn known(&self, uid: &str) -> Option<Version> {
-        self.parts.shared.read().brief(uid).map(|held| held.resource_version)
+    fn known_version(&self, uid: &str) -> Option<Version> {
+        self.parts.shared.read().brief_by_uid(uid).map(|held| held.resource_version)
     }
 
     /// Gets a listed object in full, as it is now; `None` if it has ended since. If the server now shows an
@@ -253,13 +255,13 @@ impl ListAuditor {
         object: &ObjectRef,
         listed: &Version,
     ) -> Result<Option<(Version, Bytes)>, AuditFailure> {
-        let Some(now) = fetch(&self.parts, resource, object).await? else { return Ok(None) };
-        let Ok(envelope) = project::envelope(&now) else { return Ok(Some((listed.clone(), now))) };
+        let Some(now) = fetch_current(&self.parts, resource, object).await? else { return Ok(None) };
+        let Ok(envelope) = project::read_envelope(&now) else { return Ok(Some((listed.clone(), now))) };
         if envelope.uid != *object.uid {
             return Ok(None);
         }
         let version = Version::new(&envelope.resource_version);
-        if version.compare(listed) == Some(Ordering::Less) {
+        if version.compare_to(listed) == Some(Ordering::Less) {
             return Err(AuditFailure::OtherHistory);
         }
         let spec = &self.parts.spec;
@@ -274,10 +276,10 @@ impl ListAuditor {
         object: &ObjectRef,
         listed: &Version,
     ) -> Option<Bytes> {
-        let answer = ask(&self.parts, &resource.of_name_at(object, listed), listed).await?;
+        let answer = fetch_at_version(&self.parts, &resource.of_name_at(object, listed), listed).await?;
         let page = project::list_page(&answer).ok()?;
         let item = page.items.first()?;
-        let envelope = project::envelope(item).ok()?;
+        let envelope = project::read_envelope(item).ok()?;
         let is_it = envelope.uid == *object.uid && envelope.resource_version == listed.as_str();
         let spec = &self.parts.spec;
         is_it.then(|| with_kind(answer.slice_ref(item), &envelope, &spec.api_version, &spec.kind))
@@ -285,46 +287,47 @@ impl ListAuditor {
 
     /// An object whose end was witnessed can't exist again, so the history is another one. The reader checks
     /// that.
-    async fn revived(&self, object: &ObjectRef) -> Result<AuditFailure, WriterClosed> {
-        say_revived(&self.parts, object);
-        self.parts.shared.landmarks().contradicted = true;
+    async fn report_revived(&self, object: &ObjectRef) -> Result<AuditFailure, WriterClosed> {
+        report_revived(&self.parts, object);
+        self.parts.shared.lock_landmarks().contradicted = true;
         self.send(WriterInput::RecheckHistory).await?;
         Ok(AuditFailure::OtherHistory)
     }
 
     /// Another uid that has the object's name, as far as is known.
-    fn rival(&self, object: &ObjectRef) -> Option<(Arc<ObjectRef>, CompleteSince)> {
+    fn rival_of_name(&self, object: &ObjectRef) -> Option<(Arc<ObjectRef>, CompleteSince)> {
         let held = self.parts.shared.read().brief_of_name(&object.namespace, &object.name)?;
-        (held.object.uid != object.uid).then_some((held.object, CompleteSince::at(held.resource_version)))
+        (held.object.uid != object.uid)
+            .then_some((held.object, CompleteSince::since_floor(held.resource_version)))
     }
 
     /// Known objects that were not listed, except those newer than the list.
     fn not_listed(&self, uids: &UidSet, listed: &Version) -> Vec<(Arc<ObjectRef>, Version)> {
         let cache = self.parts.shared.read();
         let missing = cache
-            .all()
+            .all_briefs()
             .filter(|held| !uids.contains(&held.object.uid) && !held.resource_version.is_newer_than(listed));
         let missing = missing.map(|held| (Arc::clone(&held.object), held.resource_version.clone()));
         missing.take(CANDIDATES).collect()
     }
 
     /// Waits until the watch has reached the list's version, or the time for it is over.
-    async fn pass(&self, listed: &Version) -> Result<(), AuditFailure> {
+    async fn await_version(&self, listed: &Version) -> Result<(), AuditFailure> {
         let until = Instant::now() + self.parts.tuning.audit_grace;
         while Instant::now() < until {
-            let checkpoint = Version::new(&self.parts.shared.live().checkpoint);
+            let checkpoint = Version::new(&self.parts.shared.lock_live().checkpoint);
             if checkpoint == *listed || checkpoint.is_newer_than(listed) {
                 break;
             }
             sleep(LOOK).await;
         }
         // Everything received is durable, and nothing is being read back.
-        settled(&self.inputs).await?;
+        await_settled(&self.inputs).await?;
         if self.is_watching() { Ok(()) } else { Err(AuditFailure::NotWatching) }
     }
 
     /// The differences that remain. For each, it asks the server again whether the object exists.
-    async fn still(
+    async fn remaining_differences(
         &self,
         candidates: Vec<DifferingObject>,
         missing: Vec<(Arc<ObjectRef>, Version)>,
@@ -334,8 +337,8 @@ impl ListAuditor {
         let DifferenceSet { mut found, mut jobs, mut late } = DifferenceSet::default();
         let mut succeeded = HashSet::new();
         for DifferingObject { object, version: listed_at, matches } in candidates {
-            let known = self.known(&object.uid);
-            let Some(difference) = difference(&listed_at, known.as_ref(), matches) else { continue };
+            let known = self.known_version(&object.uid);
+            let Some(difference) = difference_of(&listed_at, known.as_ref(), matches) else { continue };
             // Read before the server is asked, because the object may end in between.
             let fate = match difference {
                 AuditDifference::Unknown => fate_now(&self.parts, &object).await,
@@ -346,28 +349,33 @@ impl ListAuditor {
                 // end of a known one; earlier versions are late.
                 if let Some(floor) = known.filter(|_| difference == AuditDifference::Newer) {
                     let document = self.as_listed(resource, &object, &listed_at).await;
-                    found.push(discrepancy(&self.parts, &object, Some(&floor), Some(&listed_at)));
+                    found.push(report_discrepancy(&self.parts, &object, Some(&floor), Some(&listed_at)));
                     late.extend(before_end(&object, &floor, &listed_at, document));
                 }
                 continue;
             };
-            let document = pack(&document);
+            let document = pack_document(&document);
             if fate == FormerEnd::Ended {
-                return Err(self.revived(&object).await?);
+                return Err(self.report_revived(&object).await?);
             }
             // A name has one story, in which the end of its former object comes first.
-            let rival = if known.is_none() { self.rival(&object) } else { None };
+            let rival = if known.is_none() { self.rival_of_name(&object) } else { None };
             if let Some((rival, since)) = &rival {
-                found.push(discrepancy(&self.parts, rival, Some(&since.floor), None));
+                found.push(report_discrepancy(&self.parts, rival, Some(&since.floor), None));
                 succeeded.insert(rival.uid.clone());
             }
             let witnessed = known.is_some();
             let since = match known.or_else(|| Some(rival.as_ref()?.1.floor.clone())) {
-                Some(floor) => CompleteSince::at(floor),
-                None => CompleteSince::at(left_at(&self.parts, &fate, &version)),
+                Some(floor) => CompleteSince::since_floor(floor),
+                None => CompleteSince::since_floor(left_at(&self.parts, &fate, &version)),
             };
             let listed_as = Some(&listed_at);
-            found.push(discrepancy(&self.parts, &object, witnessed.then_some(&since.floor), listed_as));
+            found.push(report_discrepancy(
+                &self.parts,
+                &object,
+                witnessed.then_some(&since.floor),
+                listed_as,
+            ));
             jobs.push(NameRead::Moved(MovedObject {
                 object,
                 since,
@@ -380,10 +388,12 @@ impl ListAuditor {
             }));
         }
         for (object, before) in missing {
-            let Some(floor) = self.known(&object.uid).filter(|known| *known == before) else { continue };
+            let Some(floor) = self.known_version(&object.uid).filter(|known| *known == before) else {
+                continue;
+            };
             if !succeeded.contains(&object.uid) && is_absent(&self.parts, resource, &object).await? {
-                found.push(discrepancy(&self.parts, &object, Some(&floor), None));
-                let (since, absent) = (CompleteSince::at(floor), listed.clone());
+                found.push(report_discrepancy(&self.parts, &object, Some(&floor), None));
+                let (since, absent) = (CompleteSince::since_floor(floor), listed.clone());
                 jobs.push(NameRead::Vanished(VanishedObject { object, since, absent }));
             }
         }
@@ -402,8 +412,9 @@ fn before_end(
     listed: &Version,
     document: Option<Bytes>,
 ) -> impl Iterator<Item = StoryStep> {
-    let before = document.as_ref().map_or_else(|| Version::new(&after(listed)), |_| listed.clone());
-    let hole = between(floor, &before, reason::UNREADABLE, "the object has ended since it was listed");
+    let before = document.as_ref().map_or_else(|| Version::new(&bound_after(listed)), |_| listed.clone());
+    let hole =
+        missing_between(floor, &before, reason::UNREADABLE, "the object has ended since it was listed");
     let hole = hole.map(|hole| StoryStep::MissingVersions(Arc::clone(object), hole));
     hole.into_iter().chain(document.map(StoryStep::Late))
 }
@@ -415,12 +426,16 @@ mod tests {
     #[test]
     fn only_what_the_watch_may_have_missed_is_a_difference() {
         let v = Version::new;
-        assert_eq!(difference(&v("7"), Some(&v("7")), true), None);
-        assert_eq!(difference(&v("7"), Some(&v("9")), true), None, "the watch is ahead of the list");
-        assert_eq!(difference(&v("10"), Some(&v("9")), true), Some(AuditDifference::Newer));
-        assert_eq!(difference(&v("10"), Some(&v("9")), false), Some(AuditDifference::Newer), "it has left");
-        assert_eq!(difference(&v("10"), None, true), Some(AuditDifference::Unknown));
-        assert_eq!(difference(&v("10"), None, false), None);
-        assert_eq!(difference(&v("x"), Some(&v("y")), true), Some(AuditDifference::Newer));
+        assert_eq!(difference_of(&v("7"), Some(&v("7")), true), None);
+        assert_eq!(difference_of(&v("7"), Some(&v("9")), true), None, "the watch is ahead of the list");
+        assert_eq!(difference_of(&v("10"), Some(&v("9")), true), Some(AuditDifference::Newer));
+        assert_eq!(
+            difference_of(&v("10"), Some(&v("9")), false),
+            Some(AuditDifference::Newer),
+            "it has left"
+        );
+        assert_eq!(difference_of(&v("10"), None, true), Some(AuditDifference::Unknown));
+        assert_eq!(difference_of(&v("10"), None, false), None);
+        assert_eq!(difference_of(&v("x"), Some(&v("y")), true), Some(AuditDifference::Newer));
     }
 }

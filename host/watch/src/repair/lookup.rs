@@ -19,13 +19,13 @@ pub(crate) fn left_at(parts: &SourceParts, fate: &FormerEnd, version: &Version) 
         FormerEnd::Left(left) if !parts.spec.match_labels.is_empty() && !is_upto(version, left) => {
             left.clone()
         }
-        _ => version.beginning(),
+        _ => version.first_of_history(),
     }
 }
 
 /// The witnessed end of an object.
-pub(crate) async fn fate(parts: &SourceParts, epoch: u32, uid: &str) -> FormerEnd {
-    let fate = parts.witness.fate(&parts.spec.name, epoch, uid).await;
+pub(crate) async fn end_of_former(parts: &SourceParts, epoch: u32, uid: &str) -> FormerEnd {
+    let fate = parts.witness.end_of_former(&parts.spec.name, epoch, uid).await;
     // If the journal can't be read, the history is sent again, with the same states.
     fate.unwrap_or_else(|error| {
         tracing::debug!(source = %parts.spec.name, uid, "the journal can't say how the object ended: {error}");
@@ -35,11 +35,11 @@ pub(crate) async fn fate(parts: &SourceParts, epoch: u32, uid: &str) -> FormerEn
 
 /// The same for a listed object that is not known. If its end was witnessed, the history is another one.
 pub(crate) async fn fate_now(parts: &SourceParts, object: &ObjectRef) -> FormerEnd {
-    let epoch = parts.shared.live().epoch;
-    fate(parts, epoch, &object.uid).await
+    let epoch = parts.shared.lock_live().epoch;
+    end_of_former(parts, epoch, &object.uid).await
 }
 
-pub(crate) fn say_revived(parts: &SourceParts, object: &ObjectRef) {
+pub(crate) fn report_revived(parts: &SourceParts, object: &ObjectRef) {
     let (source, ObjectRef { namespace, name, uid, .. }) = (&parts.spec.name, object);
     tracing::warn!(%source, %namespace, %name, %uid, "an object exists although its end was witnessed");
 }
@@ -50,21 +50,21 @@ pub(crate) async fn is_absent(
     resource: &SourceResource,
     object: &ObjectRef,
 ) -> Result<bool, RequestFailure> {
-    let now = fetch(parts, resource, object).await?;
-    Ok(now.is_none_or(|now| project::envelope(&now).is_ok_and(|found| found.uid != *object.uid)))
+    let now = fetch_current(parts, resource, object).await?;
+    Ok(now.is_none_or(|now| project::read_envelope(&now).is_ok_and(|found| found.uid != *object.uid)))
 }
 
 /// The object that has a name now.
-pub(crate) async fn fetch(
+pub(crate) async fn fetch_current(
     parts: &SourceParts,
     resource: &SourceResource,
     object: &ObjectRef,
 ) -> Result<Option<Bytes>, RequestFailure> {
     let collection = resource.collection_of(&object.namespace);
-    parts.repairs.turn(&parts.tuning.walk).await;
-    match parts.api.get(collection.member(&object.name).as_str()).await {
+    parts.repairs.await_turn(&parts.tuning.walk).await;
+    match parts.api.get(collection.with_member(&object.name).as_str()).await {
         Ok(bytes) => Ok(Some(bytes)),
-        Err(failure) if failure.code() == Some(404) => Ok(None),
+        Err(failure) if failure.status_code() == Some(404) => Ok(None),
         Err(failure) => Err(failure),
     }
 }

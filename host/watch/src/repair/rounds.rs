@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::{StreamExt, stream};
-use kubewitness_core::document::{pack, unpack};
+use kubewitness_core::document::{pack_document, unpack_document};
 use kubewitness_core::state::ObjectRef;
 use kubewitness_core::views::DiscrepancyView;
 use tokio::sync::mpsc;
 
-use crate::repair::report::discrepancy::discrepancy;
+use crate::repair::report::discrepancy::report_discrepancy;
 use crate::repair::report::other_witnesses::OtherWitnesses;
 use crate::repair::report::{NameReport, RepairReporter};
 use crate::repair::sweep::VersionSweep;
@@ -21,11 +21,11 @@ use crate::repair::walk_back::compaction::CompactionBounds;
 use crate::repair::walk_back::versions::{ExactAnswer, MetObject};
 use crate::repair::walk_back::{ObjectEnd, OldVersions, UnwatchedSpan};
 use crate::source::handle::read;
-use crate::source::input::{StoryStep, WriterClosed, WriterInput, sync};
+use crate::source::input::{StoryStep, WriterClosed, WriterInput, await_durable};
 use crate::source::life::{UnwitnessedLife, WalkResult};
 use crate::source::parts::SourceParts;
 use crate::source::round::{CompleteSince, MovedObject, NameRead, RepairRound, VanishedObject, WatchOutage};
-use crate::version::number;
+use crate::version::version_number;
 
 /// How many rounds may wait. A list waits until the previous round is settled.
 pub(crate) const ROUNDS: usize = 1;
@@ -45,7 +45,7 @@ pub(crate) struct NameWalk {
 
 impl NameWalk {
     /// A walk that found nothing.
-    fn nothing(object: Arc<ObjectRef>) -> Self {
+    fn found_nothing(object: Arc<ObjectRef>) -> Self {
         let report =
             NameReport { object, before: Vec::new(), between: Vec::new(), after: Vec::new(), waits: None };
         Self { report, told: Vec::new(), lost: Vec::new() }
@@ -67,25 +67,25 @@ impl RoundWorker {
                     tracing::warn!(%source, "reading back is abandoned, because the server's history was replaced");
                     Ok(())
                 }
-                worked = self.round(round) => worked,
+                worked = self.run_round(round) => worked,
             };
-            self.parts.shared.live().walking = 0;
+            self.parts.shared.lock_live().walking = 0;
             if worked.is_err() {
                 return;
             }
         }
     }
 
-    async fn round(&self, mut round: RepairRound) -> Result<(), WriterClosed> {
+    async fn run_round(&self, mut round: RepairRound) -> Result<(), WriterClosed> {
         let begun = tokio::time::Instant::now();
         let jobs = std::mem::take(&mut round.jobs);
         let objects = jobs.len();
         let (source, swept) = (&self.parts.spec.name, round.sweep.is_some());
         tracing::info!(%source, objects, swept, "reading missed versions back");
-        let before = self.counted();
+        let before = self.read_counters();
         let others = OtherWitnesses::of(&self.parts, &round);
         let mut reporter = RepairReporter::new(&self.parts, &self.inputs, round.id, objects, others);
-        let compaction = Arc::new(CompactionBounds::new(round.newest(&jobs)));
+        let compaction = Arc::new(CompactionBounds::new(round.newest_asked(&jobs)));
         let (told, met, was_lost) = self.walk_all(&round, jobs, &compaction, &mut reporter).await?;
         let holes = match round.sweep.take() {
             Some(mut outage) => {
@@ -97,10 +97,10 @@ impl RoundWorker {
             }
             None => Vec::new(),
         };
-        reporter.end(holes).await?;
+        reporter.end_report(holes).await?;
         // By then the writer's counts are complete.
-        sync(&self.inputs).await?;
-        let after = self.counted();
+        await_durable(&self.inputs).await?;
+        let after = self.read_counters();
         let [requests, versions, gaps] = std::array::from_fn(|at| after[at].saturating_sub(before[at]));
         let took = begun.elapsed();
         tracing::info!(%source, objects, requests, versions, gaps, ?took, "missed versions are read back");
@@ -108,7 +108,7 @@ impl RoundWorker {
     }
 
     /// The numbers of requests, of found versions, and of gaps.
-    fn counted(&self) -> [u64; 3] {
+    fn read_counters(&self) -> [u64; 3] {
         let counters = &self.parts.shared.counters;
         [&counters.walk_back_requests, &counters.walked_back, &counters.gaps].map(read)
     }
@@ -128,7 +128,7 @@ impl RoundWorker {
             OldVersions::new(Arc::clone(&self.parts), round.resource.clone(), limits, Arc::clone(compaction));
         let (mut told, mut met, mut was_lost) = (Vec::new(), Vec::new(), false);
         let outage = round.sweep.as_ref();
-        let walking = jobs.into_iter().map(|job| walk(&exact, job, outage));
+        let walking = jobs.into_iter().map(|job| walk_name(&exact, job, outage));
         let mut walking = stream::iter(walking).buffer_unordered(budget.concurrency.max(1));
         while let Some(mut walk) = walking.next().await {
             told.append(&mut walk.told);
@@ -137,82 +137,90 @@ impl RoundWorker {
                 was_lost = true;
                 self.inputs.send(WriterInput::Differs(walk.lost)).await.map_err(|_| WriterClosed)?;
             }
-            reporter.read_back(walk.report).await?;
+            reporter.take_report(walk.report).await?;
         }
         Ok((told, met, was_lost))
     }
 }
 
-pub(crate) async fn walk(exact: &OldVersions, job: NameRead, outage: Option<&WatchOutage>) -> NameWalk {
-    let _permit = exact.parts().repairs.name(job.object()).await;
+pub(crate) async fn walk_name(exact: &OldVersions, job: NameRead, outage: Option<&WatchOutage>) -> NameWalk {
+    let _permit = exact.source_parts().repairs.name(job.object()).await;
     match job {
-        NameRead::Moved(moved) => moved_back(exact, moved, outage).await,
-        NameRead::Vanished(vanished) => vanished_back(exact, vanished, outage).await,
+        NameRead::Moved(moved) => read_back_moved(exact, moved, outage).await,
+        NameRead::Vanished(vanished) => read_back_vanished(exact, vanished, outage).await,
     }
 }
 
 /// Reads back the versions below a listed object, and the end of its name's former object.
-async fn moved_back(exact: &OldVersions, moved: MovedObject, outage: Option<&WatchOutage>) -> NameWalk {
-    let deadline = exact.deadline();
+async fn read_back_moved(exact: &OldVersions, moved: MovedObject, outage: Option<&WatchOutage>) -> NameWalk {
+    let deadline = exact.object_deadline();
     let MovedObject { object, since, version, document, witnessed, is_end, is_beyond, rival } = moved;
     let last = since.last.clone();
-    let walked = exact.versions(deadline, &object, since, &version).await;
+    let walked = exact.walk_versions(deadline, &object, since, &version).await;
     let mut lost = Vec::new();
     if walked.lost {
-        lost.push(discrepancy(&exact.parts(), &object, last.as_ref().filter(|_| witnessed), Some(&version)));
+        lost.push(report_discrepancy(
+            &exact.source_parts(),
+            &object,
+            last.as_ref().filter(|_| witnessed),
+            Some(&version),
+        ));
     }
     let begins = walked.found.first().map_or(&version, |(oldest, _)| oldest).clone();
     let mut told = story_of([&walked]);
-    told.versions.extend(number(&version));
-    told.born = number(&begins).filter(|_| !witnessed && walked.hole.is_none());
-    told.unsure = number(&begins).filter(|_| !witnessed && walked.hole.is_some());
+    told.versions.extend(version_number(&version));
+    told.born = version_number(&begins).filter(|_| !witnessed && walked.hole.is_none());
+    told.unsure = version_number(&begins).filter(|_| !witnessed && walked.hole.is_some());
     let (mut told, mut before, mut between) = (vec![told], Vec::new(), Vec::new());
     // An object from before the outage had its name all the time.
-    let waits = outage.and(number(&begins)).filter(|_| !witnessed);
+    let waits = outage.and(version_number(&begins)).filter(|_| !witnessed);
     if let Some((rival, since)) = rival {
         let CompleteSince { floor, last } = since.clone();
-        let ended = exact.end(deadline, &rival, since, &begins).await;
-        lost.extend(ended.was_lost.then(|| discrepancy(&exact.parts(), &rival, last.as_ref(), None)));
+        let ended = exact.find_end(deadline, &rival, since, &begins).await;
+        lost.extend(
+            ended.was_lost.then(|| report_discrepancy(&exact.source_parts(), &rival, last.as_ref(), None)),
+        );
         let floor = last.filter(|_| ended.was_lost).unwrap_or(floor);
         told.push(end_of(&ended));
         // This object has the name itself.
         let span = UnwatchedSpan { like: &rival, floor: &floor, until: &begins, is_over: true };
         let known = |uid: &str| *uid == *object.uid || is_known(outage, uid);
-        between = met_back(exact, &ended.met, span, &known).await;
-        between.retain(|life| !life.is_whole() || !is_watched(outage, Some(life.begins())));
-        before = ending(rival, ended);
+        between = read_back_met(exact, &ended.met, span, &known).await;
+        between.retain(|life| !life.is_whole() || !is_watched(outage, Some(life.first_version())));
+        before = steps_of_ending(rival, ended);
     }
     told.extend(between.iter().map(KnownVersions::from));
     let mut after = Vec::new();
-    if witnessed || is_beyond || walked.hole.is_some() || !is_watched(outage, number(&begins)) {
-        after = missed(&object, walked);
+    if witnessed || is_beyond || walked.hole.is_some() || !is_watched(outage, version_number(&begins)) {
+        after = steps_of_missed(&object, walked);
         after.push(came_of(&document, is_end));
     }
     NameWalk { report: NameReport { object, before, between, after, waits }, told, lost }
 }
 
-async fn vanished_back(
+async fn read_back_vanished(
     exact: &OldVersions,
     vanished: VanishedObject,
     outage: Option<&WatchOutage>,
 ) -> NameWalk {
-    let vanished = match still_there(exact, vanished).await {
-        UnlistedExistence::Listed(moved) => return Box::pin(moved_back(exact, moved, outage)).await,
-        UnlistedExistence::Since(object) => return NameWalk::nothing(object),
+    let vanished = match check_unlisted(exact, vanished).await {
+        UnlistedExistence::Listed(moved) => return Box::pin(read_back_moved(exact, moved, outage)).await,
+        UnlistedExistence::Since(object) => return NameWalk::found_nothing(object),
         UnlistedExistence::No(vanished) => vanished,
     };
     let VanishedObject { object, since, absent } = vanished;
     let CompleteSince { floor, last } = since.clone();
-    let ended = exact.end(exact.deadline(), &object, since, &absent).await;
-    let lost = ended.was_lost.then(|| discrepancy(&exact.parts(), &object, last.as_ref(), None));
+    let ended = exact.find_end(exact.object_deadline(), &object, since, &absent).await;
+    let lost =
+        ended.was_lost.then(|| report_discrepancy(&exact.source_parts(), &object, last.as_ref(), None));
     let floor = last.filter(|_| ended.was_lost).unwrap_or(floor);
     let is_over = outage.is_some_and(|outage| outage.is_whole);
     let span = UnwatchedSpan { like: &object, floor: &floor, until: &absent, is_over };
-    let mut between = met_back(exact, &ended.met, span, &|uid: &str| is_known(outage, uid)).await;
-    between.retain(|life| !life.is_whole() || !is_watched(outage, Some(life.begins())));
+    let mut between = read_back_met(exact, &ended.met, span, &|uid: &str| is_known(outage, uid)).await;
+    between.retain(|life| !life.is_whole() || !is_watched(outage, Some(life.first_version())));
     let mut told = vec![end_of(&ended)];
     told.extend(between.iter().map(KnownVersions::from));
-    let before = ending(Arc::clone(&object), ended);
+    let before = steps_of_ending(Arc::clone(&object), ended);
     // Other objects may have come and gone under its name until the very end.
     let waits = outage.map(|_| u128::MAX);
     NameWalk {
@@ -233,12 +241,12 @@ enum UnlistedExistence {
 
 /// Checks an object that was not listed, because a list can lack an existing object. It asks for the object
 /// at the list's version, or else for its present version. An invented end would block the real one.
-async fn still_there(exact: &OldVersions, vanished: VanishedObject) -> UnlistedExistence {
+async fn check_unlisted(exact: &OldVersions, vanished: VanishedObject) -> UnlistedExistence {
     let VanishedObject { object, since, absent } = &vanished;
-    let answer = if absent.is_comparable() { exact.at(object, absent).await } else { None };
+    let answer = if absent.is_comparable() { exact.object_at(object, absent).await } else { None };
     match answer {
         Some(ExactAnswer::Item { uid, version, document }) if uid == object.uid => {
-            let (object, since, document) = (Arc::clone(object), since.clone(), pack(&document));
+            let (object, since, document) = (Arc::clone(object), since.clone(), pack_document(&document));
             UnlistedExistence::Listed(MovedObject {
                 object,
                 since,
@@ -262,7 +270,7 @@ async fn still_there(exact: &OldVersions, vanished: VanishedObject) -> UnlistedE
 }
 
 /// Reads back the unknown objects that were seen under a name.
-async fn met_back(
+async fn read_back_met(
     exact: &OldVersions,
     met: &[MetObject],
     span: UnwatchedSpan<'_>,
@@ -272,7 +280,7 @@ async fn met_back(
     for met in met {
         let told = lives.iter().any(|life| life.object.uid == met.uid);
         if !told && !known(&met.uid) {
-            lives.extend(exact.lives(exact.deadline(), met.clone(), span, known).await);
+            lives.extend(exact.find_lives(exact.object_deadline(), met.clone(), span, known).await);
         }
     }
     lives
@@ -281,7 +289,7 @@ async fn met_back(
 /// Whether the watch delivers the object. If a part was listed later, the watch delivers what began since,
 /// and every later object of the name, in order.
 fn is_watched(outage: Option<&WatchOutage>, begins: Option<u128>) -> bool {
-    outage.is_some_and(|outage| begins > number(&outage.listed))
+    outage.is_some_and(|outage| begins > version_number(&outage.listed))
 }
 
 fn is_known(outage: Option<&WatchOutage>, uid: &str) -> bool {
@@ -290,19 +298,19 @@ fn is_known(outage: Option<&WatchOutage>, uid: &str) -> bool {
 
 /// The step of a listed or watched document. A document that can't be unpacked is kept as a poison message.
 pub(crate) fn came_of(document: &[u8], is_end: bool) -> StoryStep {
-    let document = unpack(document).unwrap_or_else(|error| Bytes::from(error.to_string()));
+    let document = unpack_document(document).unwrap_or_else(|error| Bytes::from(error.to_string()));
     if is_end { StoryStep::Gone(document) } else { StoryStep::Version(document) }
 }
 
 /// The steps of an object's last versions and its end.
-fn ending(object: Arc<ObjectRef>, ended: ObjectEnd) -> Vec<StoryStep> {
+fn steps_of_ending(object: Arc<ObjectRef>, ended: ObjectEnd) -> Vec<StoryStep> {
     let walked = ended.walked.into_iter();
-    let mut steps: Vec<StoryStep> = walked.flat_map(|walked| missed(&object, walked)).collect();
+    let mut steps: Vec<StoryStep> = walked.flat_map(|walked| steps_of_missed(&object, walked)).collect();
     steps.push(StoryStep::Ended(object, ended.version));
     steps
 }
 
-fn missed(object: &Arc<ObjectRef>, walked: WalkResult) -> Vec<StoryStep> {
+fn steps_of_missed(object: &Arc<ObjectRef>, walked: WalkResult) -> Vec<StoryStep> {
     let mut steps: Vec<StoryStep> =
         walked.hole.into_iter().map(|hole| StoryStep::MissingVersions(Arc::clone(object), hole)).collect();
     steps.extend(walked.found.into_iter().map(|(_, document)| StoryStep::Missed(document)));
@@ -312,11 +320,11 @@ fn missed(object: &Arc<ObjectRef>, walked: WalkResult) -> Vec<StoryStep> {
 fn story_of<'a>(walked: impl IntoIterator<Item = &'a WalkResult>) -> KnownVersions {
     let found = walked.into_iter().flat_map(|walked| &walked.found);
     KnownVersions {
-        versions: found.filter_map(|(version, _)| number(version)).collect(),
+        versions: found.filter_map(|(version, _)| version_number(version)).collect(),
         ..KnownVersions::default()
     }
 }
 
 fn end_of(ended: &ObjectEnd) -> KnownVersions {
-    KnownVersions { died: ended.version.as_ref().and_then(number), ..story_of(&ended.walked) }
+    KnownVersions { died: ended.version.as_ref().and_then(version_number), ..story_of(&ended.walked) }
 }

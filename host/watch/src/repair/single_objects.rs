@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{StreamExt, stream};
-use kubewitness_core::document::unpack;
+use kubewitness_core::document::unpack_document;
 use kubewitness_core::ports::FormerEnd;
 use kubewitness_core::views::DiscrepancyView;
 use tokio::sync::mpsc;
@@ -14,21 +14,23 @@ use tokio::time::{Instant, sleep};
 
 use crate::connect::backoff::{Backoff, JitterDice};
 use crate::connect::request::RequestFailure;
-use crate::connect::resource::{SourceResource, resolve};
+use crate::connect::resource::{SourceResource, resolve_resource};
 use crate::judge::meaning::is_upto;
-use crate::repair::lookup::fate;
-use crate::repair::report::discrepancy::discrepancy;
-use crate::repair::rounds::{came_of, walk};
+use crate::repair::lookup::end_of_former;
+use crate::repair::report::discrepancy::report_discrepancy;
+use crate::repair::rounds::{came_of, walk_name};
 use crate::repair::walk_back::OldVersions;
 use crate::repair::walk_back::budget::RequestBudget;
 use crate::repair::walk_back::compaction::CompactionBounds;
 use crate::repair::walk_back::requests::may_pass;
-use crate::repair::walk_back::versions::between;
+use crate::repair::walk_back::versions::missing_between;
 use crate::source::handle::count;
-use crate::source::input::{ReadStory, StoryStep, WriterClosed, WriterInput, sync};
+use crate::source::input::{ReadStory, StoryStep, WriterClosed, WriterInput, await_durable};
 use crate::source::missing::reason;
 use crate::source::parts::SourceParts;
-use crate::source::round::{CompleteSince, MISSED_AT_ONCE, MissedObject, MovedObject, NameRead, newest};
+use crate::source::round::{
+    CompleteSince, MISSED_AT_ONCE, MissedObject, MovedObject, NameRead, newest_asked,
+};
 
 /// How often it checks whether the epoch has ended.
 const LOOK: Duration = Duration::from_millis(100);
@@ -48,17 +50,17 @@ impl MissedRepair {
         let mut unended = Vec::new();
         while found.recv_many(&mut unended, MISSED_AT_ONCE).await > 0 {
             let names = unended.len();
-            let mended = self.mend(std::mem::take(&mut unended)).await;
-            self.parts.shared.live().mending -= names;
+            let mended = self.mend_objects(std::mem::take(&mut unended)).await;
+            self.parts.shared.lock_live().mending -= names;
             if mended.is_err() {
                 return;
             }
         }
     }
 
-    async fn mend(&self, unended: Vec<MissedObject>) -> Result<(), WriterClosed> {
+    async fn mend_objects(&self, unended: Vec<MissedObject>) -> Result<(), WriterClosed> {
         // Everything that came with it is known by then, perhaps also the end that overtook it.
-        let epoch = sync(&self.inputs).await?.epoch;
+        let epoch = await_durable(&self.inputs).await?.epoch;
         let mut jobs = Vec::new();
         for MissedObject { epoch: of, mut moved, place } in unended {
             // The permit is returned before the story is sent, so that the writer sees it as free.
@@ -67,11 +69,13 @@ impl MissedRepair {
             if of != epoch {
                 continue;
             }
-            match fate(&self.parts, epoch, &moved.object.uid).await {
-                FormerEnd::Ended => self.late(epoch, moved).await?,
-                FormerEnd::Left(left) if is_upto(&moved.version, &left) => self.late(epoch, moved).await?,
+            match end_of_former(&self.parts, epoch, &moved.object.uid).await {
+                FormerEnd::Ended => self.take_late_version(epoch, moved).await?,
+                FormerEnd::Left(left) if is_upto(&moved.version, &left) => {
+                    self.take_late_version(epoch, moved).await?;
+                }
                 FormerEnd::Left(left) if moved.rival.is_none() => {
-                    moved.since = CompleteSince::at(left);
+                    moved.since = CompleteSince::since_floor(left);
                     moved.witnessed = true;
                     jobs.push(moved);
                 }
@@ -81,53 +85,54 @@ impl MissedRepair {
         if jobs.is_empty() {
             return Ok(());
         }
-        self.send(WriterInput::Differs(jobs.iter().map(|moved| self.differs(moved)).collect())).await?;
+        self.send(WriterInput::Differs(jobs.iter().map(|moved| self.discrepancy_of(moved)).collect()))
+            .await?;
         let resource = tokio::select! {
-            resource = self.resource() => resource,
-            () = is_over(&self.parts, epoch) => return Ok(()),
+            resource = self.resolve_resource() => resource,
+            () = await_epoch_end(&self.parts, epoch) => return Ok(()),
         };
         match resource {
             Ok(resource) => {
                 let jobs = jobs.into_iter().map(NameRead::Moved).collect();
-                tell(&self.parts, &self.inputs, epoch, jobs, &resource).await
+                read_back_and_report(&self.parts, &self.inputs, epoch, jobs, &resource).await
             }
             Err(failure) => {
                 for moved in jobs {
-                    self.give_up(epoch, moved, &failure).await?;
+                    self.leave_gap(epoch, moved, &failure).await?;
                 }
                 Ok(())
             }
         }
     }
 
-    fn differs(&self, moved: &MovedObject) -> DiscrepancyView {
+    fn discrepancy_of(&self, moved: &MovedObject) -> DiscrepancyView {
         match &moved.rival {
-            Some((rival, since)) => discrepancy(&self.parts, rival, Some(&since.floor), None),
+            Some((rival, since)) => report_discrepancy(&self.parts, rival, Some(&since.floor), None),
             None => {
                 let witnessed = moved.witnessed.then_some(&moved.since.floor);
-                discrepancy(&self.parts, &moved.object, witnessed, moved.listed())
+                report_discrepancy(&self.parts, &moved.object, witnessed, moved.listed_version())
             }
         }
     }
 
     /// Takes a version that came after its object's end, or a repeat. The journal knows which.
-    async fn late(&self, epoch: u32, moved: MovedObject) -> Result<(), WriterClosed> {
+    async fn take_late_version(&self, epoch: u32, moved: MovedObject) -> Result<(), WriterClosed> {
         let mut steps = Vec::new();
         if moved.is_end {
             count(&self.parts.shared.counters.duplicates, 1);
         } else {
-            steps.extend(unpack(&moved.document).ok().map(StoryStep::Late));
+            steps.extend(unpack_document(&moved.document).ok().map(StoryStep::Late));
         }
         let release = Some(moved.object);
         self.send(WriterInput::Story(ReadStory { round: None, epoch: Some(epoch), steps, release })).await
     }
 
-    async fn resource(&self) -> Result<SourceResource, RequestFailure> {
+    async fn resolve_resource(&self) -> Result<SourceResource, RequestFailure> {
         let tuning = &self.parts.tuning;
         let mut backoff = Backoff::new(tuning.first_pause, tuning.longest_pause);
         let (mut dice, until) = (JitterDice::new(tuning.seed), Instant::now() + tuning.walk.time);
         loop {
-            match resolve(&self.parts.api, &self.parts.spec).await {
+            match resolve_resource(&self.parts.api, &self.parts.spec).await {
                 Err(failure) if may_pass(&failure) && Instant::now() < until => {
                     sleep(backoff.next(&mut dice, failure.retry_after())).await;
                 }
@@ -137,7 +142,7 @@ impl MissedRepair {
     }
 
     /// Gives up: the missing versions become a hole, and the name continues.
-    async fn give_up(
+    async fn leave_gap(
         &self,
         epoch: u32,
         moved: MovedObject,
@@ -146,11 +151,11 @@ impl MissedRepair {
         let MovedObject { object, since, version, document, is_end, rival, .. } = moved;
         let mut steps = Vec::new();
         if let Some((rival, since)) = rival {
-            let hole = between(&since.floor, &version, reason::UNREADABLE, &failure.to_string());
+            let hole = missing_between(&since.floor, &version, reason::UNREADABLE, &failure.to_string());
             steps.extend(hole.map(|hole| StoryStep::MissingVersions(Arc::clone(&rival), hole)));
             steps.push(StoryStep::Ended(rival, None));
         }
-        let hole = between(&since.floor, &version, reason::UNREADABLE, &failure.to_string());
+        let hole = missing_between(&since.floor, &version, reason::UNREADABLE, &failure.to_string());
         steps.extend(hole.map(|hole| StoryStep::MissingVersions(Arc::clone(&object), hole)));
         steps.push(came_of(&document, is_end));
         let story = ReadStory { round: None, epoch: Some(epoch), steps, release: Some(object) };
@@ -164,7 +169,7 @@ impl MissedRepair {
 
 /// Reads back held names that belong to no round, and reports them to the writer. It ends with its epoch:
 /// another history can't be read from this one, and its names are no longer held.
-pub(crate) async fn tell(
+pub(crate) async fn read_back_and_report(
     parts: &Arc<SourceParts>,
     inputs: &mpsc::Sender<WriterInput>,
     epoch: u32,
@@ -173,12 +178,12 @@ pub(crate) async fn tell(
 ) -> Result<(), WriterClosed> {
     tokio::select! {
         told = read_back(parts, inputs, epoch, jobs, resource) => told,
-        () = is_over(parts, epoch) => Ok(()),
+        () = await_epoch_end(parts, epoch) => Ok(()),
     }
 }
 
-async fn is_over(parts: &SourceParts, epoch: u32) {
-    while parts.shared.live().epoch == epoch {
+async fn await_epoch_end(parts: &SourceParts, epoch: u32) {
+    while parts.shared.lock_live().epoch == epoch {
         sleep(LOOK).await;
     }
 }
@@ -192,13 +197,13 @@ async fn read_back(
 ) -> Result<(), WriterClosed> {
     let budget = &parts.tuning.walk;
     let limits = RequestBudget::new(budget.requests, budget.time);
-    let compaction = Arc::new(CompactionBounds::new(newest(&jobs)));
+    let compaction = Arc::new(CompactionBounds::new(newest_asked(&jobs)));
     let exact = OldVersions::new(Arc::clone(parts), resource.clone(), limits, compaction);
-    let walking = jobs.into_iter().map(|job| walk(&exact, job, None));
+    let walking = jobs.into_iter().map(|job| walk_name(&exact, job, None));
     let mut walking = stream::iter(walking).buffer_unordered(budget.concurrency.max(1));
     while let Some(walk) = walking.next().await {
         let release = Some(Arc::clone(&walk.report.object));
-        let story = ReadStory { round: None, epoch: Some(epoch), steps: walk.report.steps(), release };
+        let story = ReadStory { round: None, epoch: Some(epoch), steps: walk.report.into_steps(), release };
         inputs.send(WriterInput::Story(story)).await.map_err(|_| WriterClosed)?;
     }
     Ok(())

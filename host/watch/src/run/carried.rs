@@ -17,32 +17,33 @@ use crate::run::{SourceTask, load};
 use crate::source::handle::count;
 use crate::source::parts::{SourceError, SourceParts};
 use crate::write::append::write;
-use crate::write::current;
+use crate::write::to_current_object;
 
 impl SourceTask {
     /// Reads the feed until the stop. An error is final.
-    pub async fn feed(
+    pub async fn run_feed(
         self,
         mut feed: Box<dyn StateFeed>,
         stop: CancellationToken,
     ) -> Result<(), SourceError> {
         let parts = Arc::new(self.parts);
         let (loads, loading) = mpsc::channel(1);
-        let (warm, filled) = tokio::join!(load::read(&parts, loads, &stop), load::fill(&parts, loading));
+        let (warm, filled) =
+            tokio::join!(load::read(&parts, loads, &stop), load::fill_cache(&parts, loading));
         let Some(warm) = warm?.filter(|_| filled) else { return Ok(()) };
-        feed.resume(warm.checkpoint.as_ref().map(|_| warm.epoch), warm.checkpoint.as_ref());
+        feed.resume_from(warm.checkpoint.as_ref().map(|_| warm.epoch), warm.checkpoint.as_ref());
         {
-            let mut live = parts.shared.live();
+            let mut live = parts.shared.lock_live();
             live.epoch = warm.epoch;
             live.checkpoint = warm.checkpoint.as_ref().map(ToString::to_string).unwrap_or_default();
         }
-        let ended = follow(&parts, &mut *feed, &stop).await;
+        let ended = follow_feed(&parts, &mut *feed, &stop).await;
         feed.close().await;
         ended
     }
 }
 
-async fn follow(
+async fn follow_feed(
     parts: &SourceParts,
     feed: &mut dyn StateFeed,
     stop: &CancellationToken,
@@ -53,14 +54,14 @@ async fn follow(
         let Some(fed) = stop.run_until_cancelled(feed.next()).await else { return Ok(()) };
         let taken = match fed {
             Ok(fed) => match take(parts, fed, &mut dice, stop).await? {
-                Some(()) => feed.durable().await,
+                Some(()) => feed.confirm_durable().await,
                 None => return Ok(()),
             },
             Err(away) => Err(away),
         };
         match taken {
             Ok(()) => {
-                backoff.reset();
+                backoff.reset_tries();
                 parts.shared.set_condition(None);
             }
             Err(FeedError(why)) => {
@@ -86,28 +87,28 @@ async fn take(
     count(&parts.shared.counters.poison, passed);
     let is_nothing = append.states.is_empty() && append.poison.is_empty() && append.gaps.is_empty();
     if !is_nothing || append.checkpoint.is_some() {
-        append.states.iter_mut().for_each(|state| complete(parts, state));
+        append.states.iter_mut().for_each(|state| complete_state(parts, state));
         let Some(appended) = write(parts, &append, dice, stop).await else { return Ok(None) };
-        show(parts, append, &late, &appended?);
+        show_states(parts, append, &late, &appended?);
     }
-    let mut live = parts.shared.live();
+    let mut live = parts.shared.lock_live();
     live.synced |= level;
     Ok(Some(()))
 }
 
 /// Fills in what this controller knows better than the carrier: the direct owner and the former document.
-fn complete(parts: &SourceParts, state: &mut WitnessedState) {
+fn complete_state(parts: &SourceParts, state: &mut WitnessedState) {
     let known = parts.shared.read().known_object(&state.object.uid);
-    state.base = known.as_ref().and_then(|known| known.document());
+    state.base = known.as_ref().and_then(|known| known.document_hint());
     if events::is_event(&state.object.group, &state.object.kind) {
         let is_another = |about: &ObjectRef| state.owner.as_ref().is_some_and(|owner| owner.uid != about.uid);
-        state.controller = events::about(&state.document).filter(is_another).map(Arc::new);
-    } else if let Ok(envelope) = project::envelope(&state.document) {
-        state.controller = owners::direct(&envelope, state.owner.as_ref());
+        state.controller = events::event_subject(&state.document).filter(is_another).map(Arc::new);
+    } else if let Ok(envelope) = project::read_envelope(&state.document) {
+        state.controller = owners::direct_owner(&envelope, state.owner.as_ref());
     }
 }
 
-fn show(parts: &SourceParts, append: AppendBatch, late: &[bool], appended: &AppendResult) {
+fn show_states(parts: &SourceParts, append: AppendBatch, late: &[bool], appended: &AppendResult) {
     let counters = &parts.shared.counters;
     count(&counters.poison, append.poison.len() as u64);
     count(&counters.gaps, append.gaps.len() as u64);
@@ -126,9 +127,9 @@ fn show(parts: &SourceParts, append: AppendBatch, late: &[bool], appended: &Appe
             // A late state says nothing about the present.
             _ if *late => {}
             Change::Present => {
-                let seq = seq.or_else(|| cache.seq(&state.object.uid)).unwrap_or_default();
+                let seq = seq.or_else(|| cache.seq_of_uid(&state.object.uid)).unwrap_or_default();
                 let document = state.document.clone();
-                cache.put(&current(state, seq), Some(&document));
+                cache.put_object(&to_current_object(state, seq), Some(&document));
             }
             Change::Gone | Change::Left => {
                 cache.remove(&state.object.uid);
@@ -140,7 +141,7 @@ fn show(parts: &SourceParts, append: AppendBatch, late: &[bool], appended: &Appe
     if let Some(newest) = appended.seqs.iter().flatten().max() {
         parts.shared.set_shown(*newest);
     }
-    let mut live = parts.shared.live();
+    let mut live = parts.shared.lock_live();
     live.epoch = append.epoch;
     if let Some(checkpoint) = append.checkpoint {
         live.checkpoint = checkpoint.to_string();

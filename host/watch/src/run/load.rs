@@ -2,7 +2,7 @@
 //! reads the journal while another fills the cache.
 
 use kubewitness_core::Seq;
-use kubewitness_core::document::unpack;
+use kubewitness_core::document::unpack_document;
 use kubewitness_core::ports::{CurrentObject, JournalError, WarmStart};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
@@ -38,7 +38,7 @@ pub(crate) async fn read(
         }
         let why = match parts.witness.warm_by_parts(&parts.spec.name, given).await {
             Ok(warm) => {
-                parts.shared.live().stalled = None;
+                parts.shared.lock_live().stalled = None;
                 remember_discrepancies(parts).await;
                 let (filled, is_filled) = oneshot::channel();
                 let whole = loads.send(LoadMode::Whole(warm.through, filled)).await.is_ok()
@@ -50,7 +50,7 @@ pub(crate) async fn read(
         };
         let pause = backoff.next(&mut dice, None);
         tracing::warn!(source = %parts.spec.name, ?pause, "the journal can't be read: {why}");
-        parts.shared.live().stalled = Some(format!("the journal can't be read: {why}"));
+        parts.shared.lock_live().stalled = Some(format!("the journal can't be read: {why}"));
         tokio::select! {
             () = sleep(pause) => {}
             () = stop.cancelled() => return Ok(None),
@@ -59,8 +59,8 @@ pub(crate) async fn read(
 }
 
 async fn remember_discrepancies(parts: &SourceParts) {
-    match parts.witness.discrepancies(&parts.spec.name).await {
-        Ok(before) => parts.shared.differed(before),
+    match parts.witness.audit_differences(&parts.spec.name).await {
+        Ok(before) => parts.shared.load_differences(before),
         // Only people read these, so watching does not wait for them.
         Err(error) => {
             tracing::warn!(source = %parts.spec.name, "the results of earlier audits can't be read: {error}");
@@ -69,7 +69,7 @@ async fn remember_discrepancies(parts: &SourceParts) {
 }
 
 /// Fills the cache with what [`read`] sends. Returns `false` if that ended early.
-pub(crate) async fn fill(parts: &SourceParts, mut loads: mpsc::Receiver<LoadMode>) -> bool {
+pub(crate) async fn fill_cache(parts: &SourceParts, mut loads: mpsc::Receiver<LoadMode>) -> bool {
     let start = || CacheFill::instead_of(&parts.shared.read());
     let mut filling = start();
     while let Some(load) = loads.recv().await {
@@ -81,8 +81,8 @@ pub(crate) async fn fill(parts: &SourceParts, mut loads: mpsc::Receiver<LoadMode
                 }
             }
             LoadMode::Whole(through, filled) => {
-                let cache = filling.finish();
-                *parts.shared.landmarks() = landmarks(&cache);
+                let cache = filling.into_cache();
+                *parts.shared.lock_landmarks() = landmarks_of(&cache);
                 *parts.shared.write() = cache;
                 parts.shared.set_shown(through);
                 return filled.send(()).is_ok();
@@ -93,13 +93,13 @@ pub(crate) async fn fill(parts: &SourceParts, mut loads: mpsc::Receiver<LoadMode
 }
 
 /// The landmarks among the journal's objects.
-fn landmarks(cache: &ObjectCache) -> LandmarkSet {
+fn landmarks_of(cache: &ObjectCache) -> LandmarkSet {
     let mut landmarks = LandmarkSet::default();
-    for held in cache.chosen(|numbers| LandmarkSet::chosen(&numbers.iter().copied())) {
-        let document = unpack(&held.packed).ok();
+    for held in cache.chosen_objects(|numbers| LandmarkSet::choose_versions(&numbers.iter().copied())) {
+        let document = unpack_document(&held.packed).ok();
         let made = document
             .and_then(|document| VersionLandmark::new(&held.object, &held.resource_version, &document));
-        made.into_iter().for_each(|landmark| landmarks.note(&landmark));
+        made.into_iter().for_each(|landmark| landmarks.note_landmark(&landmark));
     }
     landmarks
 }

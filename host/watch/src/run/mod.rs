@@ -61,7 +61,8 @@ impl SourceTask {
     ) -> (Self, SourceHandle) {
         let shared = Arc::new(SharedState::new(&spec.name, &spec.indexes));
         let handle = SourceHandle { shared: Arc::clone(&shared) };
-        let (api, secret_rules, tuning) = (connection.api(), RulesInForce::default(), WatchTuning::default());
+        let (api, secret_rules, tuning) =
+            (connection.api_client(), RulesInForce::default(), WatchTuning::default());
         let (repairs, audits) = (RepairBudget::default(), Arc::new(AtomicBool::new(true)));
         let parts = SourceParts {
             api,
@@ -104,13 +105,13 @@ impl SourceTask {
 
     /// Runs until the stop, then returns once everything received is durable. An error is final.
     pub async fn run(self, stop: CancellationToken) -> Result<(), SourceError> {
-        let SourceTasks { reading, making, appending } = self.split(stop);
+        let SourceTasks { reading, making, appending } = self.split_tasks(stop);
         let ((), made, ()) = tokio::join!(reading, making, appending);
         made
     }
 
     /// Does the work of [`Self::run`] as futures for tasks of their own.
-    pub fn split(self, stop: CancellationToken) -> SourceTasks {
+    pub fn split_tasks(self, stop: CancellationToken) -> SourceTasks {
         let parts = Arc::new(self.parts);
         let (inputs, received) = mpsc::channel(FRAMES_IN_FLIGHT);
         let (full, is_full) = watch::channel(false);
@@ -124,7 +125,7 @@ impl SourceTask {
         let read = read(Arc::clone(&parts), inputs, is_full, loading, is_unended);
         let watched = Arc::clone(&parts);
         let reading = halt.clone().run_until_cancelled_owned(read).map(move |_| {
-            watched.witness.watches(&watched.spec.name, None);
+            watched.witness.announce_watch(&watched.spec.name, None);
         });
         let appender =
             BatchAppender { parts: Arc::clone(&parts), appends: to_append, appended: has_appended };
@@ -134,7 +135,7 @@ impl SourceTask {
             let Some(warm) = load::read(&parts, loads, &stop).await? else { return Ok(()) };
             let checkpoint = warm.checkpoint.filter(|version| !version.as_str().is_empty());
             {
-                let mut live = parts.shared.live();
+                let mut live = parts.shared.lock_live();
                 live.epoch = warm.epoch;
                 live.checkpoint = checkpoint.as_ref().map(ToString::to_string).unwrap_or_default();
             }
@@ -153,7 +154,7 @@ async fn read(
     loading: mpsc::Receiver<LoadMode>,
     unended: mpsc::UnboundedReceiver<MissedObject>,
 ) {
-    if !load::fill(&parts, loading).await {
+    if !load::fill_cache(&parts, loading).await {
         return;
     }
     let (rounds, walks) = mpsc::channel(ROUNDS);

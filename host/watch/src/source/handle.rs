@@ -150,23 +150,23 @@ impl SharedState {
     }
 
     /// Waits until the cache has the state at this position.
-    pub async fn shows(&self, seq: Seq) {
+    pub async fn await_shown(&self, seq: Seq) {
         let mut shown = self.shown.subscribe();
         // This struct holds the sender, so the channel can't be closed.
         shown.wait_for(|shown| shown.is_some_and(|shown| shown >= seq)).await.ok();
     }
 
-    pub fn live(&self) -> MutexGuard<'_, LiveState> {
+    pub fn lock_live(&self) -> MutexGuard<'_, LiveState> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn landmarks(&self) -> MutexGuard<'_, LandmarkSet> {
+    pub fn lock_landmarks(&self) -> MutexGuard<'_, LandmarkSet> {
         self.landmarks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sets the condition, and logs it unless it is the same as before.
     pub fn set_condition(&self, condition: Option<String>) {
-        let mut live = self.live();
+        let mut live = self.lock_live();
         if live.condition == condition {
             return;
         }
@@ -179,25 +179,25 @@ impl SharedState {
 
     /// Notes that the watch brings what can be read. Whatever was wrong with it is over.
     pub fn note_life(&self) {
-        self.live().synced = true;
+        self.lock_live().synced = true;
         self.set_condition(None);
     }
 
     /// Takes the differences that audits found before the process started.
-    pub fn differed(&self, before: AuditDifferences) {
-        let mut live = self.live();
+    pub fn load_differences(&self, before: AuditDifferences) {
+        let mut live = self.lock_live();
         live.differed = before.count;
         live.disagrees = before.count > 0;
         live.discrepancies = before.newest.into();
     }
 
     /// Takes differences of an audit that are durable.
-    pub fn differs(&self, found: Vec<DiscrepancyView>) {
+    pub fn note_differences(&self, found: Vec<DiscrepancyView>) {
         if found.is_empty() {
             return;
         }
         count(&self.counters.discrepancies, found.len() as u64);
-        let mut live = self.live();
+        let mut live = self.lock_live();
         live.differed += found.len() as u64;
         live.disagrees = true;
         for view in found {
@@ -207,8 +207,8 @@ impl SharedState {
     }
 
     /// Notes that an audit was completed.
-    pub fn audited(&self, now_ms: u64, agrees: bool) {
-        let mut live = self.live();
+    pub fn note_audit(&self, now_ms: u64, agrees: bool) {
+        let mut live = self.lock_live();
         live.last_audit_ms = Some(now_ms);
         if agrees && std::mem::take(&mut live.disagrees) {
             tracing::info!(source = %self.name, "the audit finds no difference again: events are complete");
@@ -217,7 +217,7 @@ impl SharedState {
 
     /// Sets what the server can't do. It is logged once, and once more when the server can do it.
     pub fn set_limitation(&self, limit: ServerLimit, why: Option<&str>) {
-        let mut live = self.live();
+        let mut live = self.lock_live();
         let held = live.limitations.contains_key(&limit);
         match why {
             Some(why) if !held => {
@@ -265,9 +265,9 @@ impl SourceHandle {
         &self.shared.name
     }
 
-    pub fn view(&self) -> SourceSnapshot {
+    pub fn snapshot_view(&self) -> SourceSnapshot {
         let objects = self.shared.read().len();
-        let live = self.shared.live();
+        let live = self.shared.lock_live();
         SourceSnapshot {
             name: self.shared.name.to_string(),
             objects,

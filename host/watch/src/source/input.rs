@@ -101,14 +101,18 @@ pub(crate) struct WriterPosition {
 pub(crate) struct WriterClosed;
 
 /// Waits until everything sent is durable.
-pub(crate) async fn sync(inputs: &mpsc::Sender<WriterInput>) -> Result<WriterPosition, WriterClosed> {
+pub(crate) async fn await_durable(
+    inputs: &mpsc::Sender<WriterInput>,
+) -> Result<WriterPosition, WriterClosed> {
     let (answer, answered) = oneshot::channel();
     inputs.send(WriterInput::Sync(answer)).await.map_err(|_| WriterClosed)?;
     answered.await.map_err(|_| WriterClosed)
 }
 
 /// Waits until nothing is being read back and everything sent is durable.
-pub(crate) async fn settled(inputs: &mpsc::Sender<WriterInput>) -> Result<WriterPosition, WriterClosed> {
+pub(crate) async fn await_settled(
+    inputs: &mpsc::Sender<WriterInput>,
+) -> Result<WriterPosition, WriterClosed> {
     let (answer, answered) = oneshot::channel();
     inputs.send(WriterInput::WhenSettled(answer)).await.map_err(|_| WriterClosed)?;
     answered.await.map_err(|_| WriterClosed)

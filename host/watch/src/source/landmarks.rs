@@ -9,7 +9,7 @@ use bytes::Bytes;
 use kubewitness_core::Version;
 use kubewitness_core::state::ObjectRef;
 
-use crate::version::number;
+use crate::version::version_number;
 
 /// A larger document is no landmark, because each source holds a few of them.
 const LANDMARK_BYTES: usize = 64 * 1024;
@@ -27,16 +27,16 @@ pub(crate) struct LandmarkSet {
 impl LandmarkSet {
     /// Whether a version is newer than the newest landmark and would replace it.
     pub fn is_news(&self, version: &Version) -> bool {
-        let Some(number) = number(version) else { return false };
+        let Some(number) = version_number(version) else { return false };
         self.newest.as_ref().is_none_or(|held| held.number < number)
     }
 
     /// The version up to which all witnessed states can be recognized.
-    pub fn newest(&self) -> Option<Version> {
+    pub fn newest_version(&self) -> Option<Version> {
         self.newest.as_ref().map(|landmark| landmark.version.clone())
     }
 
-    pub fn note(&mut self, landmark: &VersionLandmark) {
+    pub fn note_landmark(&mut self, landmark: &VersionLandmark) {
         let Some(before) = self.newest.replace(landmark.clone()) else { return };
         for (older, round) in self.older.iter_mut().zip(ROUND) {
             if before.number / round != landmark.number / round {
@@ -46,7 +46,7 @@ impl LandmarkSet {
     }
 
     /// Chooses the landmarks among the known versions, which come in any order. Returns them oldest first.
-    pub fn chosen(versions: &(impl Iterator<Item = u128> + Clone)) -> Vec<u128> {
+    pub fn choose_versions(versions: &(impl Iterator<Item = u128> + Clone)) -> Vec<u128> {
         let Some(newest) = versions.clone().max() else { return Vec::new() };
         let before = |round: u128| versions.clone().filter(|version| *version < newest / round * round).max();
         let mut chosen: Vec<u128> = ROUND.iter().filter_map(|round| before(*round)).chain([newest]).collect();
@@ -56,7 +56,7 @@ impl LandmarkSet {
     }
 
     /// Each landmark once, the newest first.
-    pub fn all(&self) -> Vec<&VersionLandmark> {
+    pub fn all_landmarks(&self) -> Vec<&VersionLandmark> {
         let mut all: Vec<_> = self.newest.iter().chain(self.older.iter().flatten()).collect();
         all.dedup_by_key(|landmark| landmark.number);
         all
@@ -73,7 +73,7 @@ pub(crate) struct VersionLandmark {
 
 impl VersionLandmark {
     pub fn new(object: &Arc<ObjectRef>, version: &Version, document: &[u8]) -> Option<Self> {
-        let number = number(version).filter(|_| document.len() <= LANDMARK_BYTES)?;
+        let number = version_number(version).filter(|_| document.len() <= LANDMARK_BYTES)?;
         // This is a copy. A slice would keep the whole chunk or page in memory.
         let document = Bytes::copy_from_slice(document);
         Some(Self { object: Arc::clone(object), version: version.clone(), number, document })
@@ -91,7 +91,7 @@ mod tests {
     }
 
     fn kept(landmarks: &LandmarkSet) -> Vec<u128> {
-        landmarks.all().into_iter().map(|landmark| landmark.number).collect()
+        landmarks.all_landmarks().into_iter().map(|landmark| landmark.number).collect()
     }
 
     #[test]
@@ -99,7 +99,7 @@ mod tests {
         let mut landmarks = LandmarkSet::default();
         for version in (1..=300_000).step_by(7) {
             assert!(landmarks.is_news(&Version::new(&version.to_string())));
-            landmarks.note(&landmark(version));
+            landmarks.note_landmark(&landmark(version));
         }
         let numbers = kept(&landmarks);
         assert_eq!(numbers[0], 300_000);
@@ -115,14 +115,14 @@ mod tests {
     fn what_a_journal_has_gives_the_same_ones() {
         let versions: Vec<u128> = (1..=300_000).step_by(7).collect();
         let mut watched = LandmarkSet::default();
-        versions.iter().for_each(|version| watched.note(&landmark(*version)));
-        let mut chosen = LandmarkSet::chosen(&versions.iter().copied());
+        versions.iter().for_each(|version| watched.note_landmark(&landmark(*version)));
+        let mut chosen = LandmarkSet::choose_versions(&versions.iter().copied());
         let mut warm = LandmarkSet::default();
-        chosen.iter().for_each(|version| warm.note(&landmark(*version)));
+        chosen.iter().for_each(|version| warm.note_landmark(&landmark(*version)));
         assert_eq!(kept(&warm), kept(&watched));
         chosen.reverse();
         assert_eq!(chosen, kept(&watched));
-        assert_eq!(LandmarkSet::chosen(&std::iter::empty()), Vec::<u128>::new());
-        assert_eq!(LandmarkSet::chosen(&[9].into_iter()), [9]);
+        assert_eq!(LandmarkSet::choose_versions(&std::iter::empty()), Vec::<u128>::new());
+        assert_eq!(LandmarkSet::choose_versions(&[9].into_iter()), [9]);
     }
 }

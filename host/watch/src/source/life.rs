@@ -5,7 +5,7 @@ use kubewitness_core::Version;
 use kubewitness_core::state::ObjectRef;
 
 use crate::source::missing::MissingVersions;
-use crate::version::number;
+use crate::version::version_number;
 
 /// The result of walking back.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -41,13 +41,13 @@ impl UnwitnessedLife {
     }
 
     /// Its oldest known version.
-    pub fn begins(&self) -> u128 {
+    pub fn first_version(&self) -> u128 {
         let mut found = self.walked.iter().flat_map(|walked| &walked.found);
-        found.next().and_then(|(version, _)| number(version)).unwrap_or_default()
+        found.next().and_then(|(version, _)| version_number(version)).unwrap_or_default()
     }
 
     /// The most states that it makes.
-    pub fn states(&self) -> usize {
+    pub fn most_states(&self) -> usize {
         self.walked.iter().map(|walked| walked.found.len() + 1).sum::<usize>() + 1
     }
 }

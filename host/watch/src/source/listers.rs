@@ -32,25 +32,25 @@ impl CacheListers {
         self.sources.write().unwrap_or_else(PoisonError::into_inner).retain(|held| held.name() != name);
     }
 
-    pub fn handles(&self) -> Vec<SourceHandle> {
+    pub fn all_handles(&self) -> Vec<SourceHandle> {
         self.read().clone()
     }
 
     /// The object with this uid, whichever source has it.
-    pub(crate) fn brief(&self, uid: &str) -> Option<BriefObject> {
-        self.read().iter().find_map(|handle| handle.shared.read().brief(uid))
+    pub(crate) fn find_brief(&self, uid: &str) -> Option<BriefObject> {
+        self.read().iter().find_map(|handle| handle.shared.read().brief_by_uid(uid))
     }
 
     /// Follows controlling owners up to the outermost known one.
     ///
     /// Whoever makes an object may name any uid as its owner. Kubernetes knows no owner in another namespace, and so
     /// nothing of an object there is taken over.
-    pub(crate) fn outermost(&self, direct: ObjectRef) -> Arc<ObjectRef> {
+    pub(crate) fn outermost_owner(&self, direct: ObjectRef) -> Arc<ObjectRef> {
         let namespace = direct.namespace.clone();
         let may_own = |owner: &ObjectRef| owner.namespace.is_empty() || owner.namespace == namespace;
         let mut owner = Arc::new(direct);
         for _ in 0..OWNER_DEPTH {
-            let Some(held) = self.brief(&owner.uid).filter(|held| may_own(&held.object)) else { break };
+            let Some(held) = self.find_brief(&owner.uid).filter(|held| may_own(&held.object)) else { break };
             // The cached reference is complete.
             owner = held.object;
             match held.owner {
@@ -63,7 +63,7 @@ impl CacheListers {
 
     /// Whether an object of another namespace has this uid. Such an object owns nothing here.
     pub(crate) fn is_elsewhere(&self, owner: &ObjectRef) -> bool {
-        let held = self.brief(&owner.uid);
+        let held = self.find_brief(&owner.uid);
         held.is_some_and(|held| !held.object.namespace.is_empty() && held.object.namespace != owner.namespace)
     }
 
@@ -71,13 +71,13 @@ impl CacheListers {
         self.sources.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn source(&self, name: &str) -> Option<SourceHandle> {
+    fn find_source(&self, name: &str) -> Option<SourceHandle> {
         self.read().iter().find(|handle| handle.name() == name).cloned()
     }
 
     /// The handle of a source whose cache can be read.
-    fn loaded(&self, name: &str) -> Result<SourceHandle, SelectError> {
-        let Some(handle) = self.source(name) else {
+    fn loaded_source(&self, name: &str) -> Result<SourceHandle, SelectError> {
+        let Some(handle) = self.find_source(name) else {
             let known = self.read().iter().map(|handle| handle.name().to_owned()).collect();
             return Err(SelectError::Source { source_name: name.into(), known });
         };
@@ -88,25 +88,29 @@ impl CacheListers {
     }
 }
 
-fn plan(handle: &SourceHandle, search: &SelectSearch<'_>) -> SelectPlan {
-    let plan = handle.shared.read().plan(search);
-    search.narrowed(plan, |search, from, passing| handle.shared.read().add_passing(search, from, passing))
+fn plan_search(handle: &SourceHandle, search: &SelectSearch<'_>) -> SelectPlan {
+    let plan = handle.shared.read().plan_search(search);
+    search.narrow_plan(plan, |search, from, passing| handle.shared.read().add_passing(search, from, passing))
 }
 
 #[async_trait]
 impl ObjectLister for CacheListers {
     fn get(&self, source: &str, namespace: &str, name: &str) -> Result<Option<CurrentObject>, SelectError> {
-        Ok(self.loaded(source)?.shared.read().by_name(namespace, name))
+        Ok(self.loaded_source(source)?.shared.read().by_name(namespace, name))
     }
 
     /// Selects objects. It holds the lock for one page at a time. An object that changes meanwhile is found
     /// before or after its change. An object that exists throughout is found once. A short page of an order may
     /// lack an object that changes meanwhile: its new place may lie before the page.
-    fn select(&self, source: &str, selection: &ObjectSelection) -> Result<SelectedObjects, SelectError> {
-        let handle = self.loaded(source)?;
-        let indexes = handle.shared.read().indexes();
+    fn select_objects(
+        &self,
+        source: &str,
+        selection: &ObjectSelection,
+    ) -> Result<SelectedObjects, SelectError> {
+        let handle = self.loaded_source(source)?;
+        let indexes = handle.shared.read().index_set();
         let mut search = SelectSearch::new(selection, &indexes)?;
-        let plan = plan(&handle, &search);
+        let plan = plan_search(&handle, &search);
         if let SelectPlan::Ordered = plan {
             let mut beyond = selection.beyond.clone();
             loop {
@@ -115,13 +119,13 @@ impl ObjectLister for CacheListers {
                 let is_enough = search.take_ordered(page);
                 match next {
                     Some(_) if !is_enough => beyond = next,
-                    _ => return Ok(search.end()),
+                    _ => return Ok(search.into_selected()),
                 }
             }
         }
         let mut from = selection.after.unwrap_or_default();
         loop {
-            let page = handle.shared.read().page(&search, &plan, from);
+            let page = handle.shared.read().page_of_records(&search, &plan, from);
             let next = page.next;
             let enough = search.take(page);
             match next {
@@ -129,28 +133,28 @@ impl ObjectLister for CacheListers {
                 _ => break,
             }
         }
-        Ok(search.end())
+        Ok(search.into_selected())
     }
 
-    fn tally(
+    fn tally_objects(
         &self,
         source: &str,
         selection: &ObjectSelection,
         counts: &mut ObjectCounts,
     ) -> Result<(), SelectError> {
         let selection = ObjectSelection { order: None, after: None, ..selection.clone() };
-        let handle = self.loaded(source)?;
-        if handle.shared.read().tally(&selection, counts) {
+        let handle = self.loaded_source(source)?;
+        if handle.shared.read().tally_by_index(&selection, counts) {
             return Ok(());
         }
-        let indexes = handle.shared.read().indexes();
+        let indexes = handle.shared.read().index_set();
         let mut search = SelectSearch::new(&selection, &indexes)?;
-        let plan = plan(&handle, &search);
+        let plan = plan_search(&handle, &search);
         let mut from = Some(0);
         while let Some(slot) = from {
-            let page = handle.shared.read().page(&search, &plan, slot);
+            let page = handle.shared.read().page_of_records(&search, &plan, slot);
             from = page.next;
-            if search.tally(page, counts) && from.is_some() {
+            if search.tally_page(page, counts) && from.is_some() {
                 counts.more = true;
                 break;
             }
@@ -159,12 +163,12 @@ impl ObjectLister for CacheListers {
     }
 
     fn count(&self, source: &str) -> usize {
-        self.source(source).map(|handle| handle.shared.read().len()).unwrap_or_default()
+        self.find_source(source).map(|handle| handle.shared.read().len()).unwrap_or_default()
     }
 
-    async fn shows(&self, source: &str, seq: Seq) {
-        if let Some(handle) = self.source(source) {
-            handle.shared.shows(seq).await;
+    async fn await_shown(&self, source: &str, seq: Seq) {
+        if let Some(handle) = self.find_source(source) {
+            handle.shared.await_shown(seq).await;
         }
     }
 }
@@ -177,7 +181,7 @@ mod tests {
 
     use crate::source::handle::SharedState;
     use kubewitness_core::Version;
-    use kubewitness_core::document::{pack, unpack};
+    use kubewitness_core::document::{pack_document, unpack_document};
     use kubewitness_core::order::ObjectOrder;
     use kubewitness_core::selector::LabelSelector;
     use kubewitness_core::state::Status;
@@ -198,7 +202,7 @@ mod tests {
                 observed_ms: 0,
                 packed: Arc::from(&b"\0{}"[..]),
             };
-            shared.write().put(&current, None);
+            shared.write().put_object(&current, None);
         }
         shared.set_shown(1);
         SourceHandle { shared }
@@ -209,8 +213,8 @@ mod tests {
         let listers = CacheListers::default();
         listers.add(source("jobs", &[("Job", "j1", Some("s1"))]));
         listers.add(source("jobsets", &[("JobSet", "s1", None)]));
-        assert_eq!(listers.outermost(object("Job", "j1")).kind, "JobSet");
-        assert_eq!(listers.outermost(object("Job", "unknown")).uid, "unknown");
+        assert_eq!(listers.outermost_owner(object("Job", "j1")).kind, "JobSet");
+        assert_eq!(listers.outermost_owner(object("Job", "unknown")).uid, "unknown");
     }
 
     #[test]
@@ -218,8 +222,8 @@ mod tests {
         let listers = CacheListers::default();
         listers
             .add(source("a", &[("A", "a1", Some("b1")), ("B", "b1", Some("a1")), ("C", "c1", Some("c1"))]));
-        assert!(["a1", "b1"].contains(&listers.outermost(object("A", "a1")).uid.as_str()));
-        assert_eq!(listers.outermost(object("C", "c1")).uid, "c1");
+        assert!(["a1", "b1"].contains(&listers.outermost_owner(object("A", "a1")).uid.as_str()));
+        assert_eq!(listers.outermost_owner(object("C", "c1")).uid, "c1");
     }
 
     #[test]
@@ -227,9 +231,9 @@ mod tests {
         let listers = CacheListers::default();
         listers.add(source("jobs", &[("Job", "j1", None)]));
         listers.add(source("jobs", &[]));
-        assert_eq!((listers.handles().len(), listers.count("jobs")), (1, 0));
+        assert_eq!((listers.all_handles().len(), listers.count("jobs")), (1, 0));
         listers.remove("jobs");
-        assert!(listers.handles().is_empty());
+        assert!(listers.all_handles().is_empty());
     }
 
     const OBJECTS: usize = 700;
@@ -250,12 +254,12 @@ mod tests {
             status: Arc::new(Status { phase: version.to_string(), ..Status::default() }),
             seq: version,
             observed_ms: version,
-            packed: pack(document.as_bytes()),
+            packed: pack_document(document.as_bytes()),
         }
     }
 
     fn assert_whole(current: &CurrentObject) {
-        let document = unpack(&current.packed).unwrap();
+        let document = unpack_document(&current.packed).unwrap();
         let document: serde_json::Value = serde_json::from_slice(&document).unwrap();
         let version = current.seq.to_string();
         assert_eq!(document["spec"]["version"], version);
@@ -269,7 +273,7 @@ mod tests {
         let listers = CacheListers::default();
         let shared = Arc::new(SharedState::new("jobs", &[]));
         listers.add(SourceHandle { shared: Arc::clone(&shared) });
-        (0..OBJECTS).for_each(|name| shared.write().put(&version(name, 1), None));
+        (0..OBJECTS).for_each(|name| shared.write().put_object(&version(name, 1), None));
         shared.set_shown(1);
         let is_over = AtomicBool::new(false);
         std::thread::scope(|threads| {
@@ -284,7 +288,7 @@ mod tests {
                             limit: usize::MAX,
                             ..ObjectSelection::default()
                         };
-                        let found = listers.select("jobs", &selection).unwrap().objects;
+                        let found = listers.select_objects("jobs", &selection).unwrap().objects;
                         let names: HashSet<_> = found.iter().map(|current| &current.object.name).collect();
                         assert_eq!((names.len(), found.len()), (OBJECTS, OBJECTS));
                         found.iter().for_each(assert_whole);
@@ -295,9 +299,9 @@ mod tests {
             }
             for round in 2..=ROUNDS {
                 for name in 0..OBJECTS {
-                    shared.write().put(&version(name, round), None);
+                    shared.write().put_object(&version(name, round), None);
                     // Others come and go between them, in slots of their own.
-                    shared.write().put(&version(OBJECTS + name, round), None);
+                    shared.write().put_object(&version(OBJECTS + name, round), None);
                     shared.write().remove(&version(OBJECTS + name, round).object.uid);
                 }
             }
@@ -308,7 +312,7 @@ mod tests {
             limit: usize::MAX,
             ..ObjectSelection::default()
         };
-        assert!(listers.select("jobs", &odd).unwrap().objects.is_empty(), "{ROUNDS} is even");
+        assert!(listers.select_objects("jobs", &odd).unwrap().objects.is_empty(), "{ROUNDS} is even");
     }
 
     #[test]
@@ -316,13 +320,13 @@ mod tests {
         let listers = CacheListers::default();
         let shared = Arc::new(SharedState::new("jobs", &[]));
         listers.add(SourceHandle { shared: Arc::clone(&shared) });
-        (0..5_000).for_each(|name| shared.write().put(&version(name, 1), None));
+        (0..5_000).for_each(|name| shared.write().put_object(&version(name, 1), None));
         shared.set_shown(1);
         let count = |labels: &str| {
             let labels = LabelSelector::parse(labels).unwrap();
             let (selection, mut counts) =
                 (ObjectSelection { labels, ..ObjectSelection::default() }, ObjectCounts::default());
-            listers.tally("jobs", &selection, &mut counts).unwrap();
+            listers.tally_objects("jobs", &selection, &mut counts).unwrap();
             (counts.phases.values().sum::<u64>(), counts.more)
         };
         assert_eq!(count(""), (5_000, false), "without a look at any document");
@@ -338,23 +342,23 @@ mod tests {
         listers.add(SourceHandle { shared: Arc::clone(&shared) });
         let loading = || SelectError::Loading("jobs".into());
         assert_eq!(listers.get("jobs", "ml", "a").unwrap_err(), loading());
-        assert_eq!(listers.select("jobs", &ObjectSelection::default()).unwrap_err(), loading());
+        assert_eq!(listers.select_objects("jobs", &ObjectSelection::default()).unwrap_err(), loading());
         let soon = std::time::Duration::from_millis(20);
-        assert!(tokio::time::timeout(soon, listers.shows("jobs", 0)).await.is_err());
+        assert!(tokio::time::timeout(soon, listers.await_shown("jobs", 0)).await.is_err());
         shared.set_shown(7);
         assert_eq!(listers.get("jobs", "ml", "a").unwrap().map(|current| current.seq), None);
-        listers.shows("jobs", 7).await;
-        assert!(tokio::time::timeout(soon, listers.shows("jobs", 8)).await.is_err());
+        listers.await_shown("jobs", 7).await;
+        assert!(tokio::time::timeout(soon, listers.await_shown("jobs", 8)).await.is_err());
         shared.set_shown(9);
-        listers.shows("jobs", 8).await;
-        listers.shows("pods", 99).await;
+        listers.await_shown("jobs", 8).await;
+        listers.await_shown("pods", 99).await;
     }
 
     #[test]
     fn a_source_that_does_not_run_is_told_with_those_that_do() {
         let listers = CacheListers::default();
         listers.add(source("jobs", &[]));
-        let error = listers.select("pods", &ObjectSelection::default()).unwrap_err().to_string();
+        let error = listers.select_objects("pods", &ObjectSelection::default()).unwrap_err().to_string();
         assert_eq!(error, "no source `pods` runs here; there is jobs");
     }
 }

@@ -56,7 +56,7 @@ pub(crate) struct NamePermit {
 
 impl Drop for NamePermit {
     fn drop(&mut self) {
-        let mut walking = self.shared.walking();
+        let mut walking = self.shared.lock_walking();
         if let Some(index) = walking.iter().position(|object| Arc::ptr_eq(object, &self.object)) {
             walking.remove(index);
         }
@@ -67,13 +67,13 @@ impl Drop for NamePermit {
 }
 
 impl SharedBudget {
-    fn walking(&self) -> MutexGuard<'_, VecDeque<Arc<ObjectRef>>> {
+    fn lock_walking(&self) -> MutexGuard<'_, VecDeque<Arc<ObjectRef>>> {
         self.walking.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How many bytes may be in memory when one more version of this object is asked for.
     fn most_held(&self, object: &ObjectRef, walk: &WalkBudget) -> usize {
-        match self.walking().front() {
+        match self.lock_walking().front() {
             Some(first) if has_the_same_name(first, object) => walk.held_bytes.saturating_mul(2),
             _ => walk.held_bytes,
         }
@@ -122,7 +122,7 @@ impl Default for RepairBudget {
 
 impl RepairBudget {
     /// Waits for the turn of one request.
-    pub(crate) async fn turn(&self, walk: &WalkBudget) {
+    pub(crate) async fn await_turn(&self, walk: &WalkBudget) {
         let (now, step) = (Instant::now(), Duration::from_secs(1) / walk.rate.max(1));
         let at = {
             let mut turn = self.next_turn();
@@ -137,7 +137,7 @@ impl RepairBudget {
     }
 
     /// Counts an answer, and so puts later turns off.
-    pub(crate) fn received(&self, bytes: usize, walk: &WalkBudget) {
+    pub(crate) fn count_received(&self, bytes: usize, walk: &WalkBudget) {
         let taken = Duration::from_secs_f64(bytes as f64 / walk.bytes_per_second.max(1) as f64);
         *self.next_turn() += taken;
     }
@@ -149,12 +149,12 @@ impl RepairBudget {
     /// Waits until the name of this object may be read back, too.
     pub(crate) async fn name(&self, object: Arc<ObjectRef>) -> NamePermit {
         let permit = Arc::clone(&self.shared.names).acquire_owned().await.ok();
-        self.shared.walking().push_back(Arc::clone(&object));
+        self.shared.lock_walking().push_back(Arc::clone(&object));
         NamePermit { object, shared: Arc::clone(&self.shared), _permit: permit }
     }
 
     /// Counts a document until it is dropped.
-    pub(crate) fn hold(&self, document: &[u8]) -> Bytes {
+    pub(crate) fn hold_document(&self, document: &[u8]) -> Bytes {
         self.shared.held.fetch_add(document.len(), Ordering::Relaxed);
         Bytes::from_owner(HeldDocument { document: document.to_vec(), shared: Arc::clone(&self.shared) })
     }
@@ -194,7 +194,7 @@ mod tests {
         let begun = Instant::now();
         let sources = (0..40).map(|_| async {
             for _ in 0..5 {
-                budget.turn(&walk).await;
+                budget.await_turn(&walk).await;
             }
         });
         futures::future::join_all(sources).await;
@@ -207,10 +207,10 @@ mod tests {
         let (budget, walk) = (RepairBudget::default(), walk(200, 1_000_000));
         let begun = Instant::now();
         for _ in 0..4 {
-            budget.turn(&walk).await;
-            budget.received(500_000, &walk);
+            budget.await_turn(&walk).await;
+            budget.count_received(500_000, &walk);
         }
-        budget.turn(&walk).await;
+        budget.await_turn(&walk).await;
         let took = begun.elapsed();
         assert!(took >= Duration::from_millis(1_900) && took < Duration::from_millis(2_100), "{took:?}");
     }
@@ -219,7 +219,7 @@ mod tests {
     async fn documents_in_memory_are_bounded_and_give_room_when_they_are_dropped() {
         let (budget, walk) = (RepairBudget::default(), walk(200, u64::MAX));
         let second = Duration::from_secs(1);
-        let held = budget.hold(&[7; 100]);
+        let held = budget.hold_document(&[7; 100]);
         let slice = held.slice(10..20);
         drop(held);
         assert!(!budget.has_room(&job("a"), second, &walk).await, "a part keeps the whole");
@@ -247,7 +247,7 @@ mod tests {
                     if !budget.has_room(&job, patience, walk).await {
                         return false;
                     }
-                    read.push(budget.hold(&[7; 30]));
+                    read.push(budget.hold_document(&[7; 30]));
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }
                 true
@@ -262,11 +262,11 @@ mod tests {
         let (first, second) = (job("first"), job("second"));
         let (_one, _other) = (budget.name(Arc::clone(&first)).await, budget.name(Arc::clone(&second)).await);
         let moment = Duration::from_secs(1);
-        let _held = budget.hold(&[7; 150]);
+        let _held = budget.hold_document(&[7; 150]);
         assert!(
             budget.has_room(&first, moment, &walk).await && !budget.has_room(&second, moment, &walk).await
         );
-        let _more = budget.hold(&[7; 50]);
+        let _more = budget.hold_document(&[7; 50]);
         assert!(!budget.has_room(&first, moment, &walk).await);
     }
 }

@@ -12,7 +12,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
 use crate::connect::resource::SourceResource;
-use crate::version::number;
+use crate::version::version_number;
 
 /// The number of a round. It tells work of an abandoned round from that of a later one.
 pub(crate) type RoundId = u64;
@@ -31,16 +31,16 @@ pub(crate) struct RepairRound {
 
 impl RepairRound {
     /// Nothing newer is asked for.
-    pub fn newest(&self, jobs: &[NameRead]) -> Option<u128> {
-        newest(jobs).max(self.sweep.as_ref().and_then(|outage| number(&outage.listed)))
+    pub fn newest_asked(&self, jobs: &[NameRead]) -> Option<u128> {
+        newest_asked(jobs).max(self.sweep.as_ref().and_then(|outage| version_number(&outage.listed)))
     }
 }
 
 /// The newest version below which anything is asked for.
-pub(crate) fn newest(jobs: &[NameRead]) -> Option<u128> {
+pub(crate) fn newest_asked(jobs: &[NameRead]) -> Option<u128> {
     let version = |job: &NameRead| match job {
-        NameRead::Moved(moved) => number(&moved.version),
-        NameRead::Vanished(vanished) => number(&vanished.absent),
+        NameRead::Moved(moved) => version_number(&moved.version),
+        NameRead::Vanished(vanished) => version_number(&vanished.absent),
     };
     jobs.iter().filter_map(version).max()
 }
@@ -102,24 +102,24 @@ pub(crate) struct CompleteSince {
 }
 
 impl CompleteSince {
-    pub fn at(floor: Version) -> Self {
+    pub fn since_floor(floor: Version) -> Self {
         Self { floor, last: None }
     }
 
     /// Whether a version of this object at this number was lost.
-    pub fn lost(&self, version: &Version) -> bool {
+    pub fn has_lost(&self, version: &Version) -> bool {
         let is_beyond = self.last.as_ref().is_some_and(|last| version.is_newer_than(last));
         is_beyond && !version.is_newer_than(&self.floor)
     }
 
     /// Forgets the last witnessed version, unless it lies below the floor: then a version in between shows a loss.
-    pub fn settle(mut self) -> Self {
+    pub fn forget_last(mut self) -> Self {
         self.last = self.last.filter(|last| self.floor.is_newer_than(last));
         self
     }
 
     /// Lowers the floor to the last witnessed version, because the watch was not complete up to the floor.
-    pub fn sink(&mut self) {
+    pub fn lower_floor(&mut self) {
         self.floor = self.last.take().unwrap_or_else(|| self.floor.clone());
     }
 }
@@ -143,7 +143,7 @@ pub(crate) struct MovedObject {
 
 impl MovedObject {
     /// The version at which it exists.
-    pub fn listed(&self) -> Option<&Version> {
+    pub fn listed_version(&self) -> Option<&Version> {
         (!self.is_end).then_some(&self.version)
     }
 }

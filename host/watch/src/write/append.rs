@@ -47,13 +47,13 @@ pub(crate) async fn write(
     // An outage of hours logs each reason once.
     let mut told = None;
     loop {
-        let why = match witness.append(append.clone()).await {
+        let why = match witness.append_batch(append.clone()).await {
             Err(JournalError::Unavailable(why)) => why,
             settled => {
                 if told.is_some() {
                     tracing::info!(source = %append.source, "reading again: the journal can be written");
                 }
-                shared.live().stalled = None;
+                shared.lock_live().stalled = None;
                 return Some(settled);
             }
         };
@@ -62,7 +62,7 @@ pub(crate) async fn write(
             tracing::warn!(source = %append.source, "not reading: the journal can't be written: {why}");
             told = Some(why.clone());
         }
-        shared.live().stalled = Some(format!("the journal can't be written: {why}"));
+        shared.lock_live().stalled = Some(format!("the journal can't be written: {why}"));
         tokio::select! {
             () = sleep(pause) => {}
             () = stop.cancelled() => return None,

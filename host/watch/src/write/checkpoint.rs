@@ -17,30 +17,30 @@ pub(crate) struct CheckpointTracker {
 
 impl CheckpointTracker {
     /// Begins after a list or a restart that is complete up to this version.
-    pub fn at(version: Option<Version>) -> Self {
+    pub fn complete_up_to(version: Option<Version>) -> Self {
         let version = version.filter(|version| !version.as_str().is_empty());
         Self { safe: version.clone(), newest: version }
     }
 
-    pub fn safe(&self) -> Option<&Version> {
+    pub fn safe_version(&self) -> Option<&Version> {
         self.safe.as_ref()
     }
 
     /// The newest version seen, complete or not.
-    pub fn newest(&self) -> Option<&Version> {
+    pub fn newest_seen(&self) -> Option<&Version> {
         self.newest.as_ref()
     }
 
     /// Takes an event of this version.
-    pub fn event(&mut self, version: &Version) {
+    pub fn take_event(&mut self, version: &Version) {
         let Some(newest) = &self.newest else {
-            self.safe = version.before();
+            self.safe = version.directly_before();
             self.newest = Some(version.clone());
             return;
         };
-        match version.compare(newest) {
+        match version.compare_to(newest) {
             Some(Ordering::Greater) => {
-                let before = version.before();
+                let before = version.directly_before();
                 self.safe = before.or_else(|| Some(newest.clone()));
                 self.newest = Some(version.clone());
             }
@@ -54,13 +54,14 @@ impl CheckpointTracker {
     }
 
     /// Takes a bookmark: everything up to this version has come.
-    pub fn bookmark(&mut self, version: &Version) {
+    pub fn take_bookmark(&mut self, version: &Version) {
         // The bookmark says nothing.
         if version.as_str().is_empty() {
             return;
         }
         let raised = |held: &Option<Version>| {
-            held.as_ref().is_none_or(|held| version.compare(held).is_none_or(|order| order != Ordering::Less))
+            held.as_ref()
+                .is_none_or(|held| version.compare_to(held).is_none_or(|order| order != Ordering::Less))
         };
         if raised(&self.safe) {
             self.safe = Some(version.clone());
@@ -81,58 +82,58 @@ mod tests {
     }
 
     fn safe(checkpoint: &CheckpointTracker) -> &str {
-        checkpoint.safe().map_or("", Version::as_str)
+        checkpoint.safe_version().map_or("", Version::as_str)
     }
 
     #[test]
     fn a_shared_version_is_not_safe_until_a_greater_one_comes() {
-        let mut checkpoint = CheckpointTracker::at(Some(version("100")));
+        let mut checkpoint = CheckpointTracker::complete_up_to(Some(version("100")));
         for _ in 0..5 {
-            checkpoint.event(&version("117"));
+            checkpoint.take_event(&version("117"));
             assert_eq!(safe(&checkpoint), "116");
         }
-        checkpoint.event(&version("130"));
+        checkpoint.take_event(&version("130"));
         assert_eq!(safe(&checkpoint), "129");
     }
 
     #[test]
     fn a_bookmark_at_the_newest_version_makes_it_safe() {
-        let mut checkpoint = CheckpointTracker::at(Some(version("9")));
-        checkpoint.event(&version("117"));
-        checkpoint.bookmark(&version("117"));
+        let mut checkpoint = CheckpointTracker::complete_up_to(Some(version("9")));
+        checkpoint.take_event(&version("117"));
+        checkpoint.take_bookmark(&version("117"));
         assert_eq!(safe(&checkpoint), "117");
-        checkpoint.bookmark(&version("99"));
+        checkpoint.take_bookmark(&version("99"));
         assert_eq!(safe(&checkpoint), "117");
-        checkpoint.event(&version("117"));
+        checkpoint.take_event(&version("117"));
         assert_eq!(safe(&checkpoint), "117");
     }
 
     #[test]
     fn a_replayed_event_takes_nothing_back() {
-        let mut checkpoint = CheckpointTracker::at(Some(version("20")));
-        checkpoint.event(&version("30"));
-        checkpoint.event(&version("25"));
+        let mut checkpoint = CheckpointTracker::complete_up_to(Some(version("20")));
+        checkpoint.take_event(&version("30"));
+        checkpoint.take_event(&version("25"));
         assert_eq!(safe(&checkpoint), "29");
     }
 
     #[test]
     fn versions_without_order_are_safe_one_late() {
-        let mut checkpoint = CheckpointTracker::at(Some(version("a")));
-        checkpoint.event(&version("b"));
+        let mut checkpoint = CheckpointTracker::complete_up_to(Some(version("a")));
+        checkpoint.take_event(&version("b"));
         assert_eq!(safe(&checkpoint), "a");
-        checkpoint.event(&version("b"));
+        checkpoint.take_event(&version("b"));
         assert_eq!(safe(&checkpoint), "a");
-        checkpoint.event(&version("c"));
+        checkpoint.take_event(&version("c"));
         assert_eq!(safe(&checkpoint), "b");
-        checkpoint.bookmark(&version("d"));
+        checkpoint.take_bookmark(&version("d"));
         assert_eq!(safe(&checkpoint), "d");
     }
 
     #[test]
     fn an_empty_version_is_no_checkpoint() {
-        assert_eq!(CheckpointTracker::at(Some(version(""))).safe(), None);
-        let mut checkpoint = CheckpointTracker::at(Some(version("20")));
-        checkpoint.bookmark(&version(""));
+        assert_eq!(CheckpointTracker::complete_up_to(Some(version(""))).safe_version(), None);
+        let mut checkpoint = CheckpointTracker::complete_up_to(Some(version("20")));
+        checkpoint.take_bookmark(&version(""));
         assert_eq!(safe(&checkpoint), "20");
     }
 
@@ -148,12 +149,12 @@ mod tests {
             // A bookmark is only true if no event at or below its version follows.
             let last_of = |index: usize| events[index + 1..].iter().all(|(later, b)| *b || *later > events[index].0);
             let cut = cut.min(events.len());
-            let mut checkpoint = CheckpointTracker::at(Some(version("100")));
+            let mut checkpoint = CheckpointTracker::complete_up_to(Some(version("100")));
             for (index, (at, bookmark)) in events[..cut].iter().enumerate() {
                 if *bookmark {
-                    if last_of(index) { checkpoint.bookmark(&version(&at.to_string())); }
+                    if last_of(index) { checkpoint.take_bookmark(&version(&at.to_string())); }
                 } else {
-                    checkpoint.event(&version(&at.to_string()));
+                    checkpoint.take_event(&version(&at.to_string()));
                 }
             }
             let safe: u64 = safe(&checkpoint).parse().unwrap();

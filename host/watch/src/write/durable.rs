@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kubewitness_core::Version;
-use kubewitness_core::document::pack;
+use kubewitness_core::document::pack_document;
 use kubewitness_core::ports::{AppendBatch, AppendResult, CurrentObject, WitnessedState};
 use kubewitness_core::state::Change;
 use tokio::time::Instant;
@@ -54,7 +54,7 @@ impl StateWriter {
         }
         self.maker.batch.permits.clear();
         if settled {
-            self.maker.gap_log.end(&self.parts.shared.name);
+            self.maker.gap_log.note_end(&self.parts.shared.name);
         }
         if self.waiting.is_empty() && (self.patient.is_empty() || !settled) {
             return Ok(WriteOutcome::GoesOn);
@@ -63,8 +63,8 @@ impl StateWriter {
             return Ok(WriteOutcome::Stopped);
         }
         let standing = WriterPosition {
-            resume: self.checkpoint.safe().cloned(),
-            newest: self.checkpoint.newest().cloned(),
+            resume: self.checkpoint.safe_version().cloned(),
+            newest: self.checkpoint.newest_seen().cloned(),
             epoch: self.maker.epoch,
             settled,
             told: self.told.clone(),
@@ -84,7 +84,7 @@ impl StateWriter {
     /// soon as it has written the one before, whatever this task does then.
     async fn submit_batch(&mut self, settled: bool) {
         let moved = |safe: &&Version| settled && self.written.as_ref() != Some(safe);
-        let checkpoint = self.checkpoint.safe().filter(moved).cloned();
+        let checkpoint = self.checkpoint.safe_version().filter(moved).cloned();
         let batch = &mut self.maker.batch;
         let append = AppendBatch {
             source: Arc::clone(&self.parts.shared.name),
@@ -121,17 +121,20 @@ impl StateWriter {
 
     async fn land_one(&mut self) -> Result<WriteOutcome, SourceError> {
         let appended = self.appended.recv().await;
-        self.landed(appended)
+        self.take_batch_result(appended)
     }
 
     /// `None`: stopped before it was durable.
-    pub(super) fn landed(&mut self, appended: Option<BatchResult>) -> Result<WriteOutcome, SourceError> {
+    pub(super) fn take_batch_result(
+        &mut self,
+        appended: Option<BatchResult>,
+    ) -> Result<WriteOutcome, SourceError> {
         let (Some(appended), Some(flight)) = (appended, self.flights.pop_front()) else {
             return Ok(WriteOutcome::Stopped);
         };
         let appended = appended?;
         if let Some(mut batch) = self.maker.batch.remove_durable() {
-            self.publish(&mut batch, flight, &appended);
+            self.publish_batch(&mut batch, flight, &appended);
             batch.clear();
             self.spare = *batch;
         }
@@ -139,28 +142,28 @@ impl StateWriter {
     }
 
     /// Makes the newest state of a batch a landmark.
-    fn mark(&self, states: &[WitnessedState]) {
+    fn mark_landmark(&self, states: &[WitnessedState]) {
         let Some(newest) = states.iter().rfind(|state| state.change == Change::Present) else { return };
-        let mut landmarks = self.parts.shared.landmarks();
+        let mut landmarks = self.parts.shared.lock_landmarks();
         if landmarks.is_news(&newest.resource_version) {
             let made = VersionLandmark::new(&newest.object, &newest.resource_version, &newest.document);
-            made.into_iter().for_each(|landmark| landmarks.note(&landmark));
+            made.into_iter().for_each(|landmark| landmarks.note_landmark(&landmark));
         }
     }
 
-    fn publish(&mut self, batch: &mut StateBatch, flight: PendingBatch, appended: &AppendResult) {
+    fn publish_batch(&mut self, batch: &mut StateBatch, flight: PendingBatch, appended: &AppendResult) {
         if flight.checkpoint.is_some() {
             self.written = flight.checkpoint;
             self.written_at = Instant::now();
         }
         let newest = batch.states.iter().map(|state| state.observed_ms).max();
-        self.mark(&batch.states);
-        self.show(batch, appended);
+        self.mark_landmark(&batch.states);
+        self.show_in_cache(batch, appended);
         if appended.through > 0 {
             self.parts.shared.set_shown(appended.through);
         }
-        self.parts.shared.differs(std::mem::take(&mut batch.discrepancies));
-        let mut live = self.parts.shared.live();
+        self.parts.shared.note_differences(std::mem::take(&mut batch.discrepancies));
+        let mut live = self.parts.shared.lock_live();
         live.epoch = self.maker.epoch;
         live.checkpoint = self.written.as_ref().map(Version::to_string).unwrap_or_default();
         live.last_event_ms = newest.or(live.last_event_ms);
@@ -170,7 +173,7 @@ impl StateWriter {
 
 impl StateWriter {
     /// Puts the objects that exist now into the cache, and removes the others.
-    fn show(&mut self, batch: &mut StateBatch, appended: &AppendResult) {
+    fn show_in_cache(&mut self, batch: &mut StateBatch, appended: &AppendResult) {
         if batch.states.is_empty() {
             return;
         }
@@ -184,13 +187,13 @@ impl StateWriter {
                     let seq = appended.seqs.get(place).copied().flatten();
                     // The state was journaled before, by a repeat or by another witness, so its position is
                     // not known here. The position of the version before is the best one there is.
-                    let seq = seq.or_else(|| cache.seq(&state.object.uid)).unwrap_or_default();
+                    let seq = seq.or_else(|| cache.seq_of_uid(&state.object.uid)).unwrap_or_default();
                     if let Some(keys) = note.keys {
                         let (recent, status) = RecentObject::of(state, seq, keys, note.secretless_under);
                         cache.put_recent(recent, status);
                     } else {
                         let document = state.document.clone();
-                        cache.put(&current(state, seq), Some(&document));
+                        cache.put_object(&to_current_object(state, seq), Some(&document));
                     }
                 }
                 Change::Gone | Change::Left => {
@@ -204,27 +207,27 @@ impl StateWriter {
         }
         drop(cache);
         while self.parts.shared.read().is_overheated() {
-            self.put_packed();
+            self.pack_old_objects();
         }
     }
 
     /// Notes that nothing has arrived for a while.
     pub(super) fn cool_down(&mut self) {
-        self.put_packed();
+        self.pack_old_objects();
         let has_recent = self.parts.shared.read().has_recent();
         self.cool_at = has_recent.then(|| Instant::now() + COOL_PAUSE);
     }
 
     /// Packs some of the objects that changed the longest ago. Readers wait for none of it.
-    fn put_packed(&self) {
+    fn pack_old_objects(&self) {
         let to_pack = self.parts.shared.write().longest_quiet(COOL_SLICE);
-        let packed: Vec<_> = to_pack.into_iter().map(ToPack::packed).collect();
+        let packed: Vec<_> = to_pack.into_iter().map(ToPack::pack_object).collect();
         let mut cache = self.parts.shared.write();
-        packed.into_iter().for_each(|packed| cache.put_packed(packed));
+        packed.into_iter().for_each(|packed| cache.store_packed(packed));
     }
 }
 
-pub(crate) fn current(state: WitnessedState, seq: u64) -> CurrentObject {
+pub(crate) fn to_current_object(state: WitnessedState, seq: u64) -> CurrentObject {
     CurrentObject {
         object: state.object,
         owner: state.owner,
@@ -232,6 +235,6 @@ pub(crate) fn current(state: WitnessedState, seq: u64) -> CurrentObject {
         status: state.status,
         seq,
         observed_ms: state.observed_ms,
-        packed: pack(&state.document),
+        packed: pack_document(&state.document),
     }
 }

@@ -44,12 +44,12 @@ impl HeldNames {
     }
 
     /// Holds a name: its events wait from now on.
-    pub fn hold(&mut self, namespace: &str, name: &str) {
+    pub fn hold_name(&mut self, namespace: &str, name: &str) {
         let lanes = self.lanes.entry(namespace.into()).or_default();
         lanes.entry(name.into()).or_default().holders += 1;
     }
 
-    pub fn holds(&self, namespace: &str, name: &str) -> bool {
+    pub fn is_held(&self, namespace: &str, name: &str) -> bool {
         self.lanes.get(namespace).is_some_and(|lanes| lanes.contains_key(name))
     }
 
@@ -64,7 +64,7 @@ impl HeldNames {
 
     /// Releases a name. Once nobody holds it, returns the events that waited, in order, and lets later ones
     /// pass.
-    pub fn release(&mut self, namespace: &str, name: &str) -> VecDeque<HeldLine> {
+    pub fn release_name(&mut self, namespace: &str, name: &str) -> VecDeque<HeldLine> {
         let Some(lanes) = self.lanes.get_mut(namespace) else { return VecDeque::new() };
         if let Some(lane) = lanes.get_mut(name).filter(|lane| lane.holders > 1) {
             lane.holders -= 1;
@@ -101,36 +101,36 @@ mod tests {
     #[test]
     fn events_of_a_held_name_come_out_in_order_and_others_are_not_held() {
         let mut holds = HeldNames::new(10, 1000);
-        holds.hold("a", "x");
-        assert!(holds.holds("a", "x") && !holds.holds("b", "x") && !holds.holds("a", "y"));
+        holds.hold_name("a", "x");
+        assert!(holds.is_held("a", "x") && !holds.is_held("b", "x") && !holds.is_held("a", "y"));
         holds.push("a", "x", event("1"));
         holds.push("a", "x", event("2"));
-        let lines: Vec<_> = holds.release("a", "x").into_iter().map(|held| held.line).collect();
+        let lines: Vec<_> = holds.release_name("a", "x").into_iter().map(|held| held.line).collect();
         assert_eq!(lines, ["1", "2"]);
-        assert!(holds.is_empty() && !holds.holds("a", "x"));
+        assert!(holds.is_empty() && !holds.is_held("a", "x"));
     }
 
     #[test]
     fn a_name_that_two_hold_passes_when_both_have_let_go() {
         let mut holds = HeldNames::new(10, 1000);
-        holds.hold("a", "x");
-        holds.hold("a", "x");
+        holds.hold_name("a", "x");
+        holds.hold_name("a", "x");
         holds.push("a", "x", event("1"));
-        assert!(holds.release("a", "x").is_empty() && holds.holds("a", "x"));
-        assert_eq!(holds.release("a", "x").len(), 1);
-        assert!(holds.is_empty() && holds.release("a", "x").is_empty());
+        assert!(holds.release_name("a", "x").is_empty() && holds.is_held("a", "x"));
+        assert_eq!(holds.release_name("a", "x").len(), 1);
+        assert!(holds.is_empty() && holds.release_name("a", "x").is_empty());
     }
 
     #[test]
     fn number_and_bytes_are_bounded_and_given_back() {
         let mut holds = HeldNames::new(2, 10);
-        holds.hold("", "x");
-        holds.hold("", "y");
+        holds.hold_name("", "x");
+        holds.hold_name("", "y");
         holds.push("", "x", event("1"));
         assert!(!holds.is_full());
         holds.push("", "y", event("2"));
         assert!(holds.is_full());
-        holds.release("", "x");
+        holds.release_name("", "x");
         assert!(!holds.is_full());
         holds.push("", "y", event("123456789"));
         assert!(holds.is_full());

@@ -11,7 +11,7 @@ mod checkpoint;
 pub(crate) mod durable;
 mod held_names;
 
-pub(crate) use durable::current;
+pub(crate) use durable::to_current_object;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 use crate::connect::request::{RequestFailure, status_failure};
 use crate::judge::batch::StateBatch;
 use crate::judge::meaning::JudgedEvent;
-use crate::judge::object::matches;
+use crate::judge::object::matches_labels;
 use crate::judge::states::{EventOrigin, EventOutcome, StateMaker, WatchedTimes};
 use crate::source::handle::count;
 use crate::source::input::{ReadStory, StoryStep, WriterInput, WriterPosition};
@@ -128,7 +128,7 @@ impl StateWriter {
             appended,
             flights: VecDeque::with_capacity(FLIGHTS),
             spare: StateBatch::default(),
-            checkpoint: CheckpointTracker::at(checkpoint.clone()),
+            checkpoint: CheckpointTracker::complete_up_to(checkpoint.clone()),
             written: checkpoint,
             written_at: Instant::now(),
             due: false,
@@ -162,13 +162,13 @@ impl StateWriter {
     pub async fn run(mut self, mut inputs: mpsc::Receiver<WriterInput>) -> Result<(), SourceError> {
         let mut came_in = Vec::with_capacity(APPEND_BATCH);
         loop {
-            let moved = self.is_settled() && self.checkpoint.safe() != self.written.as_ref();
+            let moved = self.is_settled() && self.checkpoint.safe_version() != self.written.as_ref();
             let due_at = self.written_at + self.parts.tuning.checkpoint_every;
             let cool_at = self.cool_at.unwrap_or(due_at);
             let received = tokio::select! {
                 biased;
                 appended = self.appended.recv(), if !self.flights.is_empty() => {
-                    if self.landed(appended)? == WriteOutcome::Stopped {
+                    if self.take_batch_result(appended)? == WriteOutcome::Stopped {
                         return Ok(());
                     }
                     continue;
@@ -194,7 +194,7 @@ impl StateWriter {
             }
             for input in came_in.drain(..) {
                 if let WriterInput::Overtaken(why) = input {
-                    return self.give_way(why).await;
+                    return self.end_for_other_witness(why).await;
                 }
                 let apart = matches!(input, WriterInput::NewEpoch);
                 if apart {
@@ -208,7 +208,7 @@ impl StateWriter {
                     return Ok(());
                 }
                 self.take(input);
-                if self.catch_up().await? == WriteOutcome::Stopped {
+                if self.take_story().await? == WriteOutcome::Stopped {
                     return Ok(());
                 }
             }
@@ -219,7 +219,7 @@ impl StateWriter {
     }
 
     /// Ends for another witness. Everything witnessed is durable by then, because the other may not have it.
-    async fn give_way(mut self, why: String) -> Result<(), SourceError> {
+    async fn end_for_other_witness(mut self, why: String) -> Result<(), SourceError> {
         let is_there = self.write().await? == WriteOutcome::GoesOn
             && self.await_durable().await? == WriteOutcome::GoesOn;
         if is_there { Err(SourceError::Overtaken(why)) } else { Ok(()) }
@@ -243,12 +243,12 @@ impl StateWriter {
     }
 
     /// Takes a story, and the events that waited for it, in order and before anything that came later.
-    async fn catch_up(&mut self) -> Result<WriteOutcome, SourceError> {
+    async fn take_story(&mut self) -> Result<WriteOutcome, SourceError> {
         while let Some(step) = self.steps.pop_front() {
             // A hole and the version above it go into one append, and so does a whole life. So a kill never
             // leaves half of either.
             let more = match &step {
-                StoryStep::Life(life) => life.states(),
+                StoryStep::Life(life) => life.most_states(),
                 StoryStep::MissingVersions(..) => 1 + EVENT_STATES,
                 StoryStep::Missed(_)
                 | StoryStep::Version(_)
@@ -260,21 +260,21 @@ impl StateWriter {
             if self.is_full(more) && self.write().await? == WriteOutcome::Stopped {
                 return Ok(WriteOutcome::Stopped);
             }
-            self.step(step);
+            self.take_story_step(step);
         }
         if let Some(object) = self.release.take() {
-            self.released = self.holds.release(&object.namespace, &object.name);
+            self.released = self.holds.release_name(&object.namespace, &object.name);
         }
         if self.round.is_none() || self.swept {
             for object in std::mem::take(&mut self.fresh) {
-                self.released.extend(self.holds.release(&object.0, &object.1));
+                self.released.extend(self.holds.release_name(&object.0, &object.1));
             }
         }
         while let Some(held) = self.released.pop_front() {
             if self.is_full(EVENT_STATES) && self.write().await? == WriteOutcome::Stopped {
                 return Ok(WriteOutcome::Stopped);
             }
-            self.line(held);
+            self.take_line(held);
         }
         let is_full = self.holds.is_full() || self.places.available_permits() == 0;
         self.full.send_if_modified(|full| std::mem::replace(full, is_full) != *full);
@@ -288,23 +288,25 @@ impl StateWriter {
     }
 
     /// Takes one step of a story. Documents are copied: the repair counts its own until they are dropped.
-    fn step(&mut self, step: StoryStep) {
+    fn take_story_step(&mut self, step: StoryStep) {
         let copied = |document: Bytes| Bytes::copy_from_slice(&document);
         match step {
             StoryStep::MissingVersions(object, hole) => self.maker.object_hole(object, &hole),
             StoryStep::Missed(document) => {
-                self.maker.item(copied(document), EventOrigin::ReadBack, JudgedEvent::Present);
+                self.maker.take_item(copied(document), EventOrigin::ReadBack, JudgedEvent::Present);
             }
             StoryStep::Version(document) => {
-                self.maker.item(document, EventOrigin::ReadBack, JudgedEvent::Present);
+                self.maker.take_item(document, EventOrigin::ReadBack, JudgedEvent::Present);
             }
             StoryStep::RelistedObject(document) => {
-                self.maker.item(copied(document), EventOrigin::Listed, JudgedEvent::RelistedObject);
+                self.maker.take_item(copied(document), EventOrigin::Listed, JudgedEvent::RelistedObject);
             }
-            StoryStep::Late(document) => self.maker.late(document),
-            StoryStep::Gone(document) => self.maker.item(document, EventOrigin::Listed, JudgedEvent::Deleted),
-            StoryStep::Ended(object, version) => self.maker.vanished(&object, version),
-            StoryStep::Life(life) => self.maker.life(life),
+            StoryStep::Late(document) => self.maker.take_late_version(document),
+            StoryStep::Gone(document) => {
+                self.maker.take_item(document, EventOrigin::Listed, JudgedEvent::Deleted);
+            }
+            StoryStep::Ended(object, version) => self.maker.take_vanished(&object, version),
+            StoryStep::Life(life) => self.maker.take_life(life),
         }
     }
 
@@ -313,29 +315,29 @@ impl StateWriter {
             WriterInput::Opened(stream) => {
                 self.stream = Some(stream);
                 (self.told, self.understood) = (None, false);
-                self.opened = self.checkpoint.safe().cloned();
+                self.opened = self.checkpoint.safe_version().cloned();
             }
             WriterInput::Line(line, permit) => {
                 count(&self.parts.shared.counters.frames, 1);
-                let (complete, opened) = (self.checkpoint.safe().cloned(), self.opened.clone());
-                if self.line(HeldLine { line, permit, complete, opened }) && !self.understood {
+                let (complete, opened) = (self.checkpoint.safe_version().cloned(), self.opened.clone());
+                if self.take_line(HeldLine { line, permit, complete, opened }) && !self.understood {
                     self.understood = true;
                     self.parts.shared.note_life();
                 }
             }
             WriterInput::Oversized(kept) => {
                 let error = format!("the frame is larger than {FRAME_BYTES} bytes; its beginning is kept");
-                self.maker.poison(kept, &error);
+                self.maker.keep_poison(kept, &error);
             }
             // A list's items have no order of version. They are complete only with their list.
             WriterInput::Item { document, anew } => {
                 let event = if anew { JudgedEvent::RelistedObject } else { JudgedEvent::Present };
-                self.maker.item(document, EventOrigin::Listed, event);
+                self.maker.take_item(document, EventOrigin::Listed, event);
             }
             WriterInput::Hold(object, epoch) => {
                 // In another epoch its story would be ignored and would never release it.
                 if epoch.is_none_or(|epoch| epoch == self.maker.epoch) {
-                    self.holds.hold(&object.namespace, &object.name);
+                    self.holds.hold_name(&object.namespace, &object.name);
                 }
             }
             WriterInput::Story(story) if self.is_told_in_time(&story) => {
@@ -347,7 +349,7 @@ impl StateWriter {
                 self.maker.source_hole(&hole);
             }
             WriterInput::Listed(version, round) => {
-                self.checkpoint = CheckpointTracker::at(Some(version));
+                self.checkpoint = CheckpointTracker::complete_up_to(Some(version));
                 (self.round, self.swept) = (round, false);
                 (self.due, self.listed) = (true, true);
             }
@@ -371,7 +373,7 @@ impl StateWriter {
                 self.fresh.clear();
                 count(&self.parts.shared.counters.epochs, 1);
                 self.due = true;
-                self.parts.shared.live().synced = false;
+                self.parts.shared.lock_live().synced = false;
             }
             WriterInput::Sync(answer) => self.waiting.push(answer),
             WriterInput::WhenSettled(answer) => self.patient.push(answer),
@@ -386,20 +388,20 @@ impl StateWriter {
     }
 
     /// Takes one line. Returns whether it was an event or a bookmark that could be read.
-    fn line(&mut self, held: HeldLine) -> bool {
+    fn take_line(&mut self, held: HeldLine) -> bool {
         let mut outline = std::mem::take(&mut self.outline);
-        let understood = self.outlined(held, &mut outline);
+        let understood = self.take_outlined(held, &mut outline);
         self.outline = outline;
         understood
     }
 
-    fn outlined(&mut self, held: HeldLine, outline: &mut ObjectOutline) -> bool {
+    fn take_outlined(&mut self, held: HeldLine, outline: &mut ObjectOutline) -> bool {
         let HeldLine { line, permit, complete, opened } = held;
         let bytes = line.clone();
         let (frame, envelope) = match project::project_into(&bytes, outline) {
             Ok(projected) => projected,
             Err(error) => {
-                self.maker.poison(line, &error.to_string());
+                self.maker.keep_poison(line, &error.to_string());
                 return false;
             }
         };
@@ -408,8 +410,8 @@ impl StateWriter {
                 if self.round.is_some() && !self.swept && frame.kind == EventType::Added {
                     self.hold_fresh(&envelope);
                 }
-                if !self.holds.is_empty() && self.holds.holds(&envelope.namespace, &envelope.name) {
-                    self.checkpoint.event(&Version::new(&envelope.resource_version));
+                if !self.holds.is_empty() && self.holds.is_held(&envelope.namespace, &envelope.name) {
+                    self.checkpoint.take_event(&Version::new(&envelope.resource_version));
                     let held = HeldLine { line, permit, complete, opened };
                     self.holds.push(&envelope.namespace, &envelope.name, held);
                     return true;
@@ -419,21 +421,21 @@ impl StateWriter {
                 let document = line.slice_ref(frame.object);
                 let modifies = frame.kind == EventType::Modified;
                 let came = EventOrigin::Watched(WatchedTimes { outline, modifies, opened: opened.as_ref() });
-                match self.maker.observe(&line, document, envelope, came, event, complete.as_ref()) {
+                match self.maker.observe_object(&line, document, envelope, came, event, complete.as_ref()) {
                     EventOutcome::Waits(version, moved) => {
-                        self.checkpoint.event(&version);
+                        self.checkpoint.take_event(&version);
                         self.maker.batch.permits.extend(permit);
                         // It comes with its story.
-                        self.holds.hold(&moved.object.namespace, &moved.object.name);
+                        self.holds.hold_name(&moved.object.namespace, &moved.object.name);
                         let (epoch, place) =
                             (self.maker.epoch, Arc::clone(&self.places).try_acquire_owned().ok());
-                        self.parts.shared.live().mending += 1;
+                        self.parts.shared.lock_live().mending += 1;
                         // If a stop was seen first, the receiver has ended.
                         self.unended.send(MissedObject { epoch, moved, place }).ok();
                     }
                     EventOutcome::Taken(version) => {
                         self.maker.batch.permits.extend(permit);
-                        self.checkpoint.event(&version);
+                        self.checkpoint.take_event(&version);
                     }
                     EventOutcome::Poison => {
                         self.maker.batch.permits.extend(permit);
@@ -445,17 +447,17 @@ impl StateWriter {
             (EventType::Bookmark, _) => match project::bookmark_version(frame.object) {
                 Ok(version) => {
                     count(&self.parts.shared.counters.bookmarks, 1);
-                    self.checkpoint.bookmark(&Version::new(&version));
+                    self.checkpoint.take_bookmark(&Version::new(&version));
                     return true;
                 }
-                Err(error) => self.maker.poison(line, &error.to_string()),
+                Err(error) => self.maker.keep_poison(line, &error.to_string()),
             },
             (EventType::Error, _) => {
                 self.told = Some(status_failure(None, frame.object, None));
                 // The server may keep the stream open, but nothing more is wanted from it.
                 self.stop_watch();
             }
-            (_, None) => self.maker.poison(line, "an event without an object"),
+            (_, None) => self.maker.keep_poison(line, "an event without an object"),
         }
         false
     }
@@ -463,9 +465,9 @@ impl StateWriter {
     /// Holds the names of added objects while the sweep may still find a former object of the same name.
     fn hold_fresh(&mut self, envelope: &ObjectEnvelope<'_>) {
         let known = self.maker.batch.known_object(&self.parts.shared.read(), &envelope.uid).is_some();
-        let held = self.holds.holds(&envelope.namespace, &envelope.name);
-        if !known && !held && matches(&self.parts, envelope) {
-            self.holds.hold(&envelope.namespace, &envelope.name);
+        let held = self.holds.is_held(&envelope.namespace, &envelope.name);
+        if !known && !held && matches_labels(&self.parts, envelope) {
+            self.holds.hold_name(&envelope.namespace, &envelope.name);
             self.fresh.push((envelope.namespace.to_string(), envelope.name.to_string()));
         }
     }

@@ -115,7 +115,10 @@ async fn a_new_epoch_and_a_gap_of_the_whole_source_are_said_with_their_versions(
         request.contains("resourceVersionMatch=Exact").then(|| CannedReply::status(501, "NotImplemented"))
     });
     let running = RunningSource::start(&world, &memory).await;
-    until("the new epoch", || running.handle.view().epoch == 1 && running.handle.view().synced).await;
+    until("the new epoch", || {
+        running.handle.snapshot_view().epoch == 1 && running.handle.snapshot_view().synced
+    })
+    .await;
     running.stop().await;
     has(&lines.one("a new epoch"), &["WARN", "source=jobs", "epoch=1", "checkpoint=103", "server=101"]);
     let gaps = lines.with("the source has a gap");

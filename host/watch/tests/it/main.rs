@@ -122,7 +122,7 @@ impl RunningSource {
         listers.add(handle.clone());
         let stop = CancellationToken::new();
         let secret_rules = RulesInForce::default();
-        secret_rules.set(Arc::new(HostSpec::default().redactor().unwrap()));
+        secret_rules.set_rules(Arc::new(HostSpec::default().compile_redaction_rules().unwrap()));
         let source =
             source.with_tuning(tuning).with_secret_rules(secret_rules).with_audits(Arc::new(audits.into()));
         let task = tokio::spawn(source.run(stop.clone()));
@@ -135,7 +135,7 @@ impl RunningSource {
     }
 
     async fn watching(&self, world: &WatchWorld) {
-        until("the source watches", || world.watches() > 0 && self.handle.view().synced).await;
+        until("the source watches", || world.watches() > 0 && self.handle.snapshot_view().synced).await;
     }
 }
 

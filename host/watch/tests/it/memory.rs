@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use kubewitness_core::Version;
-use kubewitness_core::document::pack;
+use kubewitness_core::document::pack_document;
 use kubewitness_core::ports::{
     AppendBatch, AppendResult, AuditDifferences, CurrentObject, FormerEnd, FormerVersion, JournalError,
     PoisonMessage, StateWitness, WarmStart, WitnessedState,
@@ -131,7 +131,7 @@ impl MemoryWitness {
 
 #[async_trait]
 impl StateWitness for MemoryWitness {
-    async fn append(&self, append: AppendBatch) -> Result<AppendResult, JournalError> {
+    async fn append_batch(&self, append: AppendBatch) -> Result<AppendResult, JournalError> {
         self.begun.fetch_add(1, Ordering::SeqCst);
         let _open = self.gate.lock().await;
         let mut kept = self.kept.lock().unwrap();
@@ -175,7 +175,7 @@ impl StateWitness for MemoryWitness {
                         status: state.status.clone(),
                         seq,
                         observed_ms: state.observed_ms,
-                        packed: pack(&state.document),
+                        packed: pack_document(&state.document),
                     };
                     kept.current.insert(state.object.uid.clone(), current);
                 }
@@ -196,7 +196,7 @@ impl StateWitness for MemoryWitness {
         Ok(appended)
     }
 
-    async fn standing(&self, _source: &str) -> Result<Option<(u32, Option<Version>)>, JournalError> {
+    async fn shared_standing(&self, _source: &str) -> Result<Option<(u32, Option<Version>)>, JournalError> {
         let kept = self.kept.lock().unwrap();
         Ok(kept.others.as_ref().map(|_| (kept.epoch, kept.checkpoints.get(&kept.epoch).cloned())))
     }
@@ -205,7 +205,7 @@ impl StateWitness for MemoryWitness {
         self.kept.lock().unwrap().others.is_some()
     }
 
-    fn watches(&self, _source: &str, since: Option<(u32, Version)>) {
+    fn announce_watch(&self, _source: &str, since: Option<(u32, Version)>) {
         let since = since.map(|(epoch, since)| (epoch, since.to_string()));
         let mut kept = self.kept.lock().unwrap();
         if kept.told.last() != Some(&since) {
@@ -224,14 +224,14 @@ impl StateWitness for MemoryWitness {
         Ok(since.then(|| "the other".to_owned()))
     }
 
-    async fn fate(&self, _source: &str, epoch: u32, uid: &str) -> Result<FormerEnd, JournalError> {
+    async fn end_of_former(&self, _source: &str, epoch: u32, uid: &str) -> Result<FormerEnd, JournalError> {
         let kept = self.kept.lock().unwrap();
         let of_epoch = |state: &&WitnessedState| state.id.as_str().starts_with(&format!("jobs/{epoch}/"));
         let states = kept.states.iter().filter(of_epoch).filter(|state| state.object.uid == uid);
         Ok(FormerEnd::of(states.map(|state| (state.change, &state.resource_version))))
     }
 
-    async fn former(
+    async fn newest_version_within(
         &self,
         _source: &str,
         epoch: u32,
@@ -240,7 +240,7 @@ impl StateWitness for MemoryWitness {
         let kept = self.kept.lock().unwrap();
         let of_epoch = |state: &&WitnessedState| state.id.as_str().starts_with(&format!("jobs/{epoch}/"));
         let has_version = |state: &&WitnessedState| matches!(state.change, Change::Present | Change::Left);
-        let number = |state: &WitnessedState| state.resource_version.number();
+        let number = |state: &WitnessedState| state.resource_version.as_number();
         let states = kept.states.iter().filter(of_epoch).filter(has_version);
         let newest = states
             .filter(|state| number(state).is_some_and(|number| within.contains(&number)))
@@ -258,13 +258,13 @@ impl StateWitness for MemoryWitness {
         }))
     }
 
-    async fn discrepancies(&self, _source: &str) -> Result<AuditDifferences, JournalError> {
+    async fn audit_differences(&self, _source: &str) -> Result<AuditDifferences, JournalError> {
         let kept = self.kept.lock().unwrap();
         let newest = kept.discrepancies.iter().rev().cloned().collect();
         Ok(AuditDifferences { count: kept.discrepancies.len() as u64, newest })
     }
 
-    async fn warm(&self, _source: &str) -> Result<WarmStart, JournalError> {
+    async fn load_warm_start(&self, _source: &str) -> Result<WarmStart, JournalError> {
         let kept = self.kept.lock().unwrap();
         let checkpoint = kept.checkpoints.get(&kept.epoch).cloned();
         Ok(WarmStart {
@@ -284,7 +284,7 @@ impl StateWitness for MemoryWitness {
             parts.send(vec![ghost]).await.unwrap();
             return Err(JournalError::Unavailable("the disk went away".into()));
         }
-        let mut warm = self.warm(source).await?;
+        let mut warm = self.load_warm_start(source).await?;
         for object in std::mem::take(&mut warm.objects) {
             parts.send(vec![object]).await.unwrap();
         }

@@ -94,7 +94,7 @@ async fn run(seed: u64) {
         world.bookmark();
         left -= 1;
         if left == 0 {
-            eprintln!("{:#?} {:#?}", running.handle.view(), world.requests(""));
+            eprintln!("{:#?} {:#?}", running.handle.snapshot_view(), world.requests(""));
             eprintln!("{:?} {:?} {} {:?}", memory.current(), world.live(), world.version(), memory.story());
         }
         let settled = memory.checkpoint().is_some_and(|at| at == world.version().to_string());

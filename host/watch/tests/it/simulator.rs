@@ -82,7 +82,7 @@ pub async fn every_version_is_witnessed(cluster: &SimulatedCluster) {
         cluster.create_job(&format!("job-{number}")).await;
     }
     let running = RunningSource::start_by(&cluster.connection, &memory, spec(json!({})), tuning());
-    until("synced", || running.handle.view().synced).await;
+    until("synced", || running.handle.snapshot_view().synced).await;
     for round in 0..6 {
         for number in 0..5 {
             cluster.touch_job(&format!("job-{number}"), round).await;
@@ -117,10 +117,10 @@ pub async fn every_version_is_witnessed(cluster: &SimulatedCluster) {
         states.map(|state| (state.object.uid.clone(), state.resource_version.to_string())).collect()
     };
     until("every version", || witnessed() == truth).await;
-    until("the deletion", || running.handle.view().objects == 4).await;
+    until("the deletion", || running.handle.snapshot_view().objects == 4).await;
     assert_eq!(memory.object_gaps(), []);
     assert!(memory.poison().is_empty());
-    let view = running.handle.view();
+    let view = running.handle.snapshot_view();
     assert_eq!((view.epoch, view.condition), (0, None));
     assert!(view.counts.walk_back_requests > 0 && view.counts.walked_back > 0);
     running.stop().await;

@@ -4,7 +4,7 @@
 use kubewitness_sdk::http::Response;
 use serde_json::{Value, json};
 
-use super::{Message, escaped, unmarked};
+use super::{Message, escaped, without_markdown};
 use crate::answer::{self, SendAnswer};
 
 /// A request of a robot has at most 20,000 bytes.
@@ -15,9 +15,9 @@ const TEXT_BYTES: usize = 8 << 10;
 const AGAIN: [i64; 3] = [-1, 130_101, 410_100];
 
 pub fn body(message: &Message) -> Value {
-    let title = unmarked(&message.title);
+    let title = without_markdown(&message.title);
     let mut text = format!("#### {title}");
-    for line in escaped(&message.text, TEXT_BYTES, unmarked).lines() {
+    for line in escaped(&message.text, TEXT_BYTES, without_markdown).lines() {
         // A line of its own in its Markdown.
         text.push_str("\n\n");
         text.push_str(line);

@@ -2,17 +2,17 @@
 
 use kubewitness_sdk::mail;
 
-use super::{Message, plain};
+use super::{Message, plain_text};
 use crate::answer::SendAnswer;
 use crate::config::Channel;
-use crate::facts::{self, clip};
+use crate::facts::{self, clip_text};
 
 /// The host takes 512 bytes.
 const SUBJECT_BYTES: usize = 200;
 
 pub fn send(channel: &Channel, address: &str, message: &Message) -> SendAnswer {
-    let letter = letter(address, message);
-    match mail::send(channel.granted(), &letter) {
+    let letter = mail_letter(address, message);
+    match mail::send(channel.granted_name(), &letter) {
         Ok(refusals) => match refusals.first() {
             None => SendAnswer::Taken,
             Some(refusal) if refusal.permanent => SendAnswer::Refused(refusal.reason.clone()),
@@ -22,11 +22,11 @@ pub fn send(channel: &Channel, address: &str, message: &Message) -> SendAnswer {
     }
 }
 
-fn letter(address: &str, message: &Message) -> mail::Message {
+fn mail_letter(address: &str, message: &Message) -> mail::Message {
     mail::Message {
         to: vec![address.to_string()],
-        subject: clip(&facts::line(&message.title), SUBJECT_BYTES),
-        text: format!("{}\n", plain(message)),
+        subject: clip_text(&facts::one_line(&message.title), SUBJECT_BYTES),
+        text: format!("{}\n", plain_text(message)),
         html: None,
         // A person who is told twice sees it once.
         id: format!("{}/{address}", message.id),
@@ -40,7 +40,7 @@ mod tests {
 
     #[test]
     fn a_letter_is_one_persons_and_its_subject_is_one_line() {
-        let letter = letter("ada@example.com", &Message { title: "Job a\r\nBcc: x".into(), ..sample() });
+        let letter = mail_letter("ada@example.com", &Message { title: "Job a\r\nBcc: x".into(), ..sample() });
         assert_eq!(
             (letter.to, letter.subject.as_str()),
             (vec!["ada@example.com".to_string()], "Job a  Bcc: x")

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::Message;
 use crate::answer::{self, SendAnswer};
-use crate::facts::clip;
+use crate::facts::clip_text;
 
 /// A request of a bot has at most 20 KB.
 const TEXT_BYTES: usize = 8 << 10;
@@ -16,8 +16,10 @@ const TEXT_BYTES: usize = 8 << 10;
 const AGAIN: [i64; 2] = [11232, 1500];
 
 pub fn body(message: &Message) -> Value {
-    let mut lines: Vec<Value> =
-        clip(&message.text, TEXT_BYTES).lines().map(|line| json!([{"tag": "text", "text": line}])).collect();
+    let mut lines: Vec<Value> = clip_text(&message.text, TEXT_BYTES)
+        .lines()
+        .map(|line| json!([{"tag": "text", "text": line}]))
+        .collect();
     if !message.link.is_empty() {
         lines.push(json!([{"tag": "a", "text": "Open in the portal", "href": message.link}]));
     }

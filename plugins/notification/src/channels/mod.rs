@@ -57,8 +57,8 @@ pub fn send(channel: &Channel, address: &str, message: &Message) -> SendAnswer {
         return email::send(channel, address, message);
     }
     let sent = serde_json::to_vec(&body(channel, message)).map(|body| request(channel, message, body));
-    match sent.map(|request| http::send(channel.granted(), &request)) {
-        Ok(Ok(response)) => judge(channel.kind, &response),
+    match sent.map(|request| http::send(channel.granted_name(), &request)) {
+        Ok(Ok(response)) => judge_answer(channel.kind, &response),
         // Either way a repeat is of no use.
         Ok(Err(Error::TooLarge(why))) => SendAnswer::Refused(format!(
             "{why}: if it is the answer, the receiver may have taken the message"
@@ -82,7 +82,7 @@ fn body(channel: &Channel, message: &Message) -> Value {
     }
 }
 
-fn judge(kind: Kind, response: &Response) -> SendAnswer {
+fn judge_answer(kind: Kind, response: &Response) -> SendAnswer {
     match kind {
         Kind::Feishu | Kind::Lark => feishu::answer(response),
         Kind::DingTalk => dingtalk::answer(response),
@@ -107,7 +107,7 @@ fn request(channel: &Channel, message: &Message, body: Vec<u8>) -> Request {
 
 /// For Markdown, in services that know no escape: what an object says is no link, no image and no heading. The wide forms
 /// of the signs look the same. A whole address becomes a link in such services all the same, and is seen as what it is.
-fn unmarked(text: &str) -> String {
+fn without_markdown(text: &str) -> String {
     let wide = |c| match c {
         '[' => '［',
         ']' => '］',
@@ -140,7 +140,7 @@ fn cut(text: &str, most: usize, escape: fn(&str) -> String) -> String {
 }
 
 /// The texts and the link, as services read them that know no other form.
-fn plain(message: &Message) -> String {
+fn plain_text(message: &Message) -> String {
     let link = if message.link.is_empty() { String::new() } else { format!("\n{}", message.link) };
     format!("{}{link}", message.text)
 }

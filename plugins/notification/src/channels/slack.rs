@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{Message, Tone, escaped};
 use crate::answer::{self, SendAnswer};
-use crate::facts::clip;
+use crate::facts::clip_text;
 
 /// The most that a header and a section of Slack take, in characters; a byte is never more than one.
 const TITLE_BYTES: usize = 150;
@@ -26,7 +26,7 @@ pub fn body(message: &Message) -> Value {
         // What a notification on a phone shows.
         "text": escape(&format!("{mark}{}", message.title)),
         "blocks": [
-            {"type": "header", "text": {"type": "plain_text", "text": clip(&format!("{mark}{}", message.title), TITLE_BYTES)}},
+            {"type": "header", "text": {"type": "plain_text", "text": clip_text(&format!("{mark}{}", message.title), TITLE_BYTES)}},
             // What looks like an address, a channel or a name stays text.
             {"type": "section", "text": {"type": "mrkdwn", "text": text, "verbatim": true}},
         ],

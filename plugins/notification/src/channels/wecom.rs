@@ -3,7 +3,7 @@
 use kubewitness_sdk::http::Response;
 use serde_json::{Value, json};
 
-use super::{Message, Tone, escaped, unmarked};
+use super::{Message, Tone, escaped, without_markdown};
 use crate::answer::{self, SendAnswer};
 
 /// A Markdown message has at most 4,096 bytes; the title and the link need some of them.
@@ -19,8 +19,8 @@ pub fn body(message: &Message) -> Value {
         Tone::Bad => "warning",
         Tone::Neutral => "comment",
     };
-    let title = escaped(&message.title, TITLE_BYTES, unmarked);
-    let text = escaped(&message.text, TEXT_BYTES, unmarked);
+    let title = escaped(&message.title, TITLE_BYTES, without_markdown);
+    let text = escaped(&message.text, TEXT_BYTES, without_markdown);
     let mut content = format!("<font color=\"{colour}\">**{title}**</font>\n{text}");
     if !message.link.is_empty() {
         content.push_str(&format!("\n[Open in the portal]({})", message.link));

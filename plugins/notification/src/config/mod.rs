@@ -118,7 +118,7 @@ pub struct Channel {
 }
 
 impl Channel {
-    pub fn granted(&self) -> &str {
+    pub fn granted_name(&self) -> &str {
         if self.grant.is_empty() { &self.name } else { &self.grant }
     }
 }
@@ -202,7 +202,7 @@ impl Config {
     }
 
     /// The channel and the address of a recipient.
-    pub fn recipient<'a>(&'a self, text: &'a str) -> Result<(&'a Channel, &'a str), String> {
+    pub fn find_recipient<'a>(&'a self, text: &'a str) -> Result<(&'a Channel, &'a str), String> {
         let (name, address) = text.split_once(':').unwrap_or((text, ""));
         let Some(channel) = self.channels.iter().find(|channel| channel.name == name) else {
             let known: Vec<_> = self.channels.iter().map(|channel| channel.name.as_str()).collect();
@@ -220,7 +220,7 @@ impl Config {
 
     /// Whether a recipient is a person, or several.
     pub fn is_for_people(&self, recipient: &str) -> bool {
-        self.recipient(recipient).is_ok_and(|(channel, _)| channel.kind.is_for_people())
+        self.find_recipient(recipient).is_ok_and(|(channel, _)| channel.kind.is_for_people())
     }
 
     /// Whether a message waits until quiet hours end. A program is told at any hour.

@@ -85,7 +85,7 @@ pub fn may_be_told(config: &Config, state: &State) -> bool {
 
 /// Whether the object goes on after a phase that may be told, and nobody asks to be told of that. Such a state
 /// withdraws the outcome before it. It needs no document.
-pub fn withdraws(config: &Config, state: &State) -> bool {
+pub fn withdraws_outcome(config: &Config, state: &State) -> bool {
     let phase = facts::phase(state);
     direct::is_news(state)
         && !facts::is_late(state)
@@ -96,7 +96,7 @@ pub fn withdraws(config: &Config, state: &State) -> bool {
 
 fn is_asked_for(config: &Config, phase: &str) -> bool {
     let routes = config.routes.iter().flatten().flat_map(|route| &route.phases);
-    tells(&config.phases, phase) || routes.into_iter().any(|wanted| wanted == phase)
+    tells_phase(&config.phases, phase) || routes.into_iter().any(|wanted| wanted == phase)
 }
 
 /// A change within the same phase, attempt and exit code is not one that people are told.
@@ -110,16 +110,16 @@ fn is_told_apart(state: &State) -> bool {
     }
 }
 
-pub fn hear(config: &Config, seen: &SeenState, now_ms: u64) -> DecidedNews {
+pub fn decide_news(config: &Config, seen: &SeenState, now_ms: u64) -> DecidedNews {
     let state = seen.state;
-    let (told, is_part) = (recipients(config, seen), is_part(state) && !stands_in(seen));
+    let (told, is_part) = (all_recipients(config, seen), is_part(state) && !stands_in(seen));
     if told.is_empty() && !(is_part && facts::phase(state) == FAILED) {
         return DecidedNews::Nothing;
     }
     if now_ms.saturating_sub(seen.happened_ms) > config.oldest.ms {
         return DecidedNews::Old;
     }
-    match (muted(config, seen), told.is_empty()) {
+    match (why_muted(config, seen), told.is_empty()) {
         (Some(_), true) => DecidedNews::Nothing,
         (Some(by), false) => DecidedNews::Muted(told, by),
         (None, true) => DecidedNews::Part,
@@ -128,7 +128,7 @@ pub fn hear(config: &Config, seen: &SeenState, now_ms: u64) -> DecidedNews {
 }
 
 /// The object's own annotation decides before its namespace. Any value but `false` mutes, so that a slip tells nobody.
-fn muted(config: &Config, seen: &SeenState) -> Option<&'static str> {
+fn why_muted(config: &Config, seen: &SeenState) -> Option<&'static str> {
     let namespace = config.namespaces.get(&seen.state.object.namespace);
     match seen.annotations.get(MUTE) {
         _ if config.mute => Some("the configuration mutes everything"),
@@ -139,14 +139,14 @@ fn muted(config: &Config, seen: &SeenState) -> Option<&'static str> {
 
 /// Whether the owner is told of, so that its parts need not be. A CronJob's Jobs are jobs of their own. Of an owner to
 /// whose kind there is no subscription nobody would ever hear.
-fn leads(state: &State, owner: &ObjectRef) -> bool {
+fn leads_its_parts(state: &State, owner: &ObjectRef) -> bool {
     owner.kind != "CronJob" && state.has_subscribed_owner()
 }
 
 /// A Pod of another object is never an outcome of its own: it is tried again, or its owner fails.
 pub fn is_part(state: &State) -> bool {
     let others = state.owner.as_ref().filter(|owner| owner.uid != state.object.uid);
-    others.is_some_and(|owner| is_pod(state) || leads(state, owner))
+    others.is_some_and(|owner| is_pod(state) || leads_its_parts(state, owner))
 }
 
 /// Whether a Pod is all that anybody ever hears of its owner: no subscription has the owner's kind, and there is no Job
@@ -165,13 +165,13 @@ fn is_pod(state: &State) -> bool {
 /// The object that is told of, as `NAMESPACE/UID`: the owner of a part, or the object itself. Under an owner that is not
 /// told of, a Pod belongs to its Job. Whoever makes an object may write any uid as that of its owner, and any label. The
 /// host says the owner's namespace, and a Job is in its Pod's, so a part of one namespace joins no object of another.
-pub fn group(seen: &SeenState) -> String {
+pub fn told_group(seen: &SeenState) -> String {
     let state = seen.state;
     let Some(owner) = state.owner.as_ref().filter(|_| is_part(state)) else {
         return group_of(&state.object.namespace, &state.object.uid);
     };
-    match seen.labels.get(JOB_UID).filter(|_| !leads(state, owner)) {
-        Some(job) => group_of(&state.object.namespace, &facts::clip(job, LABEL_BYTES)),
+    match seen.labels.get(JOB_UID).filter(|_| !leads_its_parts(state, owner)) {
+        Some(job) => group_of(&state.object.namespace, &facts::clip_text(job, LABEL_BYTES)),
         None => group_of(&owner.namespace, &owner.uid),
     }
 }
@@ -185,15 +185,17 @@ pub fn is_own(facts: &Facts, group: &str) -> bool {
     group.split_once('/') == Some((facts::text(facts, "namespace"), facts::text(facts, "uid")))
 }
 
-fn recipients(config: &Config, seen: &SeenState) -> BTreeSet<String> {
+fn all_recipients(config: &Config, seen: &SeenState) -> BTreeSet<String> {
     let state = seen.state;
     let (stands_in, phase) = (stands_in(seen), facts::phase(state));
     let is_part = is_part(state) && !stands_in;
-    let is_told = tells(&config.phases, phase) && (!stands_in || LOST.contains(&phase));
+    let is_told = tells_phase(&config.phases, phase) && (!stands_in || LOST.contains(&phase));
     let mut told = BTreeSet::new();
     match seen.annotations.get(NOTIFY) {
         // Controllers copy annotations to Pods, of which one after the other may fail.
-        Some(annotation) if is_told && !(is_part && is_pod(state)) => told.extend(named(config, annotation)),
+        Some(annotation) if is_told && !(is_part && is_pod(state)) => {
+            told.extend(named_recipients(config, annotation));
+        }
         None if is_told && !is_part => {
             let namespace = config.namespaces.get(&state.object.namespace);
             told.extend(namespace.into_iter().flat_map(|namespace| namespace.to.iter().cloned()));
@@ -204,7 +206,7 @@ fn recipients(config: &Config, seen: &SeenState) -> BTreeSet<String> {
         let all = config.channels.iter().filter(|channel| !channel.kind.has_addresses());
         told.extend(all.map(|channel| channel.name.clone()));
     }
-    for route in config.routes.iter().flatten().filter(|route| fits(config, route, seen)) {
+    for route in config.routes.iter().flatten().filter(|route| fits_route(config, route, seen)) {
         told.extend(route.to.iter().cloned());
     }
     // No server tells one person's spellings apart.
@@ -214,17 +216,17 @@ fn recipients(config: &Config, seen: &SeenState) -> BTreeSet<String> {
 }
 
 /// The recipients of an annotation, as far as they may be named.
-fn named(config: &Config, annotation: &str) -> Vec<String> {
-    let may_be = |name: &&str| refusal(config, name).is_none();
+fn named_recipients(config: &Config, annotation: &str) -> Vec<String> {
+    let may_be = |name: &&str| why_refused(config, name).is_none();
     names(annotation).filter(may_be).map(str::to_string).collect()
 }
 
 /// The recipients that an object's annotation names and that can't be told, each with the reason.
-pub fn refusals(config: &Config, seen: &SeenState) -> Vec<(String, String)> {
+pub fn refused_recipients(config: &Config, seen: &SeenState) -> Vec<(String, String)> {
     let annotation = seen.annotations.get(NOTIFY).map(String::as_str).unwrap_or_default();
     let mut refusals: Vec<_> =
-        names(annotation).filter_map(|name| Some((name.to_string(), refusal(config, name)?))).collect();
-    let after = parts(annotation).nth(RECIPIENTS).map(|name| facts::clip(name, ANNOTATION_BYTES));
+        names(annotation).filter_map(|name| Some((name.to_string(), why_refused(config, name)?))).collect();
+    let after = parts(annotation).nth(RECIPIENTS).map(|name| facts::clip_text(name, ANNOTATION_BYTES));
     let cut = (annotation.len() > ANNOTATION_BYTES).then(|| "…".to_string());
     let limits = format!("the annotation may name {RECIPIENTS} recipients in {ANNOTATION_BYTES} bytes");
     refusals.extend(after.or(cut).map(|name| (name, limits)));
@@ -242,32 +244,33 @@ fn parts(annotation: &str) -> impl Iterator<Item = &str> {
     parts.filter(|name| !name.is_empty())
 }
 
-fn refusal(config: &Config, name: &str) -> Option<String> {
-    match config.recipient(name) {
+fn why_refused(config: &Config, name: &str) -> Option<String> {
+    match config.find_recipient(name) {
         Ok((channel, _)) if channel.annotation => None,
         Ok((channel, _)) => Some(format!("the channel `{}` takes no annotations", channel.name)),
         Err(why) => Some(why),
     }
 }
 
-fn tells(phases: &[String], phase: &str) -> bool {
+fn tells_phase(phases: &[String], phase: &str) -> bool {
     match phases.is_empty() {
         true => OUTCOMES.contains(&phase),
         false => phases.iter().any(|wanted| wanted == phase),
     }
 }
 
-fn fits(config: &Config, route: &Route, seen: &SeenState) -> bool {
+fn fits_route(config: &Config, route: &Route, seen: &SeenState) -> bool {
     let state = seen.state;
-    let any =
-        |wanted: &[String], found: &str| wanted.is_empty() || wanted.iter().any(|one| matches(one, found));
+    let any = |wanted: &[String], found: &str| {
+        wanted.is_empty() || wanted.iter().any(|one| matches_pattern(one, found))
+    };
     let owner =
         state.owner.as_ref().map(|owner| format!("{}/{}", owner.kind, owner.name)).unwrap_or_default();
     let of_itself = || !is_part(state) || stands_in(seen) && LOST.contains(&facts::phase(state));
     let kind_fits = if route.kinds.is_empty() { of_itself() } else { any(&route.kinds, &state.object.kind) };
     let phases = if route.phases.is_empty() { &config.phases } else { &route.phases };
     kind_fits
-        && tells(phases, facts::phase(state))
+        && tells_phase(phases, facts::phase(state))
         && any(&route.namespaces, &state.object.namespace)
         && any(&route.owners, &owner)
         && any(&route.changes, facts::change(state))
@@ -275,7 +278,7 @@ fn fits(config: &Config, route: &Route, seen: &SeenState) -> bool {
         && route.hours.as_ref().is_none_or(|hours| hours.contains(state.observed_ms))
 }
 
-fn matches(pattern: &str, text: &str) -> bool {
+fn matches_pattern(pattern: &str, text: &str) -> bool {
     match pattern.strip_suffix('*') {
         Some(start) => text.starts_with(start),
         None => pattern == text,

@@ -52,7 +52,7 @@ fn heard_with(
         return DecidedNews::Nothing;
     }
     let (annotations, labels) = (annotated(annotations), annotated(labels));
-    hear(config, &SeenState { state, labels, annotations, happened_ms: state.observed_ms }, NOW)
+    decide_news(config, &SeenState { state, labels, annotations, happened_ms: state.observed_ms }, NOW)
 }
 
 fn heard(config: &Config, state: &State, annotations: &[(&str, &str)]) -> DecidedNews {
@@ -121,7 +121,8 @@ fn an_annotation_can_t_name_what_is_unknown_or_takes_none_and_has_an_end() {
         annotations: annotated(&annotations),
         happened_ms: NOW,
     };
-    let told: String = refusals(&config, &seen).into_iter().map(|(_, why)| format!("{why}\n")).collect();
+    let told: String =
+        refused_recipients(&config, &seen).into_iter().map(|(_, why)| format!("{why}\n")).collect();
     for word in
         ["`alerts` takes no annotations", "`nobody` is no channel", "names no address", "`x` is no address"]
     {
@@ -139,7 +140,7 @@ fn an_annotation_can_t_name_what_is_unknown_or_takes_none_and_has_an_end() {
     let refused = |text: &str| {
         let annotations = annotated(&[(NOTIFY, text)]);
         let seen = SeenState { state: &failed, labels: BTreeMap::new(), annotations, happened_ms: NOW };
-        refusals(&config, &seen).pop().unwrap()
+        refused_recipients(&config, &seen).pop().unwrap()
     };
     let limits = "the annotation may name 8 recipients in 512 bytes".to_string();
     assert_eq!(refused(&many[..9].join(",")), ("mail:8@example.com".into(), limits.clone()));
@@ -176,14 +177,14 @@ fn a_part_is_told_with_its_owner_or_where_a_route_names_its_kind() {
     let mut pod = owned(moved("Failed"), "Job");
     pod.object.kind = "Pod".into();
     assert_eq!(heard(&plain, &pod, &[(NOTIFY, "ops")]), DecidedNews::Part);
-    assert_eq!(group(&seen(&pod)), "default/uid-big");
+    assert_eq!(told_group(&seen(&pod)), "default/uid-big");
     pod.status.phase = "Succeeded".into();
     assert_eq!(heard(&plain, &pod, &[]), DecidedNews::Nothing);
     let asked = config(json!({"routes": [{"to": ["ops"], "kinds": ["Pod"]}]}));
     assert_eq!(heard(&asked, &pod, &[]), news(&["ops"]));
     let nightly = owned(moved("Failed"), "CronJob");
     assert_eq!(heard(&plain, &nightly, &[]), news(&["alerts", "ops"]));
-    assert_eq!(group(&seen(&nightly)), "default/uid-train");
+    assert_eq!(told_group(&seen(&nightly)), "default/uid-train");
 }
 
 #[test]
@@ -201,13 +202,13 @@ fn an_owner_without_a_subscription_leads_nothing_but_a_pod_of_a_job() {
     let mut state = owned(moved("Failed"), "JobSet");
     state.extra.push(("ownerSubscribed".into(), "false".into()));
     assert_eq!(heard(&config, &state, &[]), news(&["alerts", "ops"]));
-    assert_eq!(group(&seen(&state)), "default/uid-train");
+    assert_eq!(told_group(&seen(&state)), "default/uid-train");
     state.object.kind = "Pod".into();
     assert_eq!(heard_with(&config, &state, &[], &[(JOB_UID, "uid-job")]), DecidedNews::Part);
     let labels = annotated(&[(JOB_UID, "uid-job")]);
-    assert_eq!(group(&SeenState { labels, ..seen(&state) }), "default/uid-job");
+    assert_eq!(told_group(&SeenState { labels, ..seen(&state) }), "default/uid-job");
     let labels = annotated(&[(JOB_UID, &"x".repeat(10_000))]);
-    assert_eq!(group(&SeenState { labels, ..seen(&state) }).len(), "default/".len() + LABEL_BYTES);
+    assert_eq!(told_group(&SeenState { labels, ..seen(&state) }).len(), "default/".len() + LABEL_BYTES);
 }
 
 #[test]
@@ -233,7 +234,7 @@ fn the_loss_of_a_pod_is_told_where_nobody_ever_hears_of_its_owner() {
     );
     assert_eq!(heard(&config, &pod("Preempted", training), &[]), news(&["mail:ada@example.com", "ops"]));
     assert!(matches!(heard(&config, &failed, &[(MUTE, "true")]), DecidedNews::Muted(..)));
-    assert_eq!(group(&seen(&failed)), "default/uid-big");
+    assert_eq!(told_group(&seen(&failed)), "default/uid-big");
     for other in [pod("Succeeded", training), pod("Deleted", training)] {
         assert_eq!(heard(&config, &other, &[(NOTIFY, "ops")]), DecidedNews::Nothing);
     }
@@ -287,7 +288,7 @@ fn what_happened_long_ago_is_counted() {
     let state = moved("Failed");
     let at = |happened_ms| {
         let (labels, annotations) = Default::default();
-        hear(&config, &SeenState { state: &state, labels, annotations, happened_ms }, NOW)
+        decide_news(&config, &SeenState { state: &state, labels, annotations, happened_ms }, NOW)
     };
     assert_eq!((at(NOW - 3_600_000), at(NOW - 3_600_001)), (news(&["alerts", "ops"]), DecidedNews::Old));
 }

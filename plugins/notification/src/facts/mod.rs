@@ -97,12 +97,12 @@ fn fields(state: &State) -> Facts {
 }
 
 /// Without the document, and bounded.
-pub fn plain(state: &State) -> Facts {
-    bounded(fields(state))
+pub fn plain_facts(state: &State) -> Facts {
+    bound_facts(fields(state))
 }
 
 /// Reads the document only for `pointers`. A document that has no such value, or none at all, gives `null`.
-pub fn of(state: &State, pointers: &BTreeSet<String>) -> Result<Facts, Error> {
+pub fn facts_of(state: &State, pointers: &BTreeSet<String>) -> Result<Facts, Error> {
     let mut facts = fields(state);
     for pointer in pointers {
         facts.insert(pointer.clone(), value(state, pointer)?);
@@ -121,13 +121,13 @@ pub fn value(state: &State, pointer: &str) -> Result<Value, Error> {
 }
 
 /// Cuts what another party may make long, so that many fit into `kv`.
-pub fn bounded(mut facts: Facts) -> Facts {
+pub fn bound_facts(mut facts: Facts) -> Facts {
     for (name, value) in &mut facts {
         let most = if name == "message" { MESSAGE_BYTES } else { SHORT_BYTES };
         match value {
-            Value::String(text) => *text = clip(text, most),
+            Value::String(text) => *text = clip_text(text, most),
             Value::Array(_) | Value::Object(_) if json(value).len() > most => {
-                *value = clip(&json(value), most).into();
+                *value = clip_text(&json(value), most).into();
             }
             _ => {}
         }
@@ -147,7 +147,7 @@ pub fn json(value: &Value) -> String {
 }
 
 /// The text, cut at a character if it has more bytes than these.
-pub fn clip(text: &str, most: usize) -> String {
+pub fn clip_text(text: &str, most: usize) -> String {
     if text.len() <= most {
         return text.to_string();
     }
@@ -156,7 +156,7 @@ pub fn clip(text: &str, most: usize) -> String {
 }
 
 /// The text without what changes how its reader sees the rest: controls, such as ESC, and marks of direction. Lines stay.
-pub fn clean(text: &str) -> String {
+pub fn clean_text(text: &str) -> String {
     let is_mark = |c: char| matches!(c, '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     let shown = |c: char| match c {
         '\n' => Some(c),
@@ -167,8 +167,8 @@ pub fn clean(text: &str) -> String {
 }
 
 /// The same as one line: it becomes a subject, a header, a heading.
-pub fn line(text: &str) -> String {
-    clean(text).replace('\n', " ")
+pub fn one_line(text: &str) -> String {
+    clean_text(text).replace('\n', " ")
 }
 
 /// A text of the facts, or an empty one.
@@ -176,7 +176,7 @@ pub fn text<'a>(facts: &'a Facts, name: &str) -> &'a str {
     facts.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
-pub fn flag(facts: &Facts, name: &str) -> bool {
+pub fn is_set(facts: &Facts, name: &str) -> bool {
     facts.get(name).and_then(Value::as_bool).unwrap_or_default()
 }
 
@@ -186,12 +186,12 @@ mod tests {
 
     #[test]
     fn long_values_are_cut_at_a_character_and_the_others_stay() {
-        assert_eq!((clip("abc", 3), clip("äöü", 5)), ("abc".into(), "ä…".into()));
+        assert_eq!((clip_text("abc", 3), clip_text("äöü", 5)), ("abc".into(), "ä…".into()));
         let facts: Facts = serde_json::from_value(serde_json::json!({
             "message": "m".repeat(600), "name": "n".repeat(253), "/spec": {"a": "b".repeat(300)}, "attempt": 3,
         }))
         .unwrap();
-        let cut = bounded(facts);
+        let cut = bound_facts(facts);
         assert_eq!((text(&cut, "message").len(), text(&cut, "name").len()), (MESSAGE_BYTES, 253));
         assert!(text(&cut, "/spec").starts_with(r#"{"a":"bb"#) && text(&cut, "/spec").len() <= 253);
         assert_eq!(cut["attempt"], 3);
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn a_text_has_no_controls_and_no_marks_of_direction() {
         let text = "a\r\n\u{1b}[31mred\u{202e}txt.exe\u{2066} \u{200f}é";
-        assert_eq!(clean(text), "a \n [31mredtxt.exe é");
-        assert_eq!(line(text), "a   [31mredtxt.exe é");
+        assert_eq!(clean_text(text), "a \n [31mredtxt.exe é");
+        assert_eq!(one_line(text), "a   [31mredtxt.exe é");
     }
 }

@@ -6,7 +6,7 @@ use kubewitness_sdk::Error;
 use kubewitness_sdk::outcomes::{self, Explanation, Finding};
 use serde_json::Value;
 
-use super::{Facts, MESSAGE_BYTES, clip, flag, text};
+use super::{Facts, MESSAGE_BYTES, clip_text, is_set, text};
 
 /// The word for the cause, as the host writes it.
 pub const CAUSE: &str = "cause";
@@ -36,7 +36,7 @@ pub fn add(facts: &mut Facts) -> CauseState {
     }
     match outcomes::explain(text(facts, "source"), text(facts, "uid")) {
         Ok(Finding::Found(told)) => {
-            keep(facts, &told);
+            keep_explanation(facts, &told);
             CauseState::Settled
         }
         Ok(Finding::Pending) | Err(Error::Unavailable(_) | Error::Timeout(_)) => CauseState::Pending,
@@ -45,20 +45,20 @@ pub fn add(facts: &mut Facts) -> CauseState {
     }
 }
 
-fn keep(facts: &mut Facts, told: &Explanation) {
+fn keep_explanation(facts: &mut Facts, told: &Explanation) {
     let why = match told.doubt.is_empty() || told.headline.contains(&told.doubt) {
         true => told.headline.clone(),
         false => format!("{} ({})", told.headline, told.doubt),
     };
     facts.insert(CAUSE.to_string(), told.kind.clone().into());
     for name in [WHY, SUMMARY] {
-        facts.insert(name.to_string(), clip(&why, MESSAGE_BYTES).into());
+        facts.insert(name.to_string(), clip_text(&why, MESSAGE_BYTES).into());
     }
 }
 
 /// A Pod's end is told by the job that owns it.
 pub fn is_bad_end(facts: &Facts) -> bool {
-    flag(facts, "terminal") && BAD.contains(&text(facts, "phase")) && text(facts, "kind") != "Pod"
+    is_set(facts, "terminal") && BAD.contains(&text(facts, "phase")) && text(facts, "kind") != "Pod"
 }
 
 /// ` (out of memory)`, for a title. A deletion says so already, and what is not known says nothing.

@@ -22,18 +22,20 @@ impl StoredMutes {
     }
 
     /// Who has muted what these facts are of for the recipient, or the owner of it, or the object that is told of: see
-    /// [`crate::decide::group`].
-    pub fn by(&self, facts: &Facts, group: &str, to: &str) -> Option<String> {
+    /// [`crate::decide::told_group`].
+    pub fn muted_by(&self, facts: &Facts, group: &str, to: &str) -> Option<String> {
         let of = |name| text(facts, name);
-        let covers = |mute: &&Value| match said(mute, "uid") {
-            "" => ["", of("namespace")].contains(&said(mute, "namespace")),
+        let covers = |mute: &&Value| match text_field(mute, "uid") {
+            "" => ["", of("namespace")].contains(&text_field(mute, "namespace")),
             uid => uid == of("uid") || uid == of("ownerUid") || group.ends_with(&format!("/{uid}")),
         };
-        let mut mutes = self.0.iter().filter(|mute| ["", to].contains(&said(mute, "to")));
-        mutes.find(covers).map(|mute| format!("{} muted it at {}", said(mute, "who"), said(mute, "at")))
+        let mut mutes = self.0.iter().filter(|mute| ["", to].contains(&text_field(mute, "to")));
+        mutes
+            .find(covers)
+            .map(|mute| format!("{} muted it at {}", text_field(mute, "who"), text_field(mute, "at")))
     }
 }
 
-fn said<'m>(mute: &'m Value, name: &str) -> &'m str {
+fn text_field<'m>(mute: &'m Value, name: &str) -> &'m str {
     mute[name].as_str().unwrap_or_default()
 }

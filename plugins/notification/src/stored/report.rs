@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::answer::SendAnswer;
 use crate::config::Config;
-use crate::facts::{self, Facts, clip, outcomes, text};
+use crate::facts::{self, Facts, clip_text, outcomes, text};
 use crate::template;
 
 /// Keys begin with it. The object's uid, the position of the state and the recipient follow.
@@ -49,16 +49,16 @@ impl Report {
         title: String,
         at_ms: u64,
     ) -> Self {
-        let to = shown(to);
-        let channel = config.recipient(&to).map(|(channel, _)| format!("{:?}", channel.kind));
+        let to = shown_recipient(to);
+        let channel = config.find_recipient(&to).map(|(channel, _)| format!("{:?}", channel.kind));
         Self {
             key: key(facts, &to),
             at_ms,
             via: channel.unwrap_or_default().to_ascii_lowercase(),
             to,
             result,
-            title: if title.len() <= TITLE_BYTES { title } else { clip(&title, TITLE_BYTES) },
-            why: clip(why, WHY_BYTES),
+            title: if title.len() <= TITLE_BYTES { title } else { clip_text(&title, TITLE_BYTES) },
+            why: clip_text(why, WHY_BYTES),
         }
     }
 
@@ -69,7 +69,7 @@ impl Report {
         if self.key.len() + bytes.len() <= BYTES {
             return Ok(bytes);
         }
-        let title = clip(&facts::line(&self.title), TITLE_BYTES / 2);
+        let title = clip_text(&facts::one_line(&self.title), TITLE_BYTES / 2);
         of(&Self { title, why: String::new(), ..self.clone() })
     }
 
@@ -83,9 +83,9 @@ impl Report {
     }
 }
 
-fn shown(to: &str) -> String {
+fn shown_recipient(to: &str) -> String {
     let to: String = to.chars().filter(|c| !c.is_control()).collect();
-    clip(&to, RECIPIENT_BYTES)
+    clip_text(&to, RECIPIENT_BYTES)
 }
 
 fn key(facts: &Facts, to: &str) -> String {
@@ -94,7 +94,7 @@ fn key(facts: &Facts, to: &str) -> String {
 }
 
 /// Keeps the reports of a call. The host has them as long as it has the object.
-pub fn keep(reports: &[Report]) -> Result<(), Error> {
+pub fn keep_reports(reports: &[Report]) -> Result<(), Error> {
     for report in &reports[reports.len().saturating_sub(A_CALL)..] {
         match kv::set(&report.key, &report.bytes()?) {
             // People are told all the same.

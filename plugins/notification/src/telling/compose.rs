@@ -7,7 +7,7 @@ use crate::channels::{Message, Tone};
 use crate::config::Config;
 use crate::decide::MUTE;
 use crate::decide::is_own;
-use crate::facts::{self, Facts, clip, outcomes, text};
+use crate::facts::{self, Facts, clip_text, outcomes, text};
 use crate::{report, template};
 
 /// Texts of operators and of objects.
@@ -17,7 +17,7 @@ const TEXT_BYTES: usize = 1024;
 const PARTS: usize = 5;
 const LISTED: usize = 10;
 
-pub fn tone(phase: &str) -> Tone {
+pub fn tone_of(phase: &str) -> Tone {
     match phase {
         "Succeeded" => Tone::Good,
         "Failed" => Tone::Bad,
@@ -27,7 +27,7 @@ pub fn tone(phase: &str) -> Tone {
 
 /// A message of `lead`, with the other states of its group that came within the settle time.
 /// `counted` are parts that have no note.
-pub fn one(
+pub fn compose_one(
     config: &Config,
     lead: &PendingNote,
     others: &[PendingNote],
@@ -35,7 +35,7 @@ pub fn one(
 ) -> Message {
     let facts = &lead.facts;
     let is_parts = !is_own(facts, &lead.group);
-    let own = config.title.as_ref().map(|title| facts::line(&template::fill_text(title, facts)));
+    let own = config.title.as_ref().map(|title| facts::one_line(&template::fill_text(title, facts)));
     // An own title of what the object lacks is none.
     let title = match (own.filter(|title| !title.trim().is_empty()), is_parts) {
         (Some(title), _) => title,
@@ -44,27 +44,27 @@ pub fn one(
     };
     let mut lines = match &config.text {
         Some(own) => vec![template::fill_text(own, facts)],
-        None => standard(facts),
+        None => standard_texts(facts),
     };
-    lines.extend(parts(others, counted));
+    lines.extend(part_lines(others, counted));
     let lines: Vec<_> = lines.into_iter().filter(|line| !line.is_empty()).collect();
     Message {
         id: text(facts, "id").to_string(),
-        title: clip(&facts::line(&title), TITLE_BYTES),
+        title: clip_text(&facts::one_line(&title), TITLE_BYTES),
         text: format!(
             "{}\n{}",
-            clip(&facts::clean(&lines.join("\n")), TEXT_BYTES),
+            clip_text(&facts::clean_text(&lines.join("\n")), TEXT_BYTES),
             how_to_mute(config, lead, is_parts)
         ),
         link: link(config, facts),
-        tone: tone(text(facts, "phase")),
+        tone: tone_of(text(facts, "phase")),
         at_ms: kubewitness_sdk::time::parse(text(facts, "observedAt")).unwrap_or(lead.heard_ms),
         facts: facts.clone(),
     }
 }
 
 /// Why, what the object says itself, since when.
-fn standard(facts: &Facts) -> Vec<String> {
+fn standard_texts(facts: &Facts) -> Vec<String> {
     let (reason, message) = (text(facts, "reason"), text(facts, "message"));
     let why = match (reason, message) {
         ("", message) => message.to_string(),
@@ -88,7 +88,7 @@ fn standard(facts: &Facts) -> Vec<String> {
 
 /// How often each occurs, in the order of the first. A list: there are few, and a map of each kind costs 10 KB of the
 /// component.
-fn counted<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<(T, u64)> {
+fn count_each<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<(T, u64)> {
     let mut counts: Vec<(T, u64)> = Vec::new();
     for one in all {
         match counts.iter_mut().find(|(known, _)| *known == one) {
@@ -100,7 +100,7 @@ fn counted<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<(T, u64)> {
 }
 
 /// The kind of a part, and what became of it.
-pub fn ended(facts: &Facts) -> (String, String) {
+pub fn end_of_part(facts: &Facts) -> (String, String) {
     let of = |name| text(facts, name);
     let reason = if of("reason").is_empty() { String::new() } else { format!(" ({})", of("reason")) };
     let code = exit_code(facts).map(|code| format!(", exit code {code}")).unwrap_or_default();
@@ -112,8 +112,8 @@ fn exit_code(facts: &Facts) -> Option<i64> {
 }
 
 /// Such as `Pod: 3 Failed (OOMKilled), exit code 137`.
-fn parts(others: &[PendingNote], mut more: Vec<((String, String), u64)>) -> Vec<String> {
-    more.extend(counted(others.iter().map(|note| ended(&note.facts))));
+fn part_lines(others: &[PendingNote], mut more: Vec<((String, String), u64)>) -> Vec<String> {
+    more.extend(count_each(others.iter().map(|note| end_of_part(&note.facts))));
     let counts = more.into_iter().take(PARTS);
     counts.map(|((kind, what), count)| format!("{kind}: {count} {what}")).collect()
 }
@@ -169,14 +169,14 @@ fn link(config: &Config, facts: &Facts) -> String {
 }
 
 /// One message about many. `more` were counted and not kept; `before` numbers alone were told before.
-pub fn digest(
+pub fn compose_digest(
     config: &Config,
     recipient: &str,
     messages: &[&Message],
     (more, before): (u64, u64),
     now_ms: u64,
 ) -> Message {
-    let phases = counted(messages.iter().map(|message| text(&message.facts, "phase").to_string()));
+    let phases = count_each(messages.iter().map(|message| text(&message.facts, "phase").to_string()));
     let phases: Vec<_> = phases.into_iter().map(|(phase, count)| format!("{count} {phase}")).collect();
     let all = messages.len() as u64 + more;
     let mut lines: Vec<_> = messages.iter().take(LISTED).map(|message| message.title.clone()).collect();

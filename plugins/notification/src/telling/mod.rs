@@ -61,7 +61,7 @@ pub fn tick(config: &Config) -> Result<(), String> {
     for (_, note) in notes.iter_mut().filter(|(_, note)| !note.group.contains('/')) {
         note.group = format!("{}/{}", facts::text(&note.facts, "namespace"), note.group);
     }
-    book.mute(config, &StoredMutes::read()?, &mut notes, now_ms);
+    book.remove_muted(config, &StoredMutes::read()?, &mut notes, now_ms);
     note::add_causes(config, &mut notes, now_ms);
     for key in book.take_in(config, now_ms, notes) {
         kv::delete(&key)?;
@@ -72,18 +72,18 @@ pub fn tick(config: &Config) -> Result<(), String> {
         log::warn("the outbox is full: messages are counted, and told as a number", &fields);
     }
     send(config, &mut book, now_ms);
-    let lost = book.forget(config, now_ms);
+    let lost = book.forget_old(config, now_ms);
     if let Some((recipient, title)) = lost.first() {
         let fields = [("first", recipient.as_str()), ("title", title), ("messages", &lost.len().to_string())];
         log::error("messages were given up", &fields);
     }
-    book.tell_full(config)?;
+    book.save_full_channels(config)?;
     let bytes = serde_json::to_vec(&book).map_err(|error| error.to_string())?;
     if stored.as_deref() != Some(&bytes) {
         kv::set(BOOK, &bytes)?;
     }
     // A tick that fails is undone, and the next one would send the same again.
-    if let Err(error) = report::keep(&book.reports) {
+    if let Err(error) = report::keep_reports(&book.reports) {
         log::warn(report::UNLISTED, &[("why", &error.text())]);
     }
     Ok(())
@@ -120,7 +120,7 @@ fn take_counts(book: &mut OutboxBook) -> Result<(), String> {
 /// Sends what is due. A channel that does not take one message now gets no other in this tick, and costs the others none.
 fn send(config: &Config, book: &mut OutboxBook, begun_ms: u64) {
     let (mut down, mut sent) = (BTreeSet::new(), 0);
-    for sending in book.due(config, begun_ms) {
+    for sending in book.due_sendings(config, begun_ms) {
         let channel = outbox_limits::channel_of(&sending.recipient).to_string();
         if down.contains(&channel) {
             continue;
@@ -134,13 +134,13 @@ fn send(config: &Config, book: &mut OutboxBook, begun_ms: u64) {
         if matches!(answer, SendAnswer::Later { .. }) {
             down.insert(channel);
         }
-        book.answered(config, &sending, &answer, now_ms);
+        book.note_answer(config, &sending, &answer, now_ms);
     }
 }
 
 fn send_message(config: &Config, sending: &MessageSending) -> SendAnswer {
     let recipient = sending.recipient.as_str();
-    let answer = match config.recipient(recipient) {
+    let answer = match config.find_recipient(recipient) {
         Ok((channel, address)) => channels::send(channel, address, &sending.message),
         // The configuration has changed since.
         Err(why) => SendAnswer::Refused(why),

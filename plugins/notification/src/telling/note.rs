@@ -30,7 +30,7 @@ const ASKING_MS: u64 = 2_000;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PendingNote {
     pub seq: u64,
-    /// The object that is told of: the owner of a part. See [`decide::group`].
+    /// The object that is told of: the owner of a part. See [`decide::told_group`].
     pub group: String,
     pub to: BTreeSet<String>,
     pub heard_ms: u64,
@@ -38,7 +38,7 @@ pub struct PendingNote {
     /// See [`decide::stands_in`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stands_in: bool,
-    /// The object goes on: its outcomes before this state are told to nobody. See [`decide::withdraws`].
+    /// The object goes on: its outcomes before this state are told to nobody. See [`decide::withdraws_outcome`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub withdraws: bool,
 }
@@ -84,7 +84,7 @@ pub fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {
         mutes: None,
         full: None,
     };
-    let verdict = |state| match call.note(state) {
+    let verdict = |state| match call.note_state(state) {
         Ok(()) => Verdict::Done,
         Err(verdict) => verdict,
     };
@@ -96,7 +96,7 @@ pub fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {
     if let Err(error) = kept {
         // Without the count nobody would hear that there was more.
         verdicts.fill_with(|| Verdict::retry(error.text()));
-    } else if let Err(error) = report::keep(&call.reports) {
+    } else if let Err(error) = report::keep_reports(&call.reports) {
         log::warn(report::UNLISTED, &[("why", &error.text())]);
     }
     if let Some((object, why, count)) = &call.refused {
@@ -107,37 +107,41 @@ pub fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {
 }
 
 impl CallNotes<'_> {
-    fn note(&mut self, state: &State) -> Result<(), Verdict> {
+    fn note_state(&mut self, state: &State) -> Result<(), Verdict> {
         let config = self.config;
         if !decide::may_be_told(config, state) {
-            return if decide::withdraws(config, state) { self.withdraw(state) } else { Ok(()) };
+            return if decide::withdraws_outcome(config, state) {
+                self.note_withdrawal(state)
+            } else {
+                Ok(())
+            };
         }
         let now_ms = clock::now_ms();
-        let seen = look(state)?;
-        for (name, why) in decide::refusals(config, &seen) {
+        let seen = read_seen_state(state)?;
+        for (name, why) in decide::refused_recipients(config, &seen) {
             let first = || (format!("{}/{}", state.object.namespace, state.object.name), why.clone(), 0);
             self.refused.get_or_insert_with(first).2 += 1;
-            self.report(&facts::plain(state), [name], ("refused", &why), now_ms);
+            self.note_report(&facts::plain_facts(state), [name], ("refused", &why), now_ms);
         }
-        let to = match decide::hear(config, &seen, now_ms) {
+        let to = match decide::decide_news(config, &seen, now_ms) {
             DecidedNews::Nothing => return Ok(()),
             DecidedNews::Old => {
                 self.counts.old += 1;
                 return Ok(());
             }
             DecidedNews::Muted(to, by) => {
-                self.report(&facts::plain(state), to, ("muted", by), now_ms);
+                self.note_report(&facts::plain_facts(state), to, ("muted", by), now_ms);
                 return Ok(());
             }
             DecidedNews::Part => {
-                parts::count(&mut self.parts, &decide::group(&seen), &facts::plain(state), now_ms);
+                parts::count(&mut self.parts, &decide::told_group(&seen), &facts::plain_facts(state), now_ms);
                 return Ok(());
             }
             DecidedNews::News(to) => to,
         };
-        let facts = facts::bounded(facts::of(state, &self.pointers)?);
-        let group = decide::group(&seen);
-        let to = self.unmuted(&facts, &group, to, now_ms)?;
+        let facts = facts::bound_facts(facts::facts_of(state, &self.pointers)?);
+        let group = decide::told_group(&seen);
+        let to = self.unmuted_recipients(&facts, &group, to, now_ms)?;
         if let Some(program) = self.without_room(&to)? {
             return Err(Verdict::retry_after(
                 outbox_limits::WAIT_MS,
@@ -153,33 +157,33 @@ impl CallNotes<'_> {
             stands_in: decide::stands_in(&seen),
             withdraws: false,
         };
-        if !to.is_empty() && self.keep(note)? {
+        if !to.is_empty() && self.keep_note(note)? {
             let (held, told): (Vec<_>, Vec<_>) =
                 to.into_iter().partition(|to| config.is_held(to, facts::phase(state), now_ms));
             let quiet = config.quiet.as_ref().map_or(now_ms, |quiet| quiet.hours.end_ms(now_ms));
             let quiet = format!("until quiet hours end, at {}", rfc3339(quiet));
-            self.report(&facts, held, ("waiting", &quiet), now_ms);
+            self.note_report(&facts, held, ("waiting", &quiet), now_ms);
             let settled = rfc3339(now_ms.saturating_add(config.settle.ms));
             let settled =
                 format!("until it has settled, at {settled} or later, and its recipient's turn has come");
-            self.report(&facts, told, ("waiting", &settled), now_ms);
+            self.note_report(&facts, told, ("waiting", &settled), now_ms);
         }
         Ok(())
     }
 
     /// Notes that the object goes on. Without room its outcome is told, as it is where nobody looks further.
-    fn withdraw(&self, state: &State) -> Result<(), Verdict> {
-        let seen = look(state)?;
+    fn note_withdrawal(&self, state: &State) -> Result<(), Verdict> {
+        let seen = read_seen_state(state)?;
         let note = PendingNote {
             seq: state.seq,
-            group: decide::group(&seen),
+            group: decide::told_group(&seen),
             to: BTreeSet::new(),
             heard_ms: clock::now_ms(),
-            facts: facts::plain(state),
+            facts: facts::plain_facts(state),
             stands_in: decide::stands_in(&seen),
             withdraws: true,
         };
-        self.store(&note)?;
+        self.store_note(&note)?;
         Ok(())
     }
 
@@ -191,7 +195,7 @@ impl CallNotes<'_> {
         }
         let full = match self.full.take() {
             Some(full) => full,
-            None => outbox_limits::full()?,
+            None => outbox_limits::read_full_channels()?,
         };
         let without = to.iter().find(|to| full.contains(*to));
         self.full = Some(full);
@@ -199,7 +203,7 @@ impl CallNotes<'_> {
     }
 
     /// Those for whom nobody has muted it.
-    fn unmuted(
+    fn unmuted_recipients(
         &mut self,
         facts: &Facts,
         group: &str,
@@ -212,8 +216,8 @@ impl CallNotes<'_> {
         };
         let mut told = BTreeSet::new();
         for to in to {
-            match mutes.by(facts, group, &to) {
-                Some(why) => self.report(facts, [to], ("muted", &why), now_ms),
+            match mutes.muted_by(facts, group, &to) {
+                Some(why) => self.note_report(facts, [to], ("muted", &why), now_ms),
                 None => drop(told.insert(to)),
             }
         }
@@ -223,8 +227,8 @@ impl CallNotes<'_> {
 
     /// Keeps the note where there is room. Where there is none, people are told a number, and for a program the state
     /// comes again, and people are told then.
-    fn keep(&mut self, note: PendingNote) -> Result<bool, Error> {
-        if self.store(&note)? {
+    fn keep_note(&mut self, note: PendingNote) -> Result<bool, Error> {
+        if self.store_note(&note)? {
             return Ok(true);
         }
         if let Some(program) = note.to.iter().find(|to| !self.config.is_for_people(to)) {
@@ -241,7 +245,7 @@ impl CallNotes<'_> {
     }
 
     /// Whether there is room for the note.
-    fn store(&self, note: &PendingNote) -> Result<bool, Error> {
+    fn store_note(&self, note: &PendingNote) -> Result<bool, Error> {
         let bytes = serde_json::to_vec(note).map_err(|error| Error::Invalid(error.to_string()))?;
         if kv::keys(NOTES, MOST)?.len() >= MOST as usize {
             return Ok(false);
@@ -252,7 +256,7 @@ impl CallNotes<'_> {
         }
     }
 
-    fn report(
+    fn note_report(
         &mut self,
         facts: &Facts,
         to: impl IntoIterator<Item = String>,
@@ -309,7 +313,7 @@ fn count(first: u64, counts: &NoteCounts) -> Result<(), Error> {
 }
 
 /// Reads what the decision needs of the object. An object without a document has no labels and no annotations.
-fn look(state: &State) -> Result<SeenState<'_>, Error> {
+fn read_seen_state(state: &State) -> Result<SeenState<'_>, Error> {
     let texts = |pointer| -> Result<BTreeMap<String, String>, Error> {
         match documents::value(state.seq, pointer) {
             Ok(found) => Ok(found.unwrap_or_default()),

@@ -7,7 +7,7 @@ use super::note::PendingNote;
 use super::outbox::DELETED;
 use crate::config::Config;
 use crate::decide::is_own;
-use crate::facts::{flag, text};
+use crate::facts::{is_set, text};
 
 /// States of a group that come one after the other put a message off for so many settle times.
 const SETTLES: u64 = 6;
@@ -20,7 +20,7 @@ pub fn is_settled(config: &Config, now_ms: u64, notes: &[(String, PendingNote)])
 }
 
 /// The note whose people are told: the object's own last one, or else the last one of its parts that is told alone.
-pub fn lead<'a>(group: &str, notes: &[&'a PendingNote]) -> Option<&'a PendingNote> {
+pub fn leading_note<'a>(group: &str, notes: &[&'a PendingNote]) -> Option<&'a PendingNote> {
     let told = notes.iter().copied().filter(|note| !note.to.is_empty());
     let own = |note: &PendingNote| is_own(&note.facts, group);
     told.max_by(|one, other| {
@@ -47,12 +47,12 @@ pub fn by_version(one: &str, other: &str) -> Ordering {
 /// late comes after the deletion: the deletion is then its cleaning up.
 pub fn in_time(one: &PendingNote, other: &PendingNote) -> Ordering {
     let by_position = one.seq.cmp(&other.seq);
-    let is_late = |note: &PendingNote| flag(&note.facts, "late");
+    let is_late = |note: &PendingNote| is_set(&note.facts, "late");
     if !is_late(one) && !is_late(other) {
         return by_position;
     }
     let is_end = |note: &PendingNote| text(&note.facts, "phase") == DELETED;
-    let is_outcome = |note: &PendingNote| flag(&note.facts, "terminal") && !is_end(note);
+    let is_outcome = |note: &PendingNote| is_set(&note.facts, "terminal") && !is_end(note);
     match (is_end(one) && is_outcome(other), is_end(other) && is_outcome(one)) {
         (true, _) => Ordering::Less,
         (_, true) => Ordering::Greater,

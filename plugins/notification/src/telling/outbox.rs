@@ -9,14 +9,14 @@ use serde_json::Value;
 
 use super::compose;
 use super::note::{self, NoteCounts, PendingNote};
-use super::order::{by_version, in_time, is_settled, lead, version};
+use super::order::{by_version, in_time, is_settled, leading_note, version};
 use super::outbox_limits::channel_of;
 use super::parts::MessageParts;
 use crate::answer::SendAnswer;
 use crate::channels::Message;
 use crate::config::Config;
 use crate::decide::is_own;
-use crate::facts::{Facts, flag, text};
+use crate::facts::{Facts, is_set, text};
 use crate::mutes::StoredMutes;
 use crate::report::{self, Report};
 
@@ -128,7 +128,7 @@ impl OutboxBook {
     }
 
     /// Takes out the recipients for whom somebody has muted it since.
-    pub fn mute(
+    pub fn remove_muted(
         &mut self,
         config: &Config,
         mutes: &StoredMutes,
@@ -138,7 +138,7 @@ impl OutboxBook {
         let mut reports = std::mem::take(&mut self.reports);
         let mut keep = |facts: &Facts, group: &str, to: &mut BTreeSet<String>| {
             to.retain(|to| {
-                let Some(why) = mutes.by(facts, group, to) else { return true };
+                let Some(why) = mutes.muted_by(facts, group, to) else { return true };
                 let title = report::title(facts);
                 reports.push(Report::of(config, facts, to, ("muted", &why), title, now_ms));
                 false
@@ -172,11 +172,11 @@ impl OutboxBook {
         let mut notes: Vec<&PendingNote> = notes.iter().map(|(_, note)| note).collect();
         self.leave_out_withdrawn(config, now_ms, group, &mut notes);
         // All can be muted since. What was told of the object itself was not told to those who asked for its parts.
-        while let Some(lead) = lead(group, &notes) {
+        while let Some(lead) = leading_note(group, &notes) {
             let own = is_own(&lead.facts, group);
             let key = if own { text(&lead.facts, "uid").to_string() } else { format!("{group}{OF_PARTS}") };
-            let is_late = own && flag(&lead.facts, "late");
-            let Some(why) = self.suppression(config, (&key, lead), is_late, now_ms) else {
+            let is_late = own && is_set(&lead.facts, "late");
+            let Some(why) = self.why_suppressed(config, (&key, lead), is_late, now_ms) else {
                 return self.take_led(config, now_ms, (group, key), lead, &notes);
             };
             let covered = notes.extract_if(.., |note| is_own(&note.facts, group) == own);
@@ -185,7 +185,7 @@ impl OutboxBook {
     }
 
     /// Why a state is told to nobody: the same was told lately, or the object is past it.
-    fn suppression(
+    fn why_suppressed(
         &self,
         config: &Config,
         (key, lead): (&str, &PendingNote),
@@ -207,7 +207,7 @@ impl OutboxBook {
         {
             return Some(format!("`{}` came later, and was told at {}", last.phase, rfc3339(last.at_ms)));
         }
-        let is_past = is_late && !flag(&lead.facts, "terminal");
+        let is_past = is_late && !is_set(&lead.facts, "terminal");
         is_past.then(|| "the object has gone on since".to_string())
     }
 
@@ -244,7 +244,7 @@ impl OutboxBook {
         // Of the object's own earlier states only the last one counts.
         let is_other = |note: &&&PendingNote| note.seq != lead.seq && !is_own(&note.facts, group);
         let others: Vec<PendingNote> = notes.iter().filter(is_other).map(|note| (*note).clone()).collect();
-        let message = compose::one(config, lead, &others, self.take_parts(group));
+        let message = compose::compose_one(config, lead, &others, self.take_parts(group));
         // Who asked for another state of the group hears of it by this message, and by no other.
         let mut to = lead.to.clone();
         to.extend(notes.iter().flat_map(|note| note.to.iter().cloned()));
@@ -276,7 +276,7 @@ impl OutboxBook {
 
     /// Counts the time since the last tick for what nobody takes.
     pub fn begin_tick(&mut self, now_ms: u64) {
-        self.set_back(now_ms);
+        self.correct_clock(now_ms);
         let pause_ms = now_ms.saturating_sub(self.ticked_ms).min(TICKING_MS);
         for failing_ms in self.outbox.iter_mut().filter_map(|one| one.failing_ms.as_mut()) {
             *failing_ms += pause_ms;
@@ -286,7 +286,7 @@ impl OutboxBook {
     }
 
     /// A clock that was wrong and is set back holds nothing up: what lies ahead happened now.
-    fn set_back(&mut self, now_ms: u64) {
+    fn correct_clock(&mut self, now_ms: u64) {
         let ahead = |at_ms: &mut u64| *at_ms = (*at_ms).min(now_ms);
         self.told.iter_mut().for_each(|told| ahead(&mut told.at_ms));
         self.outbox.iter_mut().for_each(|one| ahead(&mut one.since_ms));
@@ -296,7 +296,7 @@ impl OutboxBook {
         }
     }
 
-    fn pace(&mut self, recipient: &str) -> &mut RecipientPace {
+    fn pace_of(&mut self, recipient: &str) -> &mut RecipientPace {
         let place = self.paces.iter().position(|pace| pace.recipient == recipient).unwrap_or_else(|| {
             self.paces.push(RecipientPace { recipient: recipient.to_string(), ..RecipientPace::default() });
             self.paces.len() - 1
@@ -307,8 +307,8 @@ impl OutboxBook {
     /// Takes the messages that are to be sent now: each one, or one about all where there are too many for a
     /// person. Recipients take turns. Those of a channel that has failed come last, because waiting for its
     /// answer takes the time of the others.
-    pub fn due(&mut self, config: &Config, now_ms: u64) -> Vec<MessageSending> {
-        self.release(config, now_ms);
+    pub fn due_sendings(&mut self, config: &Config, now_ms: u64) -> Vec<MessageSending> {
+        self.release_held(config, now_ms);
         if !config.is_quiet("", now_ms) {
             self.held.drain(..).for_each(|(recipient, count)| note::add(&mut self.more, recipient, count));
         }
@@ -322,7 +322,7 @@ impl OutboxBook {
         let (mut first, mut last) = (Vec::new(), Vec::new());
         for recipient in waiting {
             let failed = has_failed(self, channel_of(&recipient));
-            let pace = self.pace(&recipient);
+            let pace = self.pace_of(&recipient);
             if now_ms < pace.next_ms {
                 continue;
             }
@@ -343,7 +343,7 @@ impl OutboxBook {
     }
 
     /// For what quiet hours have held, the day begins when they end.
-    fn release(&mut self, config: &Config, now_ms: u64) {
+    fn release_held(&mut self, config: &Config, now_ms: u64) {
         for one in &mut self.outbox {
             let (phase, times) = (text(&one.message.facts, "phase"), [one.since_ms, now_ms]);
             if one.to.iter().any(|to| times.iter().any(|at_ms| config.is_held(to, phase, *at_ms))) {
@@ -374,7 +374,13 @@ impl OutboxBook {
         }
         vec![MessageSending {
             recipient: recipient.to_string(),
-            message: compose::digest(config, recipient, &messages, (more, self.number_digests), now_ms),
+            message: compose::compose_digest(
+                config,
+                recipient,
+                &messages,
+                (more, self.number_digests),
+                now_ms,
+            ),
             tells: messages.iter().map(|message| message.id.clone()).collect(),
             is_digest: true,
         }]
@@ -393,11 +399,17 @@ impl OutboxBook {
     }
 
     /// Notes what a sending came to.
-    pub fn answered(&mut self, config: &Config, sending: &MessageSending, answer: &SendAnswer, now_ms: u64) {
+    pub fn note_answer(
+        &mut self,
+        config: &Config,
+        sending: &MessageSending,
+        answer: &SendAnswer,
+        now_ms: u64,
+    ) {
         if !matches!(answer, SendAnswer::Taken | SendAnswer::Refused(_)) {
             self.note_failing(sending, answer, now_ms);
         }
-        let pace = self.pace(&sending.recipient);
+        let pace = self.pace_of(&sending.recipient);
         match answer {
             SendAnswer::Later { after_ms: Some(after_ms), .. } => {
                 pace.next_ms = now_ms.saturating_add((*after_ms).min(LONGEST_PAUSE_MS));
@@ -427,7 +439,7 @@ impl OutboxBook {
     }
 
     /// Lets go of what is told or too old. Returns the recipients that were never told, with the titles.
-    pub fn forget(&mut self, config: &Config, now_ms: u64) -> Vec<(String, String)> {
+    pub fn forget_old(&mut self, config: &Config, now_ms: u64) -> Vec<(String, String)> {
         self.forget_parts(config, now_ms);
         self.more.retain(|(recipient, _)| config.is_for_people(recipient));
         let is_fresh =

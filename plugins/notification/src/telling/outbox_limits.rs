@@ -25,27 +25,27 @@ impl OutboxBook {
     pub fn make_room(&mut self, config: &Config, now_ms: u64) {
         let is_one = |one: &&OutgoingMessage| one.to.iter().any(|to| config.is_for_people(to));
         while self.outbox.iter().filter(is_one).count() >= OUTBOX {
-            let Some(channel) = self.fullest(config) else { return };
+            let Some(channel) = self.fullest_channel(config) else { return };
             let Some(place) = self.outbox.iter().position(|one| one.waits_for(channel)) else { return };
-            self.give_up(config, place, channel, now_ms);
+            self.drop_recipients(config, place, channel, now_ms);
         }
     }
 
-    fn fullest<'a>(&self, config: &'a Config) -> Option<&'a str> {
+    fn fullest_channel<'a>(&self, config: &'a Config) -> Option<&'a str> {
         let people = config.channels.iter().filter(|channel| channel.kind.is_for_people());
-        people.map(|channel| channel.name.as_str()).max_by_key(|channel| self.waiting(channel))
+        people.map(|channel| channel.name.as_str()).max_by_key(|channel| self.count_waiting(channel))
     }
 
-    fn waiting(&self, channel: &str) -> usize {
+    fn count_waiting(&self, channel: &str) -> usize {
         self.outbox.iter().filter(|one| one.waits_for(channel)).count()
     }
 
     /// The programs that have no room for another message, for the calls that note messages.
-    pub fn tell_full(&self, config: &Config) -> Result<(), Error> {
+    pub fn save_full_channels(&self, config: &Config) -> Result<(), Error> {
         let share = (OUTBOX / config.channels.len().max(1)).max(SHARE);
         let programs = config.channels.iter().filter(|channel| !channel.kind.is_for_people());
         let full: Vec<&str> =
-            programs.map(|one| one.name.as_str()).filter(|one| self.waiting(one) >= share).collect();
+            programs.map(|one| one.name.as_str()).filter(|one| self.count_waiting(one) >= share).collect();
         match (full.is_empty(), kv::get(FULL)?) {
             (true, None) => Ok(()),
             (true, Some(_)) => kv::delete(FULL),
@@ -56,7 +56,7 @@ impl OutboxBook {
         }
     }
 
-    fn give_up(&mut self, config: &Config, place: usize, channel: &str, now_ms: u64) {
+    fn drop_recipients(&mut self, config: &Config, place: usize, channel: &str, now_ms: u64) {
         let OutgoingMessage { message, to, .. } = &mut self.outbox[place];
         let phase = text(&message.facts, "phase");
         for to in to.extract_if(.., |to| channel_of(to) == channel) {
@@ -73,7 +73,7 @@ impl OutboxBook {
 }
 
 /// Reads the list that the last tick wrote.
-pub fn full() -> Result<Vec<String>, Error> {
+pub fn read_full_channels() -> Result<Vec<String>, Error> {
     let Some(bytes) = kv::get(FULL)? else { return Ok(Vec::new()) };
     facts::read(&bytes).map_err(|why| Error::Other(format!("the list of full programs can't be read: {why}")))
 }

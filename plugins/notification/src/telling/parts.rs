@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::compose;
 use super::outbox::OutboxBook;
 use crate::config::Config;
-use crate::facts::{Facts, clip};
+use crate::facts::{Facts, clip_text};
 
 /// The keys of counts begin with it.
 pub const PARTS: &str = "part/";
@@ -23,7 +23,7 @@ const WAIT_MS: u64 = 60_000;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MessageParts {
-    /// The owner. See [`crate::decide::group`].
+    /// The owner. See [`crate::decide::told_group`].
     group: String,
     heard_ms: u64,
     /// The kind and what became of it, and how many there are. Only the first few are told.
@@ -50,10 +50,10 @@ fn of_group<'a>(all: &'a mut Vec<MessageParts>, group: &str) -> &'a mut MessageP
 
 /// Counts one part.
 pub fn count(all: &mut Vec<MessageParts>, group: &str, facts: &Facts, now_ms: u64) {
-    let (kind, what) = compose::ended(facts);
+    let (kind, what) = compose::end_of_part(facts);
     let parts = of_group(all, group);
     parts.heard_ms = now_ms;
-    parts.add((clip(&kind, KIND_BYTES), clip(&what, KIND_BYTES)), 1);
+    parts.add((clip_text(&kind, KIND_BYTES), clip_text(&what, KIND_BYTES)), 1);
 }
 
 /// Keeps the counts of a call for the tick. `first` is the position of a state of this call alone.

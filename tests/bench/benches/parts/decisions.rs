@@ -71,13 +71,13 @@ async fn decisions(component: &str, config: &Value, phase: &str) -> Result<f64> 
     })?;
     let bytes = support::component(component).into();
     let component = engine.load(&bytes, &ComponentsSpec::default()).await?;
-    let plugin = component.plugin("bench", &LimitsSpec::default(), grants)?;
+    let plugin = component.make_plugin("bench", &LimitsSpec::default(), grants)?;
     let batch: Vec<StateDelivery> = (1..=BATCH).map(|seq| of_phase(seq, phase)).collect();
     let mut best: f64 = 0.0;
     for _ in 0..ROUNDS {
         let (began, mut done) = (Instant::now(), 0);
         while began.elapsed() < ROUND {
-            let verdicts = plugin.handle(&batch).await.context("a call")?.verdicts;
+            let verdicts = plugin.handle_batch(&batch).await.context("a call")?.verdicts;
             ensure!(verdicts.iter().all(|verdict| *verdict == Verdict::Done), "{verdicts:?}");
             done += verdicts.len();
         }
@@ -100,7 +100,7 @@ struct JobStates;
 
 #[async_trait]
 impl DocumentReader for JobStates {
-    async fn document(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
+    async fn document_at(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
         Ok(Some(job(seq as usize, 1, seq).into()))
     }
 

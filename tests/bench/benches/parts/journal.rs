@@ -91,7 +91,7 @@ fn state(rules: &StatusRules, jobs: usize, index: usize) -> WitnessedState {
         uid: uid(number),
     });
     let version = Version::new(&(index + 1).to_string());
-    let status = Arc::new(rules.status("batch", "Job", text.as_bytes()));
+    let status = Arc::new(rules.status_of("batch", "Job", text.as_bytes()));
     WitnessedState {
         id: StateId::of("jobs", 0, &object, Change::Present, &version, None),
         change: Change::Present,
@@ -127,7 +127,7 @@ async fn replicas(place: &JournalLocation) -> Result<[Journal; 2]> {
 
 /// The same by each of them, at the same time.
 async fn all(journals: &[Journal], states: Vec<WitnessedState>) -> Result<()> {
-    try_join_all(journals.iter().map(|journal| journal.append(append(states.clone())))).await?;
+    try_join_all(journals.iter().map(|journal| journal.append_batch(append(states.clone())))).await?;
     Ok(())
 }
 
@@ -178,7 +178,7 @@ async fn lived_in() -> Result<()> {
         let indexes: Vec<usize> = living.map(|number| step * OBJECTS + number).collect();
         for part in indexes.chunks(1024) {
             let states = part.iter().map(|index| state(&rules, OBJECTS, *index)).collect();
-            journal.append(append(states)).await?;
+            journal.append_batch(append(states)).await?;
         }
         versions += indexes.len();
     }
@@ -188,7 +188,7 @@ async fn lived_in() -> Result<()> {
     let journal = Journal::open(&path, JournalOptions::default()).await?;
     println!("  opening {:>8.0} ms", opening.elapsed().as_secs_f64() * 1000.0);
     let reading = Instant::now();
-    let warm = journal.warm("jobs").await?;
+    let warm = journal.load_warm_start("jobs").await?;
     println!("  reading {:>8.0} ms", reading.elapsed().as_secs_f64() * 1000.0);
     ensure!(warm.objects.len() == OBJECTS, "{} objects are warm", warm.objects.len());
     Ok(journal.close().await?)

@@ -22,7 +22,7 @@ use kubewitness_core::status::StatusRules;
 use kubewitness_dispatch::{DispatchOptions, LongestPauses, PluginDispatcher};
 use kubewitness_figures::record;
 use kubewitness_journal::{Journal, JournalOptions};
-use kubewitness_watch::{CacheListers, ConnectOptions, SourceTask, SourceTasks, connect};
+use kubewitness_watch::{CacheListers, ConnectOptions, SourceTask, SourceTasks, connect_to_server};
 use subscribed::every_job;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -46,7 +46,7 @@ struct CalledPlugin(mpsc::UnboundedSender<(String, Instant)>);
 
 #[async_trait]
 impl PluginHandler for CalledPlugin {
-    async fn handle(&self, batch: &[StateDelivery]) -> Result<CallOutcome, CallError> {
+    async fn handle_batch(&self, batch: &[StateDelivery]) -> Result<CallOutcome, CallError> {
         let now = Instant::now();
         for delivery in batch {
             // Nobody listens once all was measured.
@@ -67,7 +67,7 @@ async fn run() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let options =
         ConnectOptions { kubeconfig: Some(canned.kubeconfig(folder.path())?), ..ConnectOptions::default() };
-    let connection = connect(&options).await?;
+    let connection = connect_to_server(&options).await?;
     let journal = Journal::open(&folder.path().join("journal.db"), JournalOptions::default()).await?;
     let journal = Arc::new(journal);
     let clock = Arc::new(SystemClock::default());
@@ -97,7 +97,7 @@ async fn run() -> Result<()> {
         stop.cancel();
         measured.context("not done")?
     };
-    let SourceTasks { reading, making, appending } = source.split(stop.clone());
+    let SourceTasks { reading, making, appending } = source.split_tasks(stop.clone());
     let (reading, appending) = (tokio::spawn(reading), tokio::spawn(appending));
     let dispatching = dispatcher.run(stop.clone(), CancellationToken::new());
     let (watched, dispatched, measured) = tokio::join!(making, dispatching, work);

@@ -74,7 +74,7 @@ async fn ledger(is_signed: bool) -> Result<f64> {
         let mut session = grants.open(&batch).await?;
         session.ledger_last("trail").await?;
         session.ledger_append("trail", (seq + 1..=seq + BATCH).map(record).collect()).await?;
-        session.commit(&batch.iter().map(|one| one.state.seq).collect::<Vec<_>>()).await?;
+        session.commit_effects(&batch.iter().map(|one| one.state.seq).collect::<Vec<_>>()).await?;
         seq += BATCH;
     }
     let rate = seq as f64 / began.elapsed().as_secs_f64();

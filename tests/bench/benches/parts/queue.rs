@@ -25,7 +25,7 @@ use kubewitness_core::ports::{
 };
 use kubewitness_core::state::State;
 use kubewitness_core::status::StatusRules;
-use kubewitness_watch::{CacheListers, ConnectOptions, SourceTask, SourceTasks, connect};
+use kubewitness_watch::{CacheListers, ConnectOptions, SourceTask, SourceTasks, connect_to_server};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -62,7 +62,7 @@ async fn ours(updates: usize) -> Result<f64> {
     let folder = tempfile::tempdir()?;
     let options =
         ConnectOptions { kubeconfig: Some(canned.kubeconfig(folder.path())?), ..ConnectOptions::default() };
-    let connection = connect(&options).await?;
+    let connection = connect_to_server(&options).await?;
     let queue = Arc::new(QueueWitness::new());
     let (source, handle) = SourceTask::new(
         &connection,
@@ -80,13 +80,17 @@ async fn ours(updates: usize) -> Result<f64> {
         stop.cancel();
         begun.elapsed()
     };
-    let SourceTasks { reading, making, appending } = source.split(stop.clone());
+    let SourceTasks { reading, making, appending } = source.split_tasks(stop.clone());
     let (reading, appending) = (tokio::spawn(reading), tokio::spawn(appending));
     let (ended, elapsed) = tokio::join!(making, async { tokio::time::timeout(PATIENCE, work).await });
     ended?;
     reading.await?;
     appending.await?;
-    ensure!(handle.view().objects == JOBS, "the cache has {} objects", handle.view().objects);
+    ensure!(
+        handle.snapshot_view().objects == JOBS,
+        "the cache has {} objects",
+        handle.snapshot_view().objects
+    );
     Ok(updates as f64 / elapsed.context("not done")?.as_secs_f64())
 }
 
@@ -121,7 +125,7 @@ impl QueueWitness {
                 let mut lanes = self.lanes();
                 let batch = lanes.take(Duration::ZERO, BATCH);
                 for delivery in &batch {
-                    lanes.finish(delivery.state.seq, Verdict::Done, ClockReading::default());
+                    lanes.apply_verdict(delivery.state.seq, Verdict::Done, ClockReading::default());
                 }
                 batch.len()
             };
@@ -137,7 +141,7 @@ impl QueueWitness {
 
 #[async_trait]
 impl StateWitness for QueueWitness {
-    async fn append(&self, append: AppendBatch) -> Result<AppendResult, JournalError> {
+    async fn append_batch(&self, append: AppendBatch) -> Result<AppendResult, JournalError> {
         let (mut seqs, mut states) = (Vec::new(), Vec::new());
         for state in append.states {
             let seq = self.seq.fetch_add(1, Ordering::Relaxed) + 1;
@@ -162,7 +166,7 @@ impl StateWitness for QueueWitness {
         while states.peek().is_some() {
             {
                 let mut lanes = self.lanes();
-                let room = lanes.room();
+                let room = lanes.room_for_states();
                 states.by_ref().take(room).for_each(|state| lanes.push(state, Duration::ZERO));
             }
             self.work.notify_one();
@@ -173,7 +177,7 @@ impl StateWitness for QueueWitness {
         Ok(AppendResult { seqs, newest: self.seq.load(Ordering::Relaxed), ..AppendResult::default() })
     }
 
-    async fn warm(&self, _: &str) -> Result<WarmStart, JournalError> {
+    async fn load_warm_start(&self, _: &str) -> Result<WarmStart, JournalError> {
         Ok(WarmStart::default())
     }
 }

@@ -83,18 +83,18 @@ async fn ours(folder: &Path, mut database: Value, states: usize) -> Result<f64> 
         "grants": {"sql": [{"name": "main", "database": "platform"}]},
     }))?;
     let capabilities = OpenCapabilities::open(&host, folder).await.map_err(|faults| anyhow!("{faults:?}"))?;
-    let grants = capabilities.grants("persistence", &spec, backing()).await?;
+    let grants = capabilities.grant_plugin("persistence", &spec, backing()).await?;
     let engine = SandboxEngine::new(EngineOptions {
         cache: None,
         compiler: ComponentCompiler::InProcess,
         is_unattended: false,
     })?;
     let component = engine.load(&component("persistence").into(), &ComponentsSpec::default()).await?;
-    let plugin = component.plugin("persistence", &LimitsSpec::default(), grants)?;
+    let plugin = component.make_plugin("persistence", &LimitsSpec::default(), grants)?;
     let all: Vec<_> = deliveries(states, JOBS).iter().map(with_previous).collect();
     let begun = Instant::now();
     for batch in all.chunks(BATCH) {
-        let outcome = plugin.handle(batch).await?;
+        let outcome = plugin.handle_batch(batch).await?;
         let is_done = outcome.verdicts.iter().all(|verdict| *verdict == Verdict::Done);
         ensure!(is_done, "{:?}", outcome.verdicts.first());
     }

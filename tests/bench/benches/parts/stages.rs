@@ -73,12 +73,12 @@ fn frame(c: &mut Criterion) {
     let line = format!(r#"{{"type":"MODIFIED","object":{}}}"#, job(1, 2, 3));
     let rules = StatusRules::builtin();
     let projected = || {
-        let (_, envelope) = project::project(black_box(line.as_bytes())).expect("a frame");
+        let (_, envelope) = project::project_frame(black_box(line.as_bytes())).expect("a frame");
         envelope.expect("an envelope").uid.len()
     };
     let with_status = || {
-        let (frame, envelope) = project::project(black_box(line.as_bytes())).expect("a frame");
-        (envelope.expect("an envelope").uid.len(), rules.status("batch", "Job", frame.object))
+        let (frame, envelope) = project::project_frame(black_box(line.as_bytes())).expect("a frame");
+        (envelope.expect("an envelope").uid.len(), rules.status_of("batch", "Job", frame.object))
     };
     let typed = || serde_json::from_str::<TypedEvent>(black_box(&line)).expect("a Job").object.metadata.uid;
     let generic = || serde_json::from_str::<serde_json::Value>(black_box(&line)).expect("JSON");
@@ -120,15 +120,17 @@ fn frame(c: &mut Criterion) {
 
 fn documents(c: &mut Criterion) {
     let (before, after) = (job(1, 2, 3), job(1, 3, 4));
-    let delta = document::delta(before.as_bytes(), after.as_bytes());
+    let delta = document::encode_delta(before.as_bytes(), after.as_bytes());
     println!("a delta of {} bytes for a document of {}", delta.len(), after.len());
     let mut group = c.benchmark_group("document");
     group.throughput(Throughput::Elements(1));
     group.bench_function("delta", |b| {
-        b.iter(|| document::delta(before.as_bytes(), black_box(after.as_bytes())));
+        b.iter(|| document::encode_delta(before.as_bytes(), black_box(after.as_bytes())));
     });
-    group.bench_function("restore", |b| b.iter(|| document::restore(before.as_bytes(), black_box(&delta))));
-    group.bench_function("pack", |b| b.iter(|| document::pack(black_box(after.as_bytes()))));
+    group.bench_function("restore", |b| {
+        b.iter(|| document::restore_from_delta(before.as_bytes(), black_box(&delta)))
+    });
+    group.bench_function("pack", |b| b.iter(|| document::pack_document(black_box(after.as_bytes()))));
     group.finish();
 }
 
@@ -148,7 +150,7 @@ fn journal(c: &mut Criterion) {
                     next += batch;
                     witnessed(next - batch, batch)
                 },
-                |append| async { journal.append(append).await.expect("an append") },
+                |append| async { journal.append_batch(append).await.expect("an append") },
                 BatchSize::PerIteration,
             );
         });
@@ -175,7 +177,7 @@ fn lanes(c: &mut Criterion) {
                     break lanes.cursor();
                 }
                 for delivery in batch {
-                    lanes.finish(delivery.state.seq, Verdict::Done, now);
+                    lanes.apply_verdict(delivery.state.seq, Verdict::Done, now);
                 }
             }
         });
@@ -206,12 +208,13 @@ fn sandbox(c: &mut Criterion) {
     let component =
         runtime.block_on(engine.load(&bytes.into(), &ComponentsSpec::default())).expect("a component");
     let grants = Arc::new(NoGrants::new(r#"{"command":"done"}"#));
-    let plugin = component.plugin("probe", &LimitsSpec::default(), grants).expect("a plugin");
+    let plugin = component.make_plugin("probe", &LimitsSpec::default(), grants).expect("a plugin");
     let batch = deliveries(BATCH, BATCH);
     let mut group = c.benchmark_group("call_batch_64");
     group.throughput(Throughput::Elements(BATCH as u64));
     group.bench_function("component", |b| {
-        b.to_async(&runtime).iter(|| async { plugin.handle(black_box(&batch)).await.expect("verdicts") });
+        b.to_async(&runtime)
+            .iter(|| async { plugin.handle_batch(black_box(&batch)).await.expect("verdicts") });
     });
     group.bench_function("peer_native", |b| b.iter(|| native(black_box(&batch))));
     group.finish();
@@ -224,7 +227,7 @@ fn reading(c: &mut Criterion) {
     let journal =
         runtime.block_on(Journal::open(&folder.path().join("journal.db"), options)).expect("a journal");
     for batch in 0..64 {
-        runtime.block_on(journal.append(witnessed(batch * 256, 256))).expect("an append");
+        runtime.block_on(journal.append_batch(witnessed(batch * 256, 256))).expect("an append");
     }
     let mut group = c.benchmark_group("journal_read");
     group.throughput(Throughput::Elements(4096));

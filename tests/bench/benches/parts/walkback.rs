@@ -16,14 +16,16 @@ use canned::CannedServer;
 use kubewitness_bench::{PATIENCE, job, ratio, uid, wanted};
 use kubewitness_core::clock::SystemClock;
 use kubewitness_core::config::SourceSpec;
-use kubewitness_core::document::pack;
+use kubewitness_core::document::pack_document;
 use kubewitness_core::ports::{
     AppendBatch, AppendResult, CurrentObject, JournalError, StateWitness, WarmStart,
 };
 use kubewitness_core::state::{ObjectRef, StateId};
 use kubewitness_core::status::StatusRules;
 use kubewitness_core::{Change, Version, project};
-use kubewitness_watch::{CacheListers, ConnectOptions, SourceTask, WalkBudget, WatchTuning, connect};
+use kubewitness_watch::{
+    CacheListers, ConnectOptions, SourceTask, WalkBudget, WatchTuning, connect_to_server,
+};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -61,7 +63,7 @@ async fn ours() -> Result<f64> {
     let folder = tempfile::tempdir()?;
     let options =
         ConnectOptions { kubeconfig: Some(canned.kubeconfig(folder.path())?), ..ConnectOptions::default() };
-    let connection = connect(&options).await?;
+    let connection = connect_to_server(&options).await?;
     let journal = Arc::new(CountingJournal::default());
     let (source, _handle) = SourceTask::new(
         &connection,
@@ -105,7 +107,7 @@ struct CountingJournal {
 
 #[async_trait]
 impl StateWitness for CountingJournal {
-    async fn append(&self, append: AppendBatch) -> Result<AppendResult, JournalError> {
+    async fn append_batch(&self, append: AppendBatch) -> Result<AppendResult, JournalError> {
         let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
         let number = |state: &kubewitness_core::ports::WitnessedState| {
             let new = state.change == Change::Present && states.insert(state.id.clone());
@@ -118,7 +120,7 @@ impl StateWitness for CountingJournal {
         Ok(AppendResult { seqs, newest: self.seq.load(Ordering::Relaxed), ..AppendResult::default() })
     }
 
-    async fn warm(&self, _: &str) -> Result<WarmStart, JournalError> {
+    async fn load_warm_start(&self, _: &str) -> Result<WarmStart, JournalError> {
         let rules = StatusRules::builtin();
         let current = |index: usize| {
             let document = job(index, 0, index as u64 + 1);
@@ -133,10 +135,10 @@ impl StateWitness for CountingJournal {
                 }),
                 owner: None,
                 resource_version: Version::new(&(index + 1).to_string()),
-                status: Arc::new(rules.status("batch", "Job", document.as_bytes())),
+                status: Arc::new(rules.status_of("batch", "Job", document.as_bytes())),
                 seq: index as u64 + 1,
                 observed_ms: 0,
-                packed: pack(document.as_bytes()),
+                packed: pack_document(document.as_bytes()),
             }
         };
         let checkpoint = Some(Version::new(&OBJECTS.to_string()));
@@ -170,7 +172,7 @@ async fn walk_bare(client: reqwest::Client, server: String, next: Arc<AtomicUsiz
         let mut version = Version::new(&(OBJECTS * (MISSED + 1) + index + 1).to_string());
         let first = Version::new(&(index + 1).to_string());
         while version != first {
-            let before = version.before().context("a version has one before it")?;
+            let before = version.directly_before().context("a version has one before it")?;
             let address = format!(
                 "{server}/apis/batch/v1/namespaces/team-{}/jobs?fieldSelector=metadata.name%3Dtrain-{index:05}&resourceVersion={before}&resourceVersionMatch=Exact&limit=1",
                 index % 20
@@ -178,7 +180,7 @@ async fn walk_bare(client: reqwest::Client, server: String, next: Arc<AtomicUsiz
             let body = client.get(address).send().await?.bytes().await?;
             let page = project::list_page(&body)?;
             let item = page.items.first().context("the object was there")?;
-            version = Version::new(&project::envelope(item)?.resource_version);
+            version = Version::new(&project::read_envelope(item)?.resource_version);
         }
     }
 }

@@ -73,7 +73,7 @@ async fn run() -> Result<()> {
     let journal = Journal::open(&lab.data().join("journal.db"), JournalOptions::default()).await?;
     println!("  of it: opening   {:>8.0} ms", ms(opening.elapsed()));
     let reading = Instant::now();
-    let warm = journal.warm("jobs").await?;
+    let warm = journal.load_warm_start("jobs").await?;
     println!("         reading   {:>8.0} ms", ms(reading.elapsed()));
     ensure!(warm.objects.len() == OBJECTS, "{} objects are warm", warm.objects.len());
     Ok(journal.close().await?)

@@ -12,7 +12,7 @@ use kube::runtime::watcher;
 use kube::runtime::watcher::{Event, InitialListStrategy};
 use kube::{Api, Client, ResourceExt};
 use kubewitness_playground::apiserver::{ApiServer, ApiServerOptions, WatchDrop};
-use kubewitness_watch::{ConnectOptions, connect};
+use kubewitness_watch::{ConnectOptions, connect_to_server};
 use serde_json::json;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -37,7 +37,7 @@ async fn lab() -> Result<ClientLab> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("kubeconfig");
     std::fs::write(&path, server.kubeconfig())?;
-    let client = connect(&ConnectOptions { kubeconfig: Some(path), context: None }).await?.client;
+    let client = connect_to_server(&ConnectOptions { kubeconfig: Some(path), context: None }).await?.client;
     Ok(ClientLab {
         server,
         jobs: Api::default_namespaced(client.clone()),

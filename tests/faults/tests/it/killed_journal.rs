@@ -59,30 +59,30 @@ impl MortalJournal {
 
 #[async_trait]
 impl StateWitness for MortalJournal {
-    async fn append(&self, append: AppendBatch) -> Result<AppendResult, JournalError> {
-        let Some(written) = self.last() else { return self.journal.append(append).await };
+    async fn append_batch(&self, append: AppendBatch) -> Result<AppendResult, JournalError> {
+        let Some(written) = self.last() else { return self.journal.append_batch(append).await };
         if written {
-            self.journal.append(append).await?;
+            self.journal.append_batch(append).await?;
         }
         self.died.notify_one();
         // Nobody ever hears from a dead process.
         std::future::pending().await
     }
 
-    async fn warm(&self, source: &str) -> Result<WarmStart, JournalError> {
-        self.journal.warm(source).await
+    async fn load_warm_start(&self, source: &str) -> Result<WarmStart, JournalError> {
+        self.journal.load_warm_start(source).await
     }
 
-    async fn fate(&self, source: &str, epoch: u32, uid: &str) -> Result<FormerEnd, JournalError> {
-        self.journal.fate(source, epoch, uid).await
+    async fn end_of_former(&self, source: &str, epoch: u32, uid: &str) -> Result<FormerEnd, JournalError> {
+        self.journal.end_of_former(source, epoch, uid).await
     }
 
-    async fn former(
+    async fn newest_version_within(
         &self,
         source: &str,
         epoch: u32,
         within: RangeInclusive<u64>,
     ) -> Result<Option<FormerVersion>, JournalError> {
-        self.journal.former(source, epoch, within).await
+        self.journal.newest_version_within(source, epoch, within).await
     }
 }

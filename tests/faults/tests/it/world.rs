@@ -18,7 +18,7 @@ use kubewitness_journal::{Journal, JournalOptions};
 use kubewitness_playground::apiserver::{ApiServer, ApiServerOptions, HistoryLimits};
 use kubewitness_watch::{
     ApiConnection, CacheListers, ConnectOptions, SourceError, SourceHandle, SourceSnapshot, SourceTask,
-    WalkBudget, WatchTuning, connect,
+    WalkBudget, WatchTuning, connect_to_server,
 };
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
@@ -294,7 +294,7 @@ impl FaultWorld {
     }
 
     pub fn view(&self) -> SourceSnapshot {
-        self.running.as_ref().map(|running| running.handle.view()).unwrap_or_default()
+        self.running.as_ref().map(|running| running.handle.snapshot_view()).unwrap_or_default()
     }
 
     /// Polls with a deadline.
@@ -381,5 +381,5 @@ impl FaultWorld {
 async fn connection(folder: &TempDir, kubeconfig: &str) -> Result<ApiConnection> {
     let path = folder.path().join("kubeconfig");
     std::fs::write(&path, kubeconfig)?;
-    Ok(connect(&ConnectOptions { kubeconfig: Some(path), context: None }).await?)
+    Ok(connect_to_server(&ConnectOptions { kubeconfig: Some(path), context: None }).await?)
 }

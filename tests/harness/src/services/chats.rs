@@ -188,7 +188,7 @@ fn check(
         "alertmanager" => {
             shape(uri.path().ends_with("/api/v2/alerts"), "path")?;
             shape(text("/0/labels/alertname").is_some(), "labels")?;
-            let at = |pointer: &str| text(pointer).and_then(calendar::moment);
+            let at = |pointer: &str| text(pointer).and_then(calendar::parse_rfc3339_ms);
             let (starts, ends) =
                 (at("/0/startsAt").ok_or(RefusedMessage::Shape("startsAt"))?, at("/0/endsAt"));
             // Without an end it is over after five minutes, unless somebody sends it again.
@@ -200,7 +200,7 @@ fn check(
             let required =
                 ["/id", "/source", "/type"].iter().all(|field| text(field).is_some_and(|it| !it.is_empty()));
             shape(text("/specversion") == Some("1.0") && required, "event")?;
-            shape(text("/time").is_some_and(|time| calendar::moment(time).is_some()), "time")?;
+            shape(text("/time").is_some_and(|time| calendar::parse_rfc3339_ms(time).is_some()), "time")?;
             shape(text("/datacontenttype") == Some("application/json") && body["data"].is_object(), "data")
         }
         "hook" => {

@@ -249,7 +249,7 @@ impl Drop for InCall<'_> {
 
 #[async_trait]
 impl PluginHandler for SimulatedPlugin {
-    async fn handle(&self, batch: &[StateDelivery]) -> Result<CallOutcome, CallError> {
+    async fn handle_batch(&self, batch: &[StateDelivery]) -> Result<CallOutcome, CallError> {
         self.begin(batch);
         let _in_call = InCall(self, batch.iter().map(lane).collect());
         if self.steps.bug == PlantedBug::NeverAnswers && self.steps.dice(|dice| dice.one_in(60)) {

@@ -183,7 +183,7 @@ fn look(world: &mut SimulatedWorld) {
     let marks = world.steps.marks.clone();
     for number in 0..world.plugins.len() {
         if let Some(running) = &world.running()[number] {
-            let open = running.handle.stats().open;
+            let open = running.handle.dispatch_stats().open;
             marks.when(open, "a breaker opened");
             world.plugins[number].open.store(open, Ordering::Relaxed);
         }
@@ -212,7 +212,7 @@ async fn meddle(world: &mut SimulatedWorld) {
         9 | 10 => world.replay(number).await,
         11 | 12 => {
             if let Some(running) = &world.running()[number] {
-                running.handle.resync(if steps.dice(|dice| dice.one_in(2)) { "jobs" } else { "pods" });
+                running.handle.resync_source(if steps.dice(|dice| dice.one_in(2)) { "jobs" } else { "pods" });
             }
         }
         13 => world.exchange(number, steps.dice(|dice| dice.one_in(3))).await,

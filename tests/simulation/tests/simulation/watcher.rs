@@ -45,7 +45,7 @@ impl SimulatedWatcher {
     }
 
     async fn follow(&self) -> Result<std::convert::Infallible, JournalError> {
-        let warm = self.store.warm(self.source).await?;
+        let warm = self.store.load_warm_start(self.source).await?;
         let checkpoint = warm.checkpoint.and_then(|version| version.as_str().parse().ok());
         let mut at = checkpoint.unwrap_or(0);
         let floor = self.with(|story| story.floor());
@@ -78,7 +78,7 @@ impl SimulatedWatcher {
     /// Tries until it is durable.
     async fn append(&self, append: AppendBatch) -> Result<(), JournalError> {
         loop {
-            match self.store.append(append.clone()).await {
+            match self.store.append_batch(append.clone()).await {
                 Err(JournalError::Unavailable(_)) => tokio::time::sleep(AGAIN).await,
                 Err(error) => return Err(error),
                 Ok(_) => return Ok(()),
@@ -137,7 +137,7 @@ impl SimulatedWatcher {
             let birth = *born.entry(Arc::clone(&entry.uid)).or_insert(entry.version);
             lives.entry(birth).or_default().push(entry);
         }
-        let warm = self.store.warm(self.source).await?;
+        let warm = self.store.load_warm_start(self.source).await?;
         let held: HashMap<String, u64> = warm
             .objects
             .iter()
@@ -150,7 +150,9 @@ impl SimulatedWatcher {
             if last.version <= at || known == Some(last.version) {
                 continue;
             }
-            if known.is_none() && self.store.fate(self.source, 0, &last.uid).await? == FormerEnd::Ended {
+            if known.is_none()
+                && self.store.end_of_former(self.source, 0, &last.uid).await? == FormerEnd::Ended
+            {
                 continue;
             }
             match self.rest(&life, known, at, floor) {

@@ -96,7 +96,7 @@ pub fn account(
     let progress = kept.progress.unwrap_or_default();
     let mode = |source: &str| options.subscriptions.iter().find(|s| &*s.source == source).map(|s| s.mode);
     let states =
-        disk.states.values().filter(|state| progress.sources.iter().any(|start| start.covers(state)));
+        disk.states.values().filter(|state| progress.sources.iter().any(|start| start.covers_state(state)));
     let due = states.map(|state| DueState {
         seq: state.seq,
         id: state.id.clone(),
@@ -313,7 +313,7 @@ impl SimulatedWorld {
         let (handle, steps) = (running.handle.clone(), Arc::clone(&self.steps));
         let asked = async {
             // It waits for a journal that can't be read, and is refused by one that ended.
-            let asked = handle.replay(Vec::new(), "operator", "mended");
+            let asked = handle.replay_letters(Vec::new(), "operator", "mended");
             tokio::time::timeout(PATIENCE, asked).await.map_or(0, Result::unwrap_or_default)
         };
         let replayed = tokio::select! {
@@ -372,7 +372,7 @@ impl SimulatedWorld {
         let running = self.running();
         accounts.iter().zip(running).all(|(account, running)| {
             let Some(running) = running else { return true };
-            let stats = running.handle.stats();
+            let stats = running.handle.dispatch_stats();
             let kept = &account.progress;
             let finished = kept.delivered + kept.filtered + account.letters.len() as u64;
             let taken_back = account.letters.values().any(|replaying| *replaying);
@@ -396,7 +396,7 @@ impl SimulatedWorld {
             }
             if self.steps.clock.elapsed_now() > deadline {
                 let running = self.running().iter().flatten();
-                let stats: Vec<_> = running.map(|running| running.handle.stats()).collect();
+                let stats: Vec<_> = running.map(|running| running.handle.dispatch_stats()).collect();
                 return self
                     .steps
                     .find(DeliveryBreach::Late, format!("not settled within {bound:?}: {stats:?}"));
@@ -412,7 +412,8 @@ impl SimulatedWorld {
             self.steps.marks.when(!account.owed.is_empty(), "the cursor passed states that are owed");
             self.steps.find_all(account.judge());
         }
-        let running: Vec<_> = self.running().iter().flatten().map(|running| running.handle.stats()).collect();
+        let running: Vec<_> =
+            self.running().iter().flatten().map(|running| running.handle.dispatch_stats()).collect();
         for stats in running {
             let sum = stats.delivered + stats.filtered + stats.dead + stats.waiting;
             if stats.observed != sum {

@@ -6,8 +6,8 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::{OutgoingRequest, hmac_sha256};
 
-pub fn sign(secret: &str, now_ms: u64, request: &mut OutgoingRequest) {
-    let signature = signature(secret, now_ms);
+pub fn sign_request(secret: &str, now_ms: u64, request: &mut OutgoingRequest) {
+    let signature = compute_signature(secret, now_ms);
     request
         .url
         .query_pairs_mut()
@@ -15,7 +15,7 @@ pub fn sign(secret: &str, now_ms: u64, request: &mut OutgoingRequest) {
         .append_pair("sign", &signature);
 }
 
-fn signature(secret: &str, now_ms: u64) -> String {
+fn compute_signature(secret: &str, now_ms: u64) -> String {
     STANDARD.encode(hmac_sha256(secret.as_bytes(), format!("{now_ms}\n{secret}").as_bytes()))
 }
 
@@ -31,7 +31,7 @@ mod tests {
         let mut url = Url::parse("https://x/robot/send?access_token=abc").unwrap();
         let (mut headers, mut body) = (HeaderMap::new(), Vec::new());
         let mut request = OutgoingRequest { url: &mut url, headers: &mut headers, body: &mut body };
-        sign("this is secret", 1_577_262_236_757, &mut request);
+        sign_request("this is secret", 1_577_262_236_757, &mut request);
         let expected = "https://x/robot/send?access_token=abc&timestamp=1577262236757&sign=hmPWwU%2B7lVdm3ZZz0r9tSfx0L4Q26jWOZr9%2BGs6EZQM%3D";
         assert_eq!(url.as_str(), expected);
     }

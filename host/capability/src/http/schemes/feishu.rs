@@ -8,17 +8,17 @@ use serde_json::{Map, Value};
 
 use super::{OutgoingRequest, hmac_sha256};
 
-pub fn sign(secret: &str, seconds: u64, request: &mut OutgoingRequest) -> Result<(), GrantError> {
+pub fn sign_request(secret: &str, seconds: u64, request: &mut OutgoingRequest) -> Result<(), GrantError> {
     let mut body: Map<String, Value> = serde_json::from_slice(request.body).map_err(|_| {
         GrantError::Invalid("the destination signs a JSON object, and the body is none".to_owned())
     })?;
     body.insert("timestamp".into(), seconds.to_string().into());
-    body.insert("sign".into(), signature(secret, seconds).into());
+    body.insert("sign".into(), compute_signature(secret, seconds).into());
     *request.body = serde_json::to_vec(&body).map_err(|error| GrantError::Invalid(error.to_string()))?;
     Ok(())
 }
 
-fn signature(secret: &str, seconds: u64) -> String {
+fn compute_signature(secret: &str, seconds: u64) -> String {
     STANDARD.encode(hmac_sha256(format!("{seconds}\n{secret}").as_bytes(), b""))
 }
 
@@ -33,7 +33,7 @@ mod tests {
         let (mut url, mut headers) = (Url::parse("https://x/hook").unwrap(), HeaderMap::new());
         let mut body = body.as_bytes().to_vec();
         let mut request = OutgoingRequest { url: &mut url, headers: &mut headers, body: &mut body };
-        sign("demo", 1_599_360_473, &mut request)?;
+        sign_request("demo", 1_599_360_473, &mut request)?;
         Ok(serde_json::from_slice(&body).unwrap())
     }
 

@@ -26,20 +26,20 @@ pub struct OutgoingRequest<'a> {
     pub body: &'a mut Vec<u8>,
 }
 
-pub fn sign(
+pub fn sign_request(
     scheme: SigningScheme<'_>,
     secret: &ResolvedSecret,
     now_ms: u64,
     request: &mut OutgoingRequest,
 ) -> Result<(), GrantError> {
     match scheme {
-        SigningScheme::Feishu(_) => feishu::sign(secret.expose(), now_ms / 1000, request),
+        SigningScheme::Feishu(_) => feishu::sign_request(secret.expose_secret(), now_ms / 1000, request),
         SigningScheme::Dingtalk(_) => {
-            dingtalk::sign(secret.expose(), now_ms, request);
+            dingtalk::sign_request(secret.expose_secret(), now_ms, request);
             Ok(())
         }
         SigningScheme::Hmac(signature) => {
-            hmac::sign(secret.expose(), &signature.header, now_ms / 1000, request)
+            hmac::sign_request(secret.expose_secret(), &signature.header, now_ms / 1000, request)
         }
         SigningScheme::Slack | SigningScheme::Wecom => Ok(()),
     }

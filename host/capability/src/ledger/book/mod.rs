@@ -45,7 +45,7 @@ use ring::digest::{SHA256, digest};
 
 pub use self::receipts::{AppendIntent, DecidingTransaction};
 use self::receipts::{NO_RECORDS, ReceiptLine};
-use self::recovery::undo;
+use self::recovery::undo_append;
 pub use self::recovery::{AppendUndo, expect_reached};
 use self::rotate::FileTurn;
 use crate::receipts::ReceiptMark;
@@ -90,16 +90,16 @@ pub struct LedgerBook {
     pub now_ms: u64,
 }
 
-fn damaged<T>(message: impl Into<String>) -> io::Result<T> {
+fn damaged_error<T>(message: impl Into<String>) -> io::Result<T> {
     Err(io::Error::new(io::ErrorKind::InvalidData, message.into()))
 }
 
-fn identity(found: &Metadata) -> (u64, u64) {
+fn file_identity(found: &Metadata) -> (u64, u64) {
     (found.dev(), found.ino())
 }
 
 /// The error for a missing file of a ledger that was in use.
-fn missing(path: &Path, sidecar: &Path) -> io::Error {
+fn missing_file_error(path: &Path, sidecar: &Path) -> io::Error {
     let message = format!(
         "{} is gone, and records of this ledger are known: bring the file back from where it was moved; to begin a \
          new ledger, stop the controller, and move both the old file and {} away",
@@ -109,11 +109,11 @@ fn missing(path: &Path, sidecar: &Path) -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, message)
 }
 
-fn hash(data: &[u8]) -> String {
+fn sha256_hex(data: &[u8]) -> String {
     hex::encode(digest(&SHA256, data))
 }
 
-fn lock(data: &File) -> io::Result<()> {
+fn lock_file(data: &File) -> io::Result<()> {
     data.try_lock().map_err(|error| match error {
         TryLockError::WouldBlock => {
             io::Error::new(io::ErrorKind::WouldBlock, "another process writes this ledger")
@@ -141,16 +141,16 @@ impl LedgerBook {
         };
         let receipts = files::look(&sidecar_path).map_err(beside)?;
         let pending = match &receipts {
-            Some(_) => FileTurn::pending(&sidecar_path).map_err(beside)?,
+            Some(_) => FileTurn::pending_rotation(&sidecar_path).map_err(beside)?,
             None => None,
         };
         if let Some(turn) = &pending {
-            turn.complete(path, None)?;
+            turn.complete_rotation(path, None)?;
         }
         let is_known = receipts.as_ref().is_some_and(|found| found.len() > NO_RECORDS.len() as u64);
         for (path, is_there) in [(path, files::look(path)?.is_some()), (&sidecar_path, receipts.is_some())] {
             if !is_there && (is_known || opening == BookOpening::Again) {
-                return Err(missing(path, &sidecar_path));
+                return Err(missing_file_error(path, &sidecar_path));
             }
         }
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
@@ -158,13 +158,13 @@ impl LedgerBook {
             files::open(path, OpenOptions::new().read(true).append(true).create(true).mode(0o600))
         };
         let data = open(path)?;
-        lock(&data)?;
+        lock_file(&data)?;
         if let Some(cut) = cut {
-            undo(&data, cut)?;
+            undo_append(&data, cut)?;
         }
         let mut book = Self {
             path: path.to_owned(),
-            file: identity(&data.metadata()?),
+            file: file_identity(&data.metadata()?),
             data,
             sidecar: open(&sidecar_path).map_err(beside)?,
             sidecar_path: sidecar_path.clone(),
@@ -183,12 +183,12 @@ impl LedgerBook {
         };
         File::open(folder)?.sync_all()?;
         if receipts.is_none() {
-            book.adopt()?;
+            book.adopt_file()?;
         } else {
-            book.recover()?;
+            book.recover_book()?;
         }
         if pending.is_some() {
-            book.settle()?;
+            book.note_settled()?;
         }
         let tail = book.read_tail()?;
         book.last = book.last_record(&tail)?;
@@ -208,7 +208,7 @@ impl LedgerBook {
     }
 
     /// A statement applies no states.
-    fn applied(&mut self, plugin: String, states: Vec<(Seq, IdPrint)>) {
+    fn note_applied(&mut self, plugin: String, states: Vec<(Seq, IdPrint)>) {
         if !states.is_empty() {
             self.receipts.push((plugin, states));
         }
@@ -216,7 +216,7 @@ impl LedgerBook {
 
     /// Durable when it returns. The caller has checked that the files are in place. After an error the book
     /// can't be trusted: open it again, with a cut.
-    pub fn append(
+    pub fn append_lines(
         &mut self,
         plugin: &str,
         marks: &[ReceiptMark],
@@ -228,34 +228,34 @@ impl LedgerBook {
             offset: self.bytes,
             bytes: data.len() as u64,
             records,
-            sha256: hash(data),
+            sha256: sha256_hex(data),
             plugin: plugin.to_owned(),
             states: marks.iter().map(|mark| (mark.seq, mark.print)).collect(),
             decided_by,
         };
-        self.note(&ReceiptLine::Intent(intent.clone()))?;
+        self.note_line(&ReceiptLine::Intent(intent.clone()))?;
         self.sidecar.sync_data()?;
         self.data.write_all(data)?;
         self.data.sync_data()?;
         if let Some(tally) = self.tally.as_mut().filter(|_| records > 0) {
             let lines = data.split_inclusive(|byte| *byte == b'\n');
-            lines.for_each(|line| tally.record(&line[..line.len() - 1], self.now_ms));
+            lines.for_each(|line| tally.count_record(&line[..line.len() - 1], self.now_ms));
         }
         Ok(intent)
     }
 
     /// The append counts. The line needs no sync: without it the append is found complete.
-    pub fn keep(&mut self, intent: AppendIntent, last: Vec<u8>) -> io::Result<()> {
+    pub fn keep_append(&mut self, intent: AppendIntent, last: Vec<u8>) -> io::Result<()> {
         self.count(&intent);
         self.last = Some(last);
-        self.applied(intent.plugin, intent.states);
-        self.settle()
+        self.note_applied(intent.plugin, intent.states);
+        self.note_settled()
     }
 
     /// Keeps a recovered append whose transaction was committed. It is counted already.
     pub fn keep_doubted(&mut self, intent: AppendIntent) -> io::Result<()> {
-        self.applied(intent.plugin, intent.states);
-        self.settle()
+        self.note_applied(intent.plugin, intent.states);
+        self.note_settled()
     }
 }
 

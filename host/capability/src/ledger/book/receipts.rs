@@ -9,7 +9,7 @@ use kubewitness_core::{Seq, files};
 use serde::{Deserialize, Serialize};
 
 use super::rotate::FileTurn;
-use super::{LedgerBook, damaged};
+use super::{LedgerBook, damaged_error};
 use crate::receipts::ReceiptMark;
 
 /// Lines of receipts before they are compacted: some megabytes, read in milliseconds.
@@ -47,14 +47,14 @@ pub struct DecidingTransaction {
 }
 
 impl AppendIntent {
-    pub(super) fn end(&self) -> u64 {
+    pub(super) fn end_offset(&self) -> u64 {
         self.offset + self.bytes
     }
 }
 
 impl LedgerBook {
     /// Reads the receipts. Returns the last intent if it is not settled.
-    pub(super) fn replay(&mut self) -> io::Result<Option<AppendIntent>> {
+    pub(super) fn replay_receipts(&mut self) -> io::Result<Option<AppendIntent>> {
         let mut reader = BufReader::new(self.sidecar.try_clone()?);
         reader.seek(SeekFrom::Start(0))?;
         let mut whole = 0;
@@ -65,10 +65,13 @@ impl LedgerBook {
             let Some(line) = text.strip_suffix(b"\n").filter(|line| !line.contains(&0)) else { break };
             let number = self.lines + 1;
             let Ok(line) = serde_json::from_slice::<ReceiptLine>(line) else {
-                return damaged(format!("line {number} of {} can't be read", self.sidecar_path.display()));
+                return damaged_error(format!(
+                    "line {number} of {} can't be read",
+                    self.sidecar_path.display()
+                ));
             };
-            if !self.apply(line, &mut pending) {
-                return damaged(format!(
+            if !self.apply_line(line, &mut pending) {
+                return damaged_error(format!(
                     "line {number} of {} does not fit those before",
                     self.sidecar_path.display()
                 ));
@@ -85,19 +88,19 @@ impl LedgerBook {
         Ok(pending)
     }
 
-    fn apply(&mut self, line: ReceiptLine, pending: &mut Option<AppendIntent>) -> bool {
+    fn apply_line(&mut self, line: ReceiptLine, pending: &mut Option<AppendIntent>) -> bool {
         match line {
             ReceiptLine::Receipt { plugin, states } => self.receipts.push((plugin, states)),
             ReceiptLine::Turn(turn) => {
                 let is_first = self.lines == 0;
-                self.turned(turn);
+                self.note_rotation(turn);
                 return is_first;
             }
             ReceiptLine::Intent(intent) => {
                 // An intent at the same offset as the previous one follows an undo.
                 if let Some(before) = pending.take().filter(|before| before.offset != intent.offset) {
                     self.count(&before);
-                    self.applied(before.plugin, before.states);
+                    self.note_applied(before.plugin, before.states);
                 }
                 if intent.offset != self.bytes {
                     return false;
@@ -107,7 +110,7 @@ impl LedgerBook {
             ReceiptLine::Settled { bytes, records } => {
                 if let Some(before) = pending.take() {
                     self.count(&before);
-                    self.applied(before.plugin, before.states);
+                    self.note_applied(before.plugin, before.states);
                     return (self.bytes, self.records) == (bytes, records);
                 }
                 (self.bytes, self.records) = (bytes, records);
@@ -116,7 +119,7 @@ impl LedgerBook {
         true
     }
 
-    pub(super) fn note(&mut self, line: &ReceiptLine) -> io::Result<()> {
+    pub(super) fn note_line(&mut self, line: &ReceiptLine) -> io::Result<()> {
         let mut text = serde_json::to_vec(line)?;
         text.push(b'\n');
         self.lines += 1;
@@ -124,11 +127,11 @@ impl LedgerBook {
         self.sidecar.write_all(&text)
     }
 
-    pub(super) fn settle(&mut self) -> io::Result<()> {
-        self.note(&ReceiptLine::Settled { bytes: self.bytes, records: self.records })
+    pub(super) fn note_settled(&mut self) -> io::Result<()> {
+        self.note_line(&ReceiptLine::Settled { bytes: self.bytes, records: self.records })
     }
 
-    pub fn receipts(&self, plugin: &str) -> Vec<ReceiptMark> {
+    pub fn receipts_of_plugin(&self, plugin: &str) -> Vec<ReceiptMark> {
         let own = self.receipts.iter().filter(|(of, _)| of == plugin);
         own.flat_map(|(_, states)| states)
             .map(|(seq, print)| ReceiptMark { seq: *seq, print: *print })
@@ -137,17 +140,17 @@ impl LedgerBook {
 
     /// Drops receipts at or before the position. When it returns, everything settled is on disk, so that no
     /// other store's receipt is needed for it any more.
-    pub fn forget(&mut self, plugin: &str, through: Seq) -> io::Result<()> {
+    pub fn forget_receipts(&mut self, plugin: &str, through: Seq) -> io::Result<()> {
         self.expect_in_place()?;
         self.receipts.retain(|(of, states)| of != plugin || states.iter().any(|(seq, _)| *seq > through));
         if self.lines < COMPACT_LINES.max(2 * self.receipts.len()) {
             return self.sidecar.sync_data();
         }
-        self.compact()
+        self.compact_receipts()
     }
 
     /// Rewrites the receipts, beginning with the present state of the ledger.
-    pub(super) fn compact(&mut self) -> io::Result<()> {
+    pub(super) fn compact_receipts(&mut self) -> io::Result<()> {
         let path = self.sidecar_path.with_extension("receipts.new");
         let stands = match &self.turn {
             Some(turn) => ReceiptLine::Turn(turn.clone()),

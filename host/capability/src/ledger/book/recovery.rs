@@ -11,7 +11,7 @@ use kubewitness_core::ledger::{
 };
 
 use super::receipts::AppendIntent;
-use super::{LedgerBook, RECORD_BYTES, damaged, hash, identity, missing};
+use super::{LedgerBook, RECORD_BYTES, damaged_error, file_identity, missing_file_error, sha256_hex};
 
 /// A disk writes this many bytes as a unit.
 pub const SECTOR: u64 = 512;
@@ -25,9 +25,9 @@ pub struct AppendUndo {
 }
 
 /// A shorter file has lost more than that, which recovery reports.
-pub fn undo(data: &File, cut: AppendUndo) -> io::Result<()> {
+pub fn undo_append(data: &File, cut: AppendUndo) -> io::Result<()> {
     let found = data.metadata()?;
-    if identity(&found) == cut.file && found.len() > cut.offset {
+    if file_identity(&found) == cut.file && found.len() > cut.offset {
         data.set_len(cut.offset)?;
         data.sync_all()?;
     }
@@ -45,17 +45,17 @@ pub fn expect_reached(path: &Path, reached: &LedgerProgress) -> io::Result<()> {
         let opened = files::open(file, OpenOptions::new().read(true))?;
         let mut reader = BufReader::new(opened);
         let mut line = Vec::new();
-        while tree.leaves() < reached.lines
+        while tree.count_leaves() < reached.lines
             && reader.by_ref().take(RECORD_BYTES as u64 + 1).read_until(b'\n', &mut line)? > 0
         {
             tree.push(line.strip_suffix(b"\n").unwrap_or(&line));
             line.clear();
         }
     }
-    if (tree.leaves(), hex::encode(tree.root())) == (reached.lines, reached.root.clone()) {
+    if (tree.count_leaves(), hex::encode(tree.root())) == (reached.lines, reached.root.clone()) {
         return Ok(());
     }
-    damaged(format!(
+    damaged_error(format!(
         "{} was rewritten or removed: the journal has a root over {} lines of file {} of the ledger {}, and they are not \
          there. Bring the files back from a copy; to begin a new ledger, move these files away and give it a new name \
          in the settings",
@@ -75,17 +75,17 @@ impl LedgerBook {
             let named =
                 |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
             let Some(found) = files::look(path).map_err(named)? else {
-                return Err(missing(path, &self.sidecar_path));
+                return Err(missing_file_error(path, &self.sidecar_path));
             };
-            if identity(&found) != identity(&file.metadata()?) {
-                return damaged(format!(
+            if file_identity(&found) != file_identity(&file.metadata()?) {
+                return damaged_error(format!(
                     "{} is another file than the one that was open: bring that one back in its place. Moving or \
                      replacing a ledger while the controller runs is not supported",
                     path.display()
                 ));
             }
             if found.len() != length {
-                return damaged(format!(
+                return damaged_error(format!(
                     "{} has {} bytes and {length} were written here: another program changed it. Bring the file \
                      back as it was, from a copy",
                     path.display(),
@@ -97,12 +97,12 @@ impl LedgerBook {
     }
 
     /// A file that existed before its receipts is adopted as it is, whole lines only.
-    pub(super) fn adopt(&mut self) -> io::Result<()> {
+    pub(super) fn adopt_file(&mut self) -> io::Result<()> {
         let mut reader = BufReader::new(&self.data);
         let mut line = Vec::new();
         while reader.by_ref().take(RECORD_BYTES as u64 + 1).read_until(b'\n', &mut line)? > 0 {
             if line.last() != Some(&b'\n') {
-                return damaged("the file is not made of whole lines: complete or remove the last one");
+                return damaged_error("the file is not made of whole lines: complete or remove the last one");
             }
             self.bytes += line.len() as u64;
             match LedgerStatement::parse(&line[..line.len() - 1]) {
@@ -112,23 +112,23 @@ impl LedgerBook {
             }
             line.clear();
         }
-        self.settle()?;
+        self.note_settled()?;
         self.sidecar.sync_all()
     }
 
-    pub(super) fn recover(&mut self) -> io::Result<()> {
-        let pending = self.replay()?;
+    pub(super) fn recover_book(&mut self) -> io::Result<()> {
+        let pending = self.replay_receipts()?;
         let there = self.data.metadata()?.len();
         let Some(intent) = pending else { return self.expect_length(there) };
-        if there >= intent.end() && !self.is_torn(&intent)? {
+        if there >= intent.end_offset() && !self.is_torn(&intent)? {
             self.count(&intent);
             self.expect_length(there)?;
             if intent.decided_by.is_some() {
                 self.doubt = Some(intent);
                 return Ok(());
             }
-            self.applied(intent.plugin, intent.states);
-            return self.settle();
+            self.note_applied(intent.plugin, intent.states);
+            return self.note_settled();
         }
         if there < self.bytes {
             return self.expect_length(there);
@@ -143,12 +143,12 @@ impl LedgerBook {
     fn expect_length(&self, there: u64) -> io::Result<()> {
         match there.cmp(&self.bytes) {
             Ordering::Equal => Ok(()),
-            Ordering::Less => damaged(format!(
+            Ordering::Less => damaged_error(format!(
                 "{} has {there} bytes and {} were acknowledged: records were removed. Bring the file back as it was",
                 self.path.display(),
                 self.bytes
             )),
-            Ordering::Greater => damaged(format!(
+            Ordering::Greater => damaged_error(format!(
                 "{} has {there} bytes and {} were written here: another program appended. Bring the file back as it \
                  was",
                 self.path.display(),
@@ -163,7 +163,7 @@ impl LedgerBook {
         let mut file = &self.data;
         file.seek(SeekFrom::Start(intent.offset))?;
         file.take(intent.bytes).read_to_end(&mut bytes)?;
-        if hash(&bytes) == intent.sha256 {
+        if sha256_hex(&bytes) == intent.sha256 {
             return Ok(false);
         }
         let first = (SECTOR - intent.offset % SECTOR) as usize;
@@ -172,7 +172,7 @@ impl LedgerBook {
         if sectors.any(|sector| !sector.is_empty() && sector.iter().all(|byte| *byte == 0)) {
             return Ok(true);
         }
-        damaged(format!("the records from byte {} on are not those that were written", intent.offset))
+        damaged_error(format!("the records from byte {} on are not those that were written", intent.offset))
     }
 
     /// The newest lines. They contain the newest record of this file.
@@ -184,7 +184,7 @@ impl LedgerBook {
         file.seek(SeekFrom::Start(from))?;
         file.take(self.bytes - from).read_to_end(&mut tail)?;
         if self.bytes > 0 && tail.last() != Some(&b'\n') {
-            return damaged("the last record has no end");
+            return damaged_error("the last record has no end");
         }
         Ok(tail)
     }
@@ -195,9 +195,9 @@ impl LedgerBook {
         let last = lines.into_iter().find(|line| !is_statement(line)).map(<[u8]>::to_vec);
         match (last, &self.turn) {
             (Some(last), _) => Ok(Some(last)),
-            (None, Some(turn)) => turn.last(),
+            (None, Some(turn)) => turn.last_record(),
             (None, None) if self.records == 0 => Ok(None),
-            (None, None) => damaged(format!(
+            (None, None) => damaged_error(format!(
                 "{} is a new file, and its `.receipts` file is missing: restore it",
                 self.path.display()
             )),

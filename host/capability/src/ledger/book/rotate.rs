@@ -14,7 +14,7 @@ use kubewitness_core::ledger::{LedgerStatement, LedgerTally, STATEMENT_BYTES, St
 use serde::{Deserialize, Serialize};
 
 use super::receipts::ReceiptLine;
-use super::{LedgerBook, RECORD_BYTES, damaged, identity, lock, missing};
+use super::{LedgerBook, RECORD_BYTES, damaged_error, file_identity, lock_file, missing_file_error};
 
 /// It contains the last record, in hex.
 const LINE_BYTES: usize = 2 * RECORD_BYTES + 2 * STATEMENT_BYTES;
@@ -36,7 +36,7 @@ pub struct FileTurn {
 impl FileTurn {
     /// The rotation at the beginning of the receipts, if they begin with one and have nothing of the next
     /// file yet.
-    pub fn pending(sidecar: &Path) -> io::Result<Option<Self>> {
+    pub fn pending_rotation(sidecar: &Path) -> io::Result<Option<Self>> {
         let file = files::open(sidecar, OpenOptions::new().read(true))?;
         let mut lines = BufReader::new(file);
         let mut next = || {
@@ -55,7 +55,7 @@ impl FileTurn {
         }
     }
 
-    pub fn last(&self) -> io::Result<Option<Vec<u8>>> {
+    pub fn last_record(&self) -> io::Result<Option<Vec<u8>>> {
         let decode = |last: &String| {
             hex::decode(last).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
         };
@@ -68,7 +68,7 @@ impl FileTurn {
     }
 
     /// `held` is the file to close, if the caller has locked it.
-    pub fn complete(&self, path: &Path, held: Option<&File>) -> io::Result<()> {
+    pub fn complete_rotation(&self, path: &Path, held: Option<&File>) -> io::Result<()> {
         if self.has_begun(path)? {
             return Ok(());
         }
@@ -77,7 +77,7 @@ impl FileTurn {
             (files::look(path)?.map(|found| found.len()), files::look(&closed)?.map(|found| found.len()));
         let old = match (open_len, closed_len) {
             (Some(_), Some(_)) => {
-                return damaged(format!(
+                return damaged_error(format!(
                     "{} is in the way of closing {}: move it away",
                     closed.display(),
                     path.display()
@@ -85,10 +85,10 @@ impl FileTurn {
             }
             (Some(_), None) => path,
             (None, Some(_)) => &closed,
-            (None, None) => return Err(missing(path, &path.with_extension("receipts"))),
+            (None, None) => return Err(missing_file_error(path, &path.with_extension("receipts"))),
         };
         if open_len.or(closed_len) != Some(self.bytes) {
-            return damaged(format!(
+            return damaged_error(format!(
                 "{} had {} bytes when it was to be closed, and has another length now: bring it back as it was",
                 old.display(),
                 self.bytes
@@ -96,7 +96,7 @@ impl FileTurn {
         }
         let opened = files::open(old, OpenOptions::new().read(true))?;
         if held.is_none() {
-            lock(&opened)?;
+            lock_file(&opened)?;
         }
         if old == path {
             std::fs::rename(path, &closed)?;
@@ -104,7 +104,7 @@ impl FileTurn {
             let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
             File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
         }
-        files::replace(path, format!("{}\n", self.head).as_bytes(), 0o600)
+        files::replace_file_atomically(path, format!("{}\n", self.head).as_bytes(), 0o600)
     }
 
     fn has_begun(&self, path: &Path) -> io::Result<bool> {
@@ -131,25 +131,25 @@ impl LedgerBook {
     /// Closes the file that ends with this seal, and begins the next one. After an error the book can't be
     /// trusted.
     pub fn close(&mut self, seal: &LedgerStatement, line: &[u8]) -> io::Result<()> {
-        let head = String::from_utf8(seal.head_after(line).line(None)?).map_err(io::Error::other)?;
+        let head = String::from_utf8(seal.head_after(line).encode_line(None)?).map_err(io::Error::other)?;
         let last = self.last.as_deref().map(hex::encode);
         let turn = FileTurn { file: seal.file, bytes: self.bytes, records: self.records, last, head };
-        self.turned(turn.clone());
-        self.compact()?;
-        turn.complete(&self.path, Some(&self.data))?;
+        self.note_rotation(turn.clone());
+        self.compact_receipts()?;
+        turn.complete_rotation(&self.path, Some(&self.data))?;
         let data = files::open(&self.path, OpenOptions::new().read(true).append(true).mode(0o600))?;
-        lock(&data)?;
-        self.file = identity(&data.metadata()?);
+        lock_file(&data)?;
+        self.file = file_identity(&data.metadata()?);
         // Unlocked explicitly, as when a book is dropped.
         std::mem::replace(&mut self.data, data).unlock()?;
-        let mut tally = LedgerTally::first(self.now_ms);
-        tally.line(turn.head.as_bytes(), self.now_ms).map_err(io::Error::other)?;
+        let mut tally = LedgerTally::before_first_statement(self.now_ms);
+        tally.count_line(turn.head.as_bytes(), self.now_ms).map_err(io::Error::other)?;
         self.tally = Some(tally);
         // A file that disappears from here on was removed by somebody: it is not created again.
-        self.settle()
+        self.note_settled()
     }
 
-    pub(super) fn turned(&mut self, turn: FileTurn) {
+    pub(super) fn note_rotation(&mut self, turn: FileTurn) {
         (self.bytes, self.records) = (turn.head_bytes(), turn.records);
         self.turn = Some(turn);
     }

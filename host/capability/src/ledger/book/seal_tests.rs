@@ -46,12 +46,12 @@ impl SealFiles {
         self.tend(book);
         let line = format!("state {seq}");
         let mark = ReceiptMark { seq, print: IdPrint::of("1") };
-        let intent = book.append("p", &[mark], format!("{line}\n").as_bytes(), 1, None).unwrap();
-        book.keep(intent, line.into_bytes()).unwrap();
+        let intent = book.append_lines("p", &[mark], format!("{line}\n").as_bytes(), 1, None).unwrap();
+        book.keep_append(intent, line.into_bytes()).unwrap();
     }
 
     fn tend(&self, book: &mut LedgerBook) {
-        if let Some(written) = book.attest(&SCHEDULE, Some(&self.key)).unwrap() {
+        if let Some(written) = book.write_due_statement(&SCHEDULE, Some(&self.key)).unwrap() {
             let (statement, line) = book.settle_statement(written).unwrap();
             if statement.kind == StatementKind::Seal {
                 book.close(&statement, &line).unwrap();
@@ -76,7 +76,7 @@ fn states(seqs: impl Iterator<Item = Seq>) -> Vec<String> {
 }
 
 fn applied(book: &LedgerBook) -> Vec<Seq> {
-    book.receipts("p").into_iter().map(|mark| mark.seq).collect()
+    book.receipts_of_plugin("p").into_iter().map(|mark| mark.seq).collect()
 }
 
 #[test]
@@ -130,11 +130,11 @@ fn records_that_nobody_follows_are_signed_once_they_are_old_enough() {
     let mut book = files.open();
     files.append(&mut book, 1);
     book.now_ms = 999;
-    assert!(book.attest(&SCHEDULE, Some(&files.key)).unwrap().is_none());
+    assert!(book.write_due_statement(&SCHEDULE, Some(&files.key)).unwrap().is_none());
     book.now_ms = 1000;
-    let root = book.attest(&SCHEDULE, Some(&files.key)).unwrap().unwrap();
+    let root = book.write_due_statement(&SCHEDULE, Some(&files.key)).unwrap().unwrap();
     book.settle_statement(root).unwrap();
-    assert!(book.attest(&SCHEDULE, Some(&files.key)).unwrap().is_none(), "and not again");
+    assert!(book.write_due_statement(&SCHEDULE, Some(&files.key)).unwrap().is_none(), "and not again");
 }
 
 /// A book whose file ends in a seal that nothing has followed yet.
@@ -143,7 +143,7 @@ fn sealed() -> (SealFiles, LedgerBook, (LedgerStatement, Vec<u8>)) {
     let mut book = files.open();
     (1..=2).for_each(|seq| files.append(&mut book, seq));
     let full = LedgerSchedule { rotation: Some(FileRotation { bytes: 1, every_ms: None }), ..SCHEDULE };
-    let written = book.attest(&full, Some(&files.key)).unwrap().unwrap();
+    let written = book.write_due_statement(&full, Some(&files.key)).unwrap().unwrap();
     let seal = book.settle_statement(written).unwrap();
     (files, book, seal)
 }
@@ -197,7 +197,7 @@ fn a_compaction_of_a_file_without_records_keeps_the_record_before_it() {
     let (files, mut book, seal) = sealed();
     book.close(&seal.0, &seal.1).unwrap();
     book.lines = COMPACT_LINES;
-    book.forget("p", 2).unwrap();
+    book.forget_receipts("p", 2).unwrap();
     drop(book);
     let book = files.open();
     assert_eq!((book.records, book.last.as_deref()), (2, Some(b"state 2".as_slice())));
@@ -245,7 +245,7 @@ fn a_changed_record_is_found_when_the_file_is_next_signed() {
     let text = std::fs::read_to_string(files.data()).unwrap();
     std::fs::write(files.data(), text.replace("state 1", "state 7")).unwrap();
     let mut book = files.open();
-    let told = book.attest(&SCHEDULE, Some(&files.key)).err().unwrap().to_string();
+    let told = book.write_due_statement(&SCHEDULE, Some(&files.key)).err().unwrap().to_string();
     assert!(told.contains("line 3") && told.contains("has another root"), "{told}");
 }
 
@@ -295,7 +295,7 @@ fn a_statement_that_never_came_to_the_disk_is_cut_and_written_again() {
     let mut book = files.open();
     (1..=2).for_each(|seq| files.append(&mut book, seq));
     let cut = book.cut_at(book.bytes);
-    assert!(book.attest(&SCHEDULE, Some(&files.key)).unwrap().is_some());
+    assert!(book.write_due_statement(&SCHEDULE, Some(&files.key)).unwrap().is_some());
     drop(book);
     let mut book = LedgerBook::open(&files.data(), Some(cut), BookOpening::Again).unwrap();
     assert_eq!((book.records, files.lines().len()), (2, 2));

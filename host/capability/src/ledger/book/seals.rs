@@ -7,7 +7,7 @@ use kubewitness_core::ledger::{
 };
 use ring::rand::{SecureRandom, SystemRandom};
 
-use super::{AppendIntent, LedgerBook, RECORD_BYTES, damaged};
+use super::{AppendIntent, LedgerBook, RECORD_BYTES, damaged_error};
 use crate::secrets::signing_keys::SigningKey;
 
 /// A statement that is on disk. It counts once [`LedgerBook::settle_statement`] has recorded it.
@@ -21,13 +21,13 @@ pub struct WrittenStatement {
 impl LedgerBook {
     /// Whether nothing is due, as far as is known without reading the file.
     pub fn is_quiet(&self, schedule: &LedgerSchedule, now_ms: u64) -> bool {
-        let due = |tally: &LedgerTally| schedule.due(tally, self.bytes, now_ms);
+        let due = |tally: &LedgerTally| schedule.due_write(tally, self.bytes, now_ms);
         self.tally.as_ref().is_some_and(|tally| due(tally) == DueWrite::Nothing)
     }
 
     /// Writes the statement that is due, without counting it: if the caller has given up waiting, it is cut
     /// off again. After an error the book can't be trusted: open it again, with a cut.
-    pub fn attest(
+    pub fn write_due_statement(
         &mut self,
         schedule: &LedgerSchedule,
         key: Option<&SigningKey>,
@@ -36,7 +36,7 @@ impl LedgerBook {
             Some(tally) => tally,
             None => self.count_lines(key.is_some())?,
         };
-        let kind = match schedule.due(&tally, self.bytes, self.now_ms) {
+        let kind = match schedule.due_write(&tally, self.bytes, self.now_ms) {
             DueWrite::Nothing => {
                 self.tally = Some(tally);
                 return Ok(None);
@@ -44,12 +44,12 @@ impl LedgerBook {
             DueWrite::Root => StatementKind::Root,
             DueWrite::Seal => StatementKind::Seal,
         };
-        let statement = tally.statement(kind, &fresh_id()?, self.now_ms, key.map(SigningKey::id));
+        let statement = tally.next_statement(kind, &fresh_id()?, self.now_ms, key.map(SigningKey::id));
         let line = match key {
-            Some(key) => statement.line(Some(&|text| key.sign_statement(text))),
-            None => statement.line(None),
+            Some(key) => statement.encode_line(Some(&|text| key.sign_statement(text))),
+            None => statement.encode_line(None),
         }?;
-        let intent = self.append("", &[], &[&line, b"\n".as_slice()].concat(), 0, None)?;
+        let intent = self.append_lines("", &[], &[&line, b"\n".as_slice()].concat(), 0, None)?;
         Ok(Some(WrittenStatement { statement, line, intent, tally }))
     }
 
@@ -57,21 +57,21 @@ impl LedgerBook {
     pub fn settle_statement(&mut self, written: WrittenStatement) -> io::Result<(LedgerStatement, Vec<u8>)> {
         let WrittenStatement { statement, line, intent, mut tally } = written;
         self.count(&intent);
-        self.settle()?;
+        self.note_settled()?;
         // Parsed again from its text, so that exactly the file's content is counted.
         let wrong = |wrong| io::Error::other(format!("the statement that was written {wrong}"));
-        tally.line(&line, self.now_ms).map_err(wrong)?;
+        tally.count_line(&line, self.now_ms).map_err(wrong)?;
         self.tally = Some(tally);
         Ok((statement, line))
     }
 
     /// The progress of the ledger, once a statement was written.
     pub fn has_reached(&self) -> Option<LedgerProgress> {
-        self.tally.as_ref().and_then(LedgerTally::reached)
+        self.tally.as_ref().and_then(LedgerTally::progress_reached)
     }
 
     fn count_lines(&self, is_signed: bool) -> io::Result<LedgerTally> {
-        let mut tally = LedgerTally::first(self.now_ms);
+        let mut tally = LedgerTally::before_first_statement(self.now_ms);
         let mut file = &self.data;
         file.seek(SeekFrom::Start(0))?;
         let mut reader = BufReader::new(file).take(self.bytes);
@@ -79,19 +79,19 @@ impl LedgerBook {
         while reader.by_ref().take(RECORD_BYTES as u64 + 1).read_until(b'\n', &mut line)? > 0 {
             number += 1;
             let Some(text) = line.strip_suffix(b"\n") else {
-                return damaged(format!("line {number} of {} has no end", self.path.display()));
+                return damaged_error(format!("line {number} of {} has no end", self.path.display()));
             };
-            if let Err(wrong) = tally.line(text, self.now_ms) {
-                return damaged(format!(
+            if let Err(wrong) = tally.count_line(text, self.now_ms) {
+                return damaged_error(format!(
                     "line {number} of {} {wrong}: somebody changed the file. Bring it back as it was",
                     self.path.display()
                 ));
             }
             line.clear();
         }
-        let is_new = self.reached.is_none() && tally.reached().is_none();
+        let is_new = self.reached.is_none() && tally.progress_reached().is_none();
         if is_signed && (self.is_adopted || is_new) {
-            tally.adopt(self.reached.as_ref());
+            tally.adopt_existing_lines(self.reached.as_ref());
         }
         Ok(tally)
     }

@@ -33,12 +33,12 @@ impl BookFiles {
 }
 
 fn append(book: &mut LedgerBook, seq: Seq, line: &str) {
-    let intent = book.append("p", &[mark(seq)], format!("{line}\n").as_bytes(), 1, None).unwrap();
-    book.keep(intent, line.as_bytes().to_vec()).unwrap();
+    let intent = book.append_lines("p", &[mark(seq)], format!("{line}\n").as_bytes(), 1, None).unwrap();
+    book.keep_append(intent, line.as_bytes().to_vec()).unwrap();
 }
 
 fn applied(book: &LedgerBook) -> Vec<Seq> {
-    book.receipts("p").into_iter().map(|mark| mark.seq).collect()
+    book.receipts_of_plugin("p").into_iter().map(|mark| mark.seq).collect()
 }
 
 #[test]
@@ -51,8 +51,8 @@ fn records_and_receipts_are_there_after_a_restart() {
     let book = files.open().unwrap();
     assert_eq!((book.records, book.last.as_deref()), (2, Some(b"two".as_slice())));
     assert_eq!(applied(&book), [1, 2]);
-    assert_eq!(book.receipts("other"), []);
-    assert_eq!(book.receipts("p"), [mark(1), mark(2)]);
+    assert_eq!(book.receipts_of_plugin("other"), []);
+    assert_eq!(book.receipts_of_plugin("p"), [mark(1), mark(2)]);
 }
 
 /// Opened as a file, each of them would be read for ever: whoever has a pipe open for writing, too, never
@@ -79,7 +79,7 @@ fn killed_after_the_intent_leaves_nothing_applied() {
     let files = BookFiles::new();
     let mut book = files.open().unwrap();
     append(&mut book, 1, "one");
-    book.append("p", &[mark(2)], b"two\n", 1, None).unwrap();
+    book.append_lines("p", &[mark(2)], b"two\n", 1, None).unwrap();
     drop(book);
     for torn in ["one\n", "one\ntw"] {
         std::fs::write(files.data(), torn).unwrap();
@@ -98,7 +98,7 @@ fn killed_after_the_records_leaves_them_applied() {
     let files = BookFiles::new();
     let mut book = files.open().unwrap();
     append(&mut book, 1, "one");
-    book.append("p", &[mark(2)], b"two\n", 1, None).unwrap();
+    book.append_lines("p", &[mark(2)], b"two\n", 1, None).unwrap();
     drop(book);
     let book = files.open().unwrap();
     assert_eq!(
@@ -141,7 +141,7 @@ fn bytes_that_nobody_announced_are_refused() {
 fn a_changed_last_append_that_was_not_settled_is_refused() {
     let files = BookFiles::new();
     let mut book = files.open().unwrap();
-    book.append("p", &[mark(1)], b"one\n", 1, None).unwrap();
+    book.append_lines("p", &[mark(1)], b"one\n", 1, None).unwrap();
     drop(book);
     std::fs::write(files.data(), "0ne\n").unwrap();
     let error = files.open().err().unwrap();
@@ -191,7 +191,7 @@ fn compaction_keeps_what_is_above_the_cursor() {
     append(&mut book, 1, "one");
     append(&mut book, 2, "two");
     book.lines = COMPACT_LINES;
-    book.forget("p", 1).unwrap();
+    book.forget_receipts("p", 1).unwrap();
     append(&mut book, 3, "three");
     drop(book);
     assert_eq!(std::fs::read_to_string(files.sidecar()).unwrap().lines().count(), 4);
@@ -204,7 +204,7 @@ fn an_append_that_a_transaction_decides_waits_for_its_answer() {
     let files = BookFiles::new();
     let mut book = files.open().unwrap();
     let decider = DecidingTransaction { database: "platform".into(), token: "t".into() };
-    book.append("p", &[mark(1)], b"one\n", 1, Some(decider)).unwrap();
+    book.append_lines("p", &[mark(1)], b"one\n", 1, Some(decider)).unwrap();
     drop(book);
     let mut book = files.open().unwrap();
     assert_eq!(applied(&book), [] as [Seq; 0]);
@@ -281,7 +281,7 @@ fn an_append_of_which_a_power_cut_took_a_part_comes_again_wherever_the_part_was(
         let files = BookFiles::new();
         let mut book = files.open().unwrap();
         append(&mut book, 1, &one);
-        book.append("p", &[mark(2)], format!("{two}\n").as_bytes(), 1, None).unwrap();
+        book.append_lines("p", &[mark(2)], format!("{two}\n").as_bytes(), 1, None).unwrap();
         drop(book);
         lose(&files.data(), from.max(701), to);
         let mut book = files.open().unwrap();
@@ -349,7 +349,7 @@ fn an_append_is_refused_by_name_while_a_file_of_the_ledger_is_not_the_one_that_i
             harm(&path);
             let error = book.expect_in_place().unwrap_err().to_string();
             assert!(error.contains(told) && error.contains(&path.display().to_string()), "{error}");
-            assert!(book.forget("p", 0).is_err(), "nor does a compaction put a file in its place");
+            assert!(book.forget_receipts("p", 0).is_err(), "nor does a compaction put a file in its place");
         }
     }
 }

@@ -24,12 +24,12 @@ pub struct AccessKey {
 /// By name, in lower case.
 pub type SignedHeaders = BTreeMap<&'static str, String>;
 
-pub fn encoded(path: &str) -> String {
+pub fn encode_path(path: &str) -> String {
     utf8_percent_encode(path, &ENCODED).to_string()
 }
 
 /// Adds the host, the time and the signature. The signature covers all present headers.
-pub fn sign(
+pub fn sign_headers(
     method: &str,
     url: &Url,
     headers: &mut SignedHeaders,
@@ -41,7 +41,7 @@ pub fn sign(
     let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
     headers.insert("host", format!("{}{port}", url.host_str().unwrap_or_default()));
     headers.insert("x-amz-content-sha256", body_sha256.to_owned());
-    let time = basic(now_ms);
+    let time = basic_time_format(now_ms);
     headers.insert("x-amz-date", time.clone());
     let names = headers.keys().copied().collect::<Vec<_>>().join(";");
     let lines: String = headers.iter().map(|(name, value)| format!("{name}:{value}\n")).collect();
@@ -50,20 +50,20 @@ pub fn sign(
     let scope = format!("{day}/{region}/s3/aws4_request");
     let request = hex::encode(digest(&SHA256, request.as_bytes()));
     let text = format!("AWS4-HMAC-SHA256\n{time}\n{scope}\n{request}");
-    let mut signing = format!("AWS4{}", key.secret.expose()).into_bytes();
+    let mut signing = format!("AWS4{}", key.secret.expose_secret()).into_bytes();
     for part in [day, region, "s3", "aws4_request", &text] {
         let key = hmac::Key::new(hmac::HMAC_SHA256, &signing);
         signing = hmac::sign(&key, part.as_bytes()).as_ref().to_vec();
     }
-    let (name, signature) = (key.name.expose(), hex::encode(signing));
+    let (name, signature) = (key.name.expose_secret(), hex::encode(signing));
     let said =
         format!("AWS4-HMAC-SHA256 Credential={name}/{scope},SignedHeaders={names},Signature={signature}");
     headers.insert("authorization", said);
 }
 
 /// `20130524T000000Z`
-fn basic(ms: u64) -> String {
-    let text = calendar::rfc3339(ms);
+fn basic_time_format(ms: u64) -> String {
+    let text = calendar::format_rfc3339(ms);
     let seconds = text.split('.').next().unwrap_or_default();
     seconds.trim_end_matches('Z').chars().filter(|c| c.is_ascii_alphanumeric()).chain(['Z']).collect()
 }
@@ -81,7 +81,7 @@ mod tests {
             headers.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
         let now_ms = calendar::parse("2013-05-24T00:00:00.000Z").unwrap();
         let body = hex::encode(digest(&SHA256, body.as_bytes()));
-        sign(method, &Url::parse(url).unwrap(), &mut all, &body, &key, "us-east-1", now_ms);
+        sign_headers(method, &Url::parse(url).unwrap(), &mut all, &body, &key, "us-east-1", now_ms);
         all["authorization"].clone()
     }
 
@@ -101,7 +101,7 @@ mod tests {
             "{told}"
         );
         assert!(told.contains("SignedHeaders=host;range;x-amz-content-sha256;x-amz-date,"), "{told}");
-        let url = format!("https://examplebucket.s3.amazonaws.com/{}", encoded("test$file.text"));
+        let url = format!("https://examplebucket.s3.amazonaws.com/{}", encode_path("test$file.text"));
         let headers =
             [("date", "Fri, 24 May 2013 00:00:00 GMT"), ("x-amz-storage-class", "REDUCED_REDUNDANCY")];
         let told = signature("PUT", &url, &headers, "Welcome to Amazon S3.");
@@ -111,8 +111,8 @@ mod tests {
 
     #[test]
     fn a_path_keeps_its_slashes_and_hides_everything_else() {
-        assert_eq!(encoded("a/trail-000001.jsonl"), "a/trail-000001.jsonl");
-        assert_eq!(encoded("a b+ä"), "a%20b%2B%C3%A4");
+        assert_eq!(encode_path("a/trail-000001.jsonl"), "a/trail-000001.jsonl");
+        assert_eq!(encode_path("a b+ä"), "a%20b%2B%C3%A4");
         assert_eq!(digest(&SHA256, b"").as_ref(), hex::decode(NO_BODY).unwrap());
     }
 }

@@ -14,7 +14,7 @@ use reqwest::{Body, Client, Method, Response, StatusCode, Url};
 use ring::digest::{Context, SHA256};
 
 use super::ShipTrouble;
-use super::aws_signature::{AccessKey, NO_BODY, SignedHeaders, encoded, sign};
+use super::aws_signature::{AccessKey, NO_BODY, SignedHeaders, encode_path, sign_headers};
 use crate::http;
 use crate::http::resolver::AddressGuard;
 use crate::secrets::{self, ResolvedSecret};
@@ -83,20 +83,20 @@ pub struct ShipBucket {
 impl ShipBucket {
     pub fn open(ledger: &str, spec: &ShipSpec, clock: Arc<dyn Clock>) -> Result<Self, ShipTrouble> {
         let address =
-            spec.address().ok_or_else(|| ShipTrouble::Settings("`endpoint` is no address".into()))?;
-        let client = http::plain_client(PATIENCE, &AddressGuard::new(ledger, spec.reachable()))
+            spec.bucket_address().ok_or_else(|| ShipTrouble::Settings("`endpoint` is no address".into()))?;
+        let client = http::plain_client(PATIENCE, &AddressGuard::new(ledger, spec.reachable_addresses()))
             .map_err(ShipTrouble::Settings)?;
         Ok(Self { spec: spec.clone(), address, client, clock })
     }
 
     /// Compares by the digest that the storage returns. If it returns none, the bytes are read back.
-    pub async fn look(&self, name: &str, content: &FileContent) -> Result<StoredFile, ShipTrouble> {
+    pub async fn look_up_file(&self, name: &str, content: &FileContent) -> Result<StoredFile, ShipTrouble> {
         let asked = SignedHeaders::from([("x-amz-checksum-mode", "ENABLED".to_owned())]);
-        let head = self.ask(Method::HEAD, name, asked, RequestPayload::Nothing).await?;
+        let head = self.send_request(Method::HEAD, name, asked, RequestPayload::Nothing).await?;
         if head.status() == StatusCode::NOT_FOUND {
             return Ok(StoredFile::Nothing);
         }
-        let head = accepted("asking for", name, head).await?;
+        let head = check_accepted("asking for", name, head).await?;
         let is_same = |is_same: bool| if is_same { StoredFile::Same } else { StoredFile::Other };
         let length = head.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
         match length {
@@ -104,7 +104,7 @@ impl ShipBucket {
             Some(length) if length == content.bytes => {}
             _ => return Ok(StoredFile::Other),
         }
-        match checksum(head.headers()) {
+        match sha256_header(head.headers()) {
             Some(stored) => Ok(is_same(stored == content.sha256)),
             None => Ok(is_same(self.read_back(name, content.bytes).await? == Some(content.sha256))),
         }
@@ -112,10 +112,11 @@ impl ShipBucket {
 
     /// The digest of the stored bytes, as the storage returns them. `None` if there are more than `bytes`.
     pub async fn read_back(&self, name: &str, bytes: u64) -> Result<Option<[u8; 32]>, ShipTrouble> {
-        let answer = self.ask(Method::GET, name, SignedHeaders::new(), RequestPayload::Answer(bytes)).await?;
-        let mut answer = accepted("reading", name, answer).await?;
+        let answer =
+            self.send_request(Method::GET, name, SignedHeaders::new(), RequestPayload::Answer(bytes)).await?;
+        let mut answer = check_accepted("reading", name, answer).await?;
         let (mut context, mut left) = (Context::new(&SHA256), bytes);
-        while let Some(chunk) = answer.chunk().await.map_err(|error| ShipTrouble::away(&error))? {
+        while let Some(chunk) = answer.chunk().await.map_err(|error| ShipTrouble::server_away(&error))? {
             let Some(rest) = left.checked_sub(chunk.len() as u64) else { return Ok(None) };
             left = rest;
             context.update(&chunk);
@@ -126,7 +127,7 @@ impl ShipBucket {
     /// Streams the file. The storage refuses it if the received bytes don't match the digest. A new file
     /// replaces nothing: if somebody wrote the name since it was looked up, that object stays, and the next
     /// lookup finds it.
-    pub async fn put(
+    pub async fn put_file(
         &self,
         name: &str,
         file: File,
@@ -137,15 +138,16 @@ impl ShipBucket {
         if put == PutMode::New {
             headers.insert(CONDITION, "*".to_owned());
         }
-        let sent = self.ask(Method::PUT, name, headers, RequestPayload::File(file, *content)).await?;
+        let sent =
+            self.send_request(Method::PUT, name, headers, RequestPayload::File(file, *content)).await?;
         match sent.status() {
             StatusCode::PRECONDITION_FAILED if put == PutMode::New => Ok(PutOutcome::Done),
             StatusCode::NOT_IMPLEMENTED if put == PutMode::New => Ok(PutOutcome::KnowsNoCondition),
-            _ => accepted("storing", name, sent).await.map(|_| PutOutcome::Done),
+            _ => check_accepted("storing", name, sent).await.map(|_| PutOutcome::Done),
         }
     }
 
-    async fn ask(
+    async fn send_request(
         &self,
         method: Method,
         name: &str,
@@ -159,10 +161,24 @@ impl ShipBucket {
             RequestPayload::File(_, content) => (content.bytes, hex::encode(content.sha256)),
         };
         let key = AccessKey {
-            name: secret("accessKeyFrom", secrets::resolve(&self.spec.access_key_from).await)?,
-            secret: secret("secretKeyFrom", secrets::resolve(&self.spec.secret_key_from).await)?,
+            name: secret_or_fault(
+                "accessKeyFrom",
+                secrets::resolve_secret(&self.spec.access_key_from).await,
+            )?,
+            secret: secret_or_fault(
+                "secretKeyFrom",
+                secrets::resolve_secret(&self.spec.secret_key_from).await,
+            )?,
         };
-        sign(method.as_str(), &url, &mut headers, &sha256, &key, &self.spec.region, self.clock.now_ms());
+        sign_headers(
+            method.as_str(),
+            &url,
+            &mut headers,
+            &sha256,
+            &key,
+            &self.spec.region,
+            self.clock.now_ms(),
+        );
         let mut all = HeaderMap::new();
         for (name, value) in headers {
             let value = HeaderValue::try_from(value).map_err(|_| {
@@ -176,13 +192,13 @@ impl ShipBucket {
             all.insert(CONTENT_LENGTH, HeaderValue::from(bytes));
             request = request.body(Body::from(tokio::fs::File::from_std(file)));
         }
-        request.headers(all).send().await.map_err(|error| ShipTrouble::away(&error))
+        request.headers(all).send().await.map_err(|error| ShipTrouble::server_away(&error))
     }
 
     fn address_of(&self, name: &str) -> Url {
         let mut url = self.address.clone();
         let folder = url.path().trim_end_matches('/').to_owned();
-        url.set_path(&format!("{folder}/{}", encoded(&self.key(name))));
+        url.set_path(&format!("{folder}/{}", encode_path(&self.key(name))));
         url
     }
 
@@ -192,16 +208,20 @@ impl ShipBucket {
     }
 }
 
-fn secret(field: &str, read: Result<ResolvedSecret, String>) -> Result<ResolvedSecret, ShipTrouble> {
+fn secret_or_fault(field: &str, read: Result<ResolvedSecret, String>) -> Result<ResolvedSecret, ShipTrouble> {
     read.map_err(|message| ShipTrouble::Settings(format!("`{field}`: {message}")))
 }
 
 /// For a multipart upload the checksum is a digest of digests, which proves nothing here.
-fn checksum(headers: &HeaderMap) -> Option<[u8; 32]> {
+fn sha256_header(headers: &HeaderMap) -> Option<[u8; 32]> {
     STANDARD.decode(headers.get(CHECKSUM)?).ok()?.try_into().ok()
 }
 
-async fn accepted(doing: &'static str, name: &str, mut answer: Response) -> Result<Response, ShipTrouble> {
+async fn check_accepted(
+    doing: &'static str,
+    name: &str,
+    mut answer: Response,
+) -> Result<Response, ShipTrouble> {
     let status = answer.status();
     if status.is_success() {
         return Ok(answer);

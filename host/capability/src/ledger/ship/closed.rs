@@ -45,7 +45,7 @@ impl ShippedNote {
     }
 
     pub fn write(&self, open: &Path, number: u64) -> io::Result<()> {
-        files::replace(&Self::path(open, number), &serde_json::to_vec(self)?, 0o600)
+        files::replace_file_atomically(&Self::path(open, number), &serde_json::to_vec(self)?, 0o600)
     }
 
     pub fn is_of(&self, content: &FileContent) -> bool {
@@ -63,7 +63,7 @@ pub struct ClosedFiles {
 }
 
 /// `known` are files whose notes need not be read again.
-pub fn look(
+pub fn find_closed_files(
     open: &Path,
     place_of: impl Fn(u64) -> String,
     known: &BTreeMap<u64, u64>,
@@ -73,7 +73,7 @@ pub fn look(
     if files::look(open)?.is_none() {
         return Ok(found);
     }
-    for number in numbers(open)? {
+    for number in file_numbers(open)? {
         if let Some(shipped_ms) = known.get(&number) {
             found.shipped.insert(number, *shipped_ms);
             continue;
@@ -86,7 +86,7 @@ pub fn look(
     Ok(found)
 }
 
-fn numbers(open: &Path) -> io::Result<BTreeSet<u64>> {
+fn file_numbers(open: &Path) -> io::Result<BTreeSet<u64>> {
     let folder = open.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut numbers = BTreeSet::new();
     for entry in std::fs::read_dir(folder)? {
@@ -112,7 +112,7 @@ pub fn open(path: &Path) -> io::Result<File> {
 }
 
 /// Measures and hashes the first `most` bytes of a file.
-pub fn content(path: &Path, most: u64) -> io::Result<FileContent> {
+pub fn file_content(path: &Path, most: u64) -> io::Result<FileContent> {
     let (mut file, mut context, mut bytes) = (open(path)?.take(most), Context::new(&SHA256), 0);
     let mut chunk = vec![0; CHUNK];
     loop {

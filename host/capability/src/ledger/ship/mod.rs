@@ -58,7 +58,7 @@ impl ShipPauses {
 
     /// Whether a check is due. A clock that was set back delays it at most by the longest pause.
     fn is_due(&self, due_ms: u64, now_ms: u64) -> bool {
-        now_ms >= due_ms || due_ms - now_ms > millis(self.longest)
+        now_ms >= due_ms || due_ms - now_ms > as_millis_u64(self.longest)
     }
 }
 
@@ -90,8 +90,8 @@ pub enum ShipTrouble {
 }
 
 impl ShipTrouble {
-    fn away(error: &reqwest::Error) -> Self {
-        Self::Away(http::refusal(error))
+    fn server_away(error: &reqwest::Error) -> Self {
+        Self::Away(http::refusal_of(error))
     }
 
     /// Whether it concerns only this file.
@@ -154,48 +154,48 @@ impl FileShipper {
         }
     }
 
-    pub fn pausing(self, pauses: ShipPauses) -> Self {
+    pub fn with_pauses(self, pauses: ShipPauses) -> Self {
         Self { pauses, ..self }
     }
 
-    fn state(&self) -> MutexGuard<'_, ShipperState> {
+    fn lock_state(&self) -> MutexGuard<'_, ShipperState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn shipping(&self) -> ShippingStatus {
-        self.state().shipping.clone()
+    pub fn shipping_status(&self) -> ShippingStatus {
+        self.lock_state().shipping.clone()
     }
 
     /// One round, if it is due. It may be abandoned at any point.
-    pub async fn turn(&self) {
+    pub async fn run_if_due(&self) {
         let now_ms = self.clock.now_ms();
-        if !self.pauses.is_due(self.state().due_ms, now_ms) {
+        if !self.pauses.is_due(self.lock_state().due_ms, now_ms) {
             return;
         }
-        let (pause, trouble) = match self.work(now_ms).await {
+        let (pause, trouble) = match self.ship_all(now_ms).await {
             Ok(true) => (self.pauses.look, None),
             Ok(false) => (Duration::ZERO, None),
             Err(trouble) => {
                 tracing::warn!(ledger = self.ledger, "closed files are not shipped: {trouble}");
-                (self.pauses.after_failure(self.state().wait), Some(trouble.to_string()))
+                (self.pauses.after_failure(self.lock_state().wait), Some(trouble.to_string()))
             }
         };
-        let mut state = self.state();
+        let mut state = self.lock_state();
         state.wait = trouble.as_ref().map(|_| pause);
-        state.due_ms = self.clock.now_ms() + millis(pause);
+        state.due_ms = self.clock.now_ms() + as_millis_u64(pause);
         state.shipping.failed += u64::from(trouble.is_some());
         let of_a_file = state.held.values().next().map(|held| held.why.clone());
         state.shipping.trouble = trouble.or(of_a_file);
     }
 
     /// Returns whether nothing is left to do now.
-    async fn work(&self, now_ms: u64) -> Result<bool, ShipTrouble> {
-        let ClosedFiles { shipped, waiting } = self.look().await?;
-        let keep_ms = self.spec.keep.map_or(u64::MAX, |keep| millis(keep.0));
+    async fn ship_all(&self, now_ms: u64) -> Result<bool, ShipTrouble> {
+        let ClosedFiles { shipped, waiting } = self.find_closed_files().await?;
+        let keep_ms = self.spec.keep.map_or(u64::MAX, |keep| as_millis_u64(keep.0));
         let is_over = |shipped_ms: u64| now_ms.saturating_sub(shipped_ms) >= keep_ms;
         let over = shipped.iter().filter(|(_, shipped_ms)| is_over(**shipped_ms)).map(|(number, _)| *number);
         let (waiting, over): (Vec<_>, Vec<_>) = {
-            let mut state = self.state();
+            let mut state = self.lock_state();
             // Somebody may have removed the obstacle.
             state.held.retain(|number, _| waiting.contains_key(number) || shipped.contains_key(number));
             let is_free = |number: &u64| {
@@ -204,7 +204,7 @@ impl FileShipper {
             (waiting.keys().copied().filter(is_free).collect(), over.filter(is_free).collect())
         };
         for number in waiting.iter().take(AT_ONCE) {
-            self.keep_going(*number, self.ship(*number).await)?;
+            self.keep_going(*number, self.ship_file(*number).await)?;
         }
         for number in over.iter().take(AT_ONCE) {
             self.keep_going(*number, self.remove(*number).await)?;
@@ -214,7 +214,7 @@ impl FileShipper {
 
     /// A fault of one file does not hold up the others.
     fn keep_going(&self, number: u64, done: Result<(), ShipTrouble>) -> Result<(), ShipTrouble> {
-        let mut state = self.state();
+        let mut state = self.lock_state();
         match done {
             Ok(()) => drop(state.held.remove(&number)),
             Err(trouble) if trouble.is_of_one_file() => {
@@ -223,7 +223,7 @@ impl FileShipper {
                     "a closed file is not shipped or not removed: {trouble}"
                 );
                 let wait = self.pauses.after_failure(state.held.get(&number).map(|held| held.wait));
-                let due_ms = self.clock.now_ms() + millis(wait);
+                let due_ms = self.clock.now_ms() + as_millis_u64(wait);
                 state.held.insert(number, HeldFiles { wait, due_ms, why: trouble.to_string() });
                 state.shipping.failed += 1;
             }
@@ -232,40 +232,41 @@ impl FileShipper {
         Ok(())
     }
 
-    async fn look(&self) -> Result<ClosedFiles, ShipTrouble> {
-        let (open, known) = (self.path.clone(), self.state().known.clone());
+    async fn find_closed_files(&self) -> Result<ClosedFiles, ShipTrouble> {
+        let (open, known) = (self.path.clone(), self.lock_state().known.clone());
         let spec = self.spec.clone();
-        let place_of = move |number| place(&spec, &name_of(&closed_file(&open, number)));
+        let place_of = move |number| place_of_file(&spec, &name_of(&closed_file(&open, number)));
         let open = self.path.clone();
-        let found = self.asked(&self.path, move || closed::look(&open, place_of, &known)).await?;
-        let mut state = self.state();
+        let found =
+            self.run_in_time(&self.path, move || closed::find_closed_files(&open, place_of, &known)).await?;
+        let mut state = self.lock_state();
         state.known.clone_from(&found.shipped);
         state.shipping.waiting = found.waiting.len() as u64;
         state.shipping.waiting_since_ms = found.waiting.values().min().copied();
         Ok(found)
     }
 
-    async fn bucket(&self) -> Result<&ShipBucket, ShipTrouble> {
+    async fn open_bucket(&self) -> Result<&ShipBucket, ShipTrouble> {
         let open = async || ShipBucket::open(&self.ledger, &self.spec, self.clock.clone());
         self.bucket.get_or_try_init(open).await
     }
 
-    async fn ship(&self, number: u64) -> Result<(), ShipTrouble> {
+    async fn ship_file(&self, number: u64) -> Result<(), ShipTrouble> {
         let closed = closed_file(&self.path, number);
         let name = name_of(&closed);
-        let bucket = self.bucket().await?;
-        let content = self.content(&closed, u64::MAX).await?;
-        let mut stored = bucket.look(&name, &content).await?;
+        let bucket = self.open_bucket().await?;
+        let content = self.file_content(&closed, u64::MAX).await?;
+        let mut stored = bucket.look_up_file(&name, &content).await?;
         let mut put = PutMode::New;
         if let StoredFile::Shorter(bytes) = stored
-            && bucket.read_back(&name, bytes).await? == Some(self.content(&closed, bytes).await?.sha256)
+            && bucket.read_back(&name, bytes).await? == Some(self.file_content(&closed, bytes).await?.sha256)
         {
             // An interrupted upload. Nothing is lost, because the file contains the same bytes.
             (stored, put) = (StoredFile::Nothing, PutMode::Any);
         }
         if stored == StoredFile::Nothing {
-            self.put(bucket, &closed, &content, put).await?;
-            stored = bucket.look(&name, &content).await?;
+            self.put_file(bucket, &closed, &content, put).await?;
+            stored = bucket.look_up_file(&name, &content).await?;
             if let StoredFile::Shorter(stored) = stored {
                 return Err(ShipTrouble::Shorter { name: bucket.key(&name), stored, bytes: content.bytes });
             }
@@ -274,13 +275,13 @@ impl FileShipper {
             return Err(ShipTrouble::Other(bucket.key(&name)));
         }
         let shipped_ms = self.clock.now_ms();
-        let place = place(&self.spec, &name);
+        let place = place_of_file(&self.spec, &name);
         let note =
             ShippedNote { place, bytes: content.bytes, sha256: hex::encode(content.sha256), shipped_ms };
         let open = self.path.clone();
-        self.asked(&closed, move || note.write(&open, number)).await?;
+        self.run_in_time(&closed, move || note.write(&open, number)).await?;
         tracing::info!(ledger = self.ledger, file = name, "a closed file is in the bucket");
-        let mut state = self.state();
+        let mut state = self.lock_state();
         state.known.insert(number, shipped_ms);
         state.shipping.shipped += 1;
         state.shipping.waiting = state.shipping.waiting.saturating_sub(1);
@@ -288,7 +289,7 @@ impl FileShipper {
     }
 
     /// A storage without conditional writes gets the file without a condition.
-    async fn put(
+    async fn put_file(
         &self,
         bucket: &ShipBucket,
         closed: &Path,
@@ -298,8 +299,8 @@ impl FileShipper {
         let name = name_of(closed);
         for put in [put, PutMode::Any] {
             let path = closed.to_owned();
-            let file = self.asked(closed, move || closed::open(&path)).await?;
-            if bucket.put(&name, file, content, put).await? == PutOutcome::Done {
+            let file = self.run_in_time(closed, move || closed::open(&path)).await?;
+            if bucket.put_file(&name, file, content, put).await? == PutOutcome::Done {
                 break;
             }
         }
@@ -311,52 +312,52 @@ impl FileShipper {
         let closed = closed_file(&self.path, number);
         let name = name_of(&closed);
         let open = self.path.clone();
-        let Some(note) = self.asked(&closed, move || ShippedNote::read(&open, number)).await? else {
-            self.state().known.remove(&number);
+        let Some(note) = self.run_in_time(&closed, move || ShippedNote::read(&open, number)).await? else {
+            self.lock_state().known.remove(&number);
             return Ok(());
         };
-        let content = self.content(&closed, u64::MAX).await?;
+        let content = self.file_content(&closed, u64::MAX).await?;
         if !note.is_of(&content) {
             return Err(ShipTrouble::Changed(name));
         }
-        let bucket = self.bucket().await?;
-        let is_there = bucket.look(&name, &content).await? == StoredFile::Same;
+        let bucket = self.open_bucket().await?;
+        let is_there = bucket.look_up_file(&name, &content).await? == StoredFile::Same;
         if !is_there || bucket.read_back(&name, content.bytes).await? != Some(content.sha256) {
             // Without a note it is shipped again, or reported as different.
             let path = ShippedNote::path(&self.path, number);
-            self.state().known.remove(&number);
-            self.asked(&closed, move || std::fs::remove_file(path)).await?;
+            self.lock_state().known.remove(&number);
+            self.run_in_time(&closed, move || std::fs::remove_file(path)).await?;
             return if is_there { Err(ShipTrouble::Other(bucket.key(&name))) } else { Ok(()) };
         }
         let open = self.path.clone();
-        self.asked(&closed, move || closed::remove(&open, number)).await?;
+        self.run_in_time(&closed, move || closed::remove(&open, number)).await?;
         tracing::info!(
             ledger = self.ledger,
             file = name,
             "a closed file is removed here: it was kept long enough, and the bucket has it"
         );
-        let mut state = self.state();
+        let mut state = self.lock_state();
         state.known.remove(&number);
         state.shipping.removed += 1;
         Ok(())
     }
 
-    async fn content(&self, closed: &Path, most: u64) -> Result<FileContent, ShipTrouble> {
+    async fn file_content(&self, closed: &Path, most: u64) -> Result<FileContent, ShipTrouble> {
         let path = closed.to_owned();
-        self.asked(closed, move || closed::content(&path, most)).await
+        self.run_in_time(closed, move || closed::file_content(&path, most)).await
     }
 
-    async fn asked<T: Send + 'static>(
+    async fn run_in_time<T: Send + 'static>(
         &self,
         path: &Path,
         work: impl FnOnce() -> io::Result<T> + Send + 'static,
     ) -> Result<T, ShipTrouble> {
-        let done = files::within(path, files::WORK, work).await;
+        let done = files::run_within_limit(path, files::WORK, work).await;
         done.map_err(|error| ShipTrouble::File(path.display().to_string(), error))
     }
 }
 
-fn place(spec: &ShipSpec, name: &str) -> String {
+fn place_of_file(spec: &ShipSpec, name: &str) -> String {
     let ShipSpec { endpoint, bucket, prefix, .. } = spec;
     format!("{}/{bucket}/{prefix}{name}", endpoint.trim_end_matches('/'))
 }
@@ -365,7 +366,7 @@ fn name_of(closed: &Path) -> String {
     closed.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-fn millis(duration: Duration) -> u64 {
+fn as_millis_u64(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 

@@ -168,9 +168,9 @@ impl ShipScene {
 
     /// A turn, after any wait.
     async fn turn(&self) -> ShippingStatus {
-        self.clock.0.fetch_add(millis(ShipPauses::default().longest), Ordering::Relaxed);
-        self.shipper.turn().await;
-        self.shipper.shipping()
+        self.clock.0.fetch_add(as_millis_u64(ShipPauses::default().longest), Ordering::Relaxed);
+        self.shipper.run_if_due().await;
+        self.shipper.shipping_status()
     }
 
     fn puts(&self) -> u64 {
@@ -225,8 +225,8 @@ async fn many_files_are_shipped_over_several_turns_without_a_pause_between() {
     let scene = ShipScene::new(AT_ONCE as u64 + 3).await;
     assert_eq!(scene.turn().await.waiting, 3);
     // At the same moment.
-    scene.shipper.turn().await;
-    assert_eq!(scene.shipper.shipping().shipped, AT_ONCE as u64 + 3);
+    scene.shipper.run_if_due().await;
+    assert_eq!(scene.shipper.shipping_status().shipped, AT_ONCE as u64 + 3);
 }
 
 #[tokio::test]
@@ -252,24 +252,24 @@ async fn a_storage_that_refuses_or_is_away_is_told_and_tried_again_after_growing
     assert!(trouble.contains("403") && trouble.contains("rights") && !trouble.contains("hush"), "{trouble}");
     let mut waits = Vec::new();
     for _ in 0..9 {
-        scene.clock.0.store(scene.shipper.state().due_ms, Ordering::Relaxed);
-        scene.shipper.turn().await;
-        waits.push(scene.shipper.state().due_ms - scene.clock.now_ms());
+        scene.clock.0.store(scene.shipper.lock_state().due_ms, Ordering::Relaxed);
+        scene.shipper.run_if_due().await;
+        waits.push(scene.shipper.lock_state().due_ms - scene.clock.now_ms());
     }
     assert_eq!(waits[..3], [10_000, 20_000, 40_000]);
-    assert_eq!(waits[8], millis(ShipPauses::default().longest));
+    assert_eq!(waits[8], as_millis_u64(ShipPauses::default().longest));
     // Nothing is asked before its time.
-    let failed = scene.shipper.shipping().failed;
-    scene.shipper.turn().await;
-    assert_eq!(scene.shipper.shipping().failed, failed);
+    let failed = scene.shipper.shipping_status().failed;
+    scene.shipper.run_if_due().await;
+    assert_eq!(scene.shipper.shipping_status().failed, failed);
     scene.storage.refuses.store(false, Ordering::Relaxed);
     assert_eq!(scene.turn().await.trouble, None);
     assert!(scene.has_it(1));
 
     let away = ShipSpec { endpoint: "http://127.0.0.1:1".into(), ..scene.spec.clone() };
     let shipper = FileShipper::new("trail", &scene.shipper.path, &away, scene.clock.clone());
-    shipper.turn().await;
-    let shipping = shipper.shipping();
+    shipper.run_if_due().await;
+    let shipping = shipper.shipping_status();
     assert!(shipping.trouble.unwrap().contains("can't be reached"));
     assert_eq!(shipping.waiting, 1, "a note of another bucket is none of this one");
 }
@@ -312,18 +312,18 @@ async fn a_sending_that_broke_off_is_sent_again_and_holds_up_no_other_file() {
     scene.storage.halves.store(false, Ordering::Relaxed);
     scene.close(2);
     // Before the first file is tried again, and without its wait.
-    let wait = scene.shipper.state().due_ms - scene.clock.now_ms();
-    assert_eq!(wait, millis(ShipPauses::default().look));
+    let wait = scene.shipper.lock_state().due_ms - scene.clock.now_ms();
+    assert_eq!(wait, as_millis_u64(ShipPauses::default().look));
     scene
         .shipper
-        .state()
+        .lock_state()
         .held
         .values_mut()
-        .for_each(|held| held.due_ms += millis(ShipPauses::default().look));
+        .for_each(|held| held.due_ms += as_millis_u64(ShipPauses::default().look));
     scene.clock.0.fetch_add(wait, Ordering::Relaxed);
-    scene.shipper.turn().await;
+    scene.shipper.run_if_due().await;
     assert!(scene.has_it(2) && !scene.has_it(1));
-    let told = scene.shipper.shipping().trouble;
+    let told = scene.shipper.shipping_status().trouble;
     assert!(told.is_some_and(|told| told.contains("4000 of the 8000")), "it is told while the file waits");
     assert_eq!(scene.turn().await.trouble, None);
     assert!(scene.has_it(1));
@@ -343,9 +343,9 @@ async fn many_files_that_something_is_wrong_with_leave_room_for_the_next_one() {
     scene.storage.alters.store(false, Ordering::Relaxed);
     let next = AT_ONCE as u64 + 1;
     scene.close(next);
-    scene.shipper.state().held.values_mut().for_each(|held| held.due_ms = scene.clock.now_ms() + 20_000);
-    scene.clock.0.fetch_add(millis(ShipPauses::default().look), Ordering::Relaxed);
-    scene.shipper.turn().await;
+    scene.shipper.lock_state().held.values_mut().for_each(|held| held.due_ms = scene.clock.now_ms() + 20_000);
+    scene.clock.0.fetch_add(as_millis_u64(ShipPauses::default().look), Ordering::Relaxed);
+    scene.shipper.run_if_due().await;
     assert!(scene.has_it(next));
 }
 

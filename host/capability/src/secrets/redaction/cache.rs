@@ -40,13 +40,13 @@ impl<K, T> Clone for CachedDocument<K, T> {
 
 impl<K: Clone + Eq + Hash, T: Clone> CachedDocument<K, T> {
     pub(super) fn get(&self, key: &K) -> Option<T> {
-        self.lock().found.get(key).cloned()
+        self.lock_cache().found.get(key).cloned()
     }
 
     /// Waits while another caller searches. The result is cached afterwards.
-    pub(super) async fn ask(&self, key: &K) -> LookupLock {
+    pub(super) async fn look_up(&self, key: &K) -> LookupLock {
         let slot = {
-            let asked = &mut self.lock().asked;
+            let asked = &mut self.lock_cache().asked;
             let known = asked.get(key).and_then(Weak::upgrade);
             known.unwrap_or_else(|| {
                 asked.retain(|_, slot| slot.strong_count() > 0);
@@ -58,8 +58,8 @@ impl<K: Clone + Eq + Hash, T: Clone> CachedDocument<K, T> {
         slot.lock_owned().await
     }
 
-    pub(super) fn keep(&self, key: K, found: T, bytes: usize) {
-        let mut table = self.lock();
+    pub(super) fn keep_found(&self, key: K, found: T, bytes: usize) {
+        let mut table = self.lock_cache();
         if table.found.len() >= KEPT || table.bytes.saturating_add(bytes) > KEPT_BYTES {
             table.found.clear();
             table.bytes = 0;
@@ -70,7 +70,7 @@ impl<K: Clone + Eq + Hash, T: Clone> CachedDocument<K, T> {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, RedactionCache<K, T>> {
+    fn lock_cache(&self) -> MutexGuard<'_, RedactionCache<K, T>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -84,23 +84,23 @@ mod tests {
         let kept: CachedDocument<u64, u64> = CachedDocument::default();
         let mut asked = 0;
         for _ in 0..3 {
-            let _asking = kept.ask(&1).await;
+            let _asking = kept.look_up(&1).await;
             if kept.get(&1).is_none() {
                 asked += 1;
-                kept.keep(1, 7, 8);
+                kept.keep_found(1, 7, 8);
             }
         }
         assert_eq!((asked, kept.get(&1)), (1, Some(7)));
-        let first = kept.ask(&2).await;
-        assert!(futures::FutureExt::now_or_never(kept.ask(&2)).is_none(), "somebody asks already");
-        assert!(futures::FutureExt::now_or_never(kept.ask(&3)).is_some());
+        let first = kept.look_up(&2).await;
+        assert!(futures::FutureExt::now_or_never(kept.look_up(&2)).is_none(), "somebody asks already");
+        assert!(futures::FutureExt::now_or_never(kept.look_up(&3)).is_some());
         drop(first);
-        kept.keep(4, 0, KEPT_BYTES + 1);
+        kept.keep_found(4, 0, KEPT_BYTES + 1);
         assert_eq!(kept.get(&4), None);
-        kept.keep(5, 5, KEPT_BYTES);
+        kept.keep_found(5, 5, KEPT_BYTES);
         assert_eq!((kept.get(&1), kept.get(&5)), (None, Some(5)));
-        kept.ask(&6).await;
-        kept.ask(&7).await;
-        assert!(kept.lock().asked.len() <= 1, "what nobody asks for is forgotten");
+        kept.look_up(&6).await;
+        kept.look_up(&7).await;
+        assert!(kept.lock_cache().asked.len() <= 1, "what nobody asks for is forgotten");
     }
 }

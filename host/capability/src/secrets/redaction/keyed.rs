@@ -17,8 +17,8 @@ pub(super) struct KeyedMap {
 }
 
 impl KeyedMap {
-    pub fn redact(&self, document: Bytes) -> Result<Bytes, RedactionError> {
-        let redacted = self.with_digests(|digest| self.rules.redact(&document, digest))?;
+    pub fn redact_document(&self, document: Bytes) -> Result<Bytes, RedactionError> {
+        let redacted = self.with_digests(|digest| self.rules.redact_document(&document, digest))?;
         Ok(redacted.map_or(document, Bytes::from))
     }
 
@@ -31,7 +31,7 @@ impl KeyedMap {
         &self,
         settings: &Map<String, Value>,
     ) -> Result<Map<String, Value>, RedactionError> {
-        let unreadable = |error: serde_json::Error| WithheldDocument::because(error);
+        let unreadable = |error: serde_json::Error| WithheldDocument::from_error(error);
         let text = serde_json::to_vec(settings).map_err(unreadable)?;
         let redacted = self.with_digests(|digest| self.rules.redact_settings(&text, digest))?;
         Ok(redacted
@@ -43,23 +43,24 @@ impl KeyedMap {
         &self,
         redact: impl FnOnce(&dyn Fn(&[u8]) -> String) -> Result<Option<Vec<u8>>, WithheldDocument>,
     ) -> Result<Option<Vec<u8>>, RedactionError> {
-        let redacted = redact(&|value| self.key.as_ref().map(|key| digest(key, value)).unwrap_or_default())?;
+        let redacted =
+            redact(&|value| self.key.as_ref().map(|key| keyed_digest(key, value)).unwrap_or_default())?;
         match (redacted, &self.key) {
             (Some(_), Err(message)) => Err(RedactionError::Key(message.clone())),
             (redacted, _) => Ok(redacted),
         }
     }
 
-    pub fn secrets(&self, documents: &[Bytes]) -> Result<SecretDigests, RedactionError> {
+    pub fn secret_digests(&self, documents: &[Bytes]) -> Result<SecretDigests, RedactionError> {
         let digest = |value: &[u8]| match &self.key {
-            Ok(key) => Ok(digest(key, value)),
+            Ok(key) => Ok(keyed_digest(key, value)),
             Err(message) => Err(RedactionError::Key(message.clone())),
         };
         let mut secrets = SecretDigests::default();
         for document in documents {
             match self.rules.add_secrets(document, digest, &mut secrets) {
                 Ok(()) => {}
-                Err(RedactionError::Withheld(_)) => return Ok(SecretDigests::unknown()),
+                Err(RedactionError::Withheld(_)) => return Ok(SecretDigests::hide_all()),
                 Err(error @ RedactionError::Key(_)) => return Err(error),
             }
         }
@@ -67,6 +68,6 @@ impl KeyedMap {
     }
 }
 
-fn digest(key: &hmac::Key, value: &[u8]) -> String {
+fn keyed_digest(key: &hmac::Key, value: &[u8]) -> String {
     hex::encode(&hmac::sign(key, value).as_ref()[..DIGEST_CHARS / 2])
 }

@@ -87,7 +87,7 @@ pub struct SecretRedaction {
 impl SecretRedaction {
     pub async fn open(host: &HostSpec, data: &Path) -> Result<Self, Vec<ManifestFault>> {
         let redaction = Self {
-            rules: Arc::new(host.redactor()?),
+            rules: Arc::new(host.compile_redaction_rules()?),
             spec: host.redaction.clone(),
             data: data.to_owned(),
             key: RwLock::new(Err("the redaction key was not read yet".into())),
@@ -100,13 +100,13 @@ impl SecretRedaction {
             slow: SlowNamespaces::default(),
             threads: RedactionThreads::default(),
         };
-        redaction.watch(&host.sources);
-        redaction.retry().await;
+        redaction.set_watched(&host.sources);
+        redaction.retry_key().await;
         Ok(redaction)
     }
 
     /// Sets what is watched: an Event about such an object that was not seen yet may quote unknown secrets.
-    pub fn watch(&self, sources: &[SourceSpec]) {
+    pub fn set_watched(&self, sources: &[SourceSpec]) {
         let group = |source: &SourceSpec| {
             source.api_version.rsplit_once('/').map_or("", |(group, _)| group).to_owned()
         };
@@ -115,8 +115,8 @@ impl SecretRedaction {
     }
 
     /// Reads the key if it is missing. Returns the reason if it still is.
-    pub async fn retry(&self) -> Option<ManifestFault> {
-        if self.ready().is_ok() {
+    pub async fn retry_key(&self) -> Option<ManifestFault> {
+        if self.check_ready().is_ok() {
             return None;
         }
         let (field, read) = match &self.spec.key_from {
@@ -137,7 +137,7 @@ impl SecretRedaction {
     }
 
     /// Whether the key is loaded. The message has advice.
-    pub fn ready(&self) -> Result<(), String> {
+    pub fn check_ready(&self) -> Result<(), String> {
         self.key().map(drop)
     }
 
@@ -149,11 +149,11 @@ impl SecretRedaction {
         self.spec == *spec
     }
 
-    pub fn rules(&self) -> Arc<RedactionRules> {
+    pub fn redaction_rules(&self) -> Arc<RedactionRules> {
         self.rules.clone()
     }
 
-    fn keyed(&self) -> KeyedMap {
+    fn keyed_rules(&self) -> KeyedMap {
         KeyedMap { rules: self.rules.clone(), key: self.key() }
     }
 
@@ -165,16 +165,19 @@ impl SecretRedaction {
         reading: impl Future<Output = Result<Option<Bytes>, JournalError>>,
         party: &ThreadParty,
     ) -> Result<Option<Bytes>, JournalError> {
-        let turn = self.turns.take(party).await.map_err(quoting::closed)?;
+        let turn = self.turns.take(party).await.map_err(quoting::closed_error)?;
         let Some(document) = reading.await? else { return Ok(None) };
         let patience = &mut AnswerPatience::of_a_request();
-        if redact::about(&document).is_some() {
-            return self.event(documents, document, &mut HashMap::new(), party, patience).await.map(Some);
+        if redact::event_subject(&document).is_some() {
+            return self
+                .redact_event(documents, document, &mut HashMap::new(), party, patience)
+                .await
+                .map(Some);
         }
-        let (keyed, bytes) = (self.keyed(), document.len());
+        let (keyed, bytes) = (self.keyed_rules(), document.len());
         let redact = move || {
             let _turn = turn;
-            keyed.redact(document)
+            keyed.redact_document(document)
         };
         let shown = self.threads.run(party, bytes, redact).await.map_err(RedactionError::from)?;
         Ok(Some(shown?))
@@ -182,7 +185,7 @@ impl SecretRedaction {
 
     /// An Event without the secrets of its object. `objects` has what is known of other objects. If finding
     /// them out takes too long, its text is withheld.
-    pub async fn event(
+    pub async fn redact_event(
         &self,
         documents: &dyn DocumentReader,
         event: Bytes,
@@ -190,8 +193,10 @@ impl SecretRedaction {
         party: &ThreadParty,
         patience: &mut AnswerPatience,
     ) -> Result<Bytes, JournalError> {
-        let Some(about) = redact::about(&event) else { return Ok(self.redact(event, party).await?) };
-        let unknown = || Arc::new(SecretDigests::unknown());
+        let Some(about) = redact::event_subject(&event) else {
+            return Ok(self.redact_document(event, party).await?);
+        };
+        let unknown = || Arc::new(SecretDigests::hide_all());
         let secrets = match objects.get(&about) {
             Some(known) => known.clone(),
             None => {
@@ -202,10 +207,11 @@ impl SecretRedaction {
             }
         };
         let redact = |secrets: Arc<SecretDigests>| {
-            let (keyed, event, bytes) = (self.keyed(), event.clone(), event.len() + secrets.bytes());
+            let (keyed, event, bytes) =
+                (self.keyed_rules(), event.clone(), event.len() + secrets.searched_bytes());
             self.threads.run(party, bytes, move || keyed.redact_event(event, &secrets))
         };
-        let shown = match patience.wait(redact(secrets)).await {
+        let shown = match patience.wait_for(redact(secrets)).await {
             Some(shown) => shown,
             None => redact(unknown()).await,
         };
@@ -222,7 +228,7 @@ impl SecretRedaction {
         party: &ThreadParty,
         patience: &mut AnswerPatience,
     ) -> Result<(), JournalError> {
-        let about: HashSet<_> = events.filter_map(|event| redact::about(event)).collect();
+        let about: HashSet<_> = events.filter_map(|event| redact::event_subject(event)).collect();
         let about: Vec<_> = about.into_iter().filter(|object| !objects.contains_key(object)).collect();
         for part in about.chunks(TURNS) {
             let mut copies = vec![patience.clone(); part.len()];
@@ -232,7 +238,7 @@ impl SecretRedaction {
             let found = try_join_all(searches).await?;
             patience.is_spent_by(&copies);
             let secrets =
-                found.into_iter().map(|found| found.unwrap_or_else(|| Arc::new(SecretDigests::unknown())));
+                found.into_iter().map(|found| found.unwrap_or_else(|| Arc::new(SecretDigests::hide_all())));
             objects.extend(part.iter().cloned().zip(secrets));
         }
         Ok(())
@@ -240,21 +246,28 @@ impl SecretRedaction {
 
     /// The document with each of its own secrets replaced by a digest. To show the text of an Event, use
     /// [`Self::shown`].
-    pub async fn redact(&self, document: Bytes, party: &ThreadParty) -> Result<Bytes, RedactionError> {
-        let keyed = self.keyed();
-        self.threads.run(party, document.len(), move || keyed.redact(document)).await?
+    pub async fn redact_document(
+        &self,
+        document: Bytes,
+        party: &ThreadParty,
+    ) -> Result<Bytes, RedactionError> {
+        let keyed = self.keyed_rules();
+        self.threads.run(party, document.len(), move || keyed.redact_document(document)).await?
     }
 
     /// The configuration of a plugin, as operators write it, with a digest in place of each secret.
-    pub fn settings(&self, settings: &Map<String, Value>) -> Result<Map<String, Value>, RedactionError> {
-        self.keyed().redact_settings(settings)
+    pub fn redact_settings(
+        &self,
+        settings: &Map<String, Value>,
+    ) -> Result<Map<String, Value>, RedactionError> {
+        self.keyed_rules().redact_settings(settings)
     }
 }
 
 async fn key_of(reference: &SecretRef) -> Result<Vec<u8>, String> {
-    let secret = secrets::resolve(reference).await?;
-    match secret.expose().len() >= KEY_BYTES {
-        true => Ok(secret.expose().as_bytes().to_vec()),
+    let secret = secrets::resolve_secret(reference).await?;
+    match secret.expose_secret().len() >= KEY_BYTES {
+        true => Ok(secret.expose_secret().as_bytes().to_vec()),
         false => Err(format!("it is shorter than {KEY_BYTES} bytes: make one with `openssl rand -hex 32`")),
     }
 }
@@ -264,7 +277,7 @@ async fn key_in(data: &Path) -> Result<Vec<u8>, String> {
     let random =
         |key: &mut [u8]| SystemRandom::new().fill(key).map_err(|_| std::io::Error::other("no random bytes"));
     let asked = path.clone();
-    let kept = files::within(&path, files::ANSWER, move || {
+    let kept = files::run_within_limit(&path, files::ANSWER, move || {
         std::fs::create_dir_all(asked.parent().unwrap_or(Path::new(".")))?;
         files::own_key(&asked, random)
     });
@@ -302,8 +315,8 @@ impl RedactedDocuments {
 
 #[async_trait]
 impl DocumentReader for RedactedDocuments {
-    async fn document(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
-        self.redacted_document(self.documents.document(seq)).await
+    async fn document_at(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
+        self.redacted_document(self.documents.document_at(seq)).await
     }
 
     async fn document_before(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {

@@ -16,7 +16,7 @@ impl SecretRedaction {
     /// The status of an existing object, without the secrets that it quotes. If a long document takes too
     /// long, the status is shown without its texts, and with them once the search is done: no list waits for
     /// a tenant's document.
-    pub async fn current(
+    pub async fn redact_current(
         &self,
         current: &CurrentObject,
         patience: &mut AnswerPatience,
@@ -25,7 +25,7 @@ impl SecretRedaction {
             return Ok(current.status.clone());
         }
         let as_it_is = |shown: Option<Arc<Status>>| shown.unwrap_or_else(|| current.status.clone());
-        let withheld = || as_it_is(SecretDigests::unknown().hidden_in(&current.status).map(Arc::new));
+        let withheld = || as_it_is(SecretDigests::hide_all().hidden_in(&current.status).map(Arc::new));
         if let Some(shown) = self.currents.get(&current.seq) {
             return Ok(as_it_is(shown));
         }
@@ -33,14 +33,14 @@ impl SecretRedaction {
         let party = ThreadParty::Namespace(namespace.clone());
         let finding = self.find_current(current, &party);
         // It is searched all the same, for the next list.
-        let waits_not = patience.is_over() || self.slow.has(&namespace);
+        let waits_not = patience.has_no_time_left() || self.slow.is_slow(&namespace);
         let found = match waits_not {
             true if self.threads.is_full(&party) => None,
-            true => AnswerPatience::none().wait(finding).await,
-            false => patience.wait(finding).await,
+            true => AnswerPatience::without_time().wait_for(finding).await,
+            false => patience.wait_for(finding).await,
         };
         if found.is_none() && !waits_not {
-            self.slow.note(namespace);
+            self.slow.note_slow(namespace);
         }
         found.map_or_else(|| Ok(withheld()), |shown| Ok(as_it_is(shown?)))
     }
@@ -50,27 +50,28 @@ impl SecretRedaction {
         current: &CurrentObject,
         party: &ThreadParty,
     ) -> Result<Option<Arc<Status>>, RedactionError> {
-        let asking = self.currents.ask(&current.seq).await;
+        let asking = self.currents.look_up(&current.seq).await;
         if let Some(shown) = self.currents.get(&current.seq) {
             return Ok(shown);
         }
-        let bytes = document::unpack(&current.packed).map_or(0, |document| document.len());
+        let bytes = document::unpack_document(&current.packed).map_or(0, |document| document.len());
         let (keyed, status, seq, packed) =
-            (self.keyed(), current.status.clone(), current.seq, current.packed.clone());
+            (self.keyed_rules(), current.status.clone(), current.seq, current.packed.clone());
         let kept = self.currents.clone();
         let hide = move || {
             let _asking = asking;
-            let document = document::unpack(&packed).ok();
-            let secrets = document.map_or_else(|| Ok(SecretDigests::unknown()), |it| keyed.secrets(&[it]))?;
+            let document = document::unpack_document(&packed).ok();
+            let secrets =
+                document.map_or_else(|| Ok(SecretDigests::hide_all()), |it| keyed.secret_digests(&[it]))?;
             let shown = secrets.hidden_in(&status).map(Arc::new);
-            kept.keep(seq, shown.clone(), bytes_of_status(shown.as_deref()));
+            kept.keep_found(seq, shown.clone(), bytes_of_status(shown.as_deref()));
             Ok(shown)
         };
-        self.threads.finish(party, bytes, hide).await?
+        self.threads.run_to_end(party, bytes, hide).await?
     }
 
     /// A state without the secrets that its statuses quote.
-    pub async fn state(
+    pub async fn redact_state(
         &self,
         documents: &dyn DocumentReader,
         state: &Arc<State>,
@@ -78,7 +79,7 @@ impl SecretRedaction {
     ) -> Result<Arc<State>, JournalError> {
         let may_quote = |status: &Arc<Status>| SecretDigests::may_stand_in(status);
         let previous = state.previous.as_ref().filter(|status| may_quote(status));
-        let is_found = state.quotes_none_under == Some(self.rules.print());
+        let is_found = state.quotes_none_under == Some(self.rules.rules_print());
         if is_found || (!may_quote(&state.status) && previous.is_none()) {
             return Ok(state.clone());
         }
@@ -89,14 +90,14 @@ impl SecretRedaction {
         // A plugin computes it itself instead of waiting in the share of a namespace.
         let asking = match party {
             ThreadParty::Plugin(_) => None,
-            _ => Some(self.states.ask(&state.seq).await),
+            _ => Some(self.states.look_up(&state.seq).await),
         };
         if let Some(shown) = self.states.get(&state.seq) {
             return Ok(as_it_is(shown));
         }
         let party = party.for_objects_of(&state.object.namespace);
-        let turn = self.object_turns.take(&party).await.map_err(closed)?;
-        let own = documents.document(state.seq).await?;
+        let turn = self.object_turns.take(&party).await.map_err(closed_error)?;
+        let own = documents.document_at(state.seq).await?;
         // The end of an object has no document of its own.
         let earlier = match previous.is_some() || own.is_none() {
             true => documents.document_before(state.seq).await?,
@@ -105,17 +106,17 @@ impl SecretRedaction {
         // Retention may have removed the states with their secrets.
         let is_known = (own.is_some() || earlier.is_some(), earlier.is_some());
         let known = Vec::from_iter(own.into_iter().chain(earlier));
-        let (keyed, bytes, raw) = (self.keyed(), bytes_of(&known), state.clone());
+        let (keyed, bytes, raw) = (self.keyed_rules(), bytes_of(&known), state.clone());
         let kept = self.states.clone();
         let hide = move || {
             let _held = (asking, turn);
-            let shown = without_quotes(&raw, &keyed.secrets(&known)?, is_known);
+            let shown = without_quotes(&raw, &keyed.secret_digests(&known)?, is_known);
             let statuses = shown.iter().flat_map(|state| [Some(&state.status), state.previous.as_ref()]);
             let bytes = statuses.flatten().map(|status| bytes_of_status(Some(status))).sum();
-            kept.keep(raw.seq, shown.clone(), bytes);
+            kept.keep_found(raw.seq, shown.clone(), bytes);
             Ok::<_, RedactionError>(shown)
         };
-        let shown = self.threads.finish(&party, bytes, hide).await.map_err(RedactionError::from)?;
+        let shown = self.threads.run_to_end(&party, bytes, hide).await.map_err(RedactionError::from)?;
         Ok(as_it_is(shown?))
     }
 
@@ -129,40 +130,40 @@ impl SecretRedaction {
         patience: &mut AnswerPatience,
     ) -> Result<Option<Arc<SecretDigests>>, JournalError> {
         if about.uid.is_empty() {
-            return Ok(Some(Arc::new(SecretDigests::unknown())));
+            return Ok(Some(Arc::new(SecretDigests::hide_all())));
         }
         let newest = documents.newest_of(about).await?;
         if let Some(known) = self.objects.get(&newest) {
             return Ok(Some(known));
         }
-        let Some(asking) = patience.wait(self.objects.ask(&newest)).await else { return Ok(None) };
+        let Some(asking) = patience.wait_for(self.objects.look_up(&newest)).await else { return Ok(None) };
         if let Some(known) = self.objects.get(&newest) {
             return Ok(Some(known));
         }
         let party = party.for_objects_of(&about.namespace);
-        let Some(turn) = patience.wait(self.object_turns.take(&party)).await else { return Ok(None) };
-        let turn = turn.map_err(closed)?;
+        let Some(turn) = patience.wait_for(self.object_turns.take(&party)).await else { return Ok(None) };
+        let turn = turn.map_err(closed_error)?;
         let mut known = Vec::new();
         for seq in &newest {
-            known.extend(documents.document(*seq).await?);
+            known.extend(documents.document_at(*seq).await?);
         }
         if known.is_empty() {
             let kind = (about.group.clone(), about.kind.clone());
             let is_watched = self.watched.read().unwrap_or_else(PoisonError::into_inner).contains(&kind);
             return Ok(Some(Arc::new(if is_watched {
-                SecretDigests::unknown()
+                SecretDigests::hide_all()
             } else {
                 SecretDigests::default()
             })));
         }
-        let (keyed, bytes, kept) = (self.keyed(), bytes_of(&known), self.objects.clone());
+        let (keyed, bytes, kept) = (self.keyed_rules(), bytes_of(&known), self.objects.clone());
         let find = move || {
             let _held = (asking, turn);
-            let secrets = Arc::new(keyed.secrets(&known)?);
-            kept.keep(newest, secrets.clone(), secrets.bytes());
+            let secrets = Arc::new(keyed.secret_digests(&known)?);
+            kept.keep_found(newest, secrets.clone(), secrets.searched_bytes());
             Ok::<_, RedactionError>(secrets)
         };
-        let Some(found) = patience.wait(self.threads.finish(&party, bytes, find)).await else {
+        let Some(found) = patience.wait_for(self.threads.run_to_end(&party, bytes, find)).await else {
             return Ok(None);
         };
         Ok(Some(found.map_err(RedactionError::from)??))
@@ -170,8 +171,8 @@ impl SecretRedaction {
 }
 
 /// The semaphore is never closed.
-pub(super) fn closed(error: tokio::sync::AcquireError) -> RedactionError {
-    WithheldDocument::because(error).into()
+pub(super) fn closed_error(error: tokio::sync::AcquireError) -> RedactionError {
+    WithheldDocument::from_error(error).into()
 }
 
 fn bytes_of(documents: &[Bytes]) -> usize {
@@ -187,7 +188,7 @@ fn bytes_of_status(status: Option<&Status>) -> usize {
 fn without_quotes(state: &State, secrets: &SecretDigests, is_known: (bool, bool)) -> Option<Arc<State>> {
     let hidden = |status: &Status, is_known: bool| match is_known {
         true => secrets.hidden_in(status),
-        false => SecretDigests::unknown().hidden_in(status),
+        false => SecretDigests::hide_all().hidden_in(status),
     };
     let status = hidden(&state.status, is_known.0).map(Arc::new);
     let previous = state.previous.as_ref().filter(|status| SecretDigests::may_stand_in(status));

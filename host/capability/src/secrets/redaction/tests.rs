@@ -23,7 +23,7 @@ async fn replicas_with_the_same_key_give_the_same_digests() {
     for folder in &folders {
         let redaction = SecretRedaction::open(&host(&json!({"file": key})), folder.path()).await.unwrap();
         let secret = Bytes::from_static(br#"{"kind":"Secret","data":{"a":"eA=="}}"#);
-        seen.push(redaction.redact(secret, &ThreadParty::Anybody).await.unwrap());
+        seen.push(redaction.redact_document(secret, &ThreadParty::Anybody).await.unwrap());
         assert!(!folder.path().join(FILE).exists(), "no key is made where one is named");
     }
     assert_eq!(seen[0], seen[1]);
@@ -36,12 +36,12 @@ async fn a_short_key_and_one_that_is_not_there_are_told_and_so_is_a_document_tha
     std::fs::write(&key, "short").unwrap();
     for (key, said) in [(key, "openssl rand -hex 32"), (folder.path().join("none"), "can't be read")] {
         let redaction = SecretRedaction::open(&host(&json!({"file": key})), folder.path()).await.unwrap();
-        let fault = redaction.retry().await.unwrap();
+        let fault = redaction.retry_key().await.unwrap();
         assert_eq!(fault.field, "spec.redaction.keyFrom");
         assert!(fault.message.contains(said), "{fault:?}");
     }
     let redaction = SecretRedaction::open(&HostSpec::default(), folder.path()).await.unwrap();
-    let withheld = redaction.redact(Bytes::from_static(b"{"), &ThreadParty::Anybody).await;
+    let withheld = redaction.redact_document(Bytes::from_static(b"{"), &ThreadParty::Anybody).await;
     assert!(withheld.unwrap_err().to_string().contains("withheld"));
 }
 
@@ -51,21 +51,24 @@ async fn without_a_key_no_secret_is_given_in_any_form_and_the_key_is_found_once_
     let place = folder.path().join(FILE);
     std::fs::create_dir(&place).unwrap();
     let redaction = SecretRedaction::open(&HostSpec::default(), folder.path()).await.unwrap();
-    let fault = redaction.retry().await.unwrap();
+    let fault = redaction.retry_key().await.unwrap();
     assert_eq!(fault.field, "spec", "the manifest names no key");
     assert!(fault.message.contains("redaction.key: it is a folder"), "{fault:?}");
     let secret = || Bytes::from_static(br#"{"kind":"Secret","data":{"a":"eA=="}}"#);
-    let told = redaction.redact(secret(), &ThreadParty::Anybody).await.unwrap_err().to_string();
-    assert!(told.contains("the redaction key can't be read") && redaction.ready() == Err(told));
+    let told = redaction.redact_document(secret(), &ThreadParty::Anybody).await.unwrap_err().to_string();
+    assert!(told.contains("the redaction key can't be read") && redaction.check_ready() == Err(told));
     let plain = Bytes::from_static(br#"{"kind":"Pod"}"#);
     assert_eq!(
-        redaction.redact(plain.clone(), &ThreadParty::Anybody).await.unwrap(),
+        redaction.redact_document(plain.clone(), &ThreadParty::Anybody).await.unwrap(),
         plain,
         "it holds no secret"
     );
     std::fs::remove_dir(&place).unwrap();
-    assert_eq!(redaction.retry().await, None);
-    assert!(redaction.redact(secret(), &ThreadParty::Anybody).await.is_ok() && redaction.ready() == Ok(()));
+    assert_eq!(redaction.retry_key().await, None);
+    assert!(
+        redaction.redact_document(secret(), &ThreadParty::Anybody).await.is_ok()
+            && redaction.check_ready() == Ok(())
+    );
 }
 
 /// Each state has the document of its position, and before it the document of a secret that was changed.
@@ -73,7 +76,7 @@ struct TestDocuments;
 
 #[async_trait]
 impl DocumentReader for TestDocuments {
-    async fn document(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
+    async fn document_at(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
         if seq == 5 {
             return self.document_before(seq).await;
         }
@@ -118,7 +121,7 @@ async fn a_state_that_was_found_to_quote_nothing_is_shown_without_a_look_at_its_
 
     #[async_trait]
     impl DocumentReader for ClosedDocuments {
-        async fn document(&self, _: Seq) -> Result<Option<Bytes>, JournalError> {
+        async fn document_at(&self, _: Seq) -> Result<Option<Bytes>, JournalError> {
             Err(JournalError::Unavailable("nobody may ask".into()))
         }
 
@@ -133,16 +136,16 @@ async fn a_state_that_was_found_to_quote_nothing_is_shown_without_a_look_at_its_
 
     let folder = tempfile::tempdir().unwrap();
     let redaction = SecretRedaction::open(&HostSpec::default(), folder.path()).await.unwrap();
-    let (plugin, print) = (ThreadParty::Plugin("a".into()), redaction.rules().print());
+    let (plugin, print) = (ThreadParty::Plugin("a".into()), redaction.redaction_rules().rules_print());
     let found_under = |print| {
         let state = state(1, "the loss is not a number", Some("warming up"));
         Arc::new(State { quotes_none_under: print, ..State::clone(&state) })
     };
     let found = found_under(Some(print));
-    assert_eq!(redaction.state(&ClosedDocuments, &found, &plugin).await.unwrap(), found);
+    assert_eq!(redaction.redact_state(&ClosedDocuments, &found, &plugin).await.unwrap(), found);
     let other = RulesPrint::from_bits(print.bits() ^ 1);
     for unknown in [None, other] {
-        let shown = redaction.state(&ClosedDocuments, &found_under(unknown), &plugin).await;
+        let shown = redaction.redact_state(&ClosedDocuments, &found_under(unknown), &plugin).await;
         assert!(shown.is_err(), "what was found under other rules says nothing: {shown:?}");
     }
 }
@@ -186,7 +189,7 @@ async fn a_person_and_a_plugin_read_no_secret_of_the_object_that_an_event_is_abo
     assert!(!told.contains("login"), "it would tell who guesses a secret of another namespace: {told}");
     let told = message(event("Pod", "new", "team")).await;
     assert!(told.contains("hush-4711"), "pods are not watched: {told}");
-    redaction.watch(&[]);
+    redaction.set_watched(&[]);
     assert!(message(event("Job", "new", "team")).await.contains("hush-4711"));
 }
 
@@ -195,32 +198,32 @@ async fn a_secret_that_a_status_quotes_is_replaced_by_the_digest_of_the_document
     let folder = tempfile::tempdir().unwrap();
     let redaction = SecretRedaction::open(&HostSpec::default(), folder.path()).await.unwrap();
     let document = redaction
-        .redact(TestDocuments.document(1).await.unwrap().unwrap(), &ThreadParty::Anybody)
+        .redact_document(TestDocuments.document_at(1).await.unwrap().unwrap(), &ThreadParty::Anybody)
         .await
         .unwrap();
     let document = String::from_utf8(document.to_vec()).unwrap();
     let digest = &document[document.find("redacted:").unwrap()..][..25];
     let quoting = state(1, "bad token 'hush-4711' of 47", Some("was older-4711"));
     for _ in 0..2 {
-        let shown = redaction.state(&TestDocuments, &quoting, &ThreadParty::Anybody).await.unwrap();
+        let shown = redaction.redact_state(&TestDocuments, &quoting, &ThreadParty::Anybody).await.unwrap();
         assert_eq!(shown.status.message, format!("bad token '{digest}' of 47"));
         let before = &shown.previous.as_ref().unwrap().message;
         assert!(before.starts_with("was redacted:") && !before.contains(digest), "{before}");
     }
     let told = redaction
-        .state(&TestDocuments, &state(7, "", Some("was older-4711")), &ThreadParty::Anybody)
+        .redact_state(&TestDocuments, &state(7, "", Some("was older-4711")), &ThreadParty::Anybody)
         .await
         .unwrap();
     assert!(!told.previous.as_ref().unwrap().message.contains("older"), "its document is gone: {told:?}");
     let plain = state(2, "all is well", None);
     assert!(Arc::ptr_eq(
-        &redaction.state(&TestDocuments, &plain, &ThreadParty::Anybody).await.unwrap(),
+        &redaction.redact_state(&TestDocuments, &plain, &ThreadParty::Anybody).await.unwrap(),
         &plain
     ));
     let ended = state(3, "older-4711", None);
     assert!(
         redaction
-            .state(&TestDocuments, &ended, &ThreadParty::Anybody)
+            .redact_state(&TestDocuments, &ended, &ThreadParty::Anybody)
             .await
             .unwrap()
             .status
@@ -234,17 +237,17 @@ async fn a_secret_that_a_status_quotes_is_replaced_by_the_digest_of_the_document
         status: quoting.status.clone(),
         seq: 1,
         observed_ms: 0,
-        packed: document::pack(&TestDocuments.document(1).await.unwrap().unwrap()),
+        packed: document::pack_document(&TestDocuments.document_at(1).await.unwrap().unwrap()),
     };
     let patience = &mut AnswerPatience::of_a_list();
-    assert!(redaction.current(&current, patience).await.unwrap().message.contains(digest));
+    assert!(redaction.redact_current(&current, patience).await.unwrap().message.contains(digest));
 }
 
 #[tokio::test]
 async fn a_list_shows_a_status_without_its_texts_while_a_long_document_is_looked_at() {
     let folder = tempfile::tempdir().unwrap();
     let mut redaction = SecretRedaction::open(&HostSpec::default(), folder.path()).await.unwrap();
-    redaction.threads = RedactionThreads::of(2);
+    redaction.threads = RedactionThreads::with_places(2);
     let filling = "x".repeat(100_000);
     let document = json!({"kind": "Job", "filling": filling, "spec": {"env": [{"name": "TOKEN", "value": "hush-4711"}]}});
     let of = |namespace: &str, seq: Seq| CurrentObject {
@@ -254,7 +257,7 @@ async fn a_list_shows_a_status_without_its_texts_while_a_long_document_is_looked
         status: state(seq, "out of memory", None).status.clone(),
         seq,
         observed_ms: 0,
-        packed: document::pack(document.to_string().as_bytes()),
+        packed: document::pack_document(document.to_string().as_bytes()),
     };
     // A longer one of the namespace is looked at.
     let (end, ended) = std::sync::mpsc::channel::<()>();
@@ -264,12 +267,13 @@ async fn a_list_shows_a_status_without_its_texts_while_a_long_document_is_looked
         let mut patience = AnswerPatience::of_a_list();
         let began = std::time::Instant::now();
         for seq in 1..100 {
-            let shown = redaction.current(&of("red", seq), &mut patience).await.unwrap();
+            let shown = redaction.redact_current(&of("red", seq), &mut patience).await.unwrap();
             assert!(shown.message.starts_with("redacted:"), "{shown:?}");
         }
         // A hundred that wait would take far longer; a busy machine needs more than one of them does.
         assert!(began.elapsed() < Duration::from_secs(10), "one row waits, and no other one");
-        let other = redaction.current(&of("blue", 100), &mut AnswerPatience::of_a_list()).await.unwrap();
+        let other =
+            redaction.redact_current(&of("blue", 100), &mut AnswerPatience::of_a_list()).await.unwrap();
         assert_eq!(other.message, "out of memory", "another namespace waits for nothing");
         assert!(redaction.threads.is_full(&party), "no list adds to what waits without end");
         end.send(()).unwrap();
@@ -280,7 +284,7 @@ async fn a_list_shows_a_status_without_its_texts_while_a_long_document_is_looked
     while redaction.currents.get(&60).is_none() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    let shown = redaction.current(&of("red", 60), &mut AnswerPatience::none()).await.unwrap();
+    let shown = redaction.redact_current(&of("red", 60), &mut AnswerPatience::without_time()).await.unwrap();
     assert_eq!(shown.message, "out of memory");
 }
 
@@ -293,7 +297,7 @@ struct SlowDocuments {
 
 #[async_trait]
 impl DocumentReader for SlowDocuments {
-    async fn document(&self, _: Seq) -> Result<Option<Bytes>, JournalError> {
+    async fn document_at(&self, _: Seq) -> Result<Option<Bytes>, JournalError> {
         self.read.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
         self.go.notified().await;
         Ok(Some(Bytes::from_static(br#"{"env":[{"name":"TOKEN","value":"hush-4711"}]}"#)))
@@ -315,13 +319,13 @@ async fn what_waits_for_its_turn_has_nothing_in_memory_and_one_state_is_looked_a
     let documents = SlowDocuments::default();
     let read = || documents.read.swap(0, std::sync::atomic::Ordering::SeqCst);
     let party = ThreadParty::Person("ann".into());
-    let reading = async || redaction.read(&documents, documents.document(1), &party).await;
+    let reading = async || redaction.read(&documents, documents.document_at(1), &party).await;
     let mut many = Box::pin(futures::future::join_all((0..20).map(|_| reading())));
     assert!(futures::poll!(many.as_mut()).is_pending());
     assert_eq!(read(), TURNS);
     drop(many);
     let same = state(1, "quotes hush-4711", None);
-    let seen = async || redaction.state(&documents, &same, &party).await;
+    let seen = async || redaction.redact_state(&documents, &same, &party).await;
     let mut herd = Box::pin(futures::future::join_all((0..20).map(|_| seen())));
     assert!(futures::poll!(herd.as_mut()).is_pending());
     documents.go.notify_one();
@@ -329,7 +333,7 @@ async fn what_waits_for_its_turn_has_nothing_in_memory_and_one_state_is_looked_a
     assert_eq!(read(), 1, "everybody waits for the first one");
     assert!(shown.iter().all(|shown| !shown.as_ref().unwrap().status.message.contains("hush")));
     let states = (10..30).map(|seq| state(seq, "quotes hush-4711", None)).collect::<Vec<_>>();
-    let all = states.iter().map(|state| redaction.state(&documents, state, &party));
+    let all = states.iter().map(|state| redaction.redact_state(&documents, state, &party));
     let mut all = Box::pin(futures::future::join_all(all));
     assert!(futures::poll!(all.as_mut()).is_pending());
     assert_eq!(read(), TURNS);
@@ -346,7 +350,7 @@ async fn events_of_a_list_wait_no_longer_than_the_list_and_the_next_list_has_the
     let (mut patience, mut objects) = (AnswerPatience::of_a_list(), HashMap::new());
     let told = async |patience: &mut AnswerPatience, objects: &mut HashMap<_, _>| {
         let (event, party) = (event("Job", "known", "team"), ThreadParty::Person("ann".into()));
-        let shown = redaction.event(&TestDocuments, event, objects, &party, patience).await.unwrap();
+        let shown = redaction.redact_event(&TestDocuments, event, objects, &party, patience).await.unwrap();
         String::from_utf8(shown.to_vec()).unwrap()
     };
     assert!(!told(&mut patience, &mut objects).await.contains("no login"), "its text is withheld");
@@ -354,7 +358,10 @@ async fn events_of_a_list_wait_no_longer_than_the_list_and_the_next_list_has_the
     let text = told(&mut patience, &mut HashMap::new()).await;
     assert!(text.contains("no login with redacted:") && !text.contains("4711"), "{text}");
     let _held = all_turns();
-    assert!(told(&mut AnswerPatience::none(), &mut HashMap::new()).await.contains("no login"), "it is kept");
+    assert!(
+        told(&mut AnswerPatience::without_time(), &mut HashMap::new()).await.contains("no login"),
+        "it is kept"
+    );
 }
 
 /// Documents that notes how many questions it is asked at the same time.
@@ -366,7 +373,7 @@ struct CountingDocuments {
 
 #[async_trait]
 impl DocumentReader for CountingDocuments {
-    async fn document(&self, _: Seq) -> Result<Option<Bytes>, JournalError> {
+    async fn document_at(&self, _: Seq) -> Result<Option<Bytes>, JournalError> {
         Ok(Some(Bytes::from_static(br#"{"kind":"Job"}"#)))
     }
 
@@ -413,7 +420,7 @@ async fn short_documents_give_the_runtime_a_turn_now_and_then_and_not_each_time(
     for _ in 0..200 {
         // The runtime's own bound of what a task may do in one turn is no matter here.
         tokio::task::yield_now().await;
-        let redact = redaction.redact(document.clone(), &ThreadParty::Anybody);
+        let redact = redaction.redact_document(document.clone(), &ThreadParty::Anybody);
         let mut redact = std::pin::pin!(redact);
         turns += usize::from(futures::poll!(redact.as_mut()).is_pending());
         if turns > 20 {

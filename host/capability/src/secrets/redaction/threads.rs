@@ -80,12 +80,12 @@ impl Default for RedactionThreads {
     /// One processor is left to everything else.
     fn default() -> Self {
         let processors = available_parallelism().map_or(1, usize::from);
-        Self::of(processors.saturating_sub(1).max(LEAST))
+        Self::with_places(processors.saturating_sub(1).max(LEAST))
     }
 }
 
 impl RedactionThreads {
-    pub(super) fn of(places: usize) -> Self {
+    pub(super) fn with_places(places: usize) -> Self {
         let queue = WorkQueue { long: places, medium: 1, share: places / 2, lines: VecDeque::new() };
         Self { queue: Arc::new(Mutex::new(queue)), short_bytes: Arc::default() }
     }
@@ -102,7 +102,7 @@ impl RedactionThreads {
     }
 
     /// The same for work with a lasting result: it runs even if nobody waits for it any more.
-    pub(super) async fn finish<T: Send + 'static>(
+    pub(super) async fn run_to_end<T: Send + 'static>(
         &self,
         party: &ThreadParty,
         bytes: usize,
@@ -134,20 +134,20 @@ impl RedactionThreads {
             }
         } else {
             let size = if bytes <= MEDIUM_BYTES { DocumentSize::Medium } else { DocumentSize::Long };
-            self.lock().line(party).waiting.push_back((size, Box::new(work)));
-            self.go_on();
+            self.lock_queue().line_of_party(party).waiting.push_back((size, Box::new(work)));
+            self.start_next_work();
         }
-        told.await.map_err(WithheldDocument::because)
+        told.await.map_err(WithheldDocument::from_error)
     }
 
     /// Whether so much of the party's work waits that no more should be added.
     pub(super) fn is_full(&self, party: &ThreadParty) -> bool {
-        let queue = self.lock();
+        let queue = self.lock_queue();
         queue.lines.iter().any(|line| line.party == *party && line.waiting.len() >= WAITING)
     }
 
-    fn go_on(&self) {
-        let mut queue = self.lock();
+    fn start_next_work(&self) {
+        let mut queue = self.lock_queue();
         while let Some((party, size, work)) = queue.next() {
             let threads = self.clone();
             tokio::task::spawn_blocking(move || {
@@ -158,13 +158,13 @@ impl RedactionThreads {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, WorkQueue> {
+    fn lock_queue(&self) -> MutexGuard<'_, WorkQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl WorkQueue {
-    fn line(&mut self, party: &ThreadParty) -> &mut PartyLine {
+    fn line_of_party(&mut self, party: &ThreadParty) -> &mut PartyLine {
         let known = self.lines.iter().position(|line| line.party == *party);
         let index = known.unwrap_or_else(|| {
             self.lines.push_back(PartyLine { party: party.clone(), running: 0, waiting: VecDeque::new() });
@@ -173,7 +173,7 @@ impl WorkQueue {
         &mut self.lines[index]
     }
 
-    fn free(&mut self, size: DocumentSize) -> &mut usize {
+    fn free_places(&mut self, size: DocumentSize) -> &mut usize {
         match size {
             DocumentSize::Medium => &mut self.medium,
             DocumentSize::Long => &mut self.long,
@@ -196,13 +196,13 @@ impl WorkQueue {
         let party = line.party.clone();
         self.lines.push_back(line);
         let (size, work) = next?;
-        *self.free(size) -= 1;
+        *self.free_places(size) -= 1;
         Some((party, size, work))
     }
 
-    fn end(&mut self, party: &ThreadParty, size: DocumentSize) {
-        *self.free(size) += 1;
-        self.line(party).running -= 1;
+    fn end_work(&mut self, party: &ThreadParty, size: DocumentSize) {
+        *self.free_places(size) += 1;
+        self.line_of_party(party).running -= 1;
         self.lines.retain(|line| line.running > 0 || !line.waiting.is_empty());
     }
 }
@@ -216,8 +216,8 @@ struct WorkPlace {
 
 impl Drop for WorkPlace {
     fn drop(&mut self) {
-        self.threads.lock().end(&self.party, self.size);
-        self.threads.go_on();
+        self.threads.lock_queue().end_work(&self.party, self.size);
+        self.threads.start_next_work();
     }
 }
 
@@ -259,7 +259,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_long_documents_of_one_party_leave_threads_to_another() {
-        let threads = RedactionThreads::of(4);
+        let threads = RedactionThreads::with_places(4);
         let (end, ended) = mpsc::channel::<()>();
         let ended = Arc::new(Mutex::new(ended));
         let held = || {
@@ -269,7 +269,7 @@ mod tests {
         let all: Vec<_> = (0..8).map(|_| Box::pin(held())).collect();
         let mut all = futures::future::join_all(all);
         assert!(is_waiting(std::pin::Pin::new(&mut all)).await);
-        assert_eq!(threads.lock().long, 2, "a party has its share and no more");
+        assert_eq!(threads.lock_queue().long, 2, "a party has its share and no more");
         for name in ["ann", "bob"] {
             let done = threads.run(&person(name), LONG, move || name).await;
             assert_eq!(done, Ok(name));
@@ -279,20 +279,20 @@ mod tests {
         let short = threads.run(&ThreadParty::Anybody, SHORT_BYTES, || 1).await;
         assert_eq!(short, Ok(1), "a short one waits for nothing");
         drop(all);
-        until(|| threads.lock().long >= 2).await;
-        assert_eq!(threads.lock().long, 2, "what began keeps its places");
+        until(|| threads.lock_queue().long >= 2).await;
+        assert_eq!(threads.lock_queue().long, 2, "what began keeps its places");
         (0..2).for_each(|_| end.send(()).unwrap());
         assert_eq!(
             threads.run(&ThreadParty::Anybody, LONG, || 2).await,
             Ok(2),
             "what nobody waits for is left out"
         );
-        until(|| threads.lock().lines.is_empty()).await;
+        until(|| threads.lock_queue().lines.is_empty()).await;
     }
 
     #[tokio::test]
     async fn parties_have_their_turns_one_after_the_other_and_what_is_kept_is_done_for_nobody() {
-        let threads = RedactionThreads::of(2);
+        let threads = RedactionThreads::with_places(2);
         let (end, ended) = mpsc::channel::<()>();
         let done = Arc::new(Mutex::new(Vec::new()));
         let note = |name: &'static str| {
@@ -305,7 +305,7 @@ mod tests {
         let others = async {
             let mut given_up = Vec::new();
             for _ in 0..3 {
-                given_up.push(Box::pin(threads.finish(&ann, MEDIUM_BYTES, note("ann"))));
+                given_up.push(Box::pin(threads.run_to_end(&ann, MEDIUM_BYTES, note("ann"))));
             }
             given_up.iter_mut().for_each(|one| assert!(futures::FutureExt::now_or_never(one).is_none()));
             drop(given_up);
@@ -322,7 +322,7 @@ mod tests {
 
     #[tokio::test]
     async fn while_a_long_document_is_redacted_the_thread_of_the_requests_is_free() {
-        let threads = RedactionThreads::of(2);
+        let threads = RedactionThreads::with_places(2);
         let (end, ended) = mpsc::channel();
         // On the thread of this test the work would wait forever.
         let (done, ()) = tokio::join!(
@@ -336,7 +336,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_document_whose_redaction_fails_is_withheld() {
-        let threads = RedactionThreads::of(2);
+        let threads = RedactionThreads::with_places(2);
         for _ in 0..3 {
             let told: Result<(), _> =
                 threads.run(&ThreadParty::Anybody, LONG, || panic!("out of luck")).await;

@@ -32,7 +32,7 @@ impl AnswerPatience {
         Self { left: None }
     }
 
-    pub(super) fn none() -> Self {
+    pub(super) fn without_time() -> Self {
         Self { left: Some(Duration::ZERO) }
     }
 
@@ -41,12 +41,12 @@ impl AnswerPatience {
         self.left = copies.iter().map(|copy| copy.left).min().unwrap_or(self.left);
     }
 
-    pub(super) fn is_over(&self) -> bool {
+    pub(super) fn has_no_time_left(&self) -> bool {
         self.left == Some(Duration::ZERO)
     }
 
     /// An immediate result is returned even if no time is left. `None` if it takes longer.
-    pub(super) async fn wait<F: Future>(&mut self, awaited: F) -> Option<F::Output> {
+    pub(super) async fn wait_for<F: Future>(&mut self, awaited: F) -> Option<F::Output> {
         let mut awaited = pin!(awaited);
         if let std::task::Poll::Ready(done) = poll!(awaited.as_mut()) {
             return Some(done);
@@ -64,19 +64,19 @@ impl AnswerPatience {
 pub(super) struct SlowNamespaces(Mutex<HashMap<Arc<str>, Instant>>);
 
 impl SlowNamespaces {
-    pub(super) fn has(&self, namespace: &str) -> bool {
-        self.lock().get(namespace).is_some_and(|at| at.elapsed() < PAUSE)
+    pub(super) fn is_slow(&self, namespace: &str) -> bool {
+        self.lock_namespaces().get(namespace).is_some_and(|at| at.elapsed() < PAUSE)
     }
 
-    pub(super) fn note(&self, namespace: Arc<str>) {
-        let mut slow = self.lock();
+    pub(super) fn note_slow(&self, namespace: Arc<str>) {
+        let mut slow = self.lock_namespaces();
         if slow.len() >= NAMESPACES {
             slow.clear();
         }
         slow.insert(namespace, Instant::now());
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Instant>> {
+    fn lock_namespaces(&self) -> MutexGuard<'_, HashMap<Arc<str>, Instant>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -90,7 +90,7 @@ mod tests {
         let mut patience = AnswerPatience::of_a_list();
         let mut copies = vec![patience.clone(); 3];
         for (copy, waited) in copies.iter_mut().zip([0, 100, 50]) {
-            copy.wait(tokio::time::sleep(Duration::from_millis(waited))).await;
+            copy.wait_for(tokio::time::sleep(Duration::from_millis(waited))).await;
         }
         patience.is_spent_by(&copies);
         assert_eq!(patience.left, Some(A_LIST - Duration::from_millis(100)));
@@ -105,14 +105,14 @@ mod tests {
     async fn all_that_a_list_waits_for_has_one_time_and_what_is_there_needs_none() {
         let mut patience = AnswerPatience::of_a_list();
         let began = Instant::now();
-        assert_eq!(patience.wait(tokio::time::sleep(A_LIST / 3)).await, Some(()));
+        assert_eq!(patience.wait_for(tokio::time::sleep(A_LIST / 3)).await, Some(()));
         for _ in 0..100 {
-            assert_eq!(patience.wait(std::future::pending::<()>()).await, None);
+            assert_eq!(patience.wait_for(std::future::pending::<()>()).await, None);
         }
         assert!(began.elapsed() < A_LIST * 2, "{:?}", began.elapsed());
-        assert!(patience.is_over());
-        assert_eq!(patience.wait(std::future::ready(7)).await, Some(7));
-        assert_eq!(patience.wait(tokio::task::yield_now()).await, Some(()), "it is done at once");
-        assert_eq!(AnswerPatience::of_a_request().wait(tokio::time::sleep(A_LIST * 3)).await, Some(()));
+        assert!(patience.has_no_time_left());
+        assert_eq!(patience.wait_for(std::future::ready(7)).await, Some(7));
+        assert_eq!(patience.wait_for(tokio::task::yield_now()).await, Some(()), "it is done at once");
+        assert_eq!(AnswerPatience::of_a_request().wait_for(tokio::time::sleep(A_LIST * 3)).await, Some(()));
     }
 }

@@ -10,8 +10,8 @@ async fn documents_are_those_of_this_call_and_errors_name_no_files() {
     let capabilities = world.open().await;
     let plugin = grants(&capabilities, &everything()).await;
     let mut session = plugin.open(&batch(&[1])).await.unwrap();
-    assert!(session.document(1).await.unwrap().unwrap().starts_with(br#"{"seq":1,"#));
-    assert!(matches!(session.document(2).await, Err(GrantError::Invalid(_))));
+    assert!(session.document_of_state(1).await.unwrap().unwrap().starts_with(br#"{"seq":1,"#));
+    assert!(matches!(session.document_of_state(2).await, Err(GrantError::Invalid(_))));
     let error = session.document_before(1).await.unwrap_err();
     assert!(!error.to_string().contains("journal.db"), "{error}");
 }
@@ -22,9 +22,9 @@ struct CountedReads(AtomicUsize);
 
 #[async_trait]
 impl kubewitness_core::ports::DocumentReader for CountedReads {
-    async fn document(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
+    async fn document_at(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
         self.0.fetch_add(1, Ordering::Relaxed);
-        SessionPapers.document(seq).await
+        SessionPapers.document_at(seq).await
     }
 
     async fn document_before(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
@@ -40,14 +40,14 @@ impl kubewitness_core::ports::DocumentReader for CountedReads {
 async fn several_questions_about_one_document_read_it_once() {
     let (world, journal) = (SessionWorld::new(), Arc::new(CountedReads::default()));
     let backing = PluginServices { documents: journal.clone(), ..backing(0) };
-    let granted = world.open().await.grants("p", &plugin(json!({})), backing).await.unwrap();
+    let granted = world.open().await.grant_plugin("p", &plugin(json!({})), backing).await.unwrap();
     let mut session = granted.open(&batch(&[1, 2])).await.unwrap();
     for seq in [1, 1, 1, 2, 2] {
-        let document = session.document(seq).await.unwrap().unwrap();
+        let document = session.document_of_state(seq).await.unwrap().unwrap();
         assert!(document.starts_with(format!("{{\"seq\":{seq},").as_bytes()));
     }
     assert_eq!(journal.0.load(Ordering::Relaxed), 2);
-    session.rollback().await;
+    session.roll_back_effects().await;
 }
 
 /// A journal without the last content of an object whose deletion a comparison found.
@@ -55,12 +55,12 @@ struct ContentlessJournal;
 
 #[async_trait]
 impl kubewitness_core::ports::DocumentReader for ContentlessJournal {
-    async fn document(&self, _: Seq) -> Result<Option<Bytes>, JournalError> {
+    async fn document_at(&self, _: Seq) -> Result<Option<Bytes>, JournalError> {
         Ok(None)
     }
 
     async fn document_before(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
-        SessionPapers.document(seq).await.map(|found| found.filter(|_| seq > 1))
+        SessionPapers.document_at(seq).await.map(|found| found.filter(|_| seq > 1))
     }
 
     async fn newest_of(&self, object: &ObjectRef) -> Result<Vec<Seq>, JournalError> {
@@ -73,13 +73,17 @@ async fn a_state_without_a_document_has_none_for_every_plugin_and_no_digest() {
     for granted in ["redacted", "digest", "raw"] {
         let backing = PluginServices { documents: Arc::new(ContentlessJournal), ..backing(0) };
         let spec = plugin(json!({"documents": granted}));
-        let grants = SessionWorld::new().open().await.grants("p", &spec, backing).await.unwrap();
+        let grants = SessionWorld::new().open().await.grant_plugin("p", &spec, backing).await.unwrap();
         let states = batch(&[1]);
         let mut session = grants.open(&states).await.unwrap();
         let gone = Arc::new(State { change: Change::Gone, ..State::clone(&states[0].state) });
-        let shown = session.show(&gone).await.unwrap();
-        assert_eq!((shown.document_digest, session.document(1).await), (None, Ok(None)), "{granted}");
-        session.rollback().await;
+        let shown = session.show_state(&gone).await.unwrap();
+        assert_eq!(
+            (shown.document_digest, session.document_of_state(1).await),
+            (None, Ok(None)),
+            "{granted}"
+        );
+        session.roll_back_effects().await;
     }
 }
 
@@ -90,33 +94,33 @@ fn an_unknown_index_is_invalid_and_a_source_that_does_not_run_unavailable() {
         &["jobs".to_string(), "pods".to_string()],
         None,
     );
-    assert_eq!(granted.list("jobs", "", "", 9), Ok(vec![]));
-    assert_eq!(granted.list("jobs", "label", "team=vision", 9), Ok(vec![]));
+    assert_eq!(granted.list_objects("jobs", "", "", 9), Ok(vec![]));
+    assert_eq!(granted.list_objects("jobs", "label", "team=vision", 9), Ok(vec![]));
     let known = "there is no index `rack`; this source has namespace, owner, node, label";
-    assert_eq!(granted.list("jobs", "rack", "7", 9), Err(GrantError::Invalid(known.into())));
-    let label = granted.list("jobs", "label", "team", 9);
+    assert_eq!(granted.list_objects("jobs", "rack", "7", 9), Err(GrantError::Invalid(known.into())));
+    let label = granted.list_objects("jobs", "label", "team", 9);
     assert!(matches!(label, Err(GrantError::Invalid(why)) if why.contains("`key=value`")));
-    assert!(matches!(granted.list("pods", "", "", 9), Err(GrantError::Unavailable(_))));
-    assert!(matches!(granted.list("nodes", "", "", 9), Err(GrantError::Denied(_))));
+    assert!(matches!(granted.list_objects("pods", "", "", 9), Err(GrantError::Unavailable(_))));
+    assert!(matches!(granted.list_objects("nodes", "", "", 9), Err(GrantError::Denied(_))));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_call_waits_for_the_cache_to_show_its_states_and_no_longer_than_a_moment() {
     let granted =
         crate::objects::lister::GrantedLister::new(Arc::new(EmptyCache), &["jobs".to_string()], None);
-    assert_eq!(granted.shows(&[delivery(98, "a")]).await, Ok(()));
-    let late = granted.shows(&[delivery(98, "a"), delivery(99, "b")]).await;
+    assert_eq!(granted.await_shown(&[delivery(98, "a")]).await, Ok(()));
+    let late = granted.await_shown(&[delivery(98, "a"), delivery(99, "b")]).await;
     assert!(matches!(late, Err(GrantError::Unavailable(why)) if why.contains("`jobs`")));
     let elsewhere =
         crate::objects::lister::GrantedLister::new(Arc::new(EmptyCache), &["pods".to_string()], None);
-    assert_eq!(elsewhere.shows(&[delivery(99, "b")]).await, Ok(()));
+    assert_eq!(elsewhere.await_shown(&[delivery(99, "b")]).await, Ok(()));
 }
 
 async fn document_for(capabilities: &OpenCapabilities, granted: serde_json::Value) -> String {
     let grants = grants(capabilities, &plugin(granted)).await;
     let mut session = grants.open(&batch(&[1])).await.unwrap();
-    let document = session.document(1).await.unwrap().unwrap();
-    session.rollback().await;
+    let document = session.document_of_state(1).await.unwrap().unwrap();
+    session.roll_back_effects().await;
     String::from_utf8(document.to_vec()).unwrap()
 }
 
@@ -145,8 +149,8 @@ async fn a_plugin_gets_the_digest_of_raw_bytes_only_with_a_grant_for_it() {
         let grants = grants(&world.open().await, &plugin(granted)).await;
         let states = batch(&[1]);
         let mut session = grants.open(&states).await.unwrap();
-        assert_eq!(session.show(&states[0].state).await.unwrap().document_digest.as_ref(), digest);
-        session.rollback().await;
+        assert_eq!(session.show_state(&states[0].state).await.unwrap().document_digest.as_ref(), digest);
+        session.roll_back_effects().await;
     }
     assert!(!document_for(&world.open().await, json!({"documents": "digest"})).await.contains("hush"));
 }
@@ -162,9 +166,9 @@ async fn a_plugin_is_told_where_it_will_never_hear_of_the_owner() {
             Arc::new(ObjectRef { group: "batch".into(), kind: kind.into(), ..ObjectRef::default() })
         };
         let state = Arc::new(State { owner: kind.map(owner), ..(*batch[0].state).clone() });
-        assert_eq!(session.show(&state).await.unwrap().has_subscribed_owner, expected, "{kind:?}");
+        assert_eq!(session.show_state(&state).await.unwrap().has_subscribed_owner, expected, "{kind:?}");
     }
-    session.rollback().await;
+    session.roll_back_effects().await;
 }
 
 #[tokio::test]
@@ -174,15 +178,15 @@ async fn the_use_of_whole_documents_is_to_read_one_and_that_of_digests_is_to_be_
         let spec = plugin(json!({"documents": granted}));
         let uses = Arc::new(uses::GrantUses::of(&spec.grants));
         let backing = PluginServices { uses: uses.clone(), ..backing(0) };
-        let grants = world.open().await.grants("p", &spec, backing).await.unwrap();
+        let grants = world.open().await.grant_plugin("p", &spec, backing).await.unwrap();
         let states = batch(&[1]);
         let mut session = grants.open(&states).await.unwrap();
-        let calls = || uses.all().map(|(_, calls)| calls).sum::<u64>();
-        session.show(&states[0].state).await.unwrap();
+        let calls = || uses.counts_by_grant().map(|(_, calls)| calls).sum::<u64>();
+        session.show_state(&states[0].state).await.unwrap();
         assert_eq!(calls(), shown, "{granted}");
-        session.document(1).await.unwrap();
+        session.document_of_state(1).await.unwrap();
         assert_eq!(calls(), read, "{granted}");
-        session.rollback().await;
+        session.roll_back_effects().await;
     }
 }
 
@@ -192,7 +196,7 @@ async fn without_a_redaction_key_only_plugins_that_may_see_secrets_are_called_an
     let place = world.folder.path().join("redaction.key");
     std::fs::create_dir(&place).unwrap();
     let capabilities = world.open().await;
-    let faults = capabilities.closed();
+    let faults = capabilities.closed_entries();
     assert!(faults.len() == 1 && faults[0].message.contains("the redaction key can't be read"), "{faults:?}");
     let waiting = grants(&capabilities, &plugin(json!({}))).await;
     let refused = waiting.open(&batch(&[1])).await.err().unwrap();
@@ -200,7 +204,7 @@ async fn without_a_redaction_key_only_plugins_that_may_see_secrets_are_called_an
     assert!(document_for(&capabilities, json!({"documents": "raw"})).await.contains("hush"));
 
     std::fs::remove_dir(&place).unwrap();
-    let again = capabilities.reload(&world.settings(), world.folder.path()).await.unwrap();
-    assert_eq!(again.closed(), []);
-    waiting.open(&batch(&[1])).await.unwrap().rollback().await;
+    let again = capabilities.reload_settings(&world.settings(), world.folder.path()).await.unwrap();
+    assert_eq!(again.closed_entries(), []);
+    waiting.open(&batch(&[1])).await.unwrap().roll_back_effects().await;
 }

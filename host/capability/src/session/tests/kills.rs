@@ -28,14 +28,14 @@ struct SlowPaper {
 
 #[async_trait]
 impl NoteStore for SlowPaper {
-    async fn note(
+    async fn save_notes(
         &self,
         plugin: &str,
         notes: Vec<KvWrite>,
         kept: NoteDurability,
     ) -> Result<(), JournalError> {
         tokio::task::yield_now().await;
-        self.paper.note(plugin, notes, kept).await?;
+        self.paper.save_notes(plugin, notes, kept).await?;
         tokio::task::yield_now().await;
         Ok(())
     }
@@ -76,8 +76,8 @@ async fn call(plugin: &Arc<dyn GrantProvider>, paper: &KvPaper, seq: Seq) -> boo
     }
     let is_parked = !session.in_doubt().is_empty();
     let writes = match is_parked {
-        true => session.settle(&[seq]),
-        false => session.commit(&[seq]).await.unwrap().take(),
+        true => session.writes_if_undone(&[seq]),
+        false => session.commit_effects(&[seq]).await.unwrap().take(),
     };
     tokio::task::yield_now().await;
     paper.keep(&writes);
@@ -130,7 +130,7 @@ async fn lives(forgets_answers: bool, kills: u64) -> (KillFigures, CountingRecei
         let notes = Arc::new(SlowPaper { paper: paper.clone(), forgets_answers });
         // What was to be noted later is lost.
         let backing = PluginServices { kv: paper.read(), notes, ..backing(0) };
-        capabilities.grants("p", &sender(), backing).await.unwrap()
+        capabilities.grant_plugin("p", &sender(), backing).await.unwrap()
     };
     while figures.lock().unwrap().kills < kills {
         let plugin = born().await;

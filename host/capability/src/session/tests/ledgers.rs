@@ -13,7 +13,7 @@ async fn a_ledger_alone_keeps_its_own_receipt() {
     assert_eq!(session.ledger_append("audit", vec![b"one".to_vec(), b"two".to_vec()]).await, Ok(2));
     assert_eq!(session.ledger_last("audit").await, Ok(Some(b"two".to_vec())));
     assert_eq!(world.records(), "", "nothing before the commit");
-    session.commit(&[1, 2]).await.unwrap();
+    session.commit_effects(&[1, 2]).await.unwrap();
     assert_eq!(world.records(), "one\ntwo\n");
     drop((plugin, capabilities));
     let capabilities = world.open().await;
@@ -36,7 +36,7 @@ async fn calls_continue_a_ledger_one_after_the_other() {
             let before = last.map_or(0, |last| String::from_utf8(last).unwrap().parse::<u64>().unwrap());
             tokio::task::yield_now().await;
             session.ledger_append("audit", vec![(before + 1).to_string().into_bytes()]).await.unwrap();
-            session.commit(&[seq]).await.unwrap();
+            session.commit_effects(&[seq]).await.unwrap();
         }
     };
     futures::future::join_all((1..=20).map(chain)).await;
@@ -53,17 +53,17 @@ async fn the_database_decides_for_the_ledger_after_a_crash() {
         let plugin = grants(&capabilities, &everything()).await;
         let mut session = plugin.open(&batch(&[1])).await.unwrap();
         insert(&mut session, &[1]).await;
-        session.commit(&[1]).await.unwrap();
+        session.commit_effects(&[1]).await.unwrap();
         let granted =
-            Arc::clone(&capabilities.resolve("p", &everything(), &backing(0)).map(Arc::new).unwrap());
+            Arc::clone(&capabilities.resolve_access("p", &everything(), &backing(0)).map(Arc::new).unwrap());
         let mut call = CallSession::new(granted, marks(&[2]), HashSet::new(), None);
         call.sql_write("main", rows(&[2]), None).await.unwrap();
         call.ledger_append("audit", vec![b"two".to_vec()]).await.unwrap();
-        let receipt = call.receipt(call.marks(&[2]).unwrap()).unwrap();
+        let receipt = call.make_receipt(call.receipt_marks(&[2]).unwrap()).unwrap();
         let written = call.write_ledger(&receipt).await.unwrap();
         assert_eq!(world.records(), "two\n");
         if commit {
-            call.sql.take().unwrap().commit(&receipt).await.unwrap();
+            call.sql.take().unwrap().commit_with_receipt(&receipt).await.unwrap();
         }
         drop((written, call, plugin, capabilities));
         let capabilities = world.open().await;
@@ -86,12 +86,12 @@ async fn a_failed_commit_takes_the_ledgers_records_back() {
     session.sql_execute("main", parent, vec![vec![]]).await.unwrap();
     session.sql_execute("main", "INSERT INTO c VALUES (77)", vec![vec![]]).await.unwrap();
     session.ledger_append("audit", vec![b"one".to_vec()]).await.unwrap();
-    let refused = session.commit(&[1]).await;
+    let refused = session.commit_effects(&[1]).await;
     assert!(matches!(&refused, Err(GrantError::Invalid(why)) if why.contains("FOREIGN KEY")), "{refused:?}");
     assert_eq!(applied(&plugin, &[1]).await, [] as [Seq; 0]);
     assert_eq!((stored(&plugin).await, world.records()), (0, String::new()));
     let mut session = plugin.open(&batch(&[1])).await.unwrap();
     assert_eq!(session.ledger_append("audit", vec![b"one".to_vec()]).await, Ok(1));
-    session.commit(&[1]).await.unwrap();
+    session.commit_effects(&[1]).await.unwrap();
     assert_eq!((applied(&plugin, &[1]).await, world.records()), (vec![1], "one\n".to_owned()));
 }

@@ -34,7 +34,8 @@ fn state(seq: Seq, document: &serde_json::Value, owner: Option<Arc<ObjectRef>>) 
         name: text(&document["metadata"]["name"]),
         uid: text(&document["metadata"]["uid"]),
     };
-    let status = StatusRules::builtin().status(&object.group, &object.kind, document.to_string().as_bytes());
+    let status =
+        StatusRules::builtin().status_of(&object.group, &object.kind, document.to_string().as_bytes());
     Arc::new(State {
         seq,
         object: object.into(),
@@ -62,14 +63,14 @@ impl FailedJob {
         let world = SessionWorld::new();
         let this = Arc::new(self.clone());
         let backing = PluginServices { documents: this.clone(), outcomes: this, ..backing(0) };
-        let granted = world.open().await.grants("p", &plugin(spec), backing).await.unwrap();
+        let granted = world.open().await.grant_plugin("p", &plugin(spec), backing).await.unwrap();
         (world, granted)
     }
 
     async fn explained(&self, spec: serde_json::Value) -> ExplainedOutcome {
         let (_world, granted) = self.granted(spec).await;
         let mut session = granted.open(&[]).await.unwrap();
-        match session.outcome("jobs", "uid-job").await.unwrap() {
+        match session.find_outcome("jobs", "uid-job").await.unwrap() {
             OutcomeFinding::Explained(told) => *told,
             other => panic!("{other:?}"),
         }
@@ -78,7 +79,7 @@ impl FailedJob {
 
 #[async_trait]
 impl DocumentReader for FailedJob {
-    async fn document(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
+    async fn document_at(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
         Ok(self.documents.get(&seq).map(|document| document.to_string().into()))
     }
 
@@ -93,7 +94,7 @@ impl DocumentReader for FailedJob {
 
 #[async_trait]
 impl OutcomeFinder for FailedJob {
-    async fn changes(&self, question: ChangeQuestion) -> Result<OutcomeChanges, JournalError> {
+    async fn outcome_changes(&self, question: ChangeQuestion) -> Result<OutcomeChanges, JournalError> {
         let changed = ChangedOutcome {
             source: question.sources.into_iter().next().unwrap_or_default(),
             kind: Some(CauseKind::ExitCode),
@@ -108,7 +109,7 @@ impl OutcomeFinder for FailedJob {
         Ok(self.kept)
     }
 
-    async fn story(&self, uid: &str) -> Result<OutcomeStory, JournalError> {
+    async fn outcome_story(&self, uid: &str) -> Result<OutcomeStory, JournalError> {
         let (states, related) = self.states.iter().cloned().partition(|state| state.object.uid == uid);
         Ok(OutcomeStory { states, related, ..OutcomeStory::default() })
     }
@@ -136,9 +137,10 @@ async fn outcomes_are_those_of_granted_sources_and_each_question_is_counted() {
     let job = FailedJob::new(exit_code());
     let (_world, granted) = job.granted(json!({"lister": ["jobs"]})).await;
     let mut session = granted.open(&[]).await.unwrap();
-    for refused in
-        [session.outcome("jobs", "uid-job").await.map(drop), session.outcome_changes("", 9).await.map(drop)]
-    {
+    for refused in [
+        session.find_outcome("jobs", "uid-job").await.map(drop),
+        session.outcome_changes("", 9).await.map(drop),
+    ] {
         assert!(
             matches!(&refused, Err(GrantError::Denied(why)) if why.contains("spec.grants.outcomes")),
             "{refused:?}"
@@ -146,12 +148,12 @@ async fn outcomes_are_those_of_granted_sources_and_each_question_is_counted() {
     }
     let (_world, granted) = job.granted(json!({"outcomes": ["jobs"]})).await;
     let mut session = granted.open(&[]).await.unwrap();
-    assert!(matches!(session.outcome("pods", "uid-pod").await, Err(GrantError::Denied(_))));
+    assert!(matches!(session.find_outcome("pods", "uid-pod").await, Err(GrantError::Denied(_))));
     for (kept, expected) in
         [(KeptOutcome::Pending, OutcomeFinding::Pending), (KeptOutcome::Nothing, OutcomeFinding::Nothing)]
     {
         let (_world, granted) = FailedJob::new(kept).granted(json!({"outcomes": ["jobs"]})).await;
-        assert_eq!(granted.open(&[]).await.unwrap().outcome("jobs", "uid-job").await, Ok(expected));
+        assert_eq!(granted.open(&[]).await.unwrap().find_outcome("jobs", "uid-job").await, Ok(expected));
     }
 }
 
@@ -166,7 +168,7 @@ async fn a_place_holds_for_the_sources_that_were_granted_then() {
         let another = json!({"name": "sets", "apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet"});
         host.sources.push(serde_json::from_value(another).unwrap());
         let open = OpenCapabilities::open(&host, world.folder.path()).await.unwrap();
-        let granted = open.grants("p", &plugin(json!({"outcomes": sources})), backing).await.unwrap();
+        let granted = open.grant_plugin("p", &plugin(json!({"outcomes": sources})), backing).await.unwrap();
         granted.open(&[]).await.unwrap().outcome_changes(after, 9).await.unwrap()
     };
     let first = page(&["jobs"], "").await;
@@ -185,6 +187,6 @@ async fn the_word_that_is_kept_stays_where_the_journal_has_lost_what_it_was_foun
     assert!(told.doubt.contains("no longer has"), "{told:?}");
     let gone = FailedJob { states: Vec::new(), ..lost };
     let (_world, granted) = gone.granted(json!({"outcomes": ["jobs"]})).await;
-    let found = granted.open(&[]).await.unwrap().outcome("jobs", "uid-job").await;
+    let found = granted.open(&[]).await.unwrap().find_outcome("jobs", "uid-job").await;
     assert_eq!(found, Ok(OutcomeFinding::Nothing));
 }

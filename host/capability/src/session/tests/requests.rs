@@ -87,13 +87,13 @@ async fn after_a_kill_only_the_request_in_the_air_is_sent_again() {
     assert_eq!(send(&mut session, "people", "two").await.unwrap(), "answer 4", "its answer was not kept");
     assert_eq!(send(&mut session, "people", "three").await.unwrap(), "answer 5");
     // A kill behind the call's end, and before its save.
-    drop(session.commit(&[1]).await.unwrap());
+    drop(session.commit_effects(&[1]).await.unwrap());
     let plugin = world.started(&capabilities, &sender()).await;
     let mut session = plugin.open(&batch(&[1])).await.unwrap();
     for (path, answer) in [("one", 1), ("one", 2), ("two", 4), ("three", 5)] {
         assert_eq!(send(&mut session, "people", path).await.unwrap(), format!("answer {answer}"));
     }
-    world.paper.keep(&session.commit(&[1]).await.unwrap());
+    world.paper.keep(&session.commit_effects(&[1]).await.unwrap());
     assert_eq!(world.paper.read(), [], "nothing is left of a state that is done");
     assert_eq!((receiver.count("/one"), receiver.count("/two"), receiver.count("/three")), (2, 2, 1));
 }
@@ -118,7 +118,7 @@ async fn where_nothing_is_repeated_a_request_in_the_air_parks_its_state_until_so
     let doubts = session.in_doubt();
     assert!(matches!(&doubts[..], [(2, why)] if why.starts_with("may have been sent") && why.contains("v1")));
     assert_eq!((receiver.count("/one"), receiver.count("/two")), (1, 1));
-    world.paper.keep(&session.commit(&[1]).await.unwrap());
+    world.paper.keep(&session.commit_effects(&[1]).await.unwrap());
     assert_eq!(world.paper.read(), []);
 
     // The operator's replay.
@@ -142,13 +142,13 @@ async fn a_request_without_an_answer_is_not_sent_again_where_nothing_is_repeated
             doubts.len()
         );
         assert_eq!(doubts.len(), usize::from(to == "bank"));
-        session.rollback().await;
+        session.roll_back_effects().await;
     }
     let mut session = plugin.open(&batch(&[1])).await.unwrap();
     assert!(matches!(send(&mut session, "bank", "silent").await, Err(GrantError::Denied(_))));
     assert!(matches!(send(&mut session, "people", "silent").await, Err(GrantError::Timeout(_))));
     assert_eq!(receiver.count("/silent"), 3);
-    assert_eq!(session.settle(&[1]).len(), 2);
+    assert_eq!(session.writes_if_undone(&[1]).len(), 2);
 }
 
 #[tokio::test]
@@ -159,7 +159,7 @@ async fn a_verdict_that_asks_for_a_retry_asks_for_another_request() {
     for times in 1..3 {
         let mut session = plugin.open(&batch(&[1])).await.unwrap();
         send(&mut session, "bank", "one").await.unwrap();
-        session.undo(&[1]).await.unwrap();
+        session.undo_effects(&[1]).await.unwrap();
         assert_eq!(receiver.count("/one"), times);
     }
     // A call without a verdict asks for nothing, and neither does one that is taken apart.
@@ -167,8 +167,8 @@ async fn a_verdict_that_asks_for_a_retry_asks_for_another_request() {
         let mut session = plugin.open(&batch(&[1])).await.unwrap();
         send(&mut session, "bank", "one").await.unwrap();
         match is_apart {
-            true => drop(session.undo(&[]).await.unwrap()),
-            false => session.rollback().await,
+            true => drop(session.undo_effects(&[]).await.unwrap()),
+            false => session.roll_back_effects().await,
         }
         assert_eq!(receiver.count("/one"), 3);
     }
@@ -182,7 +182,7 @@ async fn nothing_is_sent_that_the_journal_can_not_note_and_nobody_is_to_blame() 
     world.paper.is_away.store(true, Ordering::Relaxed);
     let mut session = plugin.open(&batch(&[1])).await.unwrap();
     assert!(matches!(send(&mut session, "bank", "one").await, Err(GrantError::Unavailable(_))));
-    assert!(matches!(session.commit(&[1]).await, Err(GrantError::Unavailable(_))));
+    assert!(matches!(session.commit_effects(&[1]).await, Err(GrantError::Unavailable(_))));
     assert_eq!(receiver.count("/one"), 0);
     world.paper.is_away.store(false, Ordering::Relaxed);
     let mut session = plugin.open(&batch(&[1])).await.unwrap();
@@ -199,7 +199,7 @@ async fn a_destination_that_can_not_be_reached_was_sent_nothing() {
         let mut session = plugin.open(&batch(&[1])).await.unwrap();
         assert!(matches!(send(&mut session, "away", "one").await, Err(GrantError::Unavailable(_))));
         assert_eq!(session.in_doubt(), []);
-        session.rollback().await;
+        session.roll_back_effects().await;
     }
 }
 
@@ -210,13 +210,16 @@ async fn a_request_of_no_known_state_comes_again_alone_where_nothing_is_repeated
     let plugin = world.started(&capabilities, &sender()).await;
     let mut session = plugin.open(&batch(&[1, 2])).await.unwrap();
     assert!(matches!(send(&mut session, "bank", "one").await, Err(GrantError::Invalid(_))));
-    assert!(matches!(session.commit(&[1, 2]).await, Err(GrantError::Invalid(_))), "the batch is split");
+    assert!(
+        matches!(session.commit_effects(&[1, 2]).await, Err(GrantError::Invalid(_))),
+        "the batch is split"
+    );
     let mut session = plugin.open(&batch(&[1])).await.unwrap();
     send(&mut session, "bank", "one").await.unwrap();
     // Elsewhere it is known by what it is.
     let mut session = plugin.open(&batch(&[1, 2])).await.unwrap();
     send(&mut session, "people", "one").await.unwrap();
-    session.rollback().await;
+    session.roll_back_effects().await;
     let mut session = plugin.open(&batch(&[2, 3])).await.unwrap();
     send(&mut session, "people", "one").await.unwrap();
     assert_eq!(receiver.count("/one"), 2);
@@ -232,7 +235,7 @@ async fn a_request_that_only_reads_and_one_of_a_tick_without_an_id_are_sent_each
         let (to, method) = if seqs.is_empty() { ("people", "POST") } else { ("bank", "GET") };
         let request = HttpRequest { method: method.into(), ..post("one", None) };
         session.http_send(to, request).await.unwrap();
-        session.rollback().await;
+        session.roll_back_effects().await;
     }
     assert_eq!((receiver.count("/one"), world.paper.read()), (2, vec![]));
 }
@@ -260,7 +263,7 @@ async fn after_a_kill_a_tick_sends_again_only_what_was_in_the_air_until_a_tick_i
     tick.http_send("people", id("two")).await.unwrap();
     let count = |path: &str| receiver.count(path);
     assert_eq!((count("/one"), count("/other"), count("/silent"), count("/two")), (1, 0, 2, 1));
-    world.paper.keep(&tick.commit(&[]).await.unwrap());
+    world.paper.keep(&tick.commit_effects(&[]).await.unwrap());
     assert_eq!(world.paper.read(), [], "nothing is left of a tick that is kept");
 
     let mut tick = plugin.open(&[]).await.unwrap();
@@ -296,7 +299,7 @@ async fn where_nothing_is_repeated_a_tick_sends_a_request_once_by_its_id_until_a
     let again = tick.http_send("bank", post("other", Some("digest-1"))).await.unwrap();
     assert_eq!(again.body, b"answer 1", "as it was answered");
     assert!(in_doubt(&mut tick).await);
-    world.paper.keep(&tick.commit(&[]).await.unwrap());
+    world.paper.keep(&tick.commit_effects(&[]).await.unwrap());
 
     let mut tick = plugin.open(&[]).await.unwrap();
     tick.http_send("bank", post("one", Some("digest-1"))).await.unwrap();

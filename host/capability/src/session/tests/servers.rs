@@ -31,23 +31,23 @@ impl crate::sql::DatabaseEngine for SlowServer {
         Err(GrantError::Unavailable("away".into()))
     }
 
-    async fn receipts(&self, _: &str) -> Result<Vec<ReceiptMark>, GrantError> {
+    async fn receipts_of_plugin(&self, _: &str) -> Result<Vec<ReceiptMark>, GrantError> {
         self.answers.acquire().await.unwrap().forget();
         Ok(self.applied.clone())
     }
 
-    async fn forget(&self, _: &str, _: Seq) -> Result<(), GrantError> {
+    async fn forget_receipts(&self, _: &str, _: Seq) -> Result<(), GrantError> {
         Ok(())
     }
 
-    async fn committed(&self, _: &str) -> Result<bool, GrantError> {
+    async fn was_committed(&self, _: &str) -> Result<bool, GrantError> {
         Err(GrantError::Unavailable("away".into()))
     }
 }
 
 async fn granted_with(world: &SessionWorld, server: &Arc<SlowServer>) -> PluginAccess {
     let capabilities = world.open().await;
-    let mut granted = capabilities.resolve("p", &everything(), &backing(0)).unwrap();
+    let mut granted = capabilities.resolve_access("p", &everything(), &backing(0)).unwrap();
     granted.sql.insert(
         "main".into(),
         GrantedDatabase { name: "platform".into(), engine: server.clone(), access: SqlAccess::Schema },
@@ -79,7 +79,7 @@ async fn a_statement_that_needs_more_access_than_is_granted_is_refused_before_th
     // This server is away: what is allowed comes as far as that.
     let read = call.sql_query("main", "SELECT 1", vec![]).await;
     assert_eq!(read, Err(GrantError::Unavailable("away".into())));
-    assert_eq!(granted.uses.access("sql:main").unwrap().1, Some(SqlAccess::Schema));
+    assert_eq!(granted.uses.granted_and_needed("sql:main").unwrap().1, Some(SqlAccess::Schema));
 }
 
 #[tokio::test]
@@ -89,7 +89,7 @@ async fn a_call_that_cannot_have_its_database_is_not_made_whatever_the_plugin_an
     let mut call = CallSession::new(Arc::new(granted), marks(&[1]), HashSet::new(), None);
     assert!(matches!(call.sql_write("main", rows(&[1]), None).await, Err(GrantError::Unavailable(_))));
     call.ledger_append("audit", vec![b"one".to_vec()]).await.unwrap();
-    assert_eq!(Box::new(call).commit(&[1]).await, Err(GrantError::Unavailable("away".into())));
+    assert_eq!(Box::new(call).commit_effects(&[1]).await, Err(GrantError::Unavailable("away".into())));
     assert_eq!(world.records(), "");
 }
 
@@ -117,24 +117,24 @@ impl crate::sql::DatabaseEngine for SharedDatabase {
         self.engine.begin_in(mode, plugin).await
     }
 
-    async fn receipts(&self, _: &str) -> Result<Vec<ReceiptMark>, GrantError> {
+    async fn receipts_of_plugin(&self, _: &str) -> Result<Vec<ReceiptMark>, GrantError> {
         let is_first = self.readings.fetch_add(1, Ordering::SeqCst) == 0;
         Ok(if is_first { vec![] } else { vec![ReceiptMark::of(&delivery(1, "a").state)] })
     }
 
-    async fn forget(&self, plugin: &str, through: Seq) -> Result<(), GrantError> {
-        self.engine.forget(plugin, through).await
+    async fn forget_receipts(&self, plugin: &str, through: Seq) -> Result<(), GrantError> {
+        self.engine.forget_receipts(plugin, through).await
     }
 
-    async fn committed(&self, token: &str) -> Result<bool, GrantError> {
-        self.engine.committed(token).await
+    async fn was_committed(&self, token: &str) -> Result<bool, GrantError> {
+        self.engine.was_committed(token).await
     }
 }
 
 #[tokio::test]
 async fn a_call_writes_nothing_if_receipts_were_read_again_since_it_began() {
     let world = SessionWorld::new();
-    let mut granted = world.open().await.resolve("p", &everything(), &backing(0)).unwrap();
+    let mut granted = world.open().await.resolve_access("p", &everything(), &backing(0)).unwrap();
     let engine = granted.sql["main"].engine.clone();
     let shared = Arc::new(SharedDatabase { engine, readings: AtomicUsize::default() });
     granted.sql.get_mut("main").unwrap().engine = shared.clone();
@@ -143,18 +143,18 @@ async fn a_call_writes_nothing_if_receipts_were_read_again_since_it_began() {
     granted.standing.load("p", stores, 0, 0).await.unwrap();
     let plugin = crate::session::granted::PluginGrants(granted.clone());
     let mut early = plugin.open(&[delivery(1, "a")]).await.unwrap();
-    assert!(early.applied().is_empty(), "nobody has applied it yet");
+    assert!(early.applied_states().is_empty(), "nobody has applied it yet");
     // Another call of this process finds that another process has written meanwhile, and reads what it applied.
     granted.standing.mark_stale();
     let mut later = plugin.open(&[delivery(2, "b")]).await.unwrap();
     let create = "CREATE TABLE IF NOT EXISTS t (a INTEGER)";
     later.sql_execute("main", create, vec![vec![]]).await.unwrap();
-    later.commit(&[2]).await.unwrap();
+    later.commit_effects(&[2]).await.unwrap();
     let refused = early.sql_execute("main", "INSERT INTO t VALUES (1)", vec![vec![]]).await.unwrap_err();
     assert!(refused.to_string().contains("were read again since this call began"), "{refused}");
-    assert!(early.commit(&[1]).await.is_err(), "the call does not count as made");
+    assert!(early.commit_effects(&[1]).await.is_err(), "the call does not count as made");
     let again = plugin.open(&[delivery(1, "a")]).await.unwrap();
-    assert_eq!(Vec::from_iter(again.applied().iter().copied()), [1]);
+    assert_eq!(Vec::from_iter(again.applied_states().iter().copied()), [1]);
 }
 
 #[tokio::test]
@@ -197,11 +197,11 @@ async fn receipts_of_another_journal_are_told_and_ones_own_never() {
 async fn a_ledger_whose_last_append_nobody_can_decide_now_holds_up_nobody_else() {
     let world = SessionWorld::new();
     let capabilities = world.open().await;
-    let granted = capabilities.resolve("p", &everything(), &backing(0)).unwrap();
+    let granted = capabilities.resolve_access("p", &everything(), &backing(0)).unwrap();
     let mut call = CallSession::new(Arc::new(granted), marks(&[1]), HashSet::new(), None);
     insert_with(&mut call, &[1]).await;
     call.ledger_append("audit", vec![b"one".to_vec()]).await.unwrap();
-    let receipt = call.receipt(call.marks(&[1]).unwrap()).unwrap();
+    let receipt = call.make_receipt(call.receipt_marks(&[1]).unwrap()).unwrap();
     drop(call.write_ledger(&receipt).await.unwrap());
     drop((call, capabilities));
     let server: crate::sql::SharedEngine = SlowServer::new(vec![]);
@@ -213,7 +213,7 @@ async fn a_ledger_whose_last_append_nobody_can_decide_now_holds_up_nobody_else()
     };
     let ledger =
         crate::ledger::PluginLedger::open(&spec, None, world.folder.path(), &databases, None).await.unwrap();
-    assert!(matches!(ledger.hold(&databases).await.err(), Some(GrantError::Unavailable(_))));
+    assert!(matches!(ledger.hold_for_call(&databases).await.err(), Some(GrantError::Unavailable(_))));
 }
 
 async fn insert_with(call: &mut CallSession, seqs: &[Seq]) {

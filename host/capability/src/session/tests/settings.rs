@@ -25,14 +25,14 @@ async fn what_was_not_granted_says_which_grant_to_add() {
     refusals.retain(|refusal| !matches!(refusal, GrantError::Denied(why) if why.contains("spec.grants")));
     assert_eq!(refusals, []);
     assert_eq!((session.kv_get("seen"), session.kv_keys("", 9)), (None, vec![]));
-    assert_eq!(plugin.config(), r#"{"a":1}"#);
+    assert_eq!(plugin.plugin_config(), r#"{"a":1}"#);
 }
 
 #[tokio::test]
 async fn settings_that_point_nowhere_are_faults_of_their_fields() {
     let world = SessionWorld::new();
     let spec = plugin(json!({"sql": [{"name": "main", "database": "other"}]}));
-    let error = world.open().await.grants("p", &spec, backing(0)).await.err().unwrap();
+    let error = world.open().await.grant_plugin("p", &spec, backing(0)).await.err().unwrap();
     assert!(matches!(error, CapabilityError::Manifest(fault) if fault.field == "spec.grants.sql[0]"));
     // Of another kind of database than it is said to be.
     let address = world.folder.path().join("address");
@@ -51,7 +51,7 @@ async fn settings_that_point_nowhere_are_faults_of_their_fields() {
     }))
     .unwrap();
     let capabilities = OpenCapabilities::open(&host, world.folder.path()).await.unwrap();
-    let faults = capabilities.closed();
+    let faults = capabilities.closed_entries();
     let mut fields: Vec<_> = faults.iter().map(|fault| fault.field.as_str()).collect();
     fields.sort_unstable();
     let expected = [
@@ -72,18 +72,22 @@ async fn what_cannot_be_opened_fails_only_the_plugins_that_are_granted_it_and_is
     let database = world.folder.path().join("platform.db");
     std::fs::write(&database, "this is no database, and long enough to be looked at").unwrap();
     let capabilities = world.open().await;
-    let closed = capabilities.grants("p", &everything(), backing(0)).await.err().unwrap();
+    let closed = capabilities.grant_plugin("p", &everything(), backing(0)).await.err().unwrap();
     let CapabilityError::Closed(fault) = &closed else { panic!("{closed:?}") };
     assert_eq!(fault.field, "spec.databases[0].sqlite.path");
     assert!(fault.message.contains("platform.db can't be opened"), "{fault:?}");
     let only_ledger = plugin(json!({"ledger": [{"name": "audit", "ledger": "trail"}]}));
     grants(&capabilities, &only_ledger).await;
 
-    let again = capabilities.reload(&world.settings(), world.folder.path()).await.unwrap();
-    assert_eq!(again.closed(), std::slice::from_ref(fault), "an entry that was closed before may stay so");
+    let again = capabilities.reload_settings(&world.settings(), world.folder.path()).await.unwrap();
+    assert_eq!(
+        again.closed_entries(),
+        std::slice::from_ref(fault),
+        "an entry that was closed before may stay so"
+    );
     std::fs::remove_file(&database).unwrap();
-    let again = again.reload(&world.settings(), world.folder.path()).await.unwrap();
-    assert_eq!(again.closed(), []);
+    let again = again.reload_settings(&world.settings(), world.folder.path()).await.unwrap();
+    assert_eq!(again.closed_entries(), []);
     grants(&again, &everything()).await;
 }
 
@@ -96,7 +100,7 @@ async fn a_change_to_something_that_cannot_be_opened_is_refused_while_the_old_se
     changed
         .databases
         .push(serde_json::from_value(json!({"name": "more", "sqlite": {"path": "more.db"}})).unwrap());
-    let faults = capabilities.reload(&changed, world.folder.path()).await.err().unwrap();
+    let faults = capabilities.reload_settings(&changed, world.folder.path()).await.err().unwrap();
     assert_eq!(faults[0].field, "spec.databases[1].sqlite.path");
 }
 
@@ -116,8 +120,8 @@ async fn changed_settings_share_what_stayed_the_same() {
         "ledgers": [{"name": "trail", "path": "audit/ledger.jsonl"}],
     }))
     .unwrap();
-    let reloaded = capabilities.reload(&changed, world.folder.path()).await.unwrap();
-    session.commit(&[1]).await.unwrap();
+    let reloaded = capabilities.reload_settings(&changed, world.folder.path()).await.unwrap();
+    session.commit_effects(&[1]).await.unwrap();
     assert_eq!(applied(&grants(&reloaded, &everything()).await, &[1]).await, [1]);
 }
 
@@ -142,11 +146,11 @@ async fn the_value_of_a_key_that_signs_a_ledger_is_no_plugins_key_under_another_
     }))
     .unwrap();
     let capabilities = OpenCapabilities::open(&host, world.folder.path()).await.unwrap();
-    let [fault] = &capabilities.closed()[..] else { panic!("{:?}", capabilities.closed()) };
+    let [fault] = &capabilities.closed_entries()[..] else { panic!("{:?}", capabilities.closed_entries()) };
     assert_eq!(fault.field, "spec.keys[1].valueFrom");
     assert!(fault.message.contains("the same value as the key `seal`"), "{fault:?}");
     let granted = |key: &str| plugin(json!({"keys": [{"name": "k", "key": key}]}));
     grants(&capabilities, &granted("own")).await;
-    let refused = capabilities.grants("p", &granted("twin"), backing(0)).await.err().unwrap();
+    let refused = capabilities.grant_plugin("p", &granted("twin"), backing(0)).await.err().unwrap();
     assert!(matches!(refused, CapabilityError::Closed(_)), "{refused:?}");
 }

@@ -23,10 +23,10 @@ async fn writes_to_kv_commit_once_those_before_are_taken_and_calls_without_write
     let plugin = grants(&capabilities, &everything()).await;
     let (first, second) = (writing(&plugin, 1).await, writing(&plugin, 2).await);
     let idle = plugin.open(&batch(&[3])).await.unwrap();
-    let first = first.commit(&[1]).await.unwrap();
-    let mut second = pin!(second.commit(&[2]));
+    let first = first.commit_effects(&[1]).await.unwrap();
+    let mut second = pin!(second.commit_effects(&[2]));
     assert!(futures::poll!(second.as_mut()).is_pending(), "the dispatcher does not have the first yet");
-    assert!(idle.commit(&[3]).await.unwrap().is_empty());
+    assert!(idle.commit_effects(&[3]).await.unwrap().is_empty());
     assert_eq!(first.take()[0].value.as_deref(), Some(&b"1"[..]));
     assert_eq!(second.await.unwrap()[0].value.as_deref(), Some(&b"2"[..]));
 }
@@ -36,11 +36,11 @@ async fn a_call_that_is_given_up_while_it_waits_for_its_turn_leaves_its_kv_to_it
     let world = SessionWorld::new();
     let capabilities = world.open().await;
     let plugin = world.started(&capabilities, &everything()).await;
-    let first = writing(&plugin, 1).await.commit(&[1]).await.unwrap();
+    let first = writing(&plugin, 1).await.commit_effects(&[1]).await.unwrap();
     let mut second = writing(&plugin, 2).await;
     insert(&mut second, &[2]).await;
     {
-        let mut given_up = pin!(second.commit(&[2]));
+        let mut given_up = pin!(second.commit_effects(&[2]));
         while applied(&plugin, &[2]).await.is_empty() {
             assert!(futures::poll!(given_up.as_mut()).is_pending());
             tokio::task::yield_now().await;
@@ -48,7 +48,7 @@ async fn a_call_that_is_given_up_while_it_waits_for_its_turn_leaves_its_kv_to_it
     }
     drop(first);
     let session = plugin.open(&batch(&[2])).await.unwrap();
-    assert!(session.applied().contains(&2));
+    assert!(session.applied_states().contains(&2));
     assert_eq!(session.kv_get("last"), Some(b"2".to_vec()));
 }
 
@@ -67,7 +67,7 @@ async fn saves_end_with_what_the_last_of_many_calls_at_once_has_committed() {
             let (plugin, done) = (plugin.clone(), done.clone());
             calls.spawn(async move {
                 let seq = round * CALLS + call;
-                done.send(writing(&plugin, seq).await.commit(&[seq]).await.unwrap()).unwrap();
+                done.send(writing(&plugin, seq).await.commit_effects(&[seq]).await.unwrap()).unwrap();
             });
         }
         drop(done);

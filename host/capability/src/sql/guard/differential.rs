@@ -13,7 +13,7 @@ use kubewitness_core::ports::SqlDialect;
 use rusqlite::Connection;
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 
-use super::rendered::rendered;
+use super::rendered::render_statement;
 use super::{StatementPurpose, check};
 
 /// Statements that are understood, on every database or on some.
@@ -168,11 +168,11 @@ impl StatementMaker {
 
 /// The text that is sent and the access that it needs, if the guard understands it.
 fn judged(statement: &str, dialect: SqlDialect) -> Option<(String, SqlAccess)> {
-    let text = rendered(statement, dialect).ok()?;
+    let text = render_statement(statement, dialect).ok()?;
     let purpose = [StatementPurpose::Query, StatementPurpose::Execute]
         .into_iter()
         .find(|purpose| check(&text, *purpose, dialect).is_ok())?;
-    let access = check(&text, purpose, dialect).ok()?.access();
+    let access = check(&text, purpose, dialect).ok()?.least_access();
     Some((text, access))
 }
 

@@ -61,7 +61,7 @@ const MYSQL: &str = "\
     yearweek";
 
 /// Functions that only this database has.
-fn own(dialect: SqlDialect) -> &'static str {
+fn own_functions(dialect: SqlDialect) -> &'static str {
     match dialect {
         SqlDialect::Sqlite => SQLITE,
         SqlDialect::Postgres => POSTGRES,
@@ -70,7 +70,7 @@ fn own(dialect: SqlDialect) -> &'static str {
 }
 
 pub fn is_allowed(name: &str, dialect: SqlDialect) -> bool {
-    let allowed = EVERYWHERE.split(' ').chain(own(dialect).split(' '));
+    let allowed = EVERYWHERE.split(' ').chain(own_functions(dialect).split(' '));
     !name.is_empty() && allowed.into_iter().any(|allowed| name.eq_ignore_ascii_case(allowed))
 }
 
@@ -78,7 +78,7 @@ pub fn is_allowed(name: &str, dialect: SqlDialect) -> bool {
 mod tests {
     use kubewitness_harness::{GENERATED, reference};
 
-    use super::super::rendered::rendered;
+    use super::super::rendered::render_statement;
     use super::*;
 
     const ALL: [(SqlDialect, &str); 3] = [
@@ -103,7 +103,7 @@ mod tests {
             list(EVERYWHERE)
         );
         for (dialect, title) in ALL {
-            page += &format!("\n## {title}\n\n{}\n", list(own(dialect)));
+            page += &format!("\n## {title}\n\n{}\n", list(own_functions(dialect)));
         }
         reference("sql-functions.md", &page);
     }
@@ -192,7 +192,7 @@ mod tests {
         let statement = place.replace("F(", &format!("{name}(")).replace("F (", &format!("{name} ("));
         let statement =
             statement.replace("\"F\"", &format!("\"{name}\"")).replace("`F`", &format!("`{name}`"));
-        rendered(&statement, dialect).err().map(|error| error.to_string())
+        render_statement(&statement, dialect).err().map(|error| error.to_string())
     }
 
     #[test]
@@ -220,17 +220,17 @@ mod tests {
             "ALTER TABLE t ADD INDEX i (`a`(10))",
         ] {
             assert!(
-                rendered(good, SqlDialect::Mysql).is_ok(),
+                render_statement(good, SqlDialect::Mysql).is_ok(),
                 "{good}: {:?}",
-                rendered(good, SqlDialect::Mysql)
+                render_statement(good, SqlDialect::Mysql)
             );
         }
         for bad in
             ["CREATE INDEX i ON t (evil(a))", "CREATE INDEX i ON t ((evil(24)))", "SELECT evil(24) FROM t"]
         {
-            assert!(rendered(bad, SqlDialect::Mysql).is_err(), "{bad}");
+            assert!(render_statement(bad, SqlDialect::Mysql).is_err(), "{bad}");
         }
-        assert!(rendered("CREATE INDEX i ON t (evil(24))", SqlDialect::Postgres).is_err());
+        assert!(render_statement("CREATE INDEX i ON t (evil(24))", SqlDialect::Postgres).is_err());
     }
 
     #[test]
@@ -242,12 +242,12 @@ mod tests {
             "SELECT NEXT VALUE FOR other.s",
             "SELECT \"Lower\"(a) FROM t",
         ] {
-            assert!(rendered(bad, SqlDialect::Postgres).is_err(), "{bad}");
+            assert!(render_statement(bad, SqlDialect::Postgres).is_err(), "{bad}");
         }
         for bad in ["SELECT setval(otherdb.s, 1)", "SELECT NEXT VALUE FOR otherdb.s"] {
-            assert!(rendered(bad, SqlDialect::Mysql).is_err(), "{bad}");
+            assert!(render_statement(bad, SqlDialect::Mysql).is_err(), "{bad}");
         }
-        assert!(rendered("SELECT \"lower\"(a) FROM t", SqlDialect::Postgres).is_ok());
+        assert!(render_statement("SELECT \"lower\"(a) FROM t", SqlDialect::Postgres).is_ok());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use sqlparser::ast::{AlterTableOperation, Expr, Function, IndexColumn, Statement
 /// The columns with a length, each as the tree writes it.
 pub fn prefixed_columns(statement: &Statement) -> Vec<String> {
     match statement {
-        Statement::CreateIndex(index) => prefixes(&index.columns),
+        Statement::CreateIndex(index) => index_prefixes(&index.columns),
         Statement::CreateTable(table) => table.constraints.iter().flat_map(of_constraint).collect(),
         Statement::AlterTable(table) => table.operations.iter().flat_map(of_operation).collect(),
         _ => Vec::new(),
@@ -22,15 +22,15 @@ fn of_operation(operation: &AlterTableOperation) -> Vec<String> {
 
 fn of_constraint(constraint: &TableConstraint) -> Vec<String> {
     match constraint {
-        TableConstraint::Unique(key) => prefixes(&key.columns),
-        TableConstraint::PrimaryKey(key) => prefixes(&key.columns),
-        TableConstraint::Index(key) => prefixes(&key.columns),
+        TableConstraint::Unique(key) => index_prefixes(&key.columns),
+        TableConstraint::PrimaryKey(key) => index_prefixes(&key.columns),
+        TableConstraint::Index(key) => index_prefixes(&key.columns),
         _ => Vec::new(),
     }
 }
 
 /// A call would stand in brackets of its own.
-fn prefixes(columns: &[IndexColumn]) -> Vec<String> {
+fn index_prefixes(columns: &[IndexColumn]) -> Vec<String> {
     let prefix = |column: &IndexColumn| match &column.column.expr {
         Expr::Function(function) if has_length_alone(function) => Some(function.to_string()),
         _ => None,

@@ -21,7 +21,7 @@ use kubewitness_core::ports::{GrantError, SqlDialect};
 
 pub use self::rendered::RenderedStatements;
 use self::rules::GuardRules;
-use self::tokens::{SqlToken, TokenKind, tokenize};
+use self::tokens::{SqlToken, TokenKind, tokenize_statement};
 
 /// Statements are short; rows come as parameters.
 const STATEMENT_BYTES: usize = 64 * 1024;
@@ -56,7 +56,7 @@ pub struct RowInsert<'a> {
     pub tail: &'a str,
 }
 
-pub fn invalid<T>(message: impl Into<String>) -> Result<T, GrantError> {
+pub fn invalid_statement<T>(message: impl Into<String>) -> Result<T, GrantError> {
     Err(GrantError::Invalid(message.into()))
 }
 
@@ -68,7 +68,7 @@ fn check_text(statement: &str) -> Result<(), GrantError> {
     // SQLite stops at a NUL and skips a byte-order mark; both would make it read something else
     // than what was checked.
     if statement.contains(['\0', '\u{feff}']) {
-        return invalid("a statement has no NUL and no byte-order mark");
+        return invalid_statement("a statement has no NUL and no byte-order mark");
     }
     Ok(())
 }
@@ -81,18 +81,18 @@ pub fn check(
 ) -> Result<GuardedStatement<'_>, GrantError> {
     check_text(statement)?;
     if statement.to_ascii_lowercase().contains(OWN_PREFIX) {
-        return invalid(format!("names that begin with {OWN_PREFIX} are the controller's own"));
+        return invalid_statement(format!("names that begin with {OWN_PREFIX} are the controller's own"));
     }
-    let mut tokens = tokenize(statement, dialect)?;
+    let mut tokens = tokenize_statement(statement, dialect)?;
     let mut end = statement.len();
     while let Some(last) = tokens.last().filter(|last| last.is_symbol(b';')) {
         end = last.at;
         tokens.pop();
     }
     if tokens.iter().any(|token| token.is_symbol(b';')) {
-        return invalid("send one statement at a time");
+        return invalid_statement("send one statement at a time");
     }
-    let rules = rules::of(dialect);
+    let rules = rules::rules_of(dialect);
     check_beginning(&tokens, purpose, rules)?;
     for (index, token) in tokens.iter().enumerate() {
         check_word(token, tokens.get(index + 1), rules)?;
@@ -100,7 +100,7 @@ pub fn check(
     if dialect != SqlDialect::Sqlite {
         names::check(&tokens)?;
     }
-    let arity = arity(&tokens)?;
+    let arity = count_parameters(&tokens)?;
     let lead = statement.len() - statement.trim_start().len();
     Ok(GuardedStatement { text: statement[..end].trim(), arity, tokens, lead })
 }
@@ -111,19 +111,23 @@ fn check_beginning(
     rules: &GuardRules,
 ) -> Result<(), GrantError> {
     let allowed = if purpose == StatementPurpose::Execute { rules.executed } else { rules.queried };
-    let Some(first) = tokens.first() else { return invalid("the statement is empty") };
+    let Some(first) = tokens.first() else { return invalid_statement("the statement is empty") };
     if !first.is_any(allowed) {
-        return invalid(format!("a statement here begins with one of {}", allowed.join(", ")));
+        return invalid_statement(format!("a statement here begins with one of {}", allowed.join(", ")));
     }
     if rules.made.is_empty() || !first.is_any(&["CREATE", "DROP", "ALTER"]) {
         return Ok(());
     }
     let makes = |what: &&str| {
         let mut words = what.split(' ').zip(&tokens[1..]);
-        tokens.len() > what.split(' ').count() && words.all(|(word, token)| token.is(word))
+        tokens.len() > what.split(' ').count() && words.all(|(word, token)| token.is_word(word))
     };
     if !rules.made.iter().any(makes) {
-        return invalid(format!("{} is for one of {}", first.text.to_uppercase(), rules.made.join(", ")));
+        return invalid_statement(format!(
+            "{} is for one of {}",
+            first.text.to_uppercase(),
+            rules.made.join(", ")
+        ));
     }
     Ok(())
 }
@@ -137,8 +141,8 @@ fn check_word(
     if !matches!(token.kind, TokenKind::Word | TokenKind::Quoted) {
         return Ok(());
     }
-    if let Some(word) = rules.words.iter().find(|word| token.is(word)) {
-        return invalid(format!(
+    if let Some(word) = rules.words.iter().find(|word| token.is_word(word)) {
+        return invalid_statement(format!(
             "{word} is refused: the controller keeps the transaction and the engine's settings"
         ));
     }
@@ -147,17 +151,17 @@ fn check_word(
         |prefix: &&&str| name.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix));
     let names = rules.strings_name || !token.text.starts_with('\'');
     if let Some(prefix) = rules.prefixes.iter().find(begins).filter(|_| names) {
-        return invalid(format!("names that begin with {prefix} are refused"));
+        return invalid_statement(format!("names that begin with {prefix} are refused"));
     }
     let schema = next.is_some_and(|next| next.is_symbol(b'.'));
     if let Some(own) = rules.schemas.iter().find(|own| schema && name.eq_ignore_ascii_case(own)) {
-        return invalid(format!("the schema {own} is not part of what was granted"));
+        return invalid_statement(format!("the schema {own} is not part of what was granted"));
     }
     Ok(())
 }
 
 /// The database would take a missing parameter for NULL, so they are counted here.
-fn arity(tokens: &[SqlToken<'_>]) -> Result<usize, GrantError> {
+fn count_parameters(tokens: &[SqlToken<'_>]) -> Result<usize, GrantError> {
     let mut plain = 0;
     let mut highest = 0;
     for token in tokens {
@@ -168,11 +172,11 @@ fn arity(tokens: &[SqlToken<'_>]) -> Result<usize, GrantError> {
         }
     }
     if plain > 0 && highest > 0 {
-        return invalid("use either `?` or numbered parameters, not both");
+        return invalid_statement("use either `?` or numbered parameters, not both");
     }
     let arity = plain.max(highest);
     if arity > MAX_BINDS {
-        return invalid(format!("a statement takes at most {} parameters", MAX_BINDS));
+        return invalid_statement(format!("a statement takes at most {} parameters", MAX_BINDS));
     }
     Ok(arity)
 }
@@ -180,21 +184,21 @@ fn arity(tokens: &[SqlToken<'_>]) -> Result<usize, GrantError> {
 impl<'a> GuardedStatement<'a> {
     /// A `WITH` is not looked into: it may write.
     pub fn reads_only(&self) -> bool {
-        self.tokens.first().is_some_and(|first| first.is("SELECT") || first.is("VALUES"))
+        self.tokens.first().is_some_and(|first| first.is_word("SELECT") || first.is_word("VALUES"))
     }
 
     /// The least access that it needs. A word that writes anywhere counts, also below a `WITH` and as an unquoted name.
-    pub fn access(&self) -> SqlAccess {
-        if self.shapes() {
+    pub fn least_access(&self) -> SqlAccess {
+        if self.changes_schema() {
             return SqlAccess::Schema;
         }
         let called = |at: usize| self.tokens.get(at + 1).is_some_and(|next| next.is_symbol(b'('));
         let writes = |(at, token): (usize, &SqlToken<'_>)| {
             // A function's name may also be in quotes.
             token.is_any(&["INSERT", "UPDATE", "DELETE", "MERGE"])
-                || token.is("REPLACE") && !called(at)
-                || token.is("FOR") && self.tokens.get(at + 1).is_some_and(|next| next.is("SHARE"))
-                || token.is("NEXT") && self.tokens.get(at + 1).is_some_and(|next| next.is("VALUE"))
+                || token.is_word("REPLACE") && !called(at)
+                || token.is_word("FOR") && self.tokens.get(at + 1).is_some_and(|next| next.is_word("SHARE"))
+                || token.is_word("NEXT") && self.tokens.get(at + 1).is_some_and(|next| next.is_word("VALUE"))
         };
         if self.tokens.iter().enumerate().any(writes) { SqlAccess::Write } else { SqlAccess::Read }
     }
@@ -203,7 +207,7 @@ impl<'a> GuardedStatement<'a> {
     pub fn only_adds(&self) -> bool {
         let begins = |words: &[&str]| {
             self.tokens.len() >= words.len()
-                && words.iter().zip(&self.tokens).all(|(word, token)| token.is(word))
+                && words.iter().zip(&self.tokens).all(|(word, token)| token.is_word(word))
         };
         // A view has no rows of its own.
         let views = [["CREATE", "VIEW"].as_slice(), &["CREATE", "OR", "REPLACE", "VIEW"], &["DROP", "VIEW"]];
@@ -215,7 +219,7 @@ impl<'a> GuardedStatement<'a> {
         if adds.iter().any(|words| begins(words)) {
             return !self.tokens.iter().any(|token| token.is_any(&takes));
         }
-        let adds_column = |pair: &[SqlToken<'_>]| pair[0].is("ADD") && pair[1].is("COLUMN");
+        let adds_column = |pair: &[SqlToken<'_>]| pair[0].is_word("ADD") && pair[1].is_word("COLUMN");
         // Several changes may be in one statement, and MySQL moves all rows to another engine.
         let does_more = |token: &SqlToken<'_>| token.is_symbol(b',') || token.is_any(&["DROP", "ENGINE"]);
         begins(&["ALTER", "TABLE"])
@@ -224,7 +228,7 @@ impl<'a> GuardedStatement<'a> {
     }
 
     /// Whether it makes, changes or removes tables, indexes or views.
-    pub fn shapes(&self) -> bool {
+    pub fn changes_schema(&self) -> bool {
         self.tokens.first().is_some_and(|first| first.is_any(&["CREATE", "DROP", "ALTER"]))
     }
 
@@ -233,12 +237,12 @@ impl<'a> GuardedStatement<'a> {
     pub fn as_row_insert(&self) -> Option<RowInsert<'a>> {
         let tokens = &self.tokens;
         if self.arity == 0
-            || !tokens.first()?.is("INSERT")
-            || tokens.iter().any(|t| t.is("SELECT") || t.is("RETURNING"))
+            || !tokens.first()?.is_word("INSERT")
+            || tokens.iter().any(|t| t.is_word("SELECT") || t.is_word("RETURNING"))
         {
             return None;
         }
-        let values = tokens.iter().position(|token| token.is("VALUES"))?;
+        let values = tokens.iter().position(|token| token.is_word("VALUES"))?;
         let inside = &tokens[values + 1..];
         let width = 2 * self.arity + 1;
         let tuple = inside.get(..width)?;
@@ -249,7 +253,7 @@ impl<'a> GuardedStatement<'a> {
             _ => token.is_symbol(b','),
         });
         let next = inside.get(width);
-        if !shaped || next.is_some_and(|token| !token.is("ON")) {
+        if !shaped || next.is_some_and(|token| !token.is_word("ON")) {
             return None;
         }
         let (start, end) = (tuple[0].at, tuple[width - 1].at + 1);
@@ -264,7 +268,7 @@ impl<'a> GuardedStatement<'a> {
 pub fn with_dollars(text: &str) -> Result<String, GrantError> {
     let mut out = String::with_capacity(text.len() + 64);
     let (mut from, mut plain) = (0, 0);
-    for token in tokenize(text, SqlDialect::Postgres)? {
+    for token in tokenize_statement(text, SqlDialect::Postgres)? {
         let TokenKind::Parameter(number) = token.kind else { continue };
         plain += 1;
         out.push_str(&text[from..token.at]);

@@ -4,7 +4,7 @@
 
 use kubewitness_core::ports::GrantError;
 
-use super::invalid;
+use super::invalid_statement;
 use super::tokens::{SqlToken, TokenKind};
 
 /// Words before which `table.column` may stand.
@@ -50,10 +50,10 @@ const BEFORE_COLUMN: [&str; 37] = [
 
 pub fn check(tokens: &[SqlToken<'_>]) -> Result<(), GrantError> {
     let is_first = |words: &[&str]| tokens.first().is_some_and(|first| first.is_any(words));
-    let selects = tokens.iter().any(|token| token.is("SELECT"));
+    let selects = tokens.iter().any(|token| token.is_word("SELECT"));
     let defines = is_first(&["ALTER", "DROP"]) || is_first(&["CREATE"]) && !selects;
-    if is_first(&["DELETE"]) && !tokens.get(1).is_some_and(|next| next.is("FROM")) {
-        return invalid("DELETE names one table: DELETE FROM t");
+    if is_first(&["DELETE"]) && !tokens.get(1).is_some_and(|next| next.is_word("FROM")) {
+        return invalid_statement("DELETE names one table: DELETE FROM t");
     }
     for (at, token) in tokens.iter().enumerate() {
         if !token.is_symbol(b'.') {
@@ -80,14 +80,14 @@ pub fn check(tokens: &[SqlToken<'_>]) -> Result<(), GrantError> {
             },
         };
         if defines || !is_column || goes_on || !is_allowed {
-            return refused();
+            return refuse_dotted_name();
         }
     }
     Ok(())
 }
 
-fn refused() -> Result<(), GrantError> {
-    invalid(
+fn refuse_dotted_name() -> Result<(), GrantError> {
+    invalid_statement(
         "a name with a dot is `table.column`: what was granted is one schema alone, and no schema stands before the names of \
          its tables, types and functions",
     )
@@ -97,11 +97,11 @@ fn refused() -> Result<(), GrantError> {
 mod tests {
     use kubewitness_core::ports::SqlDialect;
 
-    use super::super::rendered::rendered;
+    use super::super::rendered::render_statement;
     use super::super::{StatementPurpose, check as judge};
 
     fn judged(statement: &str, purpose: StatementPurpose, dialect: SqlDialect) -> Result<(), String> {
-        let text = rendered(statement, dialect).map_err(|error| error.to_string())?;
+        let text = render_statement(statement, dialect).map_err(|error| error.to_string())?;
         judge(&text, purpose, dialect).map(drop).map_err(|error| error.to_string())
     }
 

@@ -18,7 +18,7 @@ use sqlparser::parser::Parser;
 use sqlparser::tokenizer::{Token, TokenWithSpan, Tokenizer};
 
 use super::index_prefixes::prefixed_columns;
-use super::{check_text, functions, invalid};
+use super::{check_text, functions, invalid_statement};
 
 /// Brackets and queries within each other.
 const NESTING: usize = 50;
@@ -32,14 +32,14 @@ const REMEMBERED: usize = 64;
 pub struct RenderedStatements(Mutex<HashMap<(SqlDialect, String), Arc<str>>>);
 
 impl RenderedStatements {
-    pub fn rendered(&self, statement: &str, dialect: SqlDialect) -> Result<Arc<str>, GrantError> {
+    pub fn render_cached(&self, statement: &str, dialect: SqlDialect) -> Result<Arc<str>, GrantError> {
         check_text(statement)?;
         let key = (dialect, statement.to_owned());
         let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(text) = known().get(&key) {
             return Ok(text.clone());
         }
-        let text: Arc<str> = rendered(statement, dialect)?.into();
+        let text: Arc<str> = render_statement(statement, dialect)?.into();
         let mut known = known();
         if known.len() >= REMEMBERED {
             known.clear();
@@ -50,9 +50,9 @@ impl RenderedStatements {
 }
 
 /// The statement as it is sent. It has only blanks between its words, and no comment.
-pub fn rendered(statement: &str, dialect: SqlDialect) -> Result<String, GrantError> {
+pub fn render_statement(statement: &str, dialect: SqlDialect) -> Result<String, GrantError> {
     if dialect == SqlDialect::Mysql && statement.contains('\\') {
-        return invalid("a statement has no backslash: a text that has one comes as a parameter");
+        return invalid_statement("a statement has no backslash: a text that has one comes as a parameter");
     }
     let grammar: &dyn dialect::Dialect = match dialect {
         SqlDialect::Sqlite => &SQLiteDialect {},
@@ -72,7 +72,7 @@ pub fn rendered(statement: &str, dialect: SqlDialect) -> Result<String, GrantErr
         && tokens.iter().any(|token| matches!(token.token, Token::HexStringLiteral(_)))
         && statement.to_ascii_lowercase().contains("0x")
     {
-        return invalid("a number is written in decimal digits, and a blob as X'…'");
+        return invalid_statement("a number is written in decimal digits, and a blob as X'…'");
     }
     let tokens = match dialect {
         SqlDialect::Sqlite => tokens,
@@ -82,7 +82,7 @@ pub fn rendered(statement: &str, dialect: SqlDialect) -> Result<String, GrantErr
     let mut parser = Parser::new(grammar).with_recursion_limit(NESTING).with_tokens_with_locations(tokens);
     let parsed = parser.parse_statements().map_err(|error| unread(&error))?;
     let [statement] = parsed.as_slice() else {
-        return invalid(if parsed.is_empty() {
+        return invalid_statement(if parsed.is_empty() {
             "the statement is empty"
         } else {
             "send one statement at a time"
@@ -93,7 +93,7 @@ pub fn rendered(statement: &str, dialect: SqlDialect) -> Result<String, GrantErr
         SqlDialect::Sqlite | SqlDialect::Postgres => Vec::new(),
     };
     match statement.visit(&mut StatementJudge { dialect, prefixed_columns }) {
-        ControlFlow::Break(message) => invalid(message),
+        ControlFlow::Break(message) => invalid_statement(message),
         ControlFlow::Continue(()) => Ok(statement.to_string()),
     }
 }
@@ -132,7 +132,7 @@ fn check_literal(token: &Token) -> Result<(), GrantError> {
     };
     match is_kept {
         true => Ok(()),
-        false => invalid(
+        false => invalid_statement(
             "a string stands in single quotes without a prefix, a name has no quote, X'…' holds pairs of hexadecimal digits, \
              and a text with two quotes in a row, or a quote after a backslash, comes as a parameter",
         ),
@@ -176,7 +176,7 @@ struct StatementJudge {
 }
 
 impl StatementJudge {
-    fn function(&self, name: &ObjectName) -> ControlFlow<String> {
+    fn judge_function(&self, name: &ObjectName) -> ControlFlow<String> {
         self.name(name)?;
         let part = name.0.last().and_then(|part| part.as_ident());
         let called = part.map_or("", |part| part.value.as_str());
@@ -249,7 +249,7 @@ impl Visitor for StatementJudge {
     fn pre_visit_table_factor(&mut self, table: &TableFactor) -> ControlFlow<String> {
         match table {
             TableFactor::Table { name, args: Some(_), .. } | TableFactor::Function { name, .. } => {
-                self.function(name)
+                self.judge_function(name)
             }
             TableFactor::Table { .. }
             | TableFactor::Derived { .. }
@@ -275,7 +275,7 @@ impl Visitor for StatementJudge {
             Expr::Function(function) if self.prefixed_columns.contains(&function.to_string()) => {
                 ControlFlow::Continue(())
             }
-            Expr::Function(function) => self.function(&function.name),
+            Expr::Function(function) => self.judge_function(&function.name),
             Expr::Prefixed { .. } => {
                 ControlFlow::Break("strings have no prefix but X: they are UTF-8".into())
             }
@@ -328,12 +328,12 @@ mod tests {
             ),
             (SqlDialect::Sqlite, "REPLACE INTO t VALUES (?1)", "INSERT OR REPLACE INTO t VALUES (?1)"),
         ] {
-            assert_eq!(rendered(written, dialect).as_deref(), Ok(sent), "{dialect:?}");
+            assert_eq!(render_statement(written, dialect).as_deref(), Ok(sent), "{dialect:?}");
         }
-        let called = rendered("SELECT GET_LOCK\u{b}('x',100)", SqlDialect::Mysql);
+        let called = render_statement("SELECT GET_LOCK\u{b}('x',100)", SqlDialect::Mysql);
         assert!(called.unwrap_err().to_string().contains("the function GET_LOCK is refused"));
         assert!(
-            rendered("SELECT 'a\\'", SqlDialect::Mysql).is_err(),
+            render_statement("SELECT 'a\\'", SqlDialect::Mysql).is_err(),
             "an escape or not, as the session is set"
         );
     }
@@ -348,21 +348,21 @@ mod tests {
             "SELECT 'x\\'' , a FROM t WHERE b = ' , [' AS [y] FROM t",
         ] {
             for dialect in SERVERS {
-                let judged = rendered(bad, dialect).and_then(|text| {
+                let judged = render_statement(bad, dialect).and_then(|text| {
                     super::super::check(&text, super::super::StatementPurpose::Query, dialect).map(drop)
                 });
                 assert!(judged.is_err(), "{dialect:?}: {bad}");
             }
         }
         for bad in ["SELECT E'x'", "SELECT N'x'", "SELECT U&'x'", "SELECT $$x$$"] {
-            assert!(rendered(bad, SqlDialect::Postgres).is_err(), "{bad}");
+            assert!(render_statement(bad, SqlDialect::Postgres).is_err(), "{bad}");
         }
         for bad in ["SELECT a = 0x1F FROM t", "SELECT X'41'' , a FROM u WHERE b = '''", "SELECT 'x\\'' , a'"]
         {
-            assert!(rendered(bad, SqlDialect::Sqlite).is_err(), "{bad}");
+            assert!(render_statement(bad, SqlDialect::Sqlite).is_err(), "{bad}");
         }
         let plain = "SELECT 'it''s', X'41' FROM t";
-        assert_eq!(rendered(plain, SqlDialect::Sqlite).as_deref(), Ok(plain));
+        assert_eq!(render_statement(plain, SqlDialect::Sqlite).as_deref(), Ok(plain));
     }
 
     #[test]
@@ -384,21 +384,24 @@ mod tests {
             "SELECT a FROM \u{212a}ubewitness_receipts",
         ] {
             for dialect in SERVERS {
-                assert!(rendered(bad, dialect).is_err(), "{dialect:?}: {bad}");
+                assert!(render_statement(bad, dialect).is_err(), "{dialect:?}: {bad}");
             }
         }
-        assert!(rendered("SELECT a FROM main.t", SqlDialect::Sqlite).is_ok());
-        assert!(rendered("SELECT a FROM other.t", SqlDialect::Sqlite).is_err());
+        assert!(render_statement("SELECT a FROM main.t", SqlDialect::Sqlite).is_ok());
+        assert!(render_statement("SELECT a FROM other.t", SqlDialect::Sqlite).is_err());
     }
 
     #[test]
     fn a_deep_or_long_statement_is_refused_and_harms_no_stack() {
         for dialect in [SqlDialect::Sqlite, SqlDialect::Postgres, SqlDialect::Mysql] {
             let sum = |terms: usize| format!("SELECT {}1", "1+".repeat(terms));
-            assert!(rendered(&sum(1500), dialect).is_ok());
-            assert!(rendered(&sum(20_000), dialect).unwrap_err().to_string().contains("4096"));
+            assert!(render_statement(&sum(1500), dialect).is_ok());
+            assert!(render_statement(&sum(20_000), dialect).unwrap_err().to_string().contains("4096"));
             let nested = |depth: usize| format!("SELECT {}1{}", "(".repeat(depth), ")".repeat(depth));
-            assert!(rendered(&nested(5), dialect).is_ok() && rendered(&nested(1000), dialect).is_err());
+            assert!(
+                render_statement(&nested(5), dialect).is_ok()
+                    && render_statement(&nested(1000), dialect).is_err()
+            );
         }
     }
 
@@ -406,10 +409,10 @@ mod tests {
     fn a_statement_is_parsed_once_and_few_are_remembered() {
         let statements = RenderedStatements::default();
         let text = |number: usize| format!("DELETE FROM t WHERE a = {number}");
-        let first = statements.rendered(&text(0), SqlDialect::Sqlite).unwrap();
-        assert!(Arc::ptr_eq(&first, &statements.rendered(&text(0), SqlDialect::Sqlite).unwrap()));
+        let first = statements.render_cached(&text(0), SqlDialect::Sqlite).unwrap();
+        assert!(Arc::ptr_eq(&first, &statements.render_cached(&text(0), SqlDialect::Sqlite).unwrap()));
         for number in 0..3 * REMEMBERED {
-            statements.rendered(&text(number), SqlDialect::Sqlite).unwrap();
+            statements.render_cached(&text(number), SqlDialect::Sqlite).unwrap();
         }
         assert!(statements.0.lock().unwrap().len() <= REMEMBERED);
     }

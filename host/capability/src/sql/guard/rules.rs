@@ -121,7 +121,7 @@ const MYSQL: GuardRules = GuardRules {
     made: &["TABLE", "INDEX", "UNIQUE INDEX", "VIEW", "OR REPLACE VIEW"],
 };
 
-pub fn of(dialect: SqlDialect) -> &'static GuardRules {
+pub fn rules_of(dialect: SqlDialect) -> &'static GuardRules {
     match dialect {
         SqlDialect::Sqlite => &SQLITE,
         SqlDialect::Postgres => &POSTGRES,

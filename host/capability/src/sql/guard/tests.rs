@@ -1,4 +1,4 @@
-use super::rendered::rendered;
+use super::rendered::render_statement;
 use super::*;
 
 fn execute(statement: &str) -> Result<usize, String> {
@@ -17,7 +17,7 @@ fn judged<T>(
     say: impl Fn(&GuardedStatement<'_>) -> T,
 ) -> Result<T, String> {
     check_text(statement).map_err(|error| error.to_string())?;
-    let text = rendered(statement, dialect).map_err(|error| error.to_string())?;
+    let text = render_statement(statement, dialect).map_err(|error| error.to_string())?;
     check(&text, purpose, dialect).map(|checked| say(&checked)).map_err(|error| error.to_string())
 }
 
@@ -348,7 +348,7 @@ fn each_statement_says_what_access_it_needs_on_each_database() {
         (StatementPurpose::Execute, "CREATE INDEX i ON t (a)", Schema),
     ] {
         for dialect in [SqlDialect::Sqlite, SqlDialect::Postgres, SqlDialect::Mysql] {
-            let access = judged(text, purpose, dialect, |checked| checked.access());
+            let access = judged(text, purpose, dialect, |checked| checked.least_access());
             assert_eq!(access, Ok(expected), "{text} on {dialect:?}");
         }
     }
@@ -357,7 +357,7 @@ fn each_statement_says_what_access_it_needs_on_each_database() {
         ("INSERT OR REPLACE INTO t VALUES (1)", SqlDialect::Sqlite, Write),
     ] {
         assert_eq!(
-            judged(text, StatementPurpose::Execute, dialect, |checked| checked.access()),
+            judged(text, StatementPurpose::Execute, dialect, |checked| checked.least_access()),
             Ok(expected),
             "{text}"
         );

@@ -3,7 +3,7 @@
 
 use kubewitness_core::ports::{GrantError, SqlDialect};
 
-use super::{MAX_BINDS, invalid};
+use super::{MAX_BINDS, invalid_statement};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenKind {
@@ -24,12 +24,12 @@ pub struct SqlToken<'a> {
 }
 
 impl<'a> SqlToken<'a> {
-    pub fn is(&self, word: &str) -> bool {
+    pub fn is_word(&self, word: &str) -> bool {
         self.kind == TokenKind::Word && self.text.eq_ignore_ascii_case(word)
     }
 
     pub fn is_any(&self, words: &[&str]) -> bool {
-        words.iter().any(|word| self.is(word))
+        words.iter().any(|word| self.is_word(word))
     }
 
     pub fn is_symbol(&self, symbol: u8) -> bool {
@@ -46,7 +46,7 @@ impl<'a> SqlToken<'a> {
     }
 }
 
-pub fn tokenize(text: &str, dialect: SqlDialect) -> Result<Vec<SqlToken<'_>>, GrantError> {
+pub fn tokenize_statement(text: &str, dialect: SqlDialect) -> Result<Vec<SqlToken<'_>>, GrantError> {
     let bytes = text.as_bytes();
     let mut tokens: Vec<SqlToken<'_>> = Vec::new();
     let mut at = 0;
@@ -57,33 +57,43 @@ pub fn tokenize(text: &str, dialect: SqlDialect) -> Result<Vec<SqlToken<'_>>, Gr
                 continue;
             }
             // A statement that was rendered has none.
-            b'-' if bytes.get(at + 1) == Some(&b'-') => return invalid("a statement has no comments"),
-            b'/' if bytes.get(at + 1) == Some(&b'*') => return invalid("a statement has no comments"),
-            b'`' if dialect == SqlDialect::Postgres => return invalid("a name is quoted with \""),
+            b'-' if bytes.get(at + 1) == Some(&b'-') => {
+                return invalid_statement("a statement has no comments");
+            }
+            b'/' if bytes.get(at + 1) == Some(&b'*') => {
+                return invalid_statement("a statement has no comments");
+            }
+            b'`' if dialect == SqlDialect::Postgres => return invalid_statement("a name is quoted with \""),
             b'\'' | b'"' | b'`' => {
                 check_prefix(tokens.last(), at, dialect)?;
-                (TokenKind::Quoted, quoted(bytes, at)?)
+                (TokenKind::Quoted, end_of_quoted(bytes, at)?)
             }
             b'[' if dialect == SqlDialect::Sqlite => {
-                let Some(found) = text[at..].find(']') else { return invalid("a quoted name does not end") };
+                let Some(found) = text[at..].find(']') else {
+                    return invalid_statement("a quoted name does not end");
+                };
                 (TokenKind::Quoted, at + found + 1)
             }
             b'?' => {
                 let end = run(bytes, at + 1, |b| b.is_ascii_digit());
-                (parameter(&text[at + 1..end])?, end)
+                (parse_parameter(&text[at + 1..end])?, end)
             }
             b':' if dialect == SqlDialect::Postgres && bytes.get(at + 1) == Some(&b':') => {
                 (TokenKind::Symbol(b':'), at + 2)
             }
-            b':' | b'@' | b'$' | b'#' => return invalid("parameters are written `?`"),
-            b'\\' if dialect != SqlDialect::Sqlite => return invalid("a backslash stands in strings alone"),
+            b':' | b'@' | b'$' | b'#' => return invalid_statement("parameters are written `?`"),
+            b'\\' if dialect != SqlDialect::Sqlite => {
+                return invalid_statement("a backslash stands in strings alone");
+            }
             b'0'..=b'9' => {
                 (TokenKind::Number, run(bytes, at, |b| b.is_ascii_alphanumeric() || b == b'_' || b == b'.'))
             }
             _ if is_word(byte) => {
                 (TokenKind::Word, run(bytes, at, |b| is_word(b) || b.is_ascii_digit() || b == b'$'))
             }
-            control if control.is_ascii_control() => return invalid("a statement has no control characters"),
+            control if control.is_ascii_control() => {
+                return invalid_statement("a statement has no control characters");
+            }
             symbol => (TokenKind::Symbol(symbol), at + 1),
         };
         tokens.push(SqlToken { kind, text: &text[at..end], at });
@@ -95,9 +105,9 @@ pub fn tokenize(text: &str, dialect: SqlDialect) -> Result<Vec<SqlToken<'_>>, Gr
 /// `E'…'` and `U&"…"` have escapes that would make a quote end elsewhere.
 fn check_prefix(before: Option<&SqlToken<'_>>, at: usize, dialect: SqlDialect) -> Result<(), GrantError> {
     let Some(before) = before.filter(|token| token.at + token.text.len() == at) else { return Ok(()) };
-    let prefixed = matches!(before.kind, TokenKind::Word | TokenKind::Symbol(b'&')) && !before.is("X");
+    let prefixed = matches!(before.kind, TokenKind::Word | TokenKind::Symbol(b'&')) && !before.is_word("X");
     if dialect != SqlDialect::Sqlite && prefixed {
-        return invalid("strings have no prefix but X: escapes are not read");
+        return invalid_statement("strings have no prefix but X: escapes are not read");
     }
     Ok(())
 }
@@ -111,7 +121,7 @@ fn run(bytes: &[u8], from: usize, belongs: impl Fn(u8) -> bool) -> usize {
 }
 
 /// Past the closing quote; a doubled quote stands for itself.
-fn quoted(bytes: &[u8], start: usize) -> Result<usize, GrantError> {
+fn end_of_quoted(bytes: &[u8], start: usize) -> Result<usize, GrantError> {
     let quote = bytes[start];
     let mut at = start + 1;
     while at < bytes.len() {
@@ -121,15 +131,15 @@ fn quoted(bytes: &[u8], start: usize) -> Result<usize, GrantError> {
             (false, _) => at += 1,
         }
     }
-    invalid("a quote does not end")
+    invalid_statement("a quote does not end")
 }
 
-fn parameter(digits: &str) -> Result<TokenKind, GrantError> {
+fn parse_parameter(digits: &str) -> Result<TokenKind, GrantError> {
     if digits.is_empty() {
         return Ok(TokenKind::Parameter(None));
     }
     match digits.parse() {
         Ok(number) if number > 0 && number <= MAX_BINDS => Ok(TokenKind::Parameter(Some(number))),
-        _ => invalid(format!("`?{digits}` is not a parameter")),
+        _ => invalid_statement(format!("`?{digits}` is not a parameter")),
     }
 }

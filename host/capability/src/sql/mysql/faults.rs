@@ -8,13 +8,13 @@ use crate::sql::SqlFault;
 use crate::sql::servers::pooler::{LENT, is_other_session};
 use crate::sql::servers::reasons::{self, CANT_BE_WRITTEN, NO_COLUMN, REFUSES};
 
-pub fn fault(error: &sqlx::Error) -> SqlFault {
+pub fn classify_fault(error: &sqlx::Error) -> SqlFault {
     match error {
         sqlx::Error::Database(said) => {
             let Some(mysql) = said.try_downcast_ref::<MySqlDatabaseError>() else {
                 return SqlFault::Lost(GrantError::Unavailable(said.message().to_owned()));
             };
-            judge(mysql.number(), mysql.code().unwrap_or_default(), mysql.message())
+            judge_code(mysql.number(), mysql.code().unwrap_or_default(), mysql.message())
         }
         sqlx::Error::Encode(why) => SqlFault::Own(GrantError::Invalid(why.to_string())),
         error if is_other_session(error) => SqlFault::Lost(GrantError::Unavailable(LENT.into())),
@@ -27,7 +27,7 @@ pub fn fault(error: &sqlx::Error) -> SqlFault {
 
 /// By number, and by SQLSTATE where that says enough:
 /// <https://mariadb.com/kb/en/mariadb-error-codes/>.
-fn judge(number: u16, state: &str, said: &str) -> SqlFault {
+fn judge_code(number: u16, state: &str, said: &str) -> SqlFault {
     let invalid = |text: String| SqlFault::Own(GrantError::Invalid(text));
     let unavailable = |text: String| SqlFault::Lost(GrantError::Unavailable(text));
     match number {
@@ -75,7 +75,7 @@ const NO_TLS: &str = "it takes this user's password over TLS alone: take `ssl-mo
     that its `urlFrom` names, or give it a certificate";
 
 /// Why it could not be connected.
-pub fn reason(error: &sqlx::Error) -> String {
+pub fn connect_failure_reason(error: &sqlx::Error) -> String {
     let number = |said: &dyn sqlx::error::DatabaseError| {
         said.try_downcast_ref::<MySqlDatabaseError>().map_or(0, MySqlDatabaseError::number)
     };
@@ -124,7 +124,10 @@ mod tests {
             (4025, "23000"),
             (1644, "45000"),
         ] {
-            assert!(matches!(judge(number, state, "x"), SqlFault::Own(GrantError::Invalid(_))), "{number}");
+            assert!(
+                matches!(judge_code(number, state, "x"), SqlFault::Own(GrantError::Invalid(_))),
+                "{number}"
+            );
         }
         for (number, state) in [
             (1205, "HY000"),
@@ -145,14 +148,14 @@ mod tests {
             (9999, ""),
         ] {
             assert!(
-                matches!(judge(number, state, "x"), SqlFault::Lost(GrantError::Unavailable(_))),
+                matches!(judge_code(number, state, "x"), SqlFault::Lost(GrantError::Unavailable(_))),
                 "{number}"
             );
         }
-        let unknown = judge(1054, "42S22", "Unknown column 'queue'");
+        let unknown = judge_code(1054, "42S22", "Unknown column 'queue'");
         assert!(
             matches!(unknown, SqlFault::Own(GrantError::Invalid(told)) if told.contains("has no column"))
         );
-        assert!(matches!(judge(1969, "70100", "x"), SqlFault::Lost(GrantError::Timeout(_))));
+        assert!(matches!(judge_code(1969, "70100", "x"), SqlFault::Lost(GrantError::Timeout(_))));
     }
 }

@@ -28,8 +28,10 @@ use super::servers::columns::{self, TableColumn, TableColumns};
 use super::servers::pooler::expect_session;
 use super::servers::reasons::UNREADABLE;
 use super::servers::rights::ExcessRights;
-use super::servers::{LOCK, SILENT, STATEMENT, STATEMENTS, ServerLink, forgotten, literal, receipt_text};
-use super::values::{ValueRows, bounded};
+use super::servers::{
+    LOCK, SILENT, STATEMENT, STATEMENTS, ServerLink, forget_text, receipt_text, text_literal,
+};
+use super::values::{ValueRows, collect_bounded};
 use super::{SqlFault, TransactionMode, write};
 
 /// Replicated groups take no rows without a primary key, and some servers no tables.
@@ -106,7 +108,7 @@ impl MysqlTable {
 
 /// The settings of every connection. Waiting is bounded on the server too, so that what a client gave up
 /// doesn't go on for ever.
-fn settings(version: &str) -> String {
+fn connection_settings(version: &str) -> String {
     let seconds = STATEMENT.as_secs();
     let statement = if version.contains("MariaDB") {
         format!("max_statement_time = {seconds}")
@@ -124,11 +126,11 @@ fn settings(version: &str) -> String {
 }
 
 impl MysqlLink {
-    async fn table(&mut self, name: &str) -> Result<MysqlTable, SqlFault> {
+    async fn describe_table(&mut self, name: &str) -> Result<MysqlTable, SqlFault> {
         if let Some(table) = self.tables.get(name).filter(|table| table.looked_at.elapsed() < REMEMBERS) {
             return Ok(table.clone());
         }
-        let fault = |error: sqlx::Error| Self::fault(&error);
+        let fault = |error: sqlx::Error| Self::classify_fault(&error);
         let engine = sqlx::query_scalar::<_, Option<String>>(ENGINE).bind(name);
         let engine = engine.fetch_optional(&mut self.connection).await.map_err(fault)?;
         let Some(engine) = engine else {
@@ -142,7 +144,9 @@ impl MysqlLink {
         let mut table = MysqlTable { looked_at, columns: TableColumns::new(), unique: BTreeMap::new() };
         let columns = sqlx::query_as::<_, (String, String)>(COLUMNS).bind(name);
         for (column, of) in columns.fetch_all(&mut self.connection).await.map_err(fault)? {
-            table.columns.insert(column.to_ascii_lowercase(), TableColumn { kind: values::kind(&of), of });
+            table
+                .columns
+                .insert(column.to_ascii_lowercase(), TableColumn { kind: values::column_kind(&of), of });
         }
         let unique = sqlx::query_as::<_, (String, String)>(UNIQUE).bind(name);
         for (index, column) in unique.fetch_all(&mut self.connection).await.map_err(fault)? {
@@ -156,21 +160,21 @@ impl MysqlLink {
     }
 
     async fn run_prepared(&mut self, statement: &str, given: Vec<SqlValue>) -> Result<u64, SqlFault> {
-        let arguments = values::bind(given)?;
+        let arguments = values::bind_values(given)?;
         let query = sqlx::query_with(AssertSqlSafe(statement.to_owned()), arguments);
         let done = query.execute(&mut self.connection).await;
-        done.map(|done| done.rows_affected()).map_err(|error| Self::fault(&error))
+        done.map(|done| done.rows_affected()).map_err(|error| Self::classify_fault(&error))
     }
 
     async fn write_rows(&mut self, write: TableWrite) -> Result<u64, SqlFault> {
         write::check_shape(&write).map_err(SqlFault::Own)?;
-        let table = self.table(&write.table).await?;
+        let table = self.describe_table(&write.table).await?;
         table.check_key(&write).map_err(SqlFault::Own)?;
         columns::check(&write, &table.columns, SqlDialect::Mysql).map_err(SqlFault::Own)?;
-        let plan = write::plan(write, SqlDialect::Mysql).map_err(SqlFault::Own)?;
+        let plan = write::plan_write(write, SqlDialect::Mysql).map_err(SqlFault::Own)?;
         let statements = plan.into_statements(self.most);
         let several = statements.len() > 1;
-        let fault = |error: sqlx::Error| Self::fault(&error);
+        let fault = |error: sqlx::Error| Self::classify_fault(&error);
         if several {
             self.run("SAVEPOINT kw").await.map_err(fault)?;
         }
@@ -193,17 +197,17 @@ impl MysqlLink {
         statement: &GuardedStatement<'_>,
         given: Vec<SqlValue>,
     ) -> Result<ValueRows, SqlFault> {
-        let arguments = values::bind(given)?;
+        let arguments = values::bind_values(given)?;
         let query = sqlx::query_with(AssertSqlSafe(statement.text.to_owned()), arguments);
         let rows = query.fetch(&mut self.connection).map(|row| match row {
-            Ok(row) => values::row(&row),
-            Err(error) => Err(Self::fault(&error)),
+            Ok(row) => values::decode_row(&row),
+            Err(error) => Err(Self::classify_fault(&error)),
         });
-        bounded(rows, SqlFault::Own).await
+        collect_bounded(rows, SqlFault::Own).await
     }
 
     /// Another program may have changed a table since it was looked at.
-    fn noted<T>(&mut self, done: Result<T, SqlFault>) -> Result<T, SqlFault> {
+    fn note_result<T>(&mut self, done: Result<T, SqlFault>) -> Result<T, SqlFault> {
         if done.is_err() {
             self.tables.clear();
             self.stale = true;
@@ -220,7 +224,7 @@ impl ServerLink for MysqlLink {
     const TABLES: &str = "deploy/schema/mysql/receipts.sql";
     const SHAPING_COMMITS: bool = true;
 
-    fn options(url: &str) -> Result<Self::Options, String> {
+    fn parse_options(url: &str) -> Result<Self::Options, String> {
         let Some(rest) = ["mysql://", "mariadb://"].iter().find_map(|scheme| url.strip_prefix(scheme)) else {
             return Err("the secret is no address that begins with mysql://".into());
         };
@@ -241,25 +245,25 @@ impl ServerLink for MysqlLink {
             .disable_statement_logging())
     }
 
-    async fn connect(options: &Self::Options) -> Result<Self, sqlx::Error> {
+    async fn connect_link(options: &Self::Options) -> Result<Self, sqlx::Error> {
         let mut connection = options.connect().await?;
         send_at_once(options.get_port());
         let about = "SELECT VERSION(), CAST(@@max_allowed_packet AS SIGNED), CAST(connection_id() AS SIGNED)";
         let row = sqlx::query(about).fetch_one(&mut connection).await?;
         let (version, packet) = (row.try_get::<String, _>(0)?, row.try_get::<i64, _>(1)?);
         let session = row.try_get(2)?;
-        sqlx::raw_sql(AssertSqlSafe(settings(&version))).execute(&mut connection).await?;
+        sqlx::raw_sql(AssertSqlSafe(connection_settings(&version))).execute(&mut connection).await?;
         // The other half is for the statement and for what the protocol adds.
         let most = usize::try_from(packet / 2).unwrap_or(0).clamp(1024, super::values::VALUE_BYTES);
         Ok(Self { connection, session, most, tables: HashMap::new(), stale: false })
     }
 
-    fn reason(error: &sqlx::Error) -> String {
-        faults::reason(error)
+    fn connect_failure_reason(error: &sqlx::Error) -> String {
+        faults::connect_failure_reason(error)
     }
 
-    fn fault(error: &sqlx::Error) -> SqlFault {
-        faults::fault(error)
+    fn classify_fault(error: &sqlx::Error) -> SqlFault {
+        faults::classify_fault(error)
     }
 
     fn is_fresh(&self) -> bool {
@@ -269,7 +273,7 @@ impl ServerLink for MysqlLink {
     const SET_MARK: &str = "SET @kubewitness_mark = uuid(); SELECT CAST(@kubewitness_mark AS CHAR)";
     const READ_MARK: &str = "SELECT CAST(@kubewitness_mark AS CHAR)";
 
-    async fn mark(&mut self, text: &'static str) -> Result<Option<String>, sqlx::Error> {
+    async fn read_mark(&mut self, text: &'static str) -> Result<Option<String>, sqlx::Error> {
         let answers = sqlx::raw_sql(text).fetch_all(&mut self.connection).await?;
         answers.last().map_or(Ok(None), |row| row.try_get(0))
     }
@@ -278,13 +282,13 @@ impl ServerLink for MysqlLink {
         sqlx::raw_sql(AssertSqlSafe(text.to_owned())).execute(&mut self.connection).await.map(drop)
     }
 
-    async fn create(&mut self) -> Result<(), sqlx::Error> {
+    async fn create_own_tables(&mut self) -> Result<(), sqlx::Error> {
         // Where they are there, the right to make them is not needed.
         let there: i64 = sqlx::query_scalar(THERE).fetch_one(&mut self.connection).await?;
         if there == 2 { Ok(()) } else { self.run(CREATE).await }
     }
 
-    async fn begin(&mut self, mode: TransactionMode, plugin: &str) -> Result<bool, sqlx::Error> {
+    async fn begin_fenced(&mut self, mode: TransactionMode, plugin: &str) -> Result<bool, sqlx::Error> {
         let start = match mode {
             TransactionMode::ReadWrite => "START TRANSACTION",
             TransactionMode::ReadOnly => "START TRANSACTION READ ONLY",
@@ -292,7 +296,7 @@ impl ServerLink for MysqlLink {
         let text = format!(
             "{start}; SELECT CAST(connection_id() AS SIGNED) FROM kubewitness_fences WHERE plugin = {} \
              LOCK IN SHARE MODE",
-            literal(plugin)
+            text_literal(plugin)
         );
         let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(&mut self.connection).await?;
         let Some(row) = rows.first() else { return Ok(false) };
@@ -300,8 +304,8 @@ impl ServerLink for MysqlLink {
         Ok(true)
     }
 
-    async fn fence(&mut self, plugin: &str) -> Result<(), sqlx::Error> {
-        let plugin = literal(plugin);
+    async fn begin_behind_fence(&mut self, plugin: &str) -> Result<(), sqlx::Error> {
+        let plugin = text_literal(plugin);
         let text = format!(
             "START TRANSACTION; INSERT INTO kubewitness_fences (plugin) VALUES ({plugin}) \
              ON DUPLICATE KEY UPDATE plugin = {plugin}; SELECT CAST(connection_id() AS SIGNED)"
@@ -311,23 +315,23 @@ impl ServerLink for MysqlLink {
     }
 
     /// Tables are locked by the server itself.
-    async fn shape(&mut self) -> Result<(), sqlx::Error> {
+    async fn await_schema_turn(&mut self) -> Result<(), sqlx::Error> {
         self.tables.clear();
         Ok(())
     }
 
-    fn keep(receipt: &StoredReceipt) -> String {
+    fn receipt_text(receipt: &StoredReceipt) -> String {
         format!("{}COMMIT", receipt_text(receipt, |hex| format!("X'{hex}'")))
     }
 
     async fn execute(&mut self, statement: &str, values: Vec<SqlValue>) -> Result<u64, SqlFault> {
         let done = self.run_prepared(statement, values).await;
-        self.noted(done)
+        self.note_result(done)
     }
 
     async fn write(&mut self, write: TableWrite) -> Result<u64, SqlFault> {
         let done = self.write_rows(write).await;
-        self.noted(done)
+        self.note_result(done)
     }
 
     async fn query(
@@ -336,22 +340,23 @@ impl ServerLink for MysqlLink {
         values: Vec<SqlValue>,
     ) -> Result<ValueRows, SqlFault> {
         let done = self.read(statement, values).await;
-        self.noted(done)
+        self.note_result(done)
     }
 
-    async fn receipts(&mut self, plugin: &str) -> Result<Vec<Vec<u8>>, sqlx::Error> {
+    async fn receipts_of_plugin(&mut self, plugin: &str) -> Result<Vec<Vec<u8>>, sqlx::Error> {
         let select = "SELECT states FROM kubewitness_receipts WHERE plugin = ? LIMIT ?";
         let most = crate::receipts::MAX_RECEIPTS as i64;
         let rows = sqlx::query(select).bind(plugin).bind(most);
         rows.fetch_all(&mut self.connection).await?.iter().map(|row| row.try_get(0)).collect()
     }
 
-    async fn forget(&mut self, plugin: &str, through: i64) -> Result<(), sqlx::Error> {
-        self.run(&forgotten(plugin, through)).await
+    async fn forget_receipts(&mut self, plugin: &str, through: i64) -> Result<(), sqlx::Error> {
+        self.run(&forget_text(plugin, through)).await
     }
 
     async fn has_token(&mut self, token: &str) -> Result<bool, sqlx::Error> {
-        let select = format!("SELECT 1 FROM kubewitness_receipts WHERE token = {} LIMIT 1", literal(token));
+        let select =
+            format!("SELECT 1 FROM kubewitness_receipts WHERE token = {} LIMIT 1", text_literal(token));
         let found = sqlx::query(AssertSqlSafe(select)).fetch_optional(&mut self.connection).await?;
         Ok(found.is_some())
     }
@@ -359,8 +364,8 @@ impl ServerLink for MysqlLink {
     const SNAPSHOT: &str = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; \
         START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY";
 
-    async fn excess(&mut self) -> Result<ExcessRights, sqlx::Error> {
-        rights::excess(&mut self.connection).await
+    async fn excess_rights(&mut self) -> Result<ExcessRights, sqlx::Error> {
+        rights::excess_rights(&mut self.connection).await
     }
 
     async fn receipt_rows(&mut self) -> Result<Option<Vec<Kept>>, sqlx::Error> {

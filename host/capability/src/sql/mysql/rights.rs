@@ -27,7 +27,7 @@ enum GrantLine<'a> {
 }
 
 /// The place of a keyword that stands outside of quotes.
-fn keyword(text: &str, word: &str) -> Option<usize> {
+fn find_keyword(text: &str, word: &str) -> Option<usize> {
     let mut quote = None;
     text.char_indices().find_map(|(at, letter)| {
         match quote {
@@ -44,21 +44,21 @@ fn keyword(text: &str, word: &str) -> Option<usize> {
 impl<'a> GrantLine<'a> {
     fn parse(line: &'a str) -> Self {
         let Some(text) = line.strip_prefix("GRANT ") else { return Self::Other };
-        let Some(to) = keyword(text, " TO ") else { return Self::Other };
-        let passes_on = keyword(&text[to..], " WITH GRANT OPTION").is_some();
+        let Some(to) = find_keyword(text, " TO ") else { return Self::Other };
+        let passes_on = find_keyword(&text[to..], " WITH GRANT OPTION").is_some();
         let text = &text[..to];
-        match keyword(text, " ON ") {
+        match find_keyword(text, " ON ") {
             None => Self::Role(text),
             Some(on) => {
                 let object = text[on + 4..].trim();
-                Self::Rights { rights: rights(&text[..on]), object, passes_on }
+                Self::Rights { rights: split_rights(&text[..on]), object, passes_on }
             }
         }
     }
 }
 
 /// Rights without the columns that some name.
-fn rights(text: &str) -> Vec<&str> {
+fn split_rights(text: &str) -> Vec<&str> {
     let mut depth = 0;
     let parts = text.split(move |letter| {
         depth += i32::from(letter == '(') - i32::from(letter == ')');
@@ -78,7 +78,7 @@ fn database_of(object: &str) -> String {
 }
 
 /// Lists the rights beyond one database that these lines give, for people.
-fn beyond(lines: &[String], database: &str) -> Vec<String> {
+fn rights_beyond(lines: &[String], database: &str) -> Vec<String> {
     let mut found = Vec::new();
     for line in lines {
         let GrantLine::Rights { rights, object, passes_on } = GrantLine::parse(line) else { continue };
@@ -106,7 +106,7 @@ fn beyond(lines: &[String], database: &str) -> Vec<String> {
     found
 }
 
-fn roles(lines: &[String]) -> Vec<String> {
+fn granted_roles(lines: &[String]) -> Vec<String> {
     let roles = lines.iter().filter_map(|line| match GrantLine::parse(line) {
         GrantLine::Role(roles) => Some(roles),
         _ => None,
@@ -114,12 +114,12 @@ fn roles(lines: &[String]) -> Vec<String> {
     roles.map(str::to_owned).collect()
 }
 
-pub async fn excess(connection: &mut MySqlConnection) -> Result<ExcessRights, sqlx::Error> {
+pub async fn excess_rights(connection: &mut MySqlConnection) -> Result<ExcessRights, sqlx::Error> {
     let (user, database, version): (String, String, String) =
         sqlx::query_as(WHO).fetch_one(&mut *connection).await?;
     let own: Vec<String> = sqlx::query_scalar(GRANTS).fetch_all(&mut *connection).await?;
-    let mut found = beyond(&own, &database);
-    for role in roles(&own) {
+    let mut found = rights_beyond(&own, &database);
+    for role in granted_roles(&own) {
         // The names are the server's own, and quoted by it.
         let asked = match version.contains("MariaDB") {
             true => format!("SHOW GRANTS FOR {role}"),
@@ -128,7 +128,7 @@ pub async fn excess(connection: &mut MySqlConnection) -> Result<ExcessRights, sq
         let lines: Result<Vec<String>, _> =
             sqlx::query_scalar(AssertSqlSafe(asked)).fetch_all(&mut *connection).await;
         match lines {
-            Ok(lines) => found.extend(beyond(&lines, &database)),
+            Ok(lines) => found.extend(rights_beyond(&lines, &database)),
             Err(error) if error.as_database_error().is_some() => {
                 found.push(format!("has the role {role}, whose rights it can't show"));
             }
@@ -143,11 +143,11 @@ pub async fn excess(connection: &mut MySqlConnection) -> Result<ExcessRights, sq
     found.sort_unstable();
     found.dedup();
     found.truncate(NAMED);
-    let remedy = if found.is_empty() { Vec::new() } else { remedy(&database, shares_journal) };
+    let remedy = if found.is_empty() { Vec::new() } else { remedy_statements(&database, shares_journal) };
     Ok(ExcessRights { user, rights: found, remedy })
 }
 
-fn remedy(database: &str, shares_journal: bool) -> Vec<String> {
+fn remedy_statements(database: &str, shares_journal: bool) -> Vec<String> {
     let pattern = database.replace('`', "``").replace('_', "\\_").replace('%', "\\%");
     let mut remedy = vec![
         format!("CREATE USER '{LESSER}'@'%' IDENTIFIED BY 'choose a password';"),
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     fn told(lines: &[&str]) -> Vec<String> {
-        beyond(&lines.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>(), "my_app")
+        rights_beyond(&lines.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>(), "my_app")
     }
 
     #[test]
@@ -219,6 +219,6 @@ mod tests {
             "SET DEFAULT ROLE `r`",
         ];
         let lines: Vec<_> = lines.iter().map(|line| (*line).to_owned()).collect();
-        assert_eq!(roles(&lines), ["`reader`@`%`,`writer`@`%`", "`reader`"]);
+        assert_eq!(granted_roles(&lines), ["`reader`@`%`,`writer`@`%`", "`reader`"]);
     }
 }

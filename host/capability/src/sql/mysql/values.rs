@@ -7,10 +7,10 @@ use sqlx::{Arguments, Column as _, Row, Type, TypeInfo, ValueRef};
 use super::faults;
 use crate::sql::SqlFault;
 use crate::sql::servers::columns::{self, ColumnKind};
-use crate::sql::values::size;
+use crate::sql::values::values_size;
 
 /// Returns the kind of a column, from the type that `information_schema` gives, such as `int(10) unsigned`.
-pub fn kind(of: &str) -> ColumnKind {
+pub fn column_kind(of: &str) -> ColumnKind {
     let of = of.to_ascii_lowercase();
     let word = of.split(['(', ' ']).next().unwrap_or_default();
     let integer = |bits: u32| {
@@ -33,16 +33,16 @@ pub fn kind(of: &str) -> ColumnKind {
     }
 }
 
-fn refused(message: String) -> SqlFault {
+fn refused_value(message: String) -> SqlFault {
     SqlFault::Own(GrantError::Invalid(message))
 }
 
-pub fn bind(values: Vec<SqlValue>) -> Result<MySqlArguments, SqlFault> {
+pub fn bind_values(values: Vec<SqlValue>) -> Result<MySqlArguments, SqlFault> {
     let mut arguments = MySqlArguments::default();
-    arguments.reserve(values.len(), size(&values));
+    arguments.reserve(values.len(), values_size(&values));
     for (index, value) in values.into_iter().enumerate() {
-        columns::fits(&value, any(&value), SqlDialect::Mysql)
-            .map_err(|why| refused(format!("parameter {}: {why}", index + 1)))?;
+        columns::check_fits(&value, kind_of_value(&value), SqlDialect::Mysql)
+            .map_err(|why| refused_value(format!("parameter {}: {why}", index + 1)))?;
         let added = match value {
             SqlValue::Null => arguments.add(None::<i64>),
             SqlValue::Boolean(value) => arguments.add(value),
@@ -51,13 +51,13 @@ pub fn bind(values: Vec<SqlValue>) -> Result<MySqlArguments, SqlFault> {
             SqlValue::Text(value) => arguments.add(value),
             SqlValue::Blob(value) => arguments.add(value),
         };
-        added.map_err(|error| refused(error.to_string()))?;
+        added.map_err(|error| refused_value(error.to_string()))?;
     }
     Ok(arguments)
 }
 
 /// The kind that a value is by itself.
-fn any(value: &SqlValue) -> ColumnKind {
+fn kind_of_value(value: &SqlValue) -> ColumnKind {
     match value {
         SqlValue::Float(_) => ColumnKind::Float,
         SqlValue::Blob(_) => ColumnKind::Blob,
@@ -65,12 +65,12 @@ fn any(value: &SqlValue) -> ColumnKind {
     }
 }
 
-pub fn row(row: &MySqlRow) -> Result<Vec<SqlValue>, SqlFault> {
-    (0..row.len()).map(|column| value(row, column)).collect()
+pub fn decode_row(row: &MySqlRow) -> Result<Vec<SqlValue>, SqlFault> {
+    (0..row.len()).map(|column| decode_value(row, column)).collect()
 }
 
-fn value(row: &MySqlRow, column: usize) -> Result<SqlValue, SqlFault> {
-    let failed = |error: sqlx::Error| faults::fault(&error);
+fn decode_value(row: &MySqlRow, column: usize) -> Result<SqlValue, SqlFault> {
+    let failed = |error: sqlx::Error| faults::classify_fault(&error);
     let raw = row.try_get_raw(column).map_err(failed)?;
     if raw.is_null() {
         return Ok(SqlValue::Null);
@@ -82,7 +82,7 @@ fn value(row: &MySqlRow, column: usize) -> Result<SqlValue, SqlFault> {
         _ if is_text => row.try_get_unchecked(column).map(SqlValue::Text),
         "BIGINT UNSIGNED" => {
             let value: u64 = row.try_get_unchecked(column).map_err(failed)?;
-            let fits = i64::try_from(value).map_err(|_| refused(format!("{value} is out of range")))?;
+            let fits = i64::try_from(value).map_err(|_| refused_value(format!("{value} is out of range")))?;
             return Ok(SqlValue::Integer(fits));
         }
         "TINYINT UNSIGNED" | "SMALLINT UNSIGNED" | "MEDIUMINT UNSIGNED" | "INT UNSIGNED" => {
@@ -99,7 +99,7 @@ fn value(row: &MySqlRow, column: usize) -> Result<SqlValue, SqlFault> {
         }
         _ => {
             let name = row.column(column).name();
-            return Err(refused(format!(
+            return Err(refused_value(format!(
                 "the column `{name}` is of type {of}: cast it to signed, double or char"
             )));
         }
@@ -113,11 +113,14 @@ mod tests {
 
     #[test]
     fn integer_columns_have_the_range_of_their_type() {
-        assert_eq!(kind("tinyint(1)"), ColumnKind::Integer(-128, 127));
-        assert_eq!(kind("INT(10) UNSIGNED"), ColumnKind::Integer(0, u32::MAX.into()));
-        assert_eq!(kind("mediumint(9)"), ColumnKind::Integer(-8_388_608, 8_388_607));
-        assert_eq!(kind("bigint(20)"), ColumnKind::Integer(i64::MIN, i64::MAX));
-        assert_eq!(kind("bigint unsigned"), ColumnKind::Integer(0, i64::MAX));
-        assert_eq!((kind("varchar(63)"), kind("datetime")), (ColumnKind::Text, ColumnKind::Other));
+        assert_eq!(column_kind("tinyint(1)"), ColumnKind::Integer(-128, 127));
+        assert_eq!(column_kind("INT(10) UNSIGNED"), ColumnKind::Integer(0, u32::MAX.into()));
+        assert_eq!(column_kind("mediumint(9)"), ColumnKind::Integer(-8_388_608, 8_388_607));
+        assert_eq!(column_kind("bigint(20)"), ColumnKind::Integer(i64::MIN, i64::MAX));
+        assert_eq!(column_kind("bigint unsigned"), ColumnKind::Integer(0, i64::MAX));
+        assert_eq!(
+            (column_kind("varchar(63)"), column_kind("datetime")),
+            (ColumnKind::Text, ColumnKind::Other)
+        );
     }
 }

@@ -7,11 +7,11 @@ use crate::sql::SqlFault;
 use crate::sql::servers::pooler::{LENT, is_other_session};
 use crate::sql::servers::reasons::{self, CANT_BE_WRITTEN, NO_COLUMN, REFUSES};
 
-pub fn fault(error: &sqlx::Error) -> SqlFault {
+pub fn classify_fault(error: &sqlx::Error) -> SqlFault {
     match error {
         sqlx::Error::Database(said) => {
             let code = said.code().unwrap_or_default();
-            judge(&code, said.message())
+            judge_code(&code, said.message())
         }
         sqlx::Error::Encode(why) => SqlFault::Own(GrantError::Invalid(why.to_string())),
         error if is_other_session(error) => SqlFault::Lost(GrantError::Unavailable(LENT.into())),
@@ -27,7 +27,7 @@ const READ_ONLY: &str =
     "it is a replica, or `default_transaction_read_only` is on for the user or the database";
 
 /// By SQLSTATE: <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
-fn judge(code: &str, said: &str) -> SqlFault {
+fn judge_code(code: &str, said: &str) -> SqlFault {
     let invalid = |text: String| SqlFault::Own(GrantError::Invalid(text));
     let unavailable = |text: String| SqlFault::Lost(GrantError::Unavailable(text));
     match code {
@@ -50,7 +50,7 @@ fn judge(code: &str, said: &str) -> SqlFault {
 }
 
 /// Why it could not be connected.
-pub fn reason(error: &sqlx::Error) -> String {
+pub fn connect_failure_reason(error: &sqlx::Error) -> String {
     match error {
         sqlx::Error::Io(error) => reasons::connection_reason(error.kind()),
         sqlx::Error::Tls(_) => "its certificate or encryption is not accepted".into(),
@@ -72,22 +72,22 @@ mod tests {
     #[test]
     fn broken_data_is_the_states_own_and_everything_else_is_tried_again() {
         for own in ["22003", "22P02", "23502", "23505", "42703", "42804", "54000", "P0001"] {
-            assert!(matches!(judge(own, "x"), SqlFault::Own(GrantError::Invalid(_))), "{own}");
+            assert!(matches!(judge_code(own, "x"), SqlFault::Own(GrantError::Invalid(_))), "{own}");
         }
         for lost in [
             "08006", "25006", "25P02", "25P03", "40001", "40P01", "42501", "53100", "53200", "53300",
             "55P03", "57P01", "57P02", "57P03", "58030", "XX000", "99999", "",
         ] {
-            assert!(matches!(judge(lost, "x"), SqlFault::Lost(GrantError::Unavailable(_))), "{lost}");
+            assert!(matches!(judge_code(lost, "x"), SqlFault::Lost(GrantError::Unavailable(_))), "{lost}");
         }
-        let read_only = judge("25006", "cannot execute INSERT in a read-only transaction");
+        let read_only = judge_code("25006", "cannot execute INSERT in a read-only transaction");
         assert!(
             matches!(read_only, SqlFault::Lost(GrantError::Unavailable(told)) if told.contains(READ_ONLY))
         );
-        let unknown = judge("42703", "column \"queue\" does not exist");
+        let unknown = judge_code("42703", "column \"queue\" does not exist");
         assert!(
             matches!(unknown, SqlFault::Own(GrantError::Invalid(told)) if told.contains("has no column"))
         );
-        assert!(matches!(judge("57014", "x"), SqlFault::Lost(GrantError::Timeout(_))));
+        assert!(matches!(judge_code("57014", "x"), SqlFault::Lost(GrantError::Timeout(_))));
     }
 }

@@ -26,8 +26,10 @@ use super::servers::columns::{self, TableColumn, TableColumns};
 use super::servers::pooler::expect_session;
 use super::servers::reasons::UNREADABLE;
 use super::servers::rights::ExcessRights;
-use super::servers::{LOCK, SILENT, STATEMENT, STATEMENTS, ServerLink, forgotten, literal, receipt_text};
-use super::values::{ValueRows, bounded};
+use super::servers::{
+    LOCK, SILENT, STATEMENT, STATEMENTS, ServerLink, forget_text, receipt_text, text_literal,
+};
+use super::values::{ValueRows, collect_bounded};
 use super::{SqlFault, TransactionMode, write};
 
 pub const CREATE: &str = "CREATE TABLE IF NOT EXISTS kubewitness_receipts (\
@@ -65,7 +67,7 @@ fn fence_of(plugin: &str) -> i64 {
 /// doesn't go on for ever; and a commit that is answered is on disk, whatever the default is. A client that
 /// was stopped in the middle of a large answer takes nothing, and no time-out of statements ends a server
 /// that waits to send.
-fn settings() -> String {
+fn connection_settings() -> String {
     format!(
         "SET standard_conforming_strings = on; SET client_min_messages = warning; \
          SET default_transaction_isolation = 'read committed'; \
@@ -93,16 +95,16 @@ impl PostgresLink {
         expect_session(self.session.into(), answered.into())
     }
 
-    async fn columns(&mut self, table: &str, quoted: &str) -> Result<TableColumns, SqlFault> {
+    async fn table_columns(&mut self, table: &str, quoted: &str) -> Result<TableColumns, SqlFault> {
         if let Some(columns) = self.tables.get(table) {
             return Ok(columns.clone());
         }
         let rows = sqlx::query(COLUMNS).bind(quoted).fetch_all(&mut self.connection).await;
         let mut columns = TableColumns::new();
-        for row in rows.map_err(|error| Self::fault(&error))? {
+        for row in rows.map_err(|error| Self::classify_fault(&error))? {
             let read = || Ok::<_, sqlx::Error>((row.try_get::<String, _>(0)?, row.try_get::<String, _>(1)?));
-            let (name, of) = read().map_err(|error| Self::fault(&error))?;
-            columns.insert(name, TableColumn { kind: values::kind(&of), of });
+            let (name, of) = read().map_err(|error| Self::classify_fault(&error))?;
+            columns.insert(name, TableColumn { kind: values::column_kind(&of), of });
         }
         if columns.is_empty() {
             return Err(SqlFault::Own(GrantError::Invalid(format!("no such table: {table}"))));
@@ -115,7 +117,7 @@ impl PostgresLink {
     }
 
     /// Another program may have changed a table since it was looked at.
-    fn noted<T>(&mut self, done: Result<T, SqlFault>) -> Result<T, SqlFault> {
+    fn note_result<T>(&mut self, done: Result<T, SqlFault>) -> Result<T, SqlFault> {
         if done.is_err() {
             self.tables.clear();
             self.stale = true;
@@ -123,32 +125,32 @@ impl PostgresLink {
         done
     }
 
-    async fn prepare(&mut self, statement: &str) -> Result<sqlx::postgres::PgStatement, SqlFault> {
+    async fn prepare_statement(&mut self, statement: &str) -> Result<sqlx::postgres::PgStatement, SqlFault> {
         let text = AssertSqlSafe(statement.to_owned()).into_sql_str();
         // No types are given, so that the server says which ones it takes.
-        self.connection.prepare(text).await.map_err(|error| Self::fault(&error))
+        self.connection.prepare(text).await.map_err(|error| Self::classify_fault(&error))
     }
 
     async fn run_prepared(&mut self, statement: &str, given: Vec<SqlValue>) -> Result<u64, SqlFault> {
-        let prepared = self.prepare(statement).await?;
-        let arguments = values::bind(&prepared, given)?;
+        let prepared = self.prepare_statement(statement).await?;
+        let arguments = values::bind_values(&prepared, given)?;
         let done = prepared.query_with(arguments).execute(&mut self.connection).await;
-        done.map(|done| done.rows_affected()).map_err(|error| Self::fault(&error))
+        done.map(|done| done.rows_affected()).map_err(|error| Self::classify_fault(&error))
     }
 
     async fn write_rows(&mut self, write: TableWrite) -> Result<u64, SqlFault> {
         let own = SqlFault::Own;
         write::check_shape(&write).map_err(own)?;
-        let quoted = write::quote(&write.table, SqlDialect::Postgres);
-        let known = self.columns(&write.table, &quoted).await?;
+        let quoted = write::quote_name(&write.table, SqlDialect::Postgres);
+        let known = self.table_columns(&write.table, &quoted).await?;
         let of = columns::check(&write, &known, SqlDialect::Postgres).map_err(own)?;
-        let mut plan = write::plan(write, SqlDialect::Postgres).map_err(own)?;
-        let arrays: Vec<_> = of.iter().map(|column| values::array(column.kind)).collect();
-        let casts: Vec<_> = of.iter().map(|column| values::cast(column)).collect();
-        let text = plan.unnested(&arrays, &casts);
-        let arguments = values::arrays(std::mem::take(&mut plan.rows), &of)?;
+        let mut plan = write::plan_write(write, SqlDialect::Postgres).map_err(own)?;
+        let arrays: Vec<_> = of.iter().map(|column| values::array_type(column.kind)).collect();
+        let casts: Vec<_> = of.iter().map(|column| values::cast_type(column)).collect();
+        let text = plan.unnested_statement(&arrays, &casts);
+        let arguments = values::bind_arrays(std::mem::take(&mut plan.rows), &of)?;
         let done = sqlx::query_with(AssertSqlSafe(text), arguments).execute(&mut self.connection).await;
-        done.map(|done| done.rows_affected()).map_err(|error| Self::fault(&error))
+        done.map(|done| done.rows_affected()).map_err(|error| Self::classify_fault(&error))
     }
 
     async fn read(
@@ -157,12 +159,14 @@ impl PostgresLink {
         given: Vec<SqlValue>,
     ) -> Result<ValueRows, SqlFault> {
         let text = guard::with_dollars(statement.text).map_err(SqlFault::Own)?;
-        let prepared = self.prepare(&text).await?;
+        let prepared = self.prepare_statement(&text).await?;
         values::check_columns(&prepared)?;
-        let arguments = values::bind(&prepared, given)?;
+        let arguments = values::bind_values(&prepared, given)?;
         let rows = prepared.query_with(arguments).fetch(&mut self.connection);
-        let rows = rows.map(|row| row.and_then(|row| values::row(&row)).map_err(|error| Self::fault(&error)));
-        bounded(rows, SqlFault::Own).await
+        let rows = rows.map(|row| {
+            row.and_then(|row| values::decode_row(&row)).map_err(|error| Self::classify_fault(&error))
+        });
+        collect_bounded(rows, SqlFault::Own).await
     }
 }
 
@@ -174,7 +178,7 @@ impl ServerLink for PostgresLink {
     const TABLES: &str = "deploy/schema/postgres/receipts.sql";
     const SHAPING_COMMITS: bool = false;
 
-    fn options(url: &str) -> Result<Self::Options, String> {
+    fn parse_options(url: &str) -> Result<Self::Options, String> {
         if !["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme)) {
             return Err("the secret is no address that begins with postgres://".into());
         }
@@ -191,20 +195,20 @@ impl ServerLink for PostgresLink {
             .disable_statement_logging())
     }
 
-    async fn connect(options: &Self::Options) -> Result<Self, sqlx::Error> {
+    async fn connect_link(options: &Self::Options) -> Result<Self, sqlx::Error> {
         let mut connection = options.connect().await?;
         send_at_once(options.get_port());
-        let answers = sqlx::raw_sql(AssertSqlSafe(settings())).fetch_all(&mut connection).await?;
+        let answers = sqlx::raw_sql(AssertSqlSafe(connection_settings())).fetch_all(&mut connection).await?;
         let session = answers.last().ok_or(sqlx::Error::RowNotFound)?.try_get(0)?;
         Ok(Self { connection, session, tables: HashMap::new(), stale: false })
     }
 
-    fn reason(error: &sqlx::Error) -> String {
-        faults::reason(error)
+    fn connect_failure_reason(error: &sqlx::Error) -> String {
+        faults::connect_failure_reason(error)
     }
 
-    fn fault(error: &sqlx::Error) -> SqlFault {
-        faults::fault(error)
+    fn classify_fault(error: &sqlx::Error) -> SqlFault {
+        faults::classify_fault(error)
     }
 
     fn is_fresh(&self) -> bool {
@@ -215,7 +219,7 @@ impl ServerLink for PostgresLink {
         "SELECT set_config('kubewitness.mark', md5(random()::text || clock_timestamp()), false)";
     const READ_MARK: &str = "SELECT current_setting('kubewitness.mark', true)";
 
-    async fn mark(&mut self, text: &'static str) -> Result<Option<String>, sqlx::Error> {
+    async fn read_mark(&mut self, text: &'static str) -> Result<Option<String>, sqlx::Error> {
         let answers = sqlx::raw_sql(text).fetch_all(&mut self.connection).await?;
         answers.last().map_or(Ok(None), |row| row.try_get(0))
     }
@@ -224,7 +228,7 @@ impl ServerLink for PostgresLink {
         sqlx::raw_sql(AssertSqlSafe(text.to_owned())).execute(&mut self.connection).await.map(drop)
     }
 
-    async fn create(&mut self) -> Result<(), sqlx::Error> {
+    async fn create_own_tables(&mut self) -> Result<(), sqlx::Error> {
         // Where they are there, the right to make them is not needed.
         let there = sqlx::query("SELECT to_regclass('kubewitness_receipts') IS NOT NULL");
         if there.fetch_one(&mut self.connection).await?.try_get(0)? {
@@ -234,22 +238,22 @@ impl ServerLink for PostgresLink {
         self.run(&format!("BEGIN; SELECT pg_advisory_xact_lock({shaping}); {CREATE}; COMMIT")).await
     }
 
-    async fn begin(&mut self, mode: TransactionMode, plugin: &str) -> Result<bool, sqlx::Error> {
+    async fn begin_fenced(&mut self, mode: TransactionMode, plugin: &str) -> Result<bool, sqlx::Error> {
         self.begin_behind(mode, &format!("pg_advisory_xact_lock_shared({})", fence_of(plugin))).await?;
         Ok(true)
     }
 
-    async fn fence(&mut self, plugin: &str) -> Result<(), sqlx::Error> {
+    async fn begin_behind_fence(&mut self, plugin: &str) -> Result<(), sqlx::Error> {
         let lock = format!("pg_advisory_xact_lock({})", fence_of(plugin));
         self.begin_behind(TransactionMode::ReadWrite, &lock).await
     }
 
-    async fn shape(&mut self) -> Result<(), sqlx::Error> {
+    async fn await_schema_turn(&mut self) -> Result<(), sqlx::Error> {
         self.tables.clear();
         self.run(&format!("SELECT pg_advisory_xact_lock({})", lock_number(SHAPING))).await
     }
 
-    fn keep(receipt: &StoredReceipt) -> String {
+    fn receipt_text(receipt: &StoredReceipt) -> String {
         let text = receipt_text(receipt, |hex| format!("'\\x{hex}'::bytea"));
         // A transaction that failed would take a lone COMMIT for a rollback, without a word.
         format!("{}COMMIT", if text.is_empty() { "SELECT 1; " } else { &text })
@@ -258,12 +262,12 @@ impl ServerLink for PostgresLink {
     async fn execute(&mut self, statement: &str, values: Vec<SqlValue>) -> Result<u64, SqlFault> {
         let text = guard::with_dollars(statement).map_err(SqlFault::Own)?;
         let done = self.run_prepared(&text, values).await;
-        self.noted(done)
+        self.note_result(done)
     }
 
     async fn write(&mut self, write: TableWrite) -> Result<u64, SqlFault> {
         let done = self.write_rows(write).await;
-        self.noted(done)
+        self.note_result(done)
     }
 
     async fn query(
@@ -272,30 +276,31 @@ impl ServerLink for PostgresLink {
         values: Vec<SqlValue>,
     ) -> Result<ValueRows, SqlFault> {
         let done = self.read(statement, values).await;
-        self.noted(done)
+        self.note_result(done)
     }
 
-    async fn receipts(&mut self, plugin: &str) -> Result<Vec<Vec<u8>>, sqlx::Error> {
+    async fn receipts_of_plugin(&mut self, plugin: &str) -> Result<Vec<Vec<u8>>, sqlx::Error> {
         let select = "SELECT states FROM kubewitness_receipts WHERE plugin = $1 LIMIT $2";
         let most = crate::receipts::MAX_RECEIPTS as i64;
         let rows = sqlx::query(select).bind(plugin).bind(most);
         rows.fetch_all(&mut self.connection).await?.iter().map(|row| row.try_get(0)).collect()
     }
 
-    async fn forget(&mut self, plugin: &str, through: i64) -> Result<(), sqlx::Error> {
-        self.run(&forgotten(plugin, through)).await
+    async fn forget_receipts(&mut self, plugin: &str, through: i64) -> Result<(), sqlx::Error> {
+        self.run(&forget_text(plugin, through)).await
     }
 
     async fn has_token(&mut self, token: &str) -> Result<bool, sqlx::Error> {
-        let select = format!("SELECT 1 FROM kubewitness_receipts WHERE token = {} LIMIT 1", literal(token));
+        let select =
+            format!("SELECT 1 FROM kubewitness_receipts WHERE token = {} LIMIT 1", text_literal(token));
         let found = sqlx::query(AssertSqlSafe(select)).fetch_optional(&mut self.connection).await?;
         Ok(found.is_some())
     }
 
     const SNAPSHOT: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 
-    async fn excess(&mut self) -> Result<ExcessRights, sqlx::Error> {
-        rights::excess(&mut self.connection).await
+    async fn excess_rights(&mut self) -> Result<ExcessRights, sqlx::Error> {
+        rights::excess_rights(&mut self.connection).await
     }
 
     async fn receipt_rows(&mut self) -> Result<Option<Vec<Kept>>, sqlx::Error> {

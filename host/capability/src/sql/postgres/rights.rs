@@ -40,7 +40,7 @@ const TABLES: &str = "SELECT quote_ident(c.relname) FROM pg_class c \
     WHERE c.relnamespace = to_regnamespace($1) AND c.relkind IN ('r', 'p', 'v', 'm') \
     AND c.relname NOT LIKE 'kw\\_%' AND pg_get_userbyid(c.relowner) = current_user ORDER BY c.relname LIMIT $2";
 
-pub async fn excess(connection: &mut PgConnection) -> Result<ExcessRights, sqlx::Error> {
+pub async fn excess_rights(connection: &mut PgConnection) -> Result<ExcessRights, sqlx::Error> {
     let row = sqlx::query(EXCESS).bind(NAMED as i64).fetch_one(&mut *connection).await?;
     let (user, database, schema): (String, String, String) =
         (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);

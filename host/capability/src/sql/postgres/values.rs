@@ -9,7 +9,7 @@ use crate::sql::SqlFault;
 use crate::sql::servers::columns::{self, ColumnKind, TableColumn};
 
 /// Returns the kind of a column, from the name that `format_type` gives.
-pub fn kind(of: &str) -> ColumnKind {
+pub fn column_kind(of: &str) -> ColumnKind {
     match of {
         "boolean" => ColumnKind::Boolean,
         "smallint" => ColumnKind::Integer(i16::MIN.into(), i16::MAX.into()),
@@ -23,7 +23,7 @@ pub fn kind(of: &str) -> ColumnKind {
 }
 
 /// The type of the array that a column's values come in.
-pub fn array(kind: ColumnKind) -> &'static str {
+pub fn array_type(kind: ColumnKind) -> &'static str {
     match kind {
         ColumnKind::Boolean => "bool",
         ColumnKind::Integer(..) => "int8",
@@ -33,16 +33,16 @@ pub fn array(kind: ColumnKind) -> &'static str {
     }
 }
 
-pub fn cast(column: &TableColumn) -> Option<&str> {
+pub fn cast_type(column: &TableColumn) -> Option<&str> {
     (column.kind == ColumnKind::Other).then_some(column.of.as_str())
 }
 
-fn refused(message: String) -> SqlFault {
+fn refused_value(message: String) -> SqlFault {
     SqlFault::Own(GrantError::Invalid(message))
 }
 
 /// One array a column. That every value fits was seen before.
-pub fn arrays(rows: Vec<Vec<SqlValue>>, of: &[&TableColumn]) -> Result<PgArguments, SqlFault> {
+pub fn bind_arrays(rows: Vec<Vec<SqlValue>>, of: &[&TableColumn]) -> Result<PgArguments, SqlFault> {
     let mut columns: Vec<Vec<SqlValue>> = of.iter().map(|_| Vec::with_capacity(rows.len())).collect();
     for row in rows {
         for (column, value) in columns.iter_mut().zip(row) {
@@ -53,18 +53,20 @@ pub fn arrays(rows: Vec<Vec<SqlValue>>, of: &[&TableColumn]) -> Result<PgArgumen
     for (values, column) in columns.into_iter().zip(of) {
         let values = values.into_iter();
         let added = match column.kind {
-            ColumnKind::Boolean => arguments.add(values.map(|value| boolean(&value)).collect::<Vec<_>>()),
-            ColumnKind::Integer(..) => arguments.add(values.map(|value| integer(&value)).collect::<Vec<_>>()),
-            ColumnKind::Float => arguments.add(values.map(|value| float(&value)).collect::<Vec<_>>()),
+            ColumnKind::Boolean => arguments.add(values.map(|value| as_boolean(&value)).collect::<Vec<_>>()),
+            ColumnKind::Integer(..) => {
+                arguments.add(values.map(|value| as_integer(&value)).collect::<Vec<_>>())
+            }
+            ColumnKind::Float => arguments.add(values.map(|value| as_float(&value)).collect::<Vec<_>>()),
             ColumnKind::Text | ColumnKind::Other => arguments.add(values.map(text).collect::<Vec<_>>()),
-            ColumnKind::Blob => arguments.add(values.map(blob).collect::<Vec<_>>()),
+            ColumnKind::Blob => arguments.add(values.map(as_blob).collect::<Vec<_>>()),
         };
-        added.map_err(|error| refused(error.to_string()))?;
+        added.map_err(|error| refused_value(error.to_string()))?;
     }
     Ok(arguments)
 }
 
-fn boolean(value: &SqlValue) -> Option<bool> {
+fn as_boolean(value: &SqlValue) -> Option<bool> {
     match value {
         SqlValue::Boolean(value) => Some(*value),
         SqlValue::Integer(value) => Some(*value != 0),
@@ -72,7 +74,7 @@ fn boolean(value: &SqlValue) -> Option<bool> {
     }
 }
 
-fn integer(value: &SqlValue) -> Option<i64> {
+fn as_integer(value: &SqlValue) -> Option<i64> {
     match value {
         SqlValue::Integer(value) => Some(*value),
         SqlValue::Boolean(value) => Some((*value).into()),
@@ -80,7 +82,7 @@ fn integer(value: &SqlValue) -> Option<i64> {
     }
 }
 
-fn float(value: &SqlValue) -> Option<f64> {
+fn as_float(value: &SqlValue) -> Option<f64> {
     match value {
         SqlValue::Float(value) => Some(*value),
         SqlValue::Integer(value) => Some(*value as f64),
@@ -98,7 +100,7 @@ fn text(value: SqlValue) -> Option<String> {
     }
 }
 
-fn blob(value: SqlValue) -> Option<Vec<u8>> {
+fn as_blob(value: SqlValue) -> Option<Vec<u8>> {
     match value {
         SqlValue::Blob(value) => Some(value),
         _ => None,
@@ -120,7 +122,7 @@ fn kind_of(name: &str) -> Option<ColumnKind> {
 }
 
 /// The parameters of a statement, each as the type that the server takes there.
-pub fn bind(statement: &PgStatement, values: Vec<SqlValue>) -> Result<PgArguments, SqlFault> {
+pub fn bind_values(statement: &PgStatement, values: Vec<SqlValue>) -> Result<PgArguments, SqlFault> {
     let types = match statement.parameters() {
         Some(Either::Left(types)) => types,
         _ => &[],
@@ -131,26 +133,26 @@ pub fn bind(statement: &PgStatement, values: Vec<SqlValue>) -> Result<PgArgument
         let added = match (kind_of(name), value) {
             (None, SqlValue::Null) => arguments.add(None::<String>),
             (None, _) => {
-                return Err(refused(format!(
+                return Err(refused_value(format!(
                     "parameter {number} is of type {name}: write CAST(CAST(? AS text) AS {name})"
                 )));
             }
             (Some(kind), value) => {
-                columns::fits(&value, kind, SqlDialect::Postgres)
-                    .map_err(|why| refused(format!("parameter {number} ({name}): {why}")))?;
+                columns::check_fits(&value, kind, SqlDialect::Postgres)
+                    .map_err(|why| refused_value(format!("parameter {number} ({name}): {why}")))?;
                 match name {
-                    "BOOL" => arguments.add(boolean(&value)),
-                    "INT2" => arguments.add(integer(&value).and_then(|value| i16::try_from(value).ok())),
-                    "INT4" => arguments.add(integer(&value).and_then(|value| i32::try_from(value).ok())),
-                    "INT8" => arguments.add(integer(&value)),
-                    "FLOAT4" => arguments.add(float(&value).map(|value| value as f32)),
-                    "FLOAT8" => arguments.add(float(&value)),
-                    "BYTEA" => arguments.add(blob(value)),
+                    "BOOL" => arguments.add(as_boolean(&value)),
+                    "INT2" => arguments.add(as_integer(&value).and_then(|value| i16::try_from(value).ok())),
+                    "INT4" => arguments.add(as_integer(&value).and_then(|value| i32::try_from(value).ok())),
+                    "INT8" => arguments.add(as_integer(&value)),
+                    "FLOAT4" => arguments.add(as_float(&value).map(|value| value as f32)),
+                    "FLOAT8" => arguments.add(as_float(&value)),
+                    "BYTEA" => arguments.add(as_blob(value)),
                     _ => arguments.add(text(value)),
                 }
             }
         };
-        added.map_err(|error| refused(error.to_string()))?;
+        added.map_err(|error| refused_value(error.to_string()))?;
     }
     Ok(arguments)
 }
@@ -160,7 +162,7 @@ pub fn check_columns(statement: &PgStatement) -> Result<(), SqlFault> {
     for column in statement.columns() {
         let of = column.type_info().name();
         if kind_of(of).is_none() {
-            return Err(refused(format!(
+            return Err(refused_value(format!(
                 "the column `{}` is of type {of}: cast it to bigint, double precision or text",
                 column.name()
             )));
@@ -169,7 +171,7 @@ pub fn check_columns(statement: &PgStatement) -> Result<(), SqlFault> {
     Ok(())
 }
 
-pub fn row(row: &PgRow) -> Result<Vec<SqlValue>, sqlx::Error> {
+pub fn decode_row(row: &PgRow) -> Result<Vec<SqlValue>, sqlx::Error> {
     let value = |column: usize| {
         let raw = row.try_get_raw(column)?;
         if raw.is_null() {

@@ -38,7 +38,7 @@ impl KeyPart {
         }
     }
 
-    pub fn value(&self) -> SqlValue {
+    pub fn as_sql_value(&self) -> SqlValue {
         match self {
             Self::Integer(number) => SqlValue::Integer(*number),
             Self::Text(text) => SqlValue::Text(text.clone()),
@@ -63,7 +63,7 @@ impl WriteClaim {
 
     /// Makes the claim for the rows that go to a second table as well.
     pub fn of_copy(copy: &TableCopy, write: &TableWrite) -> Self {
-        Self::new(&copy.table, &copy.key, write, copy.rows(write))
+        Self::new(&copy.table, &copy.key, write, copy.copied_rows(write))
     }
 
     fn new<'w>(
@@ -85,7 +85,7 @@ impl WriteClaim {
         Self { table: table.to_owned(), columns: key.to_vec(), keys }
     }
 
-    fn bytes(&self) -> usize {
+    fn key_bytes(&self) -> usize {
         let of = |part: &KeyPart| match part {
             KeyPart::Integer(_) => 8,
             KeyPart::Text(text) => text.len(),
@@ -111,15 +111,15 @@ struct ClaimRow {
 }
 
 impl TransactionClaims {
-    pub fn wrote(&mut self, claim: WriteClaim) {
-        self.bytes += claim.bytes();
+    pub fn note_claim(&mut self, claim: WriteClaim) {
+        self.bytes += claim.key_bytes();
         if self.bytes <= BYTES && !claim.keys.is_empty() {
             self.claims.push(claim);
         }
     }
 
     /// Notes that a statement of the plugin's own ran.
-    pub fn ran(&mut self, statement: &GuardedStatement<'_>) {
+    pub fn note_statement(&mut self, statement: &GuardedStatement<'_>) {
         self.takes |= !statement.only_adds();
     }
 
@@ -168,15 +168,15 @@ mod tests {
     #[test]
     fn keys_come_back_and_what_was_changed_does_not() {
         let mut claims = TransactionClaims::default();
-        claims.wrote(WriteClaim::of(&write(vec![row("a", 1), row("b", 2), row("a", 1)])));
-        let marks = [ReceiptMark { seq: 1, print: IdPrint::short(7) }];
+        claims.note_claim(WriteClaim::of(&write(vec![row("a", 1), row("b", 2), row("a", 1)])));
+        let marks = [ReceiptMark { seq: 1, print: IdPrint::from_short_print(7) }];
         let bytes = claims.encode(&marks).unwrap();
         let told = decode(&bytes, &receipts::encode(&marks)).unwrap();
         let key = |uid: &str, seq| vec![KeyPart::Integer(seq), KeyPart::Text(uid.into())];
         assert_eq!(told[0].keys, [key("a", 1), key("b", 2)]);
         assert_eq!(told[0].columns, ["seq", "uid"]);
         assert_eq!(
-            decode(&bytes, &receipts::encode(&[ReceiptMark { seq: 2, print: IdPrint::short(7) }])),
+            decode(&bytes, &receipts::encode(&[ReceiptMark { seq: 2, print: IdPrint::from_short_print(7) }])),
             None
         );
         for place in 0..bytes.len() {
@@ -210,7 +210,7 @@ mod tests {
         let long = "x".repeat(BYTES / 10);
         let mut claims = TransactionClaims::default();
         for seq in 0..20 {
-            claims.wrote(WriteClaim::of(&write(vec![row(&long, seq)])));
+            claims.note_claim(WriteClaim::of(&write(vec![row(&long, seq)])));
         }
         assert!(claims.claims.len() < 10);
     }
@@ -219,7 +219,7 @@ mod tests {
     fn only_statements_that_plainly_add_leave_what_was_told() {
         let takes = |statement: &str| {
             let mut claims = TransactionClaims::default();
-            claims.ran(&check(statement, StatementPurpose::Execute, SqlDialect::Sqlite).unwrap());
+            claims.note_statement(&check(statement, StatementPurpose::Execute, SqlDialect::Sqlite).unwrap());
             claims.takes
         };
         for adds in [

@@ -40,7 +40,7 @@ pub fn check<'a>(
     let found = write.columns.iter().map(find).collect::<Result<Vec<_>, _>>()?;
     for (row, values) in write.rows.iter().enumerate() {
         for ((value, column), name) in values.iter().zip(&found).zip(&write.columns) {
-            if let Err(why) = fits(value, column.kind, dialect) {
+            if let Err(why) = check_fits(value, column.kind, dialect) {
                 let of = &column.of;
                 return Err(GrantError::Invalid(format!("row {row}, column `{name}` ({of}): {why}")));
             }
@@ -50,7 +50,7 @@ pub fn check<'a>(
 }
 
 /// Why a value can't be kept as what it is.
-pub fn fits(value: &SqlValue, kind: ColumnKind, dialect: SqlDialect) -> Result<(), String> {
+pub fn check_fits(value: &SqlValue, kind: ColumnKind, dialect: SqlDialect) -> Result<(), String> {
     match (value, kind) {
         (SqlValue::Text(text), _) if dialect == SqlDialect::Postgres && text.contains('\0') => {
             Err("the text has a NUL, which this database can't keep".into())
@@ -68,11 +68,13 @@ pub fn fits(value: &SqlValue, kind: ColumnKind, dialect: SqlDialect) -> Result<(
         | (SqlValue::Text(_), ColumnKind::Text | ColumnKind::Other)
         | (SqlValue::Blob(_), ColumnKind::Blob)
         | (SqlValue::Boolean(_) | SqlValue::Integer(_) | SqlValue::Float(_), ColumnKind::Other) => Ok(()),
-        (value, kind) => Err(format!("{} was given, and it holds {}", given(value), holds(kind))),
+        (value, kind) => {
+            Err(format!("{} was given, and it holds {}", describe_given(value), describe_column(kind)))
+        }
     }
 }
 
-fn given(value: &SqlValue) -> &'static str {
+fn describe_given(value: &SqlValue) -> &'static str {
     match value {
         SqlValue::Null => "null",
         SqlValue::Boolean(_) => "a boolean",
@@ -83,7 +85,7 @@ fn given(value: &SqlValue) -> &'static str {
     }
 }
 
-fn holds(kind: ColumnKind) -> &'static str {
+fn describe_column(kind: ColumnKind) -> &'static str {
     match kind {
         ColumnKind::Boolean => "booleans",
         ColumnKind::Integer(..) => "integers",

@@ -76,11 +76,11 @@ pub trait ServerLink: Send + Sync + Sized + 'static {
     const SHAPING_COMMITS: bool;
 
     /// From an address; what is wrong is told without it.
-    fn options(url: &str) -> Result<Self::Options, String>;
-    fn connect(options: &Self::Options) -> impl Future<Output = Result<Self, sqlx::Error>> + Send;
+    fn parse_options(url: &str) -> Result<Self::Options, String>;
+    fn connect_link(options: &Self::Options) -> impl Future<Output = Result<Self, sqlx::Error>> + Send;
     /// Why it could not be connected, without an address.
-    fn reason(error: &sqlx::Error) -> String;
-    fn fault(error: &sqlx::Error) -> SqlFault;
+    fn connect_failure_reason(error: &sqlx::Error) -> String;
+    fn classify_fault(error: &sqlx::Error) -> SqlFault;
     /// Whether the next call may have it.
     fn is_fresh(&self) -> bool;
 
@@ -88,7 +88,7 @@ pub trait ServerLink: Send + Sync + Sized + 'static {
     const SET_MARK: &str;
     const READ_MARK: &str;
     /// The mark that these statements answer with.
-    fn mark(
+    fn read_mark(
         &mut self,
         text: &'static str,
     ) -> impl Future<Output = Result<Option<String>, sqlx::Error>> + Send;
@@ -96,19 +96,19 @@ pub trait ServerLink: Send + Sync + Sized + 'static {
     /// Runs the controller's own text, which may be several statements.
     fn run(&mut self, text: &str) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
     /// Makes the controller's own tables where they are missing.
-    fn create(&mut self) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+    fn create_own_tables(&mut self) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
     /// Begins a transaction that shares the plugin's fence. `false`: there is no fence to share.
-    fn begin(
+    fn begin_fenced(
         &mut self,
         mode: TransactionMode,
         plugin: &str,
     ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
     /// Begins a transaction that has the plugin's fence for itself.
-    fn fence(&mut self, plugin: &str) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+    fn begin_behind_fence(&mut self, plugin: &str) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
     /// Waits until no other transaction makes tables, and keeps others from it up to its own end.
-    fn shape(&mut self) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+    fn await_schema_turn(&mut self) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
     /// The text that keeps a receipt and commits.
-    fn keep(receipt: &StoredReceipt) -> String;
+    fn receipt_text(receipt: &StoredReceipt) -> String;
 
     fn execute(
         &mut self,
@@ -123,14 +123,21 @@ pub trait ServerLink: Send + Sync + Sized + 'static {
     ) -> impl Future<Output = Result<ValueRows, SqlFault>> + Send;
 
     /// The states of every receipt of this plugin.
-    fn receipts(&mut self, plugin: &str) -> impl Future<Output = Result<Vec<Vec<u8>>, sqlx::Error>> + Send;
-    fn forget(&mut self, plugin: &str, through: i64) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+    fn receipts_of_plugin(
+        &mut self,
+        plugin: &str,
+    ) -> impl Future<Output = Result<Vec<Vec<u8>>, sqlx::Error>> + Send;
+    fn forget_receipts(
+        &mut self,
+        plugin: &str,
+        through: i64,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
     fn has_token(&mut self, token: &str) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
 
     /// Begins a transaction that sees one moment and writes nothing.
     const SNAPSHOT: &str;
     /// Lists the rights of its user that no plugin needs.
-    fn excess(&mut self) -> impl Future<Output = Result<ExcessRights, sqlx::Error>> + Send;
+    fn excess_rights(&mut self) -> impl Future<Output = Result<ExcessRights, sqlx::Error>> + Send;
     /// All that the controller keeps there, of whatever plugin; `None` where it never kept anything.
     fn receipt_rows(&mut self) -> impl Future<Output = Result<Option<Vec<ReceiptRow>>, sqlx::Error>> + Send;
 }
@@ -150,8 +157,8 @@ impl<L: ServerLink> RemoteDatabase<L> {
     /// Nothing is connected yet, so a server that is down delays nothing. An address that can't be
     /// right is reported with its field.
     pub async fn new(name: &str, spec: &ServerSpec) -> Result<Self, String> {
-        let url = secrets::resolve(&spec.url_from).await?;
-        L::options(url.expose())?;
+        let url = secrets::resolve_secret(&spec.url_from).await?;
+        L::parse_options(url.expose_secret())?;
         Ok(Self { pool: Arc::new(LinkPool::new(name, spec, PATIENCE)), reader: None })
     }
 
@@ -169,12 +176,12 @@ impl<L: ServerLink> RemoteDatabase<L> {
     /// A connection in a transaction that has the plugin's fence for itself: what was to be committed
     /// for this plugin is committed or never will be.
     async fn behind_fence(&self, plugin: &str) -> Result<HeldLink<L>, GrantError> {
-        let mut held = self.pool.hold().await?;
+        let mut held = self.pool.hold_link().await?;
         self.pool.make_ready(&mut held).await?;
         let limit = self.pool.patience.answer;
         let mut link = held.take()?;
-        in_time::<L, _>(limit, link.fence(plugin)).await.map_err(SqlFault::into_error)?;
-        held.put(link);
+        in_time::<L, _>(limit, link.begin_behind_fence(plugin)).await.map_err(SqlFault::into_error)?;
+        held.put_back(link);
         Ok(held)
     }
 
@@ -185,7 +192,7 @@ impl<L: ServerLink> RemoteDatabase<L> {
         let token = reader_token(plugin, reader);
         let mine = in_time::<L, _>(self.pool.patience.answer, link.has_token(&token)).await;
         // The table of receipts may be gone.
-        if mine.inspect_err(|_| self.pool.doubt())? {
+        if mine.inspect_err(|_| self.pool.doubt_server())? {
             return Ok(());
         }
         let why = "another replica has read the plugin's receipts since: they are read again";
@@ -193,10 +200,10 @@ impl<L: ServerLink> RemoteDatabase<L> {
     }
 
     /// Ends what [`behind_fence`](Self::behind_fence) began.
-    async fn leave(&self, mut held: HeldLink<L>, text: &str) -> Result<(), GrantError> {
+    async fn leave_fence(&self, mut held: HeldLink<L>, text: &str) -> Result<(), GrantError> {
         let mut link = held.take()?;
         in_time::<L, _>(self.pool.patience.answer, link.run(text)).await.map_err(SqlFault::into_error)?;
-        held.give_back(link);
+        held.return_link(link);
         Ok(())
     }
 
@@ -205,8 +212,8 @@ impl<L: ServerLink> RemoteDatabase<L> {
         let mut link = held.take()?;
         let found = in_time::<L, _>(self.pool.patience.answer, link.has_token(token)).await;
         let found = found.map_err(SqlFault::into_error)?;
-        held.put(link);
-        self.leave(held, "COMMIT").await?;
+        held.put_back(link);
+        self.leave_fence(held, "COMMIT").await?;
         Ok(found)
     }
 }
@@ -218,12 +225,12 @@ async fn in_time<L: ServerLink, T>(
     answer: impl Future<Output = Result<T, sqlx::Error>>,
 ) -> Result<T, SqlFault> {
     match tokio::time::timeout(limit, answer).await {
-        Ok(answer) => answer.map_err(|error| L::fault(&error)),
-        Err(_) => Err(silent(limit)),
+        Ok(answer) => answer.map_err(|error| L::classify_fault(&error)),
+        Err(_) => Err(silent_fault(limit)),
     }
 }
 
-fn silent(limit: Duration) -> SqlFault {
+fn silent_fault(limit: Duration) -> SqlFault {
     SqlFault::Lost(GrantError::Unavailable(format!(
         "the database has not answered for {} s",
         limit.as_secs()
@@ -245,21 +252,21 @@ impl<L: ServerLink> DatabaseEngine for RemoteDatabase<L> {
         mode: TransactionMode,
         plugin: &str,
     ) -> Result<Box<dyn SqlTransaction>, GrantError> {
-        let (held, mut link) = self.pool.begin(mode, plugin).await?;
+        let (held, mut link) = self.pool.begin_transaction(mode, plugin).await?;
         // Dropped, the transaction is undone.
         self.expect_reader(&mut link, plugin).await.map_err(SqlFault::into_error)?;
         let remote = RemoteDatabase { pool: self.pool.clone(), reader: self.reader.clone() };
         Ok(Box::new(OpenTransaction::new(remote, held, link, mode, plugin)))
     }
 
-    async fn receipts(&self, plugin: &str) -> Result<Vec<ReceiptMark>, GrantError> {
+    async fn receipts_of_plugin(&self, plugin: &str) -> Result<Vec<ReceiptMark>, GrantError> {
         let mut held = self.behind_fence(plugin).await?;
         let mut link = held.take()?;
-        let rows = in_time::<L, _>(self.pool.patience.answer, link.receipts(plugin)).await;
+        let rows = in_time::<L, _>(self.pool.patience.answer, link.receipts_of_plugin(plugin)).await;
         let rows = rows.map_err(SqlFault::into_error)?;
-        held.put(link);
+        held.put_back(link);
         let claim = self.reader.as_ref().map(|reader| reader_text(plugin, reader)).unwrap_or_default();
-        self.leave(held, &format!("{claim}COMMIT")).await?;
+        self.leave_fence(held, &format!("{claim}COMMIT")).await?;
         let mut marks = Vec::new();
         for bytes in rows {
             let decoded = receipts::decode(&bytes);
@@ -270,17 +277,18 @@ impl<L: ServerLink> DatabaseEngine for RemoteDatabase<L> {
         Ok(marks)
     }
 
-    async fn forget(&self, plugin: &str, through: Seq) -> Result<(), GrantError> {
-        let mut held = self.pool.hold().await?;
+    async fn forget_receipts(&self, plugin: &str, through: Seq) -> Result<(), GrantError> {
+        let mut held = self.pool.hold_link().await?;
         self.pool.make_ready(&mut held).await?;
         let mut link = held.take()?;
-        let forgotten = in_time::<L, _>(self.pool.patience.answer, link.forget(plugin, position(through)));
+        let forgotten =
+            in_time::<L, _>(self.pool.patience.answer, link.forget_receipts(plugin, as_position(through)));
         forgotten.await.map_err(SqlFault::into_error)?;
-        held.give_back(link);
+        held.return_link(link);
         Ok(())
     }
 
-    async fn committed(&self, token: &str) -> Result<bool, GrantError> {
+    async fn was_committed(&self, token: &str) -> Result<bool, GrantError> {
         self.has_token(token).await
     }
 }
@@ -291,8 +299,8 @@ fn reader_token(plugin: &str, reader: &str) -> String {
 
 /// In a transaction that has the plugin's fence for itself.
 fn reader_text(plugin: &str, reader: &str) -> String {
-    let (name, all) = (literal(READER), literal(&format!("{plugin}.%")));
-    let token = literal(&reader_token(plugin, reader));
+    let (name, all) = (text_literal(READER), text_literal(&format!("{plugin}.%")));
+    let token = text_literal(&reader_token(plugin, reader));
     format!(
         "DELETE FROM kubewitness_receipts WHERE plugin = {name} AND token LIKE {all}; \
          INSERT INTO kubewitness_receipts (plugin, first, last, states, token, at) \
@@ -306,12 +314,12 @@ fn plugin_of(token: &str) -> &str {
 }
 
 /// Positions and times never reach the sign bit.
-fn position(seq: u64) -> i64 {
+fn as_position(seq: u64) -> i64 {
     i64::try_from(seq).unwrap_or(i64::MAX)
 }
 
 /// A text of the controller's own as a literal.
-pub fn literal(text: &str) -> String {
+pub fn text_literal(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
 }
 
@@ -321,19 +329,19 @@ pub fn receipt_text(receipt: &StoredReceipt, blob: impl Fn(&str) -> String) -> S
     let StoredReceipt { plugin, marks, token, at_ms, claims } = receipt;
     let mut text = String::new();
     if claims.takes {
-        let owner = literal(claims::OWNER);
+        let owner = text_literal(claims::OWNER);
         text.push_str(&format!("DELETE FROM kubewitness_receipts WHERE plugin = {owner}; "));
     }
     let (Some(first), Some(last)) = (marks.first(), marks.last()) else { return text };
     let row = |plugin: &str, states: &[u8]| {
         format!(
             "({}, {}, {}, {}, {}, {})",
-            literal(plugin),
-            position(first.seq),
-            position(last.seq),
+            text_literal(plugin),
+            as_position(first.seq),
+            as_position(last.seq),
             blob(&hex::encode(states)),
-            literal(token),
-            position(*at_ms)
+            text_literal(token),
+            as_position(*at_ms)
         )
     };
     let told = claims.encode(marks).map(|told| format!(", {}", row(claims::OWNER, &told)));
@@ -345,9 +353,9 @@ pub fn receipt_text(receipt: &StoredReceipt, blob: impl Fn(&str) -> String) -> S
 }
 
 /// Which receipts go: those of a plugin up to a position, and what they tell of their rows.
-pub fn forgotten(plugin: &str, through: i64) -> String {
-    let (tokens, owner) = (literal(&format!("{plugin}.%")), literal(claims::OWNER));
-    let plugin = literal(plugin);
+pub fn forget_text(plugin: &str, through: i64) -> String {
+    let (tokens, owner) = (text_literal(&format!("{plugin}.%")), text_literal(claims::OWNER));
+    let plugin = text_literal(plugin);
     format!(
         "DELETE FROM kubewitness_receipts WHERE last <= {through} AND (plugin = {plugin} \
          OR (plugin = {owner} AND token LIKE {tokens}))"

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use kubewitness_core::ports::{GrantError, SqlValue, TableCopy, TableWrite};
 
 use super::pool::HeldLink;
-use super::{RemoteDatabase, ServerLink, TransactionMode, in_time, silent};
+use super::{RemoteDatabase, ServerLink, TransactionMode, in_time, silent_fault};
 use crate::sql::guard::{self, StatementPurpose};
 use crate::sql::receipt::StoredReceipt;
 use crate::sql::servers::reasons::CANT_BE_WRITTEN;
@@ -42,7 +42,7 @@ impl<L: ServerLink> OpenTransaction<L> {
         mode: TransactionMode,
         plugin: &str,
     ) -> Self {
-        held.put(link);
+        held.put_back(link);
         let plugin = plugin.to_owned();
         Self { remote, held, plugin, mode, began: Instant::now(), wrote: false, moved: false, broken: None }
     }
@@ -56,57 +56,59 @@ impl<L: ServerLink> OpenTransaction<L> {
 
     /// The connection, ready for a statement that may fail alone.
     async fn start(&mut self) -> Result<L, GrantError> {
-        self.intact()?;
+        self.check_intact()?;
         let patience = self.remote.pool.patience;
         if self.began.elapsed() >= patience.transaction {
             let most = patience.transaction.as_secs();
-            return Err(self.lose(GrantError::Timeout(format!("a call may keep the database for {most} s"))));
+            return Err(self.lose_transaction(GrantError::Timeout(format!(
+                "a call may keep the database for {most} s"
+            ))));
         }
         let mut link = self.held.take()?;
         if L::FAILS_WHOLE && self.moved {
             let saved = in_time::<L, _>(patience.answer, link.run(SAVE)).await;
-            saved.map_err(|fault| self.lose(fault.into_error()))?;
+            saved.map_err(|fault| self.lose_transaction(fault.into_error()))?;
             self.moved = false;
         }
         Ok(link)
     }
 
-    fn lose(&mut self, error: GrantError) -> GrantError {
+    fn lose_transaction(&mut self, error: GrantError) -> GrantError {
         self.broken = Some(error.clone());
         error
     }
 
     /// Runs one statement, and comes back to where it began if it fails alone.
-    async fn end<T>(
+    async fn end_statement<T>(
         &mut self,
         link: L,
         done: Result<Result<T, SqlFault>, tokio::time::error::Elapsed>,
     ) -> Result<T, GrantError> {
         let limit = self.remote.pool.patience.answer;
-        match done.unwrap_or_else(|_| Err(silent(limit))) {
+        match done.unwrap_or_else(|_| Err(silent_fault(limit))) {
             Ok(done) => {
                 self.moved = true;
-                self.held.put(link);
+                self.held.put_back(link);
                 Ok(done)
             }
             Err(SqlFault::Own(error)) => {
-                self.go_back(link).await?;
+                self.roll_back_to_savepoint(link).await?;
                 Err(error)
             }
             Err(SqlFault::Lost(error)) => {
-                self.remote.pool.doubt();
-                Err(self.lose(error))
+                self.remote.pool.doubt_server();
+                Err(self.lose_transaction(error))
             }
         }
     }
 
-    async fn go_back(&mut self, mut link: L) -> Result<(), GrantError> {
+    async fn roll_back_to_savepoint(&mut self, mut link: L) -> Result<(), GrantError> {
         if L::FAILS_WHOLE {
             let returned = in_time::<L, _>(self.remote.pool.patience.answer, link.run(RETURN)).await;
-            returned.map_err(|fault| self.lose(fault.into_error()))?;
+            returned.map_err(|fault| self.lose_transaction(fault.into_error()))?;
             self.moved = false;
         }
-        self.held.put(link);
+        self.held.put_back(link);
         Ok(())
     }
 
@@ -118,16 +120,16 @@ impl<L: ServerLink> OpenTransaction<L> {
         let several = statements.len() > 1 && !L::FAILS_WHOLE;
         let all = async {
             if several {
-                link.run("SAVEPOINT kw").await.map_err(|error| L::fault(&error))?;
+                link.run("SAVEPOINT kw").await.map_err(|error| L::classify_fault(&error))?;
             }
             let mut affected = 0;
             for (statement, values) in statements {
                 // Each has its own time: together they end with the transaction's.
                 let done = tokio::time::timeout(limit, link.execute(&statement, values)).await;
-                match done.unwrap_or_else(|_| Err(silent(limit))) {
+                match done.unwrap_or_else(|_| Err(silent_fault(limit))) {
                     Ok(rows) => affected += rows,
                     Err(SqlFault::Own(error)) if several => {
-                        link.run(RETURN).await.map_err(|error| L::fault(&error))?;
+                        link.run(RETURN).await.map_err(|error| L::classify_fault(&error))?;
                         return Err(SqlFault::Own(error));
                     }
                     Err(fault) => return Err(fault),
@@ -137,7 +139,7 @@ impl<L: ServerLink> OpenTransaction<L> {
         };
         let left = self.remote.pool.patience.transaction.saturating_sub(self.began.elapsed());
         let done = tokio::time::timeout(left, all).await;
-        self.end(link, done).await
+        self.end_statement(link, done).await
     }
 
     /// Makes, changes or removes a table where that can't be part of a transaction.
@@ -154,8 +156,10 @@ impl<L: ServerLink> OpenTransaction<L> {
         let done = tokio::time::timeout(limit, async {
             let done = link.execute(statement, Vec::new()).await;
             // It ended the transaction, whether it succeeded or not.
-            let begun =
-                link.begin(TransactionMode::ReadWrite, &plugin).await.map_err(|error| L::fault(&error));
+            let begun = link
+                .begin_fenced(TransactionMode::ReadWrite, &plugin)
+                .await
+                .map_err(|error| L::classify_fault(&error));
             match (done, begun) {
                 (_, Err(fault)) => Err(SqlFault::Lost(fault.into_error())),
                 (_, Ok(false)) => Err(SqlFault::Lost(GrantError::Unavailable("the fence is gone".into()))),
@@ -167,11 +171,11 @@ impl<L: ServerLink> OpenTransaction<L> {
             }
         });
         let done = done.await;
-        self.end(link, done).await
+        self.end_statement(link, done).await
     }
 
     /// After a commit that was not answered well: whether it took hold.
-    async fn look_up(self, token: &str, refused: GrantError) -> Result<(), CommitError> {
+    async fn look_up_commit(self, token: &str, refused: GrantError) -> Result<(), CommitError> {
         let Self { remote, held, .. } = self;
         // Its place is needed for the look-up.
         drop(held);
@@ -188,7 +192,7 @@ impl<L: ServerLink> OpenTransaction<L> {
 
 /// All or none, where a statement that fails does so alone; elsewhere it takes the others with it.
 async fn write_all<L: ServerLink>(link: &mut L, writes: Vec<TableWrite>) -> Result<u64, SqlFault> {
-    let fault = |error: sqlx::Error| L::fault(&error);
+    let fault = |error: sqlx::Error| L::classify_fault(&error);
     let several = writes.len() > 1 && !L::FAILS_WHOLE;
     if several {
         link.run(SAVE_ALL).await.map_err(fault)?;
@@ -216,7 +220,7 @@ impl<L: ServerLink> SqlTransaction for OpenTransaction<L> {
             fits_arity(checked.arity, row)?;
         }
         check_size(&rows)?;
-        if checked.shapes() {
+        if checked.changes_schema() {
             if checked.arity > 0 {
                 return Err(GrantError::Invalid("a table is made without parameters".into()));
             }
@@ -224,10 +228,10 @@ impl<L: ServerLink> SqlTransaction for OpenTransaction<L> {
                 return self.shape_alone(checked.text).await;
             }
             let mut link = self.start().await?;
-            let shaping = in_time::<L, _>(self.remote.pool.patience.answer, link.shape()).await;
-            self.end(link, Ok(shaping)).await?;
+            let shaping = in_time::<L, _>(self.remote.pool.patience.answer, link.await_schema_turn()).await;
+            self.end_statement(link, Ok(shaping)).await?;
         }
-        self.run_all(write::statements(&checked, rows)).await
+        self.run_all(write::statements_for_rows(&checked, rows)).await
     }
 
     async fn write(&mut self, write: TableWrite, copy: Option<TableCopy>) -> Result<u64, GrantError> {
@@ -243,7 +247,7 @@ impl<L: ServerLink> SqlTransaction for OpenTransaction<L> {
         self.wrote = true;
         let left = self.remote.pool.patience.transaction.saturating_sub(self.began.elapsed());
         let done = tokio::time::timeout(left, write_all(&mut link, writes)).await;
-        self.end(link, done).await
+        self.end_statement(link, done).await
     }
 
     async fn query(&mut self, statement: &str, params: Vec<SqlValue>) -> Result<ValueRows, GrantError> {
@@ -254,7 +258,7 @@ impl<L: ServerLink> SqlTransaction for OpenTransaction<L> {
         self.wrote |= self.mode == TransactionMode::ReadWrite && !checked.reads_only();
         let limit = self.remote.pool.patience.answer;
         let done = tokio::time::timeout(limit, link.query(&checked, params)).await;
-        let found = self.end(link, done).await;
+        let found = self.end_statement(link, done).await;
         found.map_err(|error| match (self.mode, &error) {
             // A function that the statement calls tried to.
             (TransactionMode::ReadOnly, GrantError::Unavailable(why)) if why.starts_with(CANT_BE_WRITTEN) => {
@@ -264,11 +268,11 @@ impl<L: ServerLink> SqlTransaction for OpenTransaction<L> {
         })
     }
 
-    fn wrote(&self) -> bool {
+    fn has_writes(&self) -> bool {
         self.wrote
     }
 
-    fn intact(&self) -> Result<(), GrantError> {
+    fn check_intact(&self) -> Result<(), GrantError> {
         match &self.broken {
             Some(error) => {
                 Err(GrantError::Unavailable(format!("the writes of this call were undone: {error}")))
@@ -277,31 +281,31 @@ impl<L: ServerLink> SqlTransaction for OpenTransaction<L> {
         }
     }
 
-    async fn commit(mut self: Box<Self>, receipt: &StoredReceipt) -> Result<(), CommitError> {
-        self.intact().map_err(CommitError::RolledBack)?;
+    async fn commit_with_receipt(mut self: Box<Self>, receipt: &StoredReceipt) -> Result<(), CommitError> {
+        self.check_intact().map_err(CommitError::RolledBack)?;
         let mut link = self.held.take().map_err(CommitError::RolledBack)?;
-        let text = L::keep(receipt);
+        let text = L::receipt_text(receipt);
         match in_time::<L, _>(self.remote.pool.patience.answer, link.run(&text)).await {
             Ok(()) => {
-                self.held.give_back(link);
+                self.held.return_link(link);
                 Ok(())
             }
             Err(fault) => {
                 drop(link);
-                self.remote.pool.doubt();
+                self.remote.pool.doubt_server();
                 match fault {
                     SqlFault::Own(error) if receipt.marks.is_empty() => Err(CommitError::RolledBack(error)),
                     SqlFault::Lost(error) if receipt.marks.is_empty() => Err(CommitError::InDoubt(error)),
-                    fault => self.look_up(&receipt.token, fault.into_error()).await,
+                    fault => self.look_up_commit(&receipt.token, fault.into_error()).await,
                 }
             }
         }
     }
 
-    async fn rollback(mut self: Box<Self>) {
+    async fn roll_back(mut self: Box<Self>) {
         let Ok(mut link) = self.held.take() else { return };
         match in_time::<L, _>(self.remote.pool.patience.answer, link.run("ROLLBACK")).await {
-            Ok(()) => self.held.give_back(link),
+            Ok(()) => self.held.return_link(link),
             // It is closed, which is as good.
             Err(fault) => tracing::debug!(error = %fault.into_error(), "a rollback was not answered"),
         }

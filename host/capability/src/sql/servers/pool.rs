@@ -16,7 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::pooler::{self, LENT};
 use super::reasons::REFUSES;
 use super::rights::ExcessRights;
-use super::{ServerLink, ServerPatience, TransactionMode, in_time, silent};
+use super::{ServerLink, ServerPatience, TransactionMode, in_time, silent_fault};
 use crate::secrets;
 use crate::sql::SqlFault;
 
@@ -64,19 +64,19 @@ impl<L: ServerLink> HeldLink<L> {
         self.link.take().ok_or_else(|| GrantError::Unavailable("the connection was lost".into()))
     }
 
-    pub fn put(&mut self, link: L) {
+    pub fn put_back(&mut self, link: L) {
         self.link = Some(link);
     }
 
     /// Gives the connection to the next call: no transaction is open.
-    pub fn give_back(self, link: L) {
+    pub fn return_link(self, link: L) {
         if link.is_fresh() {
-            lock(&self.pool.idle).push(link);
+            lock_mutex(&self.pool.idle).push(link);
         }
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock_mutex<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // What is kept here is whole after any panic.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -97,33 +97,33 @@ impl<L: ServerLink> LinkPool<L> {
     }
 
     /// A connection, one that was used before where there is one.
-    pub async fn hold(self: &Arc<Self>) -> Result<HeldLink<L>, GrantError> {
+    pub async fn hold_link(self: &Arc<Self>) -> Result<HeldLink<L>, GrantError> {
         let waited = tokio::time::timeout(self.patience.wait, self.permits.clone().acquire_owned()).await;
         let busy = || GrantError::Unavailable("the database is busy with other calls".into());
         let permit = waited.map_err(|_| busy())?.map_err(|_| busy())?;
-        let link = lock(&self.idle).pop();
+        let link = lock_mutex(&self.idle).pop();
         let link = match link {
             Some(link) => link,
-            None => self.connect().await?,
+            None => self.connect_link().await?,
         };
         Ok(HeldLink { pool: self.clone(), link: Some(link), _permit: permit })
     }
 
-    async fn connect(&self) -> Result<L, GrantError> {
+    async fn connect_link(&self) -> Result<L, GrantError> {
         let refused = |why: &str| GrantError::Unavailable(format!("the database can't be reached: {why}"));
-        if let Some(away) = lock(&self.away).as_ref().filter(|away| Instant::now() < away.until) {
+        if let Some(away) = lock_mutex(&self.away).as_ref().filter(|away| Instant::now() < away.until) {
             return Err(refused(&away.why));
         }
         let connecting = async {
-            let url = secrets::resolve(&self.url).await?;
-            let options = L::options(url.expose())?;
-            address::expect_files(url.expose()).await?;
+            let url = secrets::resolve_secret(&self.url).await?;
+            let options = L::parse_options(url.expose_secret())?;
+            address::expect_files(url.expose_secret()).await?;
             let refusal = |error: sqlx::Error| {
                 // The whole of it is for the controller's log: it may name machines and users.
                 tracing::warn!(database = self.name, %error, "the database can't be reached");
-                L::reason(&error)
+                L::connect_failure_reason(&error)
             };
-            let mut link = L::connect(&options).await.map_err(refusal)?;
+            let mut link = L::connect_link(&options).await.map_err(refusal)?;
             if !self.direct.load(Ordering::Acquire) {
                 if pooler::is_lent(&mut link, &options).await.map_err(refusal)? {
                     tracing::warn!(database = self.name, "the database can't be used: {LENT}");
@@ -139,7 +139,7 @@ impl<L: ServerLink> LinkPool<L> {
             tracing::warn!(database = self.name, "the database can't be reached: {why}");
             Err(why)
         });
-        let mut away = lock(&self.away);
+        let mut away = lock_mutex(&self.away);
         match connected {
             Ok(link) => {
                 *away = None;
@@ -160,7 +160,7 @@ impl<L: ServerLink> LinkPool<L> {
             return Ok(());
         }
         let mut link = held.take()?;
-        let created = in_time::<L, _>(self.patience.answer, link.create()).await;
+        let created = in_time::<L, _>(self.patience.answer, link.create_own_tables()).await;
         created.map_err(|fault| match fault.into_error() {
             GrantError::Unavailable(why) if why.contains(REFUSES) => {
                 GrantError::Unavailable(format!("{why}: let a user who may make tables run {}", L::TABLES))
@@ -169,21 +169,21 @@ impl<L: ServerLink> LinkPool<L> {
         })?;
         self.ready.store(true, Ordering::Release);
         if !self.examined.swap(true, Ordering::AcqRel) {
-            match in_time::<L, _>(self.patience.answer, link.excess()).await {
-                Ok(rights) => self.tell(&rights),
+            match in_time::<L, _>(self.patience.answer, link.excess_rights()).await {
+                Ok(rights) => self.report_rights(&rights),
                 Err(fault) => {
                     let error = fault.into_error();
                     tracing::warn!(database = self.name, %error, "the rights of the database's user can't be read");
                     // The connection may have an answer under way.
-                    link = self.connect().await?;
+                    link = self.connect_link().await?;
                 }
             }
         }
-        held.put(link);
+        held.put_back(link);
         Ok(())
     }
 
-    fn tell(&self, rights: &ExcessRights) {
+    fn report_rights(&self, rights: &ExcessRights) {
         if let Some(text) = rights.text() {
             tracing::warn!(
                 database = self.name,
@@ -193,27 +193,27 @@ impl<L: ServerLink> LinkPool<L> {
     }
 
     /// Forgets what was thought of the server: it failed in a way that a new look at it can explain.
-    pub fn doubt(&self) {
+    pub fn doubt_server(&self) {
         self.ready.store(false, Ordering::Release);
         self.direct.store(false, Ordering::Release);
-        lock(&self.idle).clear();
+        lock_mutex(&self.idle).clear();
     }
 
     /// A connection in a transaction of the plugin. The server may have closed an idle one meanwhile;
     /// nothing was done with it yet, so another one does as well.
-    pub async fn begin(
+    pub async fn begin_transaction(
         self: &Arc<Self>,
         mode: TransactionMode,
         plugin: &str,
     ) -> Result<(HeldLink<L>, L), GrantError> {
-        let mut held = self.hold().await?;
+        let mut held = self.hold_link().await?;
         let first = self.begin_with(&mut held, mode, plugin).await;
         let begun = match first {
             Ok(link) => return Ok((held, link)),
             Err(SqlFault::Own(error)) => Err(error),
             Err(SqlFault::Lost(_)) => {
-                self.doubt();
-                held.put(self.connect().await?);
+                self.doubt_server();
+                held.put_back(self.connect_link().await?);
                 self.begin_with(&mut held, mode, plugin).await.map_err(SqlFault::into_error)
             }
         };
@@ -229,16 +229,16 @@ impl<L: ServerLink> LinkPool<L> {
         self.make_ready(held).await.map_err(SqlFault::Lost)?;
         let limit = self.patience.answer;
         let mut link = held.take().map_err(SqlFault::Lost)?;
-        if in_time::<L, _>(limit, link.begin(mode, plugin)).await? {
+        if in_time::<L, _>(limit, link.begin_fenced(mode, plugin)).await? {
             return Ok(link);
         }
         // The fence was removed, or receipts were never read yet.
         in_time::<L, _>(limit, link.run("ROLLBACK")).await?;
-        in_time::<L, _>(limit, link.fence(plugin)).await?;
+        in_time::<L, _>(limit, link.begin_behind_fence(plugin)).await?;
         in_time::<L, _>(limit, link.run("COMMIT")).await?;
-        match in_time::<L, _>(limit, link.begin(mode, plugin)).await? {
+        match in_time::<L, _>(limit, link.begin_fenced(mode, plugin)).await? {
             true => Ok(link),
-            false => Err(silent(limit)),
+            false => Err(silent_fault(limit)),
         }
     }
 }

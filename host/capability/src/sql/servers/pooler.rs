@@ -38,7 +38,7 @@ pub fn is_other_session(error: &sqlx::Error) -> bool {
 /// A pooler shares the sessions out if two open connections do not each have one of their own. Without a second
 /// connection nobody knows, and the address passes.
 pub async fn is_lent<L: ServerLink>(one: &mut L, options: &L::Options) -> Result<bool, sqlx::Error> {
-    let mut second = match tokio::time::timeout(SECOND, L::connect(options)).await {
+    let mut second = match tokio::time::timeout(SECOND, L::connect_link(options)).await {
         Ok(Ok(second)) => second,
         Ok(Err(error)) => {
             tracing::debug!(%error, "no second connection to recognise a pooler by");
@@ -49,9 +49,9 @@ pub async fn is_lent<L: ServerLink>(one: &mut L, options: &L::Options) -> Result
             return Ok(false);
         }
     };
-    let mark = one.mark(L::SET_MARK).await?;
+    let mark = one.read_mark(L::SET_MARK).await?;
     for _ in 0..LOOKS {
-        if second.mark(L::READ_MARK).await? == mark || one.mark(L::READ_MARK).await? != mark {
+        if second.read_mark(L::READ_MARK).await? == mark || one.read_mark(L::READ_MARK).await? != mark {
             return Ok(true);
         }
     }

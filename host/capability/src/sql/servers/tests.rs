@@ -139,7 +139,7 @@ async fn written(engine: &SharedEngine, seq: Seq) -> Box<dyn SqlTransaction> {
 /// Asks until the database answers again, as the breaker of a plugin would.
 async fn receipts(engine: &SharedEngine) -> Vec<ReceiptMark> {
     for _ in 0..200 {
-        match engine.receipts("p").await {
+        match engine.receipts_of_plugin("p").await {
             Ok(marks) => return marks,
             Err(error) => assert!(matches!(error, GrantError::Unavailable(_)), "{error}"),
         }
@@ -155,14 +155,14 @@ async fn who_reads_receipts_waits_for_what_is_being_committed(world: ServerWorld
     let transaction = written(&engine, 1).await;
     // The reader may come first: it is not answered before the commit.
     let reader = world.engine(PATIENCE);
-    let (marks, committed) = tokio::join!(reader.receipts("p"), async {
+    let (marks, committed) = tokio::join!(reader.receipts_of_plugin("p"), async {
         world.somebody_waits().await;
-        transaction.commit(&receipt(1)).await
+        transaction.commit_with_receipt(&receipt(1)).await
     });
     committed.unwrap();
     assert_eq!(marks.unwrap(), [ReceiptMark { seq: 1, print: IdPrint::of("9") }]);
     // And another plugin's transaction, which was open all the time, held nobody up.
-    others.rollback().await;
+    others.roll_back().await;
     assert_eq!(world.rows(), 1);
 }
 
@@ -170,48 +170,48 @@ async fn who_reads_receipts_waits_for_what_is_being_committed(world: ServerWorld
 async fn who_has_not_read_what_another_reader_may_have_found_commits_nothing(world: ServerWorld) {
     let (one, two) = (world.engine_of(PATIENCE, Some("one")), world.engine_of(PATIENCE, Some("two")));
     assert!(one.begin("p").await.is_err(), "it has read nothing yet");
-    assert_eq!(one.receipts("p").await.unwrap(), []);
-    written(&one, 1).await.commit(&receipt(1)).await.unwrap();
+    assert_eq!(one.receipts_of_plugin("p").await.unwrap(), []);
+    written(&one, 1).await.commit_with_receipt(&receipt(1)).await.unwrap();
     // The other waits for what is under way, and what begins later is refused.
     let under_way = written(&one, 2).await;
-    let (marks, committed) = tokio::join!(two.receipts("p"), async {
+    let (marks, committed) = tokio::join!(two.receipts_of_plugin("p"), async {
         world.somebody_waits().await;
-        under_way.commit(&receipt(2)).await
+        under_way.commit_with_receipt(&receipt(2)).await
     });
     committed.unwrap();
     assert_eq!(marks.unwrap().len(), 2);
-    written(&two, 3).await.commit(&receipt(3)).await.unwrap();
+    written(&two, 3).await.commit_with_receipt(&receipt(3)).await.unwrap();
     let refused = one.begin("p").await.err().unwrap();
     assert!(matches!(&refused, GrantError::Unavailable(why) if why.contains("another replica")), "{refused}");
-    one.receipts("other").await.unwrap();
+    one.receipts_of_plugin("other").await.unwrap();
     assert!(one.begin("p").await.is_err(), "it has read another plugin's");
     // Once it knows what the other did, it may go on, and then the other may not.
-    assert_eq!(one.receipts("p").await.unwrap().len(), 3);
-    written(&one, 4).await.commit(&receipt(4)).await.unwrap();
+    assert_eq!(one.receipts_of_plugin("p").await.unwrap().len(), 3);
+    written(&one, 4).await.commit_with_receipt(&receipt(4)).await.unwrap();
     assert!(two.begin("p").await.is_err());
     assert_eq!(world.rows(), 4);
     // It is no receipt.
-    two.forget("p", 4).await.unwrap();
-    assert_eq!(two.receipts("p").await.unwrap(), []);
-    written(&two, 5).await.rollback().await;
+    two.forget_receipts("p", 4).await.unwrap();
+    assert_eq!(two.receipts_of_plugin("p").await.unwrap(), []);
+    written(&two, 5).await.roll_back().await;
 }
 
 async fn a_table_of_receipts_that_was_dropped_is_made_anew(world: ServerWorld) {
     for (reader, seq) in [(None, 1), (Some("one"), 3)] {
         let engine = world.engine_of(PATIENCE, reader);
-        engine.receipts("p").await.unwrap();
-        written(&engine, seq).await.commit(&receipt(seq)).await.unwrap();
+        engine.receipts_of_plugin("p").await.unwrap();
+        written(&engine, seq).await.commit_with_receipt(&receipt(seq)).await.unwrap();
         world.run("DROP TABLE kubewitness_receipts");
         let again = async || -> Option<()> {
             let mut transaction = engine.begin("p").await.ok()?;
             transaction.write(row(seq + 1), None).await.ok()?;
-            transaction.commit(&receipt(seq + 1)).await.ok()
+            transaction.commit_with_receipt(&receipt(seq + 1)).await.ok()
         };
         assert!(again().await.is_none(), "no receipt can be written");
         // As a plugin's lanes do after a call that failed.
-        engine.receipts("p").await.ok();
+        engine.receipts_of_plugin("p").await.ok();
         assert!(again().await.is_some(), "{reader:?}");
-        assert_eq!(engine.receipts("p").await.unwrap().len(), 1);
+        assert_eq!(engine.receipts_of_plugin("p").await.unwrap().len(), 1);
     }
 }
 
@@ -221,7 +221,7 @@ async fn a_commit_whose_answer_is_lost_is_found_or_is_not_there(mut world: Serve
     for (seq, killed) in [(1, false), (2, true), (3, false), (4, true)] {
         let transaction = written(&engine, seq).await;
         world.server.pause().unwrap();
-        let refused = transaction.commit(&receipt(seq)).await;
+        let refused = transaction.commit_with_receipt(&receipt(seq)).await;
         assert!(matches!(refused, Err(CommitError::InDoubt(_))), "{refused:?}");
         if killed {
             world.server.kill().unwrap();
@@ -230,7 +230,7 @@ async fn a_commit_whose_answer_is_lost_is_found_or_is_not_there(mut world: Serve
             world.server.resume().unwrap();
         }
         let there = receipts(&engine).await.contains(&ReceiptMark { seq, print: IdPrint::of("9") });
-        assert_eq!(engine.committed(&format!("p.{seq}")).await, Ok(there));
+        assert_eq!(engine.was_committed(&format!("p.{seq}")).await, Ok(there));
         assert!(!(killed && there), "a server that is killed before it hears of a commit has none");
         expected += usize::from(there);
         assert_eq!(world.rows(), expected, "rows and receipt are one");
@@ -246,25 +246,25 @@ async fn a_call_in_progress_when_the_server_ends_is_undone_and_the_next_one_succ
         end(&mut world.server).unwrap();
         let lost = transaction.write(row(seq + 100), None).await;
         assert!(matches!(lost, Err(GrantError::Unavailable(_))), "{lost:?}");
-        assert!(transaction.intact().is_err());
-        let refused = transaction.commit(&receipt(seq)).await;
+        assert!(transaction.check_intact().is_err());
+        let refused = transaction.commit_with_receipt(&receipt(seq)).await;
         assert!(matches!(refused, Err(CommitError::RolledBack(GrantError::Unavailable(_)))), "{refused:?}");
         let away = engine.begin("p").await.err().unwrap().to_string();
         assert!(away.contains("can't be reached") && !away.contains(PASSWORD), "{away}");
         world.server.start_again().unwrap();
         assert_eq!(receipts(&engine).await.len(), seq as usize - 1);
-        written(&engine, seq).await.commit(&receipt(seq)).await.unwrap();
+        written(&engine, seq).await.commit_with_receipt(&receipt(seq)).await.unwrap();
         assert_eq!(world.rows(), seq as usize);
     }
 }
 
 async fn connections_that_were_closed_meanwhile_are_replaced(mut world: ServerWorld) {
     let engine = world.engine(SHORT);
-    written(&engine, 1).await.commit(&receipt(1)).await.unwrap();
+    written(&engine, 1).await.commit_with_receipt(&receipt(1)).await.unwrap();
     world.server.stop().unwrap();
     world.server.start_again().unwrap();
     // No call has to fail for it.
-    written(&engine, 2).await.commit(&receipt(2)).await.unwrap();
+    written(&engine, 2).await.commit_with_receipt(&receipt(2)).await.unwrap();
     assert_eq!(world.rows(), 2);
 }
 
@@ -274,18 +274,18 @@ async fn a_silent_server_is_given_up_and_taken_again(world: ServerWorld) {
     world.server.pause().unwrap();
     let silent = transaction.write(row(2), None).await;
     assert!(matches!(silent, Err(GrantError::Unavailable(_))), "{silent:?}");
-    transaction.rollback().await;
+    transaction.roll_back().await;
     assert!(matches!(engine.begin("p").await.err(), Some(GrantError::Unavailable(_))));
     world.server.resume().unwrap();
     assert_eq!(receipts(&engine).await, []);
     assert_eq!(world.rows(), 0);
-    written(&engine, 1).await.commit(&receipt(1)).await.unwrap();
+    written(&engine, 1).await.commit_with_receipt(&receipt(1)).await.unwrap();
 }
 
 async fn two_calls_that_wait_for_each_other_are_told_to_try_again(world: ServerWorld) {
     let engine = world.engine(PATIENCE);
     for seq in [1, 2] {
-        written(&engine, seq).await.commit(&receipt(seq)).await.unwrap();
+        written(&engine, seq).await.commit_with_receipt(&receipt(seq)).await.unwrap();
     }
     let update = "UPDATE t SET n = n + 1 WHERE k = ?";
     let of = |key: i64| vec![vec![SqlValue::Integer(key)]];
@@ -296,7 +296,7 @@ async fn two_calls_that_wait_for_each_other_are_told_to_try_again(world: ServerW
         let done = two.execute(update, of(1)).await;
         // So that the other one can go on where this one was the victim.
         if done.is_err() {
-            assert!(two.intact().is_err());
+            assert!(two.check_intact().is_err());
         }
         done
     });
@@ -389,7 +389,7 @@ mod refusals {
         let engine = world.engine(PATIENCE);
         let mut transaction = engine.begin("p").await.unwrap();
         let refused = transaction.write(write, None).await;
-        assert_eq!(transaction.intact(), Ok(()), "only the write is refused");
+        assert_eq!(transaction.check_intact(), Ok(()), "only the write is refused");
         match refused {
             Err(GrantError::Invalid(why)) => why,
             other => panic!("{other:?}"),
@@ -453,9 +453,9 @@ mod refusals {
             let test = "refusals::another_reader_came_in";
             let Some(world) = ServerWorld::on_shared(service, test) else { continue };
             let (one, two) = (world.engine_of(PATIENCE, Some("one")), world.engine_of(PATIENCE, Some("two")));
-            one.receipts("p").await.unwrap();
+            one.receipts_of_plugin("p").await.unwrap();
             let mut transaction = one.begin("p").await.unwrap();
-            let (read, made) = tokio::join!(two.receipts("p"), async {
+            let (read, made) = tokio::join!(two.receipts_of_plugin("p"), async {
                 world.somebody_waits().await;
                 transaction.execute("CREATE TABLE late (a BIGINT)", vec![vec![]]).await
             });
@@ -463,7 +463,7 @@ mod refusals {
             let is_refused =
                 matches!(&made, Err(GrantError::Unavailable(why)) if why.contains("another replica"));
             assert!(is_refused, "{made:?}");
-            assert!(transaction.intact().is_err());
+            assert!(transaction.check_intact().is_err());
         }
     }
 
@@ -473,7 +473,7 @@ mod refusals {
         let Some(world) = ServerWorld::on_shared(SqlService::Postgres, test) else { return };
         let database = world.database();
         let engine = world.engine(PATIENCE);
-        written(&engine, 1).await.commit(&receipt(1)).await.unwrap();
+        written(&engine, 1).await.commit_with_receipt(&receipt(1)).await.unwrap();
         let read_only = format!("ALTER DATABASE {database} SET default_transaction_read_only = on");
         world.server.run(None, &read_only).unwrap();
         let engine = world.engine(PATIENCE);
@@ -486,6 +486,6 @@ mod refusals {
         let reset = format!("ALTER DATABASE {database} RESET default_transaction_read_only");
         world.server.run(None, &reset).unwrap();
         drop(transaction);
-        written(&engine, 2).await.commit(&receipt(2)).await.unwrap();
+        written(&engine, 2).await.commit_with_receipt(&receipt(2)).await.unwrap();
     }
 }

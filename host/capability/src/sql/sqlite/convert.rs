@@ -4,10 +4,10 @@ use kubewitness_core::ports::{GrantError, SqlValue};
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, Error, Row, Statement};
 
-use crate::sql::values::{QUERY_ROWS, VALUE_BYTES, ValueRows, size};
+use crate::sql::values::{QUERY_ROWS, VALUE_BYTES, ValueRows, values_size};
 
 /// By what each value is, whatever its column was declared to be.
-fn values(row: &Row<'_>) -> Result<Vec<SqlValue>, Error> {
+fn row_values(row: &Row<'_>) -> Result<Vec<SqlValue>, Error> {
     let value = |column: usize| {
         Ok(match row.get_ref(column)? {
             ValueRef::Null => SqlValue::Null,
@@ -21,7 +21,7 @@ fn values(row: &Row<'_>) -> Result<Vec<SqlValue>, Error> {
 }
 
 /// Values and their places, counted from 0.
-pub fn bind<'v>(
+pub fn bind_values<'v>(
     statement: &mut Statement<'_>,
     values: impl Iterator<Item = (usize, &'v SqlValue)>,
 ) -> Result<(), Error> {
@@ -49,7 +49,7 @@ fn is_same(value: &SqlValue, other: &SqlValue) -> bool {
 
 /// To its end: what it gives back is of no interest. What the row before had as well is bound already:
 /// most of what rows hold is alike.
-pub fn step<'r>(
+pub fn step_to_end<'r>(
     statement: &mut Statement<'_>,
     values: impl Iterator<Item = &'r SqlValue>,
     before: Option<impl Iterator<Item = &'r SqlValue>>,
@@ -58,9 +58,9 @@ pub fn step<'r>(
         Some(before) => {
             let changed =
                 values.zip(before).enumerate().filter(|(_, (value, before))| !is_same(value, before));
-            bind(statement, changed.map(|(at, (value, _))| (at, value)))?;
+            bind_values(statement, changed.map(|(at, (value, _))| (at, value)))?;
         }
-        None => bind(statement, values.enumerate())?,
+        None => bind_values(statement, values.enumerate())?,
     }
     let mut rows = statement.raw_query();
     while rows.next()?.is_some() {}
@@ -70,13 +70,13 @@ pub fn step<'r>(
 /// The rows of an answer; `None` where they are more than a plugin may be given.
 pub fn read(connection: &Connection, text: &str, params: &[SqlValue]) -> Result<Option<ValueRows>, Error> {
     let mut statement = connection.prepare_cached(text)?;
-    bind(&mut statement, params.iter().enumerate())?;
+    bind_values(&mut statement, params.iter().enumerate())?;
     let mut given = statement.raw_query();
     let mut rows = Vec::new();
     let mut bytes = 0;
     while let Some(row) = given.next()? {
-        let row = values(row)?;
-        bytes += size(&row);
+        let row = row_values(row)?;
+        bytes += values_size(&row);
         if rows.len() >= QUERY_ROWS || bytes > VALUE_BYTES {
             return Ok(None);
         }
@@ -86,7 +86,7 @@ pub fn read(connection: &Connection, text: &str, params: &[SqlValue]) -> Result<
 }
 
 /// SQLite's primary result code, where it was SQLite that refused.
-fn code(error: &Error) -> Option<i32> {
+fn result_code(error: &Error) -> Option<i32> {
     match error {
         Error::SqliteFailure(error, _) | Error::SqlInputError { error, .. } => {
             Some(error.extended_code & 0xff)
@@ -100,7 +100,9 @@ fn code(error: &Error) -> Option<i32> {
 pub fn safe_message(error: &Error) -> String {
     const CANT_OPEN: i32 = 14;
     match error {
-        Error::SqliteFailure(..) if code(error) == Some(CANT_OPEN) => "unable to open database file".into(),
+        Error::SqliteFailure(..) if result_code(error) == Some(CANT_OPEN) => {
+            "unable to open database file".into()
+        }
         Error::SqlInputError { msg, .. } => msg.clone(),
         other => other.to_string(),
     }
@@ -114,22 +116,22 @@ pub fn is_statements_own(error: &Error) -> bool {
     const CONSTRAINT: i32 = 19;
     const MISMATCH: i32 = 20;
     const RANGE: i32 = 25;
-    matches!(code(error), Some(ERROR | TOO_BIG | CONSTRAINT | MISMATCH | RANGE))
+    matches!(result_code(error), Some(ERROR | TOO_BIG | CONSTRAINT | MISMATCH | RANGE))
 }
 
-pub fn refusal(error: &Error) -> GrantError {
+pub fn refusal_of(error: &Error) -> GrantError {
     const INTERRUPTED: i32 = 9;
-    match code(error) {
+    match result_code(error) {
         Some(INTERRUPTED) => GrantError::Timeout("the statement took too long".into()),
         Some(_) if is_statements_own(error) => GrantError::Invalid(safe_message(error)),
         Some(_) => GrantError::Unavailable(safe_message(error)),
         None => {
             tracing::warn!(%error, "the database does not answer");
-            unanswered()
+            unanswered_error()
         }
     }
 }
 
-pub fn unanswered() -> GrantError {
+pub fn unanswered_error() -> GrantError {
     GrantError::Unavailable("the database does not answer".into())
 }

@@ -44,21 +44,21 @@ pub struct StatementDeadline {
 }
 
 impl StatementDeadline {
-    pub fn none() -> Self {
+    pub fn without_deadline() -> Self {
         Self { start: Instant::now(), at_ms: AtomicU64::new(NO_DEADLINE), given_up: AtomicBool::new(false) }
     }
 
     /// Resets the deadline for the next call that has the writer.
-    pub fn renew(&self) {
+    pub fn renew_for_call(&self) {
         self.given_up.store(false, Ordering::Relaxed);
-        self.lift();
+        self.lift_deadline();
     }
 
-    pub fn lift(&self) {
+    pub fn lift_deadline(&self) {
         self.at_ms.store(NO_DEADLINE, Ordering::Relaxed);
     }
 
-    pub fn give_up(&self) {
+    pub fn end_call(&self) {
         self.given_up.store(true, Ordering::Relaxed);
     }
 

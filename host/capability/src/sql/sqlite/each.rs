@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use kubewitness_core::ports::{GrantError, OnConflict, SqlDialect, SqlValue, TableCopy, TableWrite};
 
-use crate::sql::write::{check_newer, plan};
+use crate::sql::write::{check_newer, plan_write};
 
 /// Rows with the statements that each of them is for. Nothing but these rows decides what it changes, so that it can be
 /// written again.
@@ -28,23 +28,23 @@ impl Each {
 
     /// For the second table.
     pub fn of_copy(copy: TableCopy, write: &TableWrite) -> Result<Self, GrantError> {
-        let places = copy.places(write)?;
+        let places = copy.column_indexes(write)?;
         if let OnConflict::ReplaceOlder { newer } = &copy.on_conflict {
-            check_newer(copy.rows(write), write.columns.iter().position(|column| column == newer))?;
+            check_newer(copy.copied_rows(write), write.columns.iter().position(|column| column == newer))?;
         }
         let TableCopy { table, columns, key, on_conflict, without } = copy;
         let shape = TableWrite { table, columns, key, on_conflict, rows: Vec::new() };
-        let text = plan(shape, SqlDialect::Sqlite)?.for_one_row();
+        let text = plan_write(shape, SqlDialect::Sqlite)?.for_one_row();
         Ok(Self { text, places: Some(places), without: without.into_iter().collect() })
     }
 
     /// The rows that are for it.
-    pub fn rows<'r>(&self, rows: &'r [Vec<SqlValue>]) -> impl Iterator<Item = &'r [SqlValue]> {
+    pub fn own_rows<'r>(&self, rows: &'r [Vec<SqlValue>]) -> impl Iterator<Item = &'r [SqlValue]> {
         rows.iter().enumerate().filter(|(place, _)| !self.without.contains(place)).map(|(_, row)| &row[..])
     }
 
     /// The values of a row that it takes. All rows have as many as the write has columns.
-    pub fn values<'r>(&self, row: &'r [SqlValue]) -> impl Iterator<Item = &'r SqlValue> {
+    pub fn own_values<'r>(&self, row: &'r [SqlValue]) -> impl Iterator<Item = &'r SqlValue> {
         let count = self.places.as_ref().map_or(row.len(), Vec::len);
         (0..count).filter_map(|at| row.get(self.places.as_ref().map_or(at, |places| places[at])))
     }

@@ -24,14 +24,14 @@ use kubewitness_core::ports::{GrantError, SqlDialect, SqlValue, TableCopy, Table
 use kubewitness_core::{Seq, files};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-use self::convert::unanswered;
-pub(super) use self::convert::{bind, safe_message};
+use self::convert::unanswered_error;
+pub(super) use self::convert::{bind_values, safe_message};
 use self::deadline::{CallLimits, PATIENCE, SqlitePatience, StatementDeadline};
 use self::each::{Each, RowWrite};
 use self::writer::SqliteWriter;
 use super::guard::{self, StatementPurpose};
 use super::receipt::StoredReceipt;
-use super::values::{QUERY_ROWS, VALUE_BYTES, ValueRows, check_size, fits_arity, size};
+use super::values::{QUERY_ROWS, VALUE_BYTES, ValueRows, check_size, fits_arity, values_size};
 use super::{CommitError, DatabaseEngine, SqlFault, SqlTransaction, TransactionMode, only_reads, write};
 use crate::receipts::ReceiptMark;
 
@@ -51,14 +51,14 @@ struct WaitingWork(Option<Arc<StatementDeadline>>);
 impl Drop for WaitingWork {
     fn drop(&mut self) {
         if let Some(deadline) = &self.0 {
-            deadline.give_up();
+            deadline.end_call();
         }
     }
 }
 
 /// Work with the writer, on a thread that may block. Where the caller goes away, the work panics, or the
 /// disk does not answer, the writer is free once the work has ended.
-async fn hop<T: Send + 'static>(
+async fn run_on_blocking_thread<T: Send + 'static>(
     patience: SqlitePatience,
     mut writer: HeldWriter,
     work: impl FnOnce(&mut SqliteWriter) -> T + Send + 'static,
@@ -73,12 +73,12 @@ async fn hop<T: Send + 'static>(
     let ended = tokio::time::timeout(patience.disk, &mut working).await;
     let Ok(ended) = ended else {
         tracing::error!("a database's disk has not answered for {} s", patience.disk.as_secs());
-        return Err(unanswered());
+        return Err(unanswered_error());
     };
     waiting.0 = None;
     ended.map_err(|error| {
         tracing::error!(%error, "work with the database broke off");
-        unanswered()
+        unanswered_error()
     })
 }
 
@@ -86,8 +86,10 @@ async fn make_ready(writer: HeldWriter) -> Result<HeldWriter, GrantError> {
     if writer.is_ready() {
         return Ok(writer);
     }
-    let made = tokio::time::timeout(CONNECT, hop(PATIENCE, writer, SqliteWriter::make_ready)).await;
-    let (writer, made) = made.map_err(|_| unanswered())??;
+    let made =
+        tokio::time::timeout(CONNECT, run_on_blocking_thread(PATIENCE, writer, SqliteWriter::make_ready))
+            .await;
+    let (writer, made) = made.map_err(|_| unanswered_error())??;
     made.map(|()| writer)
 }
 
@@ -96,7 +98,7 @@ impl SqliteDatabase {
     /// disk first: a disk that hangs is asked again until it is back.
     pub async fn open(path: &Path, size: Option<Bytes>) -> Result<Self, String> {
         let file = path.to_owned();
-        let looked = files::within(path, files::ANSWER, move || {
+        let looked = files::run_within_limit(path, files::ANSWER, move || {
             let made = file.parent().map_or(Ok(()), std::fs::create_dir_all);
             made.map_err(|error| io::Error::new(error.kind(), format!("its folder can't be made: {error}")))?;
             files::look(&file)
@@ -108,19 +110,19 @@ impl SqliteDatabase {
         Ok(Self { writer, patience: PATIENCE })
     }
 
-    async fn writer(&self) -> Result<HeldWriter, GrantError> {
+    async fn hold_writer(&self) -> Result<HeldWriter, GrantError> {
         let waited = tokio::time::timeout(self.patience.wait, self.writer.clone().lock_owned()).await;
         let writer =
             waited.map_err(|_| GrantError::Unavailable("the database is busy with other calls".into()))?;
-        writer.deadline.renew();
+        writer.deadline.renew_for_call();
         make_ready(writer).await
     }
 
-    async fn ask<T: Send + 'static>(
+    async fn ask_writer<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut SqliteWriter) -> Result<T, GrantError> + Send + 'static,
     ) -> Result<T, GrantError> {
-        hop(self.patience, self.writer().await?, work).await?.1
+        run_on_blocking_thread(self.patience, self.hold_writer().await?, work).await?.1
     }
 }
 
@@ -145,7 +147,9 @@ impl DatabaseEngine for SqliteDatabase {
         mode: TransactionMode,
         _plugin: &str,
     ) -> Result<Box<dyn SqlTransaction>, GrantError> {
-        let (writer, begun) = hop(self.patience, self.writer().await?, SqliteWriter::begin).await?;
+        let (writer, begun) =
+            run_on_blocking_thread(self.patience, self.hold_writer().await?, SqliteWriter::begin_for_call)
+                .await?;
         begun?;
         let limits = CallLimits { patience: self.patience, began: Instant::now() };
         let written = Some(WrittenRows::default());
@@ -159,19 +163,19 @@ impl DatabaseEngine for SqliteDatabase {
         }))
     }
 
-    async fn receipts(&self, plugin: &str) -> Result<Vec<ReceiptMark>, GrantError> {
+    async fn receipts_of_plugin(&self, plugin: &str) -> Result<Vec<ReceiptMark>, GrantError> {
         let plugin = plugin.to_owned();
-        self.ask(move |writer| writer.receipts(&plugin)).await
+        self.ask_writer(move |writer| writer.receipts_of_plugin(&plugin)).await
     }
 
-    async fn forget(&self, plugin: &str, through: Seq) -> Result<(), GrantError> {
+    async fn forget_receipts(&self, plugin: &str, through: Seq) -> Result<(), GrantError> {
         let plugin = plugin.to_owned();
-        self.ask(move |writer| writer.forget(&plugin, through)).await
+        self.ask_writer(move |writer| writer.forget_receipts(&plugin, through)).await
     }
 
-    async fn committed(&self, token: &str) -> Result<bool, GrantError> {
+    async fn was_committed(&self, token: &str) -> Result<bool, GrantError> {
         let token = token.to_owned();
-        self.ask(move |writer| writer.committed(&token)).await
+        self.ask_writer(move |writer| writer.was_committed(&token)).await
     }
 }
 
@@ -199,8 +203,9 @@ struct WrittenRows {
 
 impl WrittenRows {
     /// None where they are too many to be held. An empty value takes memory, too.
-    fn and(mut self, write: &Arc<RowWrite>) -> Option<Self> {
-        let of = |row: &Vec<SqlValue>| size(row) + size_of::<Vec<SqlValue>>() + size_of_val(row.as_slice());
+    fn and_write(mut self, write: &Arc<RowWrite>) -> Option<Self> {
+        let of =
+            |row: &Vec<SqlValue>| values_size(row) + size_of::<Vec<SqlValue>>() + size_of_val(row.as_slice());
         self.bytes += write.rows.iter().map(of).sum::<usize>();
         self.writes.push(Arc::clone(write));
         (self.bytes <= VALUE_BYTES && self.writes.len() <= WRITES_HELD).then_some(self)
@@ -208,12 +213,12 @@ impl WrittenRows {
 }
 
 impl SqliteTransaction {
-    async fn work<T: Send + 'static>(
+    async fn run_with_writer<T: Send + 'static>(
         &mut self,
         work: impl FnOnce(&mut SqliteWriter) -> Result<T, SqlFault> + Send + 'static,
     ) -> Result<T, GrantError> {
-        let writer = self.writer.take().ok_or_else(unanswered)?;
-        let (writer, done) = hop(self.limits.patience, writer, work).await?;
+        let writer = self.writer.take().ok_or_else(unanswered_error)?;
+        let (writer, done) = run_on_blocking_thread(self.limits.patience, writer, work).await?;
         self.writer = Some(writer);
         done.map_err(|fault| {
             if let SqlFault::Lost(error) = &fault {
@@ -228,7 +233,7 @@ impl SqliteTransaction {
         if self.mode == TransactionMode::ReadOnly {
             return Err(only_reads());
         }
-        self.intact()?;
+        self.check_intact()?;
         self.wrote = true;
         Ok(())
     }
@@ -241,7 +246,7 @@ impl SqliteTransaction {
         self.begins_to_write()?;
         self.written = None;
         let limits = self.limits;
-        self.work(move |writer| writer.execute(&write, &limits)).await
+        self.run_with_writer(move |writer| writer.execute_rows(&write, &limits)).await
     }
 
     async fn run_rows(&mut self, write: RowWrite) -> Result<u64, GrantError> {
@@ -253,9 +258,9 @@ impl SqliteTransaction {
         self.begins_to_write()?;
         let (write, limits) = (Arc::new(write), self.limits);
         let (again, before) = (Arc::clone(&write), written.writes.clone());
-        let done = self.work(move |writer| writer.write(&again, &before, &limits)).await;
+        let done = self.run_with_writer(move |writer| writer.write(&again, &before, &limits)).await;
         // Where one row is wrong, more may be: from now on each write is undone alone.
-        self.written = done.as_ref().ok().and_then(|_| written.and(&write));
+        self.written = done.as_ref().ok().and_then(|_| written.and_write(&write));
         done
     }
 }
@@ -273,7 +278,7 @@ impl SqlTransaction for SqliteTransaction {
 
     async fn write(&mut self, write: TableWrite, copy: Option<TableCopy>) -> Result<u64, GrantError> {
         let second = copy.map(|copy| Each::of_copy(copy, &write)).transpose()?;
-        let plan = write::plan(write, SqlDialect::Sqlite)?;
+        let plan = write::plan_write(write, SqlDialect::Sqlite)?;
         check_size(&plan.rows)?;
         let each = [Some(Each::of(plan.for_one_row())), second].into_iter().flatten().collect();
         self.run_rows(RowWrite { each, rows: plan.rows }).await
@@ -282,23 +287,24 @@ impl SqlTransaction for SqliteTransaction {
     async fn query(&mut self, statement: &str, params: Vec<SqlValue>) -> Result<ValueRows, GrantError> {
         let checked = guard::check(statement, StatementPurpose::Query, SqlDialect::Sqlite)?;
         fits_arity(checked.arity, &params)?;
-        self.intact()?;
+        self.check_intact()?;
         // A WITH may also write.
         let mode = self.mode;
         if mode == TransactionMode::ReadWrite && !checked.reads_only() {
             (self.wrote, self.written) = (true, None);
         }
         let (text, limits) = (checked.text.to_owned(), self.limits);
-        let rows = self.work(move |writer| writer.query(mode, &text, &params, &limits)).await?;
+        let rows =
+            self.run_with_writer(move |writer| writer.query_rows(mode, &text, &params, &limits)).await?;
         let most = || format!("a query gives at most {QUERY_ROWS} rows and {VALUE_BYTES} bytes");
         rows.ok_or_else(|| GrantError::TooLarge(most()))
     }
 
-    fn wrote(&self) -> bool {
+    fn has_writes(&self) -> bool {
         self.wrote
     }
 
-    fn intact(&self) -> Result<(), GrantError> {
+    fn check_intact(&self) -> Result<(), GrantError> {
         let undone = |why: &str| format!("the writes of this call were undone: {why}");
         Err(match (&self.broken, &self.writer) {
             // A trigger may refuse a row for its values: that is an invalid write, not an outage.
@@ -309,22 +315,28 @@ impl SqlTransaction for SqliteTransaction {
         })
     }
 
-    async fn commit(mut self: Box<Self>, receipt: &StoredReceipt) -> Result<(), CommitError> {
-        if let Err(error) = self.intact() {
-            self.rollback().await;
+    async fn commit_with_receipt(mut self: Box<Self>, receipt: &StoredReceipt) -> Result<(), CommitError> {
+        if let Err(error) = self.check_intact() {
+            self.roll_back().await;
             return Err(CommitError::RolledBack(error));
         }
-        let writer = self.writer.take().ok_or_else(|| CommitError::RolledBack(unanswered()))?;
+        let writer = self.writer.take().ok_or_else(|| CommitError::RolledBack(unanswered_error()))?;
         let receipt = receipt.clone();
-        match hop(self.limits.patience, writer, move |writer| writer.commit(&receipt)).await {
+        match run_on_blocking_thread(self.limits.patience, writer, move |writer| {
+            writer.commit_with_receipt(&receipt)
+        })
+        .await
+        {
             Ok((_, done)) => done,
             Err(error) => Err(CommitError::InDoubt(error)),
         }
     }
 
-    async fn rollback(mut self: Box<Self>) {
+    async fn roll_back(mut self: Box<Self>) {
         let Some(writer) = self.writer.take() else { return };
-        if let Err(error) = hop(self.limits.patience, writer, SqliteWriter::roll_back).await {
+        if let Err(error) =
+            run_on_blocking_thread(self.limits.patience, writer, SqliteWriter::roll_back).await
+        {
             tracing::debug!(%error, "the next call rolls back");
         }
     }

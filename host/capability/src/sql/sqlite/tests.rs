@@ -17,7 +17,7 @@ async fn store() -> TestDatabase {
         .execute("CREATE TABLE t (k TEXT PRIMARY KEY, n INTEGER NOT NULL, v)", vec![vec![]])
         .await
         .unwrap();
-    transaction.commit(&receipt("setup", &[])).await.unwrap();
+    transaction.commit_with_receipt(&receipt("setup", &[])).await.unwrap();
     TestDatabase { folder, sqlite }
 }
 
@@ -37,7 +37,7 @@ fn newer() -> OnConflict {
 async fn rows(sqlite: &SqliteDatabase) -> Vec<Vec<SqlValue>> {
     let mut transaction = sqlite.begin("p").await.unwrap();
     let rows = transaction.query("SELECT k, n, v FROM t ORDER BY k", vec![]).await.unwrap();
-    transaction.rollback().await;
+    transaction.roll_back().await;
     rows
 }
 
@@ -49,17 +49,17 @@ async fn rows_and_receipt_are_there_together_after_the_file_is_opened_again() {
         transaction.write(write(OnConflict::Ignore, vec![row("a", 1), row("b", 2)]), None).await,
         Ok(2)
     );
-    transaction.commit(&receipt("one", &[3, 5])).await.unwrap();
+    transaction.commit_with_receipt(&receipt("one", &[3, 5])).await.unwrap();
     drop(store.sqlite);
     let again = SqliteDatabase::open(&store.folder.path().join("deep/platform.db"), None).await.unwrap();
     assert_eq!(rows(&again).await, [row("a", 1), row("b", 2)]);
-    assert_eq!(again.receipts("p").await.unwrap(), receipt("one", &[3, 5]).marks);
-    assert_eq!(again.receipts("other").await.unwrap(), []);
-    assert_eq!((again.committed("one").await, again.committed("two").await), (Ok(true), Ok(false)));
-    again.forget("p", 4).await.unwrap();
-    assert_eq!(again.receipts("p").await.unwrap().len(), 2, "a receipt goes as a whole");
-    again.forget("p", 5).await.unwrap();
-    assert_eq!(again.receipts("p").await.unwrap(), []);
+    assert_eq!(again.receipts_of_plugin("p").await.unwrap(), receipt("one", &[3, 5]).marks);
+    assert_eq!(again.receipts_of_plugin("other").await.unwrap(), []);
+    assert_eq!((again.was_committed("one").await, again.was_committed("two").await), (Ok(true), Ok(false)));
+    again.forget_receipts("p", 4).await.unwrap();
+    assert_eq!(again.receipts_of_plugin("p").await.unwrap().len(), 2, "a receipt goes as a whole");
+    again.forget_receipts("p", 5).await.unwrap();
+    assert_eq!(again.receipts_of_plugin("p").await.unwrap(), []);
 }
 
 #[tokio::test]
@@ -94,8 +94,8 @@ async fn a_write_that_fails_is_undone_alone_also_over_several_statements() {
     many[299][1] = SqlValue::Null;
     let failed = transaction.write(write(OnConflict::Ignore, many), None).await;
     assert!(matches!(&failed, Err(GrantError::Invalid(why)) if why.contains("NOT NULL")), "{failed:?}");
-    assert_eq!(transaction.intact(), Ok(()));
-    transaction.commit(&receipt("t", &[1])).await.unwrap();
+    assert_eq!(transaction.check_intact(), Ok(()));
+    transaction.commit_with_receipt(&receipt("t", &[1])).await.unwrap();
     assert_eq!(rows(&store.sqlite).await, [row("a", 1)]);
 }
 
@@ -125,13 +125,13 @@ async fn after_a_write_that_fails_the_call_has_all_that_it_wrote_before() {
             );
         }
         transaction.write(write(newer(), vec![row("e", 1)]), None).await.unwrap();
-        transaction.commit(&receipt("t", &[1])).await.unwrap();
+        transaction.commit_with_receipt(&receipt("t", &[1])).await.unwrap();
         let mut expected = vec![row("a", 2), row("b", 1), row("e", 1)];
         if has_own_statement {
             expected[1][2] = SqlValue::Text("own".into());
         }
         assert_eq!(rows(&store.sqlite).await, expected);
-        assert_eq!(store.sqlite.receipts("p").await.unwrap(), receipt("t", &[1]).marks);
+        assert_eq!(store.sqlite.receipts_of_plugin("p").await.unwrap(), receipt("t", &[1]).marks);
     }
 }
 
@@ -143,17 +143,17 @@ fn rows_beyond_their_bound_are_not_held_to_be_written_again() {
     };
     // A row takes memory besides its texts.
     let beside = size_of::<Vec<SqlValue>>() + size_of::<SqlValue>();
-    let held = WrittenRows::default().and(&of(VALUE_BYTES / 2 - beside)).unwrap();
-    let held = held.and(&of(VALUE_BYTES / 2 - beside)).unwrap();
+    let held = WrittenRows::default().and_write(&of(VALUE_BYTES / 2 - beside)).unwrap();
+    let held = held.and_write(&of(VALUE_BYTES / 2 - beside)).unwrap();
     assert_eq!((held.writes.len(), held.bytes), (2, VALUE_BYTES));
-    assert!(held.and(&of(0)).is_none());
+    assert!(held.and_write(&of(0)).is_none());
 }
 
 #[test]
 fn only_so_many_writes_are_held_however_small_they_are() {
     let small = Arc::new(RowWrite { each: Vec::new(), rows: vec![Vec::new()] });
-    let held = (0..WRITES_HELD).try_fold(WrittenRows::default(), |held, _| held.and(&small)).unwrap();
-    assert!(held.and(&small).is_none());
+    let held = (0..WRITES_HELD).try_fold(WrittenRows::default(), |held, _| held.and_write(&small)).unwrap();
+    assert!(held.and_write(&small).is_none());
 }
 
 #[tokio::test]
@@ -198,10 +198,10 @@ async fn a_statement_without_end_is_stopped_and_undoes_its_call() {
     let stopped = transaction.query(endless, vec![]).await;
     assert!(matches!(stopped, Err(GrantError::Timeout(_))), "{stopped:?}");
     assert!(matches!(transaction.query("SELECT 1", vec![]).await, Err(GrantError::Unavailable(_))));
-    let refused = transaction.commit(&receipt("t", &[1])).await;
+    let refused = transaction.commit_with_receipt(&receipt("t", &[1])).await;
     assert!(matches!(refused, Err(CommitError::RolledBack(_))), "{refused:?}");
     assert_eq!(rows(&store.sqlite).await, [] as [Vec<SqlValue>; 0]);
-    assert_eq!(store.sqlite.committed("t").await, Ok(false));
+    assert_eq!(store.sqlite.was_committed("t").await, Ok(false));
 }
 
 /// However fast the machine is, one row of it takes a moment, and all of them minutes.
@@ -216,7 +216,7 @@ fn many() -> Vec<Vec<SqlValue>> {
 async fn go_on(sqlite: &SqliteDatabase) {
     let mut transaction = sqlite.begin("p").await.unwrap();
     assert_eq!(transaction.write(write(OnConflict::Ignore, vec![row("next", 1)]), None).await, Ok(1));
-    transaction.commit(&receipt("next", &[9])).await.unwrap();
+    transaction.commit_with_receipt(&receipt("next", &[9])).await.unwrap();
     assert_eq!(rows(sqlite).await, [row("next", 1)]);
 }
 
@@ -227,8 +227,8 @@ async fn a_write_of_many_rows_ends_with_the_time_of_its_call_and_undoes_it() {
     let mut transaction = store.sqlite.begin("p").await.unwrap();
     let stopped = transaction.execute(SLOW, many()).await;
     assert!(matches!(stopped, Err(GrantError::Timeout(_))), "{stopped:?}");
-    assert!(matches!(transaction.intact(), Err(GrantError::Unavailable(_))));
-    let refused = transaction.commit(&receipt("t", &[1])).await;
+    assert!(matches!(transaction.check_intact(), Err(GrantError::Unavailable(_))));
+    let refused = transaction.commit_with_receipt(&receipt("t", &[1])).await;
     assert!(matches!(refused, Err(CommitError::RolledBack(_))), "{refused:?}");
     store.sqlite.patience = PATIENCE;
     go_on(&store.sqlite).await;
@@ -243,10 +243,10 @@ async fn a_call_that_goes_away_in_the_middle_of_a_write_leaves_nothing_and_block
     assert!(gone.is_err());
     // Whoever still has the call can do no more with it than end it.
     assert!(matches!(transaction.query("SELECT 1", vec![]).await, Err(GrantError::Unavailable(_))));
-    let refused = transaction.commit(&receipt("t", &[1])).await;
+    let refused = transaction.commit_with_receipt(&receipt("t", &[1])).await;
     assert!(matches!(refused, Err(CommitError::RolledBack(_))), "{refused:?}");
     go_on(&store.sqlite).await;
-    assert_eq!(store.sqlite.committed("t").await, Ok(false));
+    assert_eq!(store.sqlite.was_committed("t").await, Ok(false));
 }
 
 #[tokio::test]
@@ -256,23 +256,23 @@ async fn a_call_that_goes_away_while_it_begins_or_ends_is_there_as_a_whole_or_no
     let mut transaction = store.sqlite.begin("p").await.unwrap();
     transaction.write(write(OnConflict::Ignore, vec![row("a", 1)]), None).await.unwrap();
     let left = receipt("left", &[1]);
-    tokio::time::timeout(Duration::ZERO, transaction.commit(&left)).await.ok();
-    let kept = store.sqlite.committed("left").await.unwrap();
+    tokio::time::timeout(Duration::ZERO, transaction.commit_with_receipt(&left)).await.ok();
+    let kept = store.sqlite.was_committed("left").await.unwrap();
     assert_eq!(rows(&store.sqlite).await.len(), usize::from(kept));
     let mut transaction = store.sqlite.begin("p").await.unwrap();
     transaction.write(write(OnConflict::Ignore, vec![row("b", 1)]), None).await.unwrap();
-    tokio::time::timeout(Duration::ZERO, transaction.rollback()).await.ok();
+    tokio::time::timeout(Duration::ZERO, transaction.roll_back()).await.ok();
     assert_eq!(rows(&store.sqlite).await.len(), usize::from(kept));
 }
 
 #[tokio::test]
 async fn work_that_breaks_off_leaves_nothing_and_blocks_nobody() {
     let store = store().await;
-    let broken = hop(PATIENCE, store.sqlite.writer().await.unwrap(), |writer| {
-        writer.begin().unwrap();
+    let broken = run_on_blocking_thread(PATIENCE, store.sqlite.hold_writer().await.unwrap(), |writer| {
+        writer.begin_for_call().unwrap();
         let limits = CallLimits { patience: PATIENCE, began: Instant::now() };
         let each = vec![Each::of("INSERT INTO t (k, n) VALUES ('a', 1)".into())];
-        writer.execute(&RowWrite { each, rows: vec![vec![]] }, &limits).unwrap();
+        writer.execute_rows(&RowWrite { each, rows: vec![vec![]] }, &limits).unwrap();
         panic!("planted");
     });
     assert!(matches!(broken.await.map(|(_, ())| ()), Err(GrantError::Unavailable(_))));
@@ -297,7 +297,7 @@ async fn a_disk_that_does_not_answer_holds_up_a_call_for_a_while_and_blocks_nobo
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let patience = SqlitePatience { disk: Duration::from_millis(50), ..PATIENCE };
     let asked = pipe.clone();
-    let hung = hop(patience, store.sqlite.writer().await.unwrap(), move |_| {
+    let hung = run_on_blocking_thread(patience, store.sqlite.hold_writer().await.unwrap(), move |_| {
         std::fs::File::open(asked).unwrap();
     });
     assert!(matches!(hung.await.map(|(_, ())| ()), Err(GrantError::Unavailable(_))));
@@ -320,7 +320,7 @@ async fn a_transaction_that_the_database_undid_is_not_gone_on_with() {
         let more = transaction.write(write(OnConflict::Ignore, vec![row("d", 1)]), None).await;
         let why = GrantError::Invalid("the writes of this call were undone: no".into());
         assert_eq!(more, Err(why.clone()));
-        let kept = transaction.commit(&receipt("undone", &[1])).await;
+        let kept = transaction.commit_with_receipt(&receipt("undone", &[1])).await;
         assert!(matches!(&kept, Err(CommitError::RolledBack(told)) if *told == why), "{kept:?}");
     }
     go_on(&store.sqlite).await;
@@ -336,7 +336,7 @@ async fn a_row_that_fails_after_it_was_written_leaves_nothing() {
     let failed = transaction.write(write(OnConflict::Ignore, vec![row("b", 7)]), None).await;
     assert_eq!(failed, Err(GrantError::Invalid("no".into())));
     transaction.write(write(OnConflict::Ignore, vec![row("c", 1)]), None).await.unwrap();
-    transaction.commit(&receipt("t", &[1])).await.unwrap();
+    transaction.commit_with_receipt(&receipt("t", &[1])).await.unwrap();
     assert_eq!(rows(&store.sqlite).await.len(), 1);
 }
 
@@ -347,7 +347,7 @@ async fn a_file_that_was_removed_or_replaced_is_not_written_on() {
     let mut transaction = store.sqlite.begin("p").await.unwrap();
     transaction.write(write(OnConflict::Ignore, vec![row("a", 1)]), None).await.unwrap();
     std::fs::rename(&path, store.folder.path().join("away.db")).unwrap();
-    let kept = transaction.commit(&receipt("lost", &[1])).await;
+    let kept = transaction.commit_with_receipt(&receipt("lost", &[1])).await;
     let is_told = |error: &GrantError| error.to_string().contains("removed or replaced");
     assert!(matches!(&kept, Err(CommitError::RolledBack(told)) if is_told(told)), "{kept:?}");
     // The next call finds a new file, which has receipts and no table yet.
@@ -357,13 +357,13 @@ async fn a_file_that_was_removed_or_replaced_is_not_written_on() {
         matches!(&missing, Err(GrantError::Invalid(why)) if why.contains("no such table")),
         "{missing:?}"
     );
-    transaction.rollback().await;
+    transaction.roll_back().await;
     // Between two calls as well.
     std::fs::remove_file(&path).unwrap();
     let mut transaction = store.sqlite.begin("p").await.unwrap();
     transaction.execute("CREATE TABLE t (k TEXT)", vec![vec![]]).await.unwrap();
-    transaction.commit(&receipt("t", &[1])).await.unwrap();
-    assert!(path.exists() && store.sqlite.committed("t").await.unwrap());
+    transaction.commit_with_receipt(&receipt("t", &[1])).await.unwrap();
+    assert!(path.exists() && store.sqlite.was_committed("t").await.unwrap());
 }
 
 #[tokio::test]
@@ -394,7 +394,7 @@ async fn a_file_that_can_no_longer_be_used_is_told_by_its_name() {
 async fn a_connection_that_may_not_write_is_not_kept() {
     let store = store().await;
     // As a file is opened whose rights lack that.
-    store.sqlite.writer().await.unwrap().forbid_writing();
+    store.sqlite.hold_writer().await.unwrap().forbid_writing();
     go_on(&store.sqlite).await;
 }
 
@@ -405,7 +405,7 @@ async fn what_comes_back_from_a_write_is_of_no_interest() {
     let insert = "INSERT INTO t (k, n, v) VALUES (?, ?, ?) RETURNING k";
     let done = transaction.execute(insert, vec![row("a", 1), row("b", 2), row("c", 3)]).await;
     assert_eq!(done, Ok(3));
-    transaction.commit(&receipt("t", &[])).await.unwrap();
+    transaction.commit_with_receipt(&receipt("t", &[])).await.unwrap();
     assert_eq!(rows(&store.sqlite).await.len(), 3);
 }
 
@@ -432,7 +432,7 @@ async fn a_query_gives_no_more_than_its_bound() {
     assert!(matches!(over, Err(GrantError::TooLarge(_))), "{over:?}");
     // The connection is as good as before.
     transaction.write(write(OnConflict::Ignore, vec![row("a", 1)]), None).await.unwrap();
-    transaction.commit(&receipt("t", &[1])).await.unwrap();
+    transaction.commit_with_receipt(&receipt("t", &[1])).await.unwrap();
 }
 
 #[tokio::test]
@@ -441,8 +441,8 @@ async fn the_writer_is_one_calls_at_a_time_and_waiting_is_bounded() {
     store.sqlite.patience.wait = Duration::from_millis(20);
     let first = store.sqlite.begin("p").await.unwrap();
     assert!(matches!(store.sqlite.begin("p").await.err(), Some(GrantError::Unavailable(_))));
-    first.rollback().await;
-    store.sqlite.begin("p").await.unwrap().rollback().await;
+    first.roll_back().await;
+    store.sqlite.begin("p").await.unwrap().roll_back().await;
 }
 
 /// The files of this process that lie in a folder.
@@ -485,7 +485,7 @@ async fn figures_of_a_sink() {
     let mut transaction = store.sqlite.begin("p").await.unwrap();
     transaction.execute(&create("status", "uid"), vec![vec![]]).await.unwrap();
     transaction.execute(&create("history", "version, id"), vec![vec![]]).await.unwrap();
-    transaction.commit(&receipt("setup", &[])).await.unwrap();
+    transaction.commit_with_receipt(&receipt("setup", &[])).await.unwrap();
     let columns: Vec<_> =
         ["id", "seq", "version", "uid"].into_iter().map(str::to_owned).chain(words.clone()).collect();
     let row = |seq: i64| {
@@ -517,7 +517,7 @@ async fn figures_of_a_sink() {
             let newest = OnConflict::ReplaceOlder { newer: "seq".into() };
             transaction.write(write("status", &["uid"], newest), None).await.unwrap();
             let seqs: Vec<_> = (seq..seq + batch).map(|n| n as Seq).collect();
-            transaction.commit(&receipt("t", &seqs)).await.unwrap();
+            transaction.commit_with_receipt(&receipt("t", &seqs)).await.unwrap();
             seq += batch;
         }
         println!("batch {batch}: {:?} a state", start.elapsed() / (calls * batch) as u32);
@@ -541,7 +541,7 @@ async fn what_rows_have_alike_is_in_each_of_them() {
         let mut transaction = store.sqlite.begin("p").await.unwrap();
         let written = transaction.write(write(newer(), rows.clone()), None).await;
         assert_eq!(written, Ok(rows.len() as u64));
-        transaction.commit(&receipt(&token.to_string(), &[])).await.unwrap();
+        transaction.commit_with_receipt(&receipt(&token.to_string(), &[])).await.unwrap();
     }
     assert_eq!(rows(&store.sqlite).await, batches.concat());
 }
@@ -557,7 +557,7 @@ async fn a_file_grows_to_its_size_and_no_further() {
     assert_eq!(transaction.execute("INSERT INTO t VALUES (?)", half()).await, Ok(1));
     let refused = transaction.execute("INSERT INTO t VALUES (?)", half()).await.unwrap_err();
     assert!(refused.to_string().contains("full"), "{refused}");
-    transaction.rollback().await;
+    transaction.roll_back().await;
 }
 
 #[tokio::test]
@@ -573,7 +573,7 @@ async fn a_statement_makes_no_value_beyond_its_bound_and_no_more_than_the_heap_m
         (0..8).fold("'aaaaaaaaaaaaaaaa'".to_owned(), |inner, _| format!("replace({inner}, 'a', 'aaaaaaaa')"));
     let refused = transaction.query(&format!("SELECT {nested}"), vec![]).await.unwrap_err();
     assert!(refused.to_string().contains("too big"), "{refused}");
-    transaction.rollback().await;
+    transaction.roll_back().await;
     // Nothing is made up to these limits here: they hold for the whole process, and other tests run in it.
     let any = rusqlite::Connection::open_in_memory().unwrap();
     for (pragma, bytes) in [("hard_heap_limit", 512 << 20), ("soft_heap_limit", 256 << 20)] {

@@ -13,7 +13,7 @@ use kubewitness_core::{Seq, files};
 use rusqlite::limits::Limit;
 use rusqlite::{Connection, Error, MAIN_DB, OpenFlags, params};
 
-use super::convert::{is_statements_own, read, refusal, step, unanswered};
+use super::convert::{is_statements_own, read, refusal_of, step_to_end, unanswered_error};
 use super::deadline::{CallLimits, StatementDeadline};
 use super::each::{Each, RowWrite};
 use crate::receipts::{self, ReceiptMark};
@@ -69,11 +69,11 @@ pub struct SqliteWriter {
 
 impl SqliteWriter {
     pub fn new(path: PathBuf, size: Option<Bytes>) -> Self {
-        let deadline = Arc::new(StatementDeadline::none());
+        let deadline = Arc::new(StatementDeadline::without_deadline());
         Self { path, size, connection: None, file: None, open: false, deadline }
     }
 
-    fn connect(&mut self) -> Result<(), Error> {
+    fn connect_file(&mut self) -> Result<(), Error> {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
         let connection = Connection::open_with_flags(&self.path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
         connection.busy_timeout(BUSY)?;
@@ -89,13 +89,13 @@ impl SqliteWriter {
         connection.progress_handler(STEPS, Some(move || deadline.has_passed()))?;
         connection.execute_batch(RECEIPTS)?;
         self.connection = Some(connection);
-        self.file = self.found();
+        self.file = self.inode_under_name();
         self.open = false;
         Ok(())
     }
 
     /// The file under the name. What can't be asked now is no other one.
-    fn found(&self) -> Option<u64> {
+    fn inode_under_name(&self) -> Option<u64> {
         match std::fs::metadata(&self.path) {
             Ok(found) => Some(found.ino()),
             Err(error) if error.kind() == ErrorKind::NotFound => None,
@@ -105,8 +105,8 @@ impl SqliteWriter {
 
     /// Drops the connection to a file that was removed: SQLite would go on writing into it, and the rows
     /// would be lost. Answers whether it was so.
-    fn lets_go_of_a_lost_file(&mut self) -> bool {
-        if self.connection.is_none() || self.found() == self.file {
+    fn drops_lost_file(&mut self) -> bool {
+        if self.connection.is_none() || self.inode_under_name() == self.file {
             return false;
         }
         self.connection = None;
@@ -131,14 +131,14 @@ impl SqliteWriter {
         if self.connection.is_none() {
             // SQLite opens whatever is there, and says of a pipe only that the disk fails.
             let looked = files::look(&self.path);
-            looked.map_err(|error| self.named(GrantError::Unavailable(error.to_string())))?;
-            self.connect().map_err(|error| self.named(refusal(&error)))?;
+            looked.map_err(|error| self.name_file_in_error(GrantError::Unavailable(error.to_string())))?;
+            self.connect_file().map_err(|error| self.name_file_in_error(refusal_of(&error)))?;
         }
         Ok(())
     }
 
     /// A file that can't be used is told by its name; its folder is for the controller's log.
-    fn named(&self, refused: GrantError) -> GrantError {
+    fn name_file_in_error(&self, refused: GrantError) -> GrantError {
         let GrantError::Unavailable(why) = refused else { return refused };
         tracing::warn!(path = %self.path.display(), "the database can't be used: {why}");
         let name = self.path.file_name().unwrap_or_default().to_string_lossy();
@@ -152,24 +152,27 @@ impl SqliteWriter {
     }
 
     /// A statement that fails leaves the transaction as it was, unless SQLite says otherwise.
-    fn with<'a, T>(&'a self, work: impl FnOnce(&'a Connection) -> Result<T, Error>) -> Result<T, SqlFault> {
-        let Some(connection) = &self.connection else { return Err(SqlFault::Lost(unanswered())) };
+    fn with_connection<'a, T>(
+        &'a self,
+        work: impl FnOnce(&'a Connection) -> Result<T, Error>,
+    ) -> Result<T, SqlFault> {
+        let Some(connection) = &self.connection else { return Err(SqlFault::Lost(unanswered_error())) };
         work(connection).map_err(|error| match is_statements_own(&error) && !connection.is_autocommit() {
-            true => SqlFault::Own(refusal(&error)),
-            false => SqlFault::Lost(self.named(refusal(&error))),
+            true => SqlFault::Own(refusal_of(&error)),
+            false => SqlFault::Lost(self.name_file_in_error(refusal_of(&error))),
         })
     }
 
     /// One of the controller's own.
     fn run(&self, text: &str) -> Result<(), SqlFault> {
-        self.with(|connection| connection.prepare_cached(text)?.execute([]).map(|_| ()))
+        self.with_connection(|connection| connection.prepare_cached(text)?.execute([]).map(|_| ()))
     }
 
-    pub fn begin(&mut self) -> Result<(), GrantError> {
+    pub fn begin_for_call(&mut self) -> Result<(), GrantError> {
         // A file that could not be written when it was opened is not written over that connection ever.
         let reads_only = |connection: &Connection| connection.is_readonly(MAIN_DB).unwrap_or(false);
         self.connection.take_if(|connection| reads_only(connection));
-        self.lets_go_of_a_lost_file();
+        self.drops_lost_file();
         self.make_ready()?;
         // Set first: a call that goes away in between leaves something to end.
         self.open = true;
@@ -181,7 +184,7 @@ impl SqliteWriter {
     }
 
     pub fn roll_back(&mut self) {
-        self.deadline.lift();
+        self.deadline.lift_deadline();
         if let Err(fault) = self.run("ROLLBACK") {
             // Closing a connection rolls back as well; it fails here where SQLite already did.
             let error = fault.into_error();
@@ -198,16 +201,16 @@ impl SqliteWriter {
     ) -> Result<T, SqlFault> {
         self.deadline.start(limits)?;
         let done = work();
-        self.deadline.lift();
+        self.deadline.lift_deadline();
         done
     }
 
     /// Runs statements once for each row; all of that is kept or undone together, within the call's
     /// transaction.
-    pub fn execute(&self, write: &RowWrite, limits: &CallLimits) -> Result<u64, SqlFault> {
+    pub fn execute_rows(&self, write: &RowWrite, limits: &CallLimits) -> Result<u64, SqlFault> {
         self.in_time(limits, || {
             self.run("SAVEPOINT kw")?;
-            let done = self.all(write, limits);
+            let done = self.execute_all(write, limits);
             if let Err(SqlFault::Lost(_)) = done {
                 return done;
             }
@@ -216,7 +219,7 @@ impl SqliteWriter {
                 Err(_) => self.run("ROLLBACK TO kw"),
             };
             // Without it the state of the transaction is unknown.
-            left.and_then(|()| self.run("RELEASE kw")).map_err(lost)?;
+            left.and_then(|()| self.run("RELEASE kw")).map_err(lost_transaction)?;
             done
         })
     }
@@ -231,7 +234,7 @@ impl SqliteWriter {
         limits: &CallLimits,
     ) -> Result<u64, SqlFault> {
         self.in_time(limits, || {
-            let error = match self.all(write, limits) {
+            let error = match self.execute_all(write, limits) {
                 Err(SqlFault::Own(error)) => error,
                 done => return done,
             };
@@ -247,7 +250,7 @@ impl SqliteWriter {
     fn write_again(&self, before: &[Arc<RowWrite>], limits: &CallLimits) -> Result<(), SqlFault> {
         // It changes where another connection commits.
         let version = || {
-            self.with(|connection| {
+            self.with_connection(|connection| {
                 connection.pragma_query_value(None, "data_version", |row| row.get::<_, i64>(0))
             })
         };
@@ -258,21 +261,30 @@ impl SqliteWriter {
             let other = "another process wrote to the database while the call was undone";
             return Err(SqlFault::Lost(GrantError::Unavailable(other.into())));
         }
-        before.iter().try_for_each(|write| self.all(write, limits).map(drop))
+        before.iter().try_for_each(|write| self.execute_all(write, limits).map(drop))
     }
 
-    fn all(&self, write: &RowWrite, limits: &CallLimits) -> Result<u64, SqlFault> {
-        write.each.iter().try_fold(0, |sum, each| Ok(sum + self.each(each, &write.rows, limits)?))
+    fn execute_all(&self, write: &RowWrite, limits: &CallLimits) -> Result<u64, SqlFault> {
+        write.each.iter().try_fold(0, |sum, each| Ok(sum + self.execute_each(each, &write.rows, limits)?))
     }
 
-    fn each(&self, each: &Each, rows: &[Vec<SqlValue>], limits: &CallLimits) -> Result<u64, SqlFault> {
-        let mut statement = self.with(|connection| connection.prepare_cached(&each.text))?;
+    fn execute_each(
+        &self,
+        each: &Each,
+        rows: &[Vec<SqlValue>],
+        limits: &CallLimits,
+    ) -> Result<u64, SqlFault> {
+        let mut statement = self.with_connection(|connection| connection.prepare_cached(&each.text))?;
         let mut affected = 0;
         let mut before: Option<&[SqlValue]> = None;
-        for row in each.rows(rows) {
+        for row in each.own_rows(rows) {
             self.deadline.start(limits)?;
-            affected += self.with(|connection| {
-                step(&mut statement, each.values(row), before.map(|before| each.values(before)))?;
+            affected += self.with_connection(|connection| {
+                step_to_end(
+                    &mut statement,
+                    each.own_values(row),
+                    before.map(|before| each.own_values(before)),
+                )?;
                 Ok(connection.changes())
             })?;
             before = Some(row);
@@ -282,22 +294,22 @@ impl SqliteWriter {
 
     /// `None` where there are more rows or bytes than a plugin may be given. Of a transaction that only reads, SQLite says
     /// whether the statement does.
-    pub fn query(
+    pub fn query_rows(
         &self,
         mode: TransactionMode,
         text: &str,
         params: &[SqlValue],
         limits: &CallLimits,
     ) -> Result<Option<ValueRows>, SqlFault> {
-        let reads = || self.with(|connection| Ok(connection.prepare_cached(text)?.readonly()));
+        let reads = || self.with_connection(|connection| Ok(connection.prepare_cached(text)?.readonly()));
         if mode == TransactionMode::ReadOnly && !reads()? {
             return Err(SqlFault::Own(only_reads()));
         }
-        self.in_time(limits, || self.with(|connection| read(connection, text, params)))
+        self.in_time(limits, || self.with_connection(|connection| read(connection, text, params)))
     }
 
-    pub fn receipts(&self, plugin: &str) -> Result<Vec<ReceiptMark>, GrantError> {
-        let read = self.with(|connection| {
+    pub fn receipts_of_plugin(&self, plugin: &str) -> Result<Vec<ReceiptMark>, GrantError> {
+        let read = self.with_connection(|connection| {
             let mut statement = connection.prepare_cached(OWN)?;
             let mut rows = statement.query(params![plugin, receipts::MAX_RECEIPTS as i64])?;
             let mut marks = Vec::new();
@@ -311,26 +323,26 @@ impl SqliteWriter {
         marks.ok_or_else(|| GrantError::Other("a receipt in the database is damaged".into()))
     }
 
-    pub fn forget(&self, plugin: &str, through: Seq) -> Result<(), GrantError> {
-        let forgotten = self.with(|connection| {
+    pub fn forget_receipts(&self, plugin: &str, through: Seq) -> Result<(), GrantError> {
+        let forgotten = self.with_connection(|connection| {
             let mut statement = connection.prepare_cached(FORGET)?;
-            statement.execute(params![position(through), plugin, format!("{plugin}.%")])
+            statement.execute(params![as_position(through), plugin, format!("{plugin}.%")])
         });
         forgotten.map(|_| ()).map_err(SqlFault::into_error)
     }
 
-    pub fn committed(&self, token: &str) -> Result<bool, GrantError> {
-        let found = self.with(|connection| connection.prepare_cached(COMMITTED)?.exists([token]));
+    pub fn was_committed(&self, token: &str) -> Result<bool, GrantError> {
+        let found = self.with_connection(|connection| connection.prepare_cached(COMMITTED)?.exists([token]));
         found.map_err(SqlFault::into_error)
     }
 
-    pub fn commit(&mut self, receipt: &StoredReceipt) -> Result<(), CommitError> {
-        self.deadline.lift();
-        if self.lets_go_of_a_lost_file() {
+    pub fn commit_with_receipt(&mut self, receipt: &StoredReceipt) -> Result<(), CommitError> {
+        self.deadline.lift_deadline();
+        if self.drops_lost_file() {
             let lost = GrantError::Unavailable("the database's file was removed or replaced".into());
             return Err(CommitError::RolledBack(lost));
         }
-        let Err(fault) = self.keep(receipt).and_then(|()| self.run("COMMIT")) else {
+        let Err(fault) = self.keep_receipt(receipt).and_then(|()| self.run("COMMIT")) else {
             self.open = false;
             return Ok(());
         };
@@ -345,23 +357,23 @@ impl SqliteWriter {
         if receipt.marks.is_empty() {
             return Err(CommitError::RolledBack(refused));
         }
-        match self.committed(&receipt.token) {
+        match self.was_committed(&receipt.token) {
             Ok(true) => Ok(()),
             Ok(false) => Err(CommitError::RolledBack(refused)),
             Err(_) => Err(CommitError::InDoubt(refused)),
         }
     }
 
-    fn keep(&self, receipt: &StoredReceipt) -> Result<(), SqlFault> {
+    fn keep_receipt(&self, receipt: &StoredReceipt) -> Result<(), SqlFault> {
         let StoredReceipt { plugin, marks, token, at_ms, claims } = receipt;
         if claims.takes {
             self.run(TAKE_BACK)?;
         }
         let (Some(first), Some(last)) = (marks.first(), marks.last()) else { return Ok(()) };
-        let (first, last, at) = (position(first.seq), position(last.seq), position(*at_ms));
+        let (first, last, at) = (as_position(first.seq), as_position(last.seq), as_position(*at_ms));
         let told = claims.encode(marks).map(|told| (claims::OWNER, told));
         let kept = [(plugin.as_str(), receipts::encode(marks))].into_iter().chain(told);
-        self.with(|connection| {
+        self.with_connection(|connection| {
             let mut statement = connection.prepare_cached(KEEP)?;
             for (owner, states) in kept {
                 statement.execute(params![owner, first, last, states, token, at])?;
@@ -372,11 +384,11 @@ impl SqliteWriter {
 }
 
 /// Nobody knows what is left of the transaction.
-fn lost(fault: SqlFault) -> SqlFault {
+fn lost_transaction(fault: SqlFault) -> SqlFault {
     SqlFault::Lost(fault.into_error())
 }
 
 /// Positions are counted by the journal's own SQLite and fit.
-fn position(seq: u64) -> i64 {
+fn as_position(seq: u64) -> i64 {
     i64::try_from(seq).unwrap_or(i64::MAX)
 }

@@ -25,11 +25,11 @@ impl HostSpec {
     /// Settings that are valid but probably not intended. `plugins` are all plugins of the controller.
     pub fn warnings<'p>(&self, plugins: impl Iterator<Item = &'p PluginSpec>) -> Vec<ManifestFault> {
         let keys: Vec<&str> = self.keys.iter().map(|key| key.name.as_str()).collect();
-        ledgers::unsigned(&self.ledgers, &keys, plugins)
+        ledgers::warn_of_unsigned_ledgers(&self.ledgers, &keys, plugins)
     }
 
     /// The stores that are files: databases first.
-    pub fn stores(&self) -> impl Iterator<Item = files::FileStore<'_>> {
+    pub fn file_stores(&self) -> impl Iterator<Item = files::FileStore<'_>> {
         let databases = self.databases.iter().enumerate().filter_map(|(index, spec)| {
             let path = &spec.sqlite.as_ref()?.path;
             Some(files::FileStore { list: "databases", index, field: "sqlite.path", path, name: &spec.name })
@@ -57,7 +57,7 @@ impl HostSpec {
         streams::check(self, &mut faults);
         let keys: Vec<_> = self.keys.iter().map(|key| key.name.as_str()).collect();
         ledgers::check(&self.ledgers, &keys, &mut faults);
-        files::check(self.stores(), &mut faults);
+        files::check(self.file_stores(), &mut faults);
         for (index, source) in self.sources.iter().enumerate() {
             check_source(&format!("spec.sources[{index}]"), source, &mut faults);
         }
@@ -72,21 +72,21 @@ impl HostSpec {
         }
         components::check(&self.limits, &mut faults);
         check_modules(&self.modules.signed_by, &self.modules.addresses, &mut faults);
-        faults.extend(self.rules().err().unwrap_or_default());
-        faults.extend(self.redactor().err().unwrap_or_default());
+        faults.extend(self.status_rules_in_force().err().unwrap_or_default());
+        faults.extend(self.compile_redaction_rules().err().unwrap_or_default());
         faults
     }
 
     /// Compiles the rules that redact documents.
-    pub fn redactor(&self) -> Result<RedactionRules, Vec<ManifestFault>> {
-        self.redaction.redactor()
+    pub fn compile_redaction_rules(&self) -> Result<RedactionRules, Vec<ManifestFault>> {
+        self.redaction.compile_redaction_rules()
     }
 
     /// The status rules of every kind: the built-in rules, in which those of the settings replace the ones
     /// for the same kinds.
-    pub fn rules(&self) -> Result<StatusRules, Vec<ManifestFault>> {
+    pub fn status_rules_in_force(&self) -> Result<StatusRules, Vec<ManifestFault>> {
         let placed = |found: ManifestFault| fault(format!("spec.statusRules{}", found.field), found.message);
-        StatusRules::with(&self.status_rules).map_err(|faults| faults.into_iter().map(placed).collect())
+        StatusRules::with_rules(&self.status_rules).map_err(|faults| faults.into_iter().map(placed).collect())
     }
 }
 
@@ -177,7 +177,7 @@ fn check_database(place: &str, database: &DatabaseSpec, faults: &mut Vec<Manifes
         ("mysql", database.mysql.is_some()),
     ];
     let given: Vec<_> = given.iter().filter(|(_, given)| *given).map(|(name, _)| *name).collect();
-    match database.kind() {
+    match database.only_kind() {
         None if given.is_empty() => {
             faults.push(fault(place, "names no database: give one of `sqlite`, `postgres` and `mysql`"));
         }

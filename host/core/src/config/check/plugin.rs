@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 use crate::config::components::check_module;
-use crate::config::values::unknown;
+use crate::config::values::unknown_name_message;
 use crate::config::{
     Bytes, DeliverySpec, Duration, HostSpec, LedgerGrant, ModuleSpec, PluginSpec, RateSpec, SubscribeSpec,
     TickSpec, ledgers,
@@ -19,7 +19,7 @@ pub(in crate::config) const RATE_MOST: u32 = 1_000_000;
 
 impl PluginSpec {
     /// Every module, with its field.
-    pub(in crate::config) fn modules(&self) -> impl Iterator<Item = (&'static str, &ModuleSpec)> {
+    pub(in crate::config) fn all_modules(&self) -> impl Iterator<Item = (&'static str, &ModuleSpec)> {
         let shadow = self.shadow.iter().map(|shadow| ("spec.shadow.module", &shadow.module));
         std::iter::once(("spec.module", &self.module)).chain(shadow)
     }
@@ -27,7 +27,7 @@ impl PluginSpec {
     /// Checks the names against the host's settings. The sandbox checks the component itself.
     pub fn check(&self, host: &HostSpec) -> Vec<ManifestFault> {
         let mut faults = Vec::new();
-        for (field, module) in self.modules() {
+        for (field, module) in self.all_modules() {
             check_module(field, module, !host.modules.signed_by.is_empty(), &mut faults);
         }
         self.check_subscriptions(host, &mut faults);
@@ -109,7 +109,7 @@ impl PluginSpec {
             check_rate(&format!("spec.subscribe[{index}].replayRate"), subscription.replay_rate, faults);
             let field = format!("spec.subscribe[{index}].source");
             if !known.contains(&subscription.source.as_str()) {
-                faults.push(fault(field, unknown("source", &subscription.source, &known)));
+                faults.push(fault(field, unknown_name_message("source", &subscription.source, &known)));
             } else if !seen.insert(subscription.source.as_str()) {
                 faults.push(fault(field, format!("`{}` is subscribed twice", subscription.source)));
             }
@@ -150,8 +150,10 @@ impl PluginSpec {
         for (list, named) in [("lister", &grants.lister), ("outcomes", &grants.outcomes)] {
             for (index, source) in named.iter().enumerate().filter(|(_, it)| !sources.contains(&it.as_str()))
             {
-                faults
-                    .push(fault(format!("spec.grants.{list}[{index}]"), unknown("source", source, &sources)));
+                faults.push(fault(
+                    format!("spec.grants.{list}[{index}]"),
+                    unknown_name_message("source", source, &sources),
+                ));
             }
         }
     }
@@ -170,7 +172,10 @@ fn check_grants<'a>(
                 .push(fault(format!("spec.grants.{list}[{index}].name"), format!("`{name}` is not a name")));
         }
         if !known.contains(&to) {
-            faults.push(fault(format!("spec.grants.{list}[{index}].{target}"), unknown(target, to, known)));
+            faults.push(fault(
+                format!("spec.grants.{list}[{index}].{target}"),
+                unknown_name_message(target, to, known),
+            ));
         }
     }
 }
@@ -181,8 +186,8 @@ fn check_rate(field: &str, rate: Option<RateSpec>, faults: &mut Vec<ManifestFaul
         let message = format!("is {}: write a number from 1 to {RATE_MOST}", rate.per_second);
         faults.push(fault(format!("{field}.perSecond"), message));
     }
-    if !(1..=RATE_MOST).contains(&rate.burst()) && rate.burst.is_some() {
-        let message = format!("is {}: write a number from 1 to {RATE_MOST}", rate.burst());
+    if !(1..=RATE_MOST).contains(&rate.burst_or_default()) && rate.burst.is_some() {
+        let message = format!("is {}: write a number from 1 to {RATE_MOST}", rate.burst_or_default());
         faults.push(fault(format!("{field}.burst"), message));
     }
 }

@@ -104,7 +104,7 @@ fn a_schedule_has_bounds_and_a_tick_ends_before_the_next() {
         [(r#"{"every": "1s"}"#, 1), (r#"{"every": "1d"}"#, 10), (r#"{"every": "1m", "timeout": "1m"}"#, 60)]
     {
         let tick: TickSpec = serde_json::from_str(fine).unwrap();
-        assert_eq!((wrong_tick(tick), tick.timeout().as_secs()), (None, timeout), "{fine}");
+        assert_eq!((wrong_tick(tick), tick.timeout_or_default().as_secs()), (None, timeout), "{fine}");
     }
     let spec = plugin(serde_json::json!({
         "module": {"file": "p.wasm"},
@@ -180,7 +180,7 @@ fn a_start_is_a_word_a_time_or_a_position() {
     assert_eq!(start("now".into()).unwrap(), Start::Now);
     assert_eq!(start(serde_json::json!({"position": 7})).unwrap(), Start::Position(7));
     let since = |text: &str| match start(serde_json::json!({"since": text})) {
-        Ok(Start::Since(since)) => since.ms(10_000_000_000),
+        Ok(Start::Since(since)) => since.as_unix_ms(10_000_000_000),
         other => panic!("{other:?}"),
     };
     assert_eq!(since("1970-01-02T00:00:00Z"), 86_400_000);

@@ -144,7 +144,7 @@ impl CeilingSpec {
             compare(field, &asked, asked > most, &most, by);
         }
         self.check_grants(&plugin.grants, &mut faults);
-        for (field, module) in plugin.modules() {
+        for (field, module) in plugin.all_modules() {
             self.check_module(field, module, &mut faults);
         }
         faults

@@ -12,7 +12,7 @@ use regex::{Regex, RegexBuilder};
 use serde_json::{Map, Value};
 
 use crate::model::fault::{ManifestFault, fault};
-use crate::model::nearest::nearest;
+use crate::model::nearest::nearest_name;
 
 /// More faults than one person fixes at once.
 const FAULTS: usize = 50;
@@ -40,9 +40,9 @@ const SHOWN: usize = 60;
 const NAMED: usize = 20;
 
 /// Lists the faults of a configuration against its schema. The fields begin below the configuration.
-pub fn conform(schema: &Value, config: &Value) -> Vec<ManifestFault> {
+pub fn config_faults(schema: &Value, config: &Value) -> Vec<ManifestFault> {
     let mut check = SchemaCheck { root: schema, steps: 0, patterns: HashMap::new() };
-    let mut faults = check.compare(schema, config, "", 0);
+    let mut faults = check.compare_value(schema, config, "", 0);
     faults.truncate(FAULTS);
     faults
 }
@@ -55,43 +55,49 @@ struct SchemaCheck<'a> {
 }
 
 impl<'a> SchemaCheck<'a> {
-    fn compare(&mut self, schema: &'a Value, value: &Value, at: &str, depth: usize) -> Vec<ManifestFault> {
+    fn compare_value(
+        &mut self,
+        schema: &'a Value,
+        value: &Value,
+        at: &str,
+        depth: usize,
+    ) -> Vec<ManifestFault> {
         self.steps += 1 + at.len() / STEP_BYTES;
-        if depth > DEPTH || self.is_over() {
+        if depth > DEPTH || self.is_out_of_steps() {
             return Vec::new();
         }
         let Value::Object(rules) = schema else { return Vec::new() };
         if let Some(target) = rules.get("$ref").and_then(Value::as_str) {
             self.steps += target.len() / STEP_BYTES;
             let found = target.strip_prefix('#').and_then(|path| self.root.pointer(path));
-            return found.map(|schema| self.compare(schema, value, at, depth + 1)).unwrap_or_default();
+            return found.map(|schema| self.compare_value(schema, value, at, depth + 1)).unwrap_or_default();
         }
         if let Some(wrong) = self.wrong_value(rules, value) {
             return vec![fault(at, wrong)];
         }
         for word in ["anyOf", "oneOf"] {
             let Some(alternatives) = rules.get(word).and_then(Value::as_array) else { continue };
-            let faults = self.alternatives(alternatives, value, at, depth);
+            let faults = self.closest_alternative_faults(alternatives, value, at, depth);
             if !faults.is_empty() {
                 return faults;
             }
         }
         match value {
-            Value::Object(fields) => self.fields(rules, fields, at, depth),
+            Value::Object(fields) => self.compare_fields(rules, fields, at, depth),
             Value::Array(items) => {
                 let Some(schema) = rules.get("items") else { return Vec::new() };
                 let each = items.iter().enumerate().map(|(index, item)| (format!("{at}[{index}]"), item));
-                self.first(each.map(|(at, item)| (schema, at, item)), depth)
+                self.first_faults(each.map(|(at, item)| (schema, at, item)), depth)
             }
             _ => Vec::new(),
         }
     }
 
-    fn is_over(&self) -> bool {
+    fn is_out_of_steps(&self) -> bool {
         self.steps > STEPS
     }
 
-    fn fields(
+    fn compare_fields(
         &mut self,
         rules: &'a Map<String, Value>,
         fields: &Map<String, Value>,
@@ -105,19 +111,21 @@ impl<'a> SchemaCheck<'a> {
         self.steps += names.len() + required.len();
         let mut faults = Vec::new();
         for name in required.iter().filter_map(Value::as_str).filter(|name| !fields.contains_key(*name)) {
-            faults.push(fault(below(at, name), "is missing"));
+            faults.push(fault(child_path(at, name), "is missing"));
             if faults.len() >= FAULTS {
                 return faults;
             }
         }
         let more = rules.get("additionalProperties");
         for (name, value) in fields {
-            let place = below(at, name);
+            let place = child_path(at, name);
             match (known.and_then(|known| known.get(name)), more) {
                 (Some(schema), _) | (None, Some(schema @ Value::Object(_))) => {
-                    faults.extend(self.compare(schema, value, &place, depth + 1));
+                    faults.extend(self.compare_value(schema, value, &place, depth + 1));
                 }
-                (None, Some(Value::Bool(false))) => faults.push(fault(place, self.unknown(name, &names))),
+                (None, Some(Value::Bool(false))) => {
+                    faults.push(fault(place, self.unknown_name_message(name, &names)));
+                }
                 (None, _) => {}
             }
             if faults.len() >= FAULTS {
@@ -127,14 +135,14 @@ impl<'a> SchemaCheck<'a> {
         faults
     }
 
-    fn first<'v>(
+    fn first_faults<'v>(
         &mut self,
         all: impl Iterator<Item = (&'a Value, String, &'v Value)>,
         depth: usize,
     ) -> Vec<ManifestFault> {
         let mut faults = Vec::new();
         for (schema, at, value) in all {
-            faults.extend(self.compare(schema, value, &at, depth + 1));
+            faults.extend(self.compare_value(schema, value, &at, depth + 1));
             if faults.len() >= FAULTS {
                 break;
             }
@@ -144,7 +152,7 @@ impl<'a> SchemaCheck<'a> {
 
     /// Reports the faults of the closest alternative: one of the value's type, with the fewest faults. For an
     /// enumeration of words it reports the allowed words.
-    fn alternatives(
+    fn closest_alternative_faults(
         &mut self,
         all: &'a [Value],
         value: &Value,
@@ -156,11 +164,15 @@ impl<'a> SchemaCheck<'a> {
         if words.len() == all.len() {
             let text = value.as_str().unwrap_or_default();
             let is_one = words.contains(&text) && value.is_string();
-            return if is_one { Vec::new() } else { vec![fault(at, self.unknown(&shown(value), &words))] };
+            return if is_one {
+                Vec::new()
+            } else {
+                vec![fault(at, self.unknown_name_message(&value_text(value), &words))]
+            };
         }
         let mut nearest: Option<Vec<ManifestFault>> = None;
         for alternative in all {
-            let faults = self.compare(alternative, value, at, depth + 1);
+            let faults = self.compare_value(alternative, value, at, depth + 1);
             if faults.is_empty() {
                 return faults;
             }
@@ -186,7 +198,7 @@ impl<'a> SchemaCheck<'a> {
             let is_scalar = matches!(value, Value::Bool(_) | Value::Number(_));
             let hint = if is_scalar && types.contains(&"string") { ": write it in quotes" } else { "" };
             let types = types.into_iter().filter(|name| *name != "null").take(NAMED);
-            let types: Vec<_> = types.map(|name| cut(called(name))).collect();
+            let types: Vec<_> = types.map(|name| cut_text(called(name))).collect();
             return Some(format!(
                 "is {}, and has to be {}{hint}",
                 called(type_of(value)),
@@ -194,23 +206,23 @@ impl<'a> SchemaCheck<'a> {
             ));
         }
         if let Some(only) = rules.get("const") {
-            self.steps += weight(only);
+            self.steps += comparison_weight(only);
             if only != value {
-                return Some(format!("is `{}`, and has to be `{}`", shown(value), shown(only)));
+                return Some(format!("is `{}`, and has to be `{}`", value_text(value), value_text(only)));
             }
         }
         if let Some(all) = rules.get("enum").and_then(Value::as_array) {
-            self.steps += all.iter().map(weight).sum::<usize>();
+            self.steps += all.iter().map(comparison_weight).sum::<usize>();
             if !all.contains(value) {
                 let words: Vec<&str> = all.iter().filter_map(Value::as_str).collect();
-                return Some(self.unknown(&shown(value), &words));
+                return Some(self.unknown_name_message(&value_text(value), &words));
             }
         }
         if let (Some(pattern), Some(text)) = (rules.get("pattern").and_then(Value::as_str), value.as_str())
             && self.has_another_form(pattern, text)
         {
             let about = rules.get("description").and_then(Value::as_str).unwrap_or("It has another form.");
-            return Some(format!("is `{}`. {}", shown(value), cut(about)));
+            return Some(format!("is `{}`. {}", value_text(value), cut_text(about)));
         }
         wrong_size(rules, value)
     }
@@ -218,7 +230,8 @@ impl<'a> SchemaCheck<'a> {
     fn has_another_form(&mut self, pattern: &'a str, text: &str) -> bool {
         self.steps += 1 + text.len() + pattern.len() / STEP_BYTES;
         let is_new = !self.patterns.contains_key(pattern);
-        if self.is_over() || pattern.len() > PATTERN_TEXT || is_new && self.patterns.len() >= PATTERNS {
+        if self.is_out_of_steps() || pattern.len() > PATTERN_TEXT || is_new && self.patterns.len() >= PATTERNS
+        {
             return false;
         }
         let compile = || {
@@ -229,14 +242,14 @@ impl<'a> SchemaCheck<'a> {
     }
 
     /// Reports an unknown name with the names that exist and the one that was probably meant.
-    fn unknown(&mut self, name: &str, known: &[&str]) -> String {
+    fn unknown_name_message(&mut self, name: &str, known: &[&str]) -> String {
         self.steps += NEAR_STEPS * known.len().min(NEAR);
-        let looked = if self.is_over() { &[] } else { &known[..known.len().min(NEAR)] };
-        match nearest(name, looked.iter().map(|one| cut(one))) {
+        let looked = if self.is_out_of_steps() { &[] } else { &known[..known.len().min(NEAR)] };
+        match nearest_name(name, looked.iter().map(|one| cut_text(one))) {
             Some(one) => format!("`{name}` is not known: is `{one}` meant?"),
             None if known.is_empty() => format!("`{name}` is not known"),
             None => {
-                let named: Vec<_> = known.iter().take(NAMED).map(|one| cut(one)).collect();
+                let named: Vec<_> = known.iter().take(NAMED).map(|one| cut_text(one)).collect();
                 format!("`{name}` is not known; there are {}", named.join(", "))
             }
         }
@@ -265,11 +278,11 @@ fn wrong_size(rules: &Map<String, Value>, value: &Value) -> Option<String> {
     }
 }
 
-fn below(at: &str, name: &str) -> String {
+fn child_path(at: &str, name: &str) -> String {
     if at.is_empty() { name.to_owned() } else { format!("{at}.{name}") }
 }
 
-fn shown(value: &Value) -> String {
+fn value_text(value: &Value) -> String {
     let text = match value {
         Value::String(text) => text.as_str(),
         Value::Array(_) | Value::Object(_) => called(type_of(value)),
@@ -280,18 +293,18 @@ fn shown(value: &Value) -> String {
 }
 
 /// The number of comparisons that a value of the schema counts as.
-fn weight(value: &Value) -> usize {
+fn comparison_weight(value: &Value) -> usize {
     1 + match value {
         Value::String(text) => text.len() / STEP_BYTES,
-        Value::Array(items) => items.iter().map(weight).sum(),
+        Value::Array(items) => items.iter().map(comparison_weight).sum(),
         Value::Object(fields) => {
-            fields.iter().map(|(name, value)| name.len() / STEP_BYTES + weight(value)).sum()
+            fields.iter().map(|(name, value)| name.len() / STEP_BYTES + comparison_weight(value)).sum()
         }
         _ => 0,
     }
 }
 
-fn cut(text: &str) -> &str {
+fn cut_text(text: &str) -> &str {
     &text[..text.floor_char_boundary(TOLD)]
 }
 
@@ -356,7 +369,10 @@ mod tests {
     }
 
     fn fault_lines(config: &Value) -> Vec<String> {
-        conform(&schema(), config).iter().map(|fault| format!("{}: {}", fault.field, fault.message)).collect()
+        config_faults(&schema(), config)
+            .iter()
+            .map(|fault| format!("{}: {}", fault.field, fault.message))
+            .collect()
     }
 
     #[test]
@@ -408,30 +424,38 @@ mod tests {
     #[test]
     fn a_schema_of_a_guest_costs_no_more_than_its_bounds() {
         let deep = json!({"$ref": "#"});
-        assert_eq!(conform(&deep, &json!({})), []);
+        assert_eq!(config_faults(&deep, &json!({})), []);
         let many: Vec<_> = (0..10).map(|_| json!({"$ref": "#/$defs/a"})).collect();
         let wide = json!({"$defs": {"a": {"anyOf": many}}, "anyOf": many});
-        conform(&wide, &json!({}));
+        config_faults(&wide, &json!({}));
         let costly = json!({"pattern": "(a{1000}){1000}"});
-        assert_eq!(conform(&costly, &json!("b")), [], "a pattern that is too large is passed over");
+        assert_eq!(config_faults(&costly, &json!("b")), [], "a pattern that is too large is passed over");
         let long = json!({"items": {"pattern": "a".repeat(200_000)}});
-        assert_eq!(conform(&long, &json!(vec!["b"; 5000])), [], "a pattern that is too long is passed over");
+        assert_eq!(
+            config_faults(&long, &json!(vec!["b"; 5000])),
+            [],
+            "a pattern that is too long is passed over"
+        );
         let many: Vec<_> =
             (0..13_000).map(|number| json!({"pattern": format!("^{number}[a-z]{{300}}$")})).collect();
         let mut check = SchemaCheck { root: &Value::Null, steps: 0, patterns: HashMap::new() };
         let many = json!({"anyOf": many});
-        check.compare(&many, &json!("b"), "", 0);
+        check.compare_value(&many, &json!("b"), "", 0);
         assert_eq!(check.patterns.len(), PATTERNS);
         let words: Vec<_> = (0..9000).map(|word| format!("{word:0>20}")).collect();
         let refs = vec![json!({"$ref": "#/$defs/w"}); 7000];
         let bomb = json!({"$defs": {"w": {"enum": words}}, "anyOf": refs});
         let mut check = SchemaCheck { root: &bomb, steps: 0, patterns: HashMap::new() };
-        assert_eq!(check.compare(&bomb, &json!("nobody"), "", 0), [], "what was not looked at is no fault");
+        assert_eq!(
+            check.compare_value(&bomb, &json!("nobody"), "", 0),
+            [],
+            "what was not looked at is no fault"
+        );
         // The check stops soon after the bound: each of the first few steps costs thousands of comparisons.
         assert!(check.steps < STEPS + 20_000, "{}", check.steps);
         let odd = json!({"type": 7, "properties": [], "required": "a", "enum": {}, "anyOf": 1, "items": 2, "not": {}});
-        assert_eq!(conform(&odd, &json!({"a": [1]})), []);
+        assert_eq!(config_faults(&odd, &json!({"a": [1]})), []);
         let list: Vec<_> = (0..1000).collect();
-        assert_eq!(conform(&json!({"items": {"type": "string"}}), &json!(list)).len(), FAULTS);
+        assert_eq!(config_faults(&json!({"items": {"type": "string"}}), &json!(list)).len(), FAULTS);
     }
 }

@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::model::fault::shortened;
+use crate::model::fault::shorten_text;
 
 /// One field of a plugin's configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,7 +38,7 @@ const WORDS: usize = 20;
 pub fn config_fields(schema: &str) -> Vec<ConfigField> {
     let root = serde_json::from_str(schema).unwrap_or_default();
     let mut walk = FieldWalk { root: &root, found: Vec::new(), steps: 0 };
-    walk.below(&root, "", 0);
+    walk.walk_below(&root, "", 0);
     walk.found
 }
 
@@ -50,7 +50,7 @@ struct FieldWalk<'a> {
 
 impl<'a> FieldWalk<'a> {
     /// Resolves a part of the schema.
-    fn resolved(&self, schema: &'a Value) -> &'a Value {
+    fn resolve_schema(&self, schema: &'a Value) -> &'a Value {
         let mut schema = schema;
         for _ in 0..DEPTH {
             let target = schema["$ref"].as_str().and_then(|target| target.strip_prefix('#'));
@@ -60,14 +60,14 @@ impl<'a> FieldWalk<'a> {
         schema
     }
 
-    fn below(&mut self, schema: &'a Value, at: &str, depth: usize) {
+    fn walk_below(&mut self, schema: &'a Value, at: &str, depth: usize) {
         self.steps += 1;
         if depth > DEPTH || self.steps > STEPS {
             return;
         }
-        let schema = self.resolved(schema);
-        for alternative in alternatives(schema) {
-            self.below(alternative, at, depth + 1);
+        let schema = self.resolve_schema(schema);
+        for alternative in schema_alternatives(schema) {
+            self.walk_below(alternative, at, depth + 1);
         }
         let required = schema["required"].as_array().map_or(&[][..], Vec::as_slice);
         for (name, field) in schema["properties"].as_object().into_iter().flatten() {
@@ -77,46 +77,47 @@ impl<'a> FieldWalk<'a> {
             }
             // If several alternatives have this field, the first one describes it.
             if self.found.iter().all(|known| known.field != place) {
-                let found = self.field(&place, field, required.contains(&Value::from(name.as_str())));
+                let found =
+                    self.describe_field(&place, field, required.contains(&Value::from(name.as_str())));
                 self.found.push(found);
-                self.below(field, &place, depth + 1);
+                self.walk_below(field, &place, depth + 1);
             }
         }
         if schema["items"].is_object() {
-            self.below(&schema["items"], &format!("{at}[]"), depth + 1);
+            self.walk_below(&schema["items"], &format!("{at}[]"), depth + 1);
         }
         if schema["additionalProperties"].is_object() {
-            self.below(&schema["additionalProperties"], &format!("{at}.*"), depth + 1);
+            self.walk_below(&schema["additionalProperties"], &format!("{at}.*"), depth + 1);
         }
     }
 
-    fn field(&mut self, place: &str, field: &'a Value, required: bool) -> ConfigField {
-        let of = self.resolved(field);
+    fn describe_field(&mut self, place: &str, field: &'a Value, required: bool) -> ConfigField {
+        let of = self.resolve_schema(field);
         let default = field.get("default").filter(|default| !default.is_null());
         let meaning = field["description"].as_str().or(of["description"].as_str()).unwrap_or_default();
-        let text = |text: &str| shortened(text, TEXT).replace('\n', " ");
+        let text = |text: &str| shorten_text(text, TEXT).replace('\n', " ");
         ConfigField {
             field: text(place),
-            kind: text(&self.kind(of, 0)),
+            kind: text(&self.describe_kind(of, 0)),
             required,
             default: text(&default.map(Value::to_string).unwrap_or_default()),
             meaning: text(meaning),
         }
     }
 
-    fn kind(&mut self, schema: &'a Value, depth: usize) -> String {
+    fn describe_kind(&mut self, schema: &'a Value, depth: usize) -> String {
         self.steps += 1;
         if depth > DEPTH || self.steps > STEPS {
             return "any value".to_owned();
         }
-        let schema = self.resolved(schema);
-        let words = words(schema);
+        let schema = self.resolve_schema(schema);
+        let words = enum_words(schema);
         if !words.is_empty() {
             return words.join(", ");
         }
         let mut kinds: Vec<String> = Vec::new();
-        for alternative in alternatives(schema).take(WORDS) {
-            let kind = self.kind(alternative, depth + 1);
+        for alternative in schema_alternatives(schema).take(WORDS) {
+            let kind = self.describe_kind(alternative, depth + 1);
             if !kind.is_empty() && !kinds.contains(&kind) {
                 kinds.push(kind);
             }
@@ -138,9 +139,9 @@ impl<'a> FieldWalk<'a> {
             Some("number") => "number".to_owned(),
             Some("boolean") => "`true` or `false`".to_owned(),
             Some("null") => String::new(),
-            Some("array") => format!("list of {}", of(self.kind(&schema["items"], depth + 1))),
+            Some("array") => format!("list of {}", of(self.describe_kind(&schema["items"], depth + 1))),
             Some("object") if schema["additionalProperties"].is_object() => {
-                format!("map of {}", of(self.kind(&schema["additionalProperties"], depth + 1)))
+                format!("map of {}", of(self.describe_kind(&schema["additionalProperties"], depth + 1)))
             }
             Some("object") => "object".to_owned(),
             _ => "any value".to_owned(),
@@ -148,15 +149,15 @@ impl<'a> FieldWalk<'a> {
     }
 }
 
-fn alternatives(schema: &Value) -> impl Iterator<Item = &Value> {
+fn schema_alternatives(schema: &Value) -> impl Iterator<Item = &Value> {
     let lists = ["anyOf", "oneOf", "allOf"].into_iter().filter_map(|word| schema[word].as_array());
     lists.flatten()
 }
 
 /// The allowed words, if the schema is an enumeration of words.
-fn words(schema: &Value) -> Vec<String> {
+fn enum_words(schema: &Value) -> Vec<String> {
     let listed = schema["enum"].as_array().map_or(&[][..], Vec::as_slice);
-    let constants = alternatives(schema).chain([schema]).filter_map(|one| one.get("const"));
+    let constants = schema_alternatives(schema).chain([schema]).filter_map(|one| one.get("const"));
     listed
         .iter()
         .chain(constants)

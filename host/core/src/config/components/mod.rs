@@ -16,7 +16,7 @@ use super::{Bytes, Duration};
 use crate::model::fault::{ManifestFault, fault};
 
 pub use ceiling::{CeilingSpec, GrantKind, ModuleKind};
-pub use conform::conform;
+pub use conform::config_faults;
 pub use fields::{ConfigField, config_fields};
 pub use module::{OciReference, is_local};
 pub(super) use module::{check_module, check_modules};

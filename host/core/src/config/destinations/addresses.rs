@@ -47,7 +47,7 @@ pub enum AddressKind {
 
 impl AddressKind {
     pub fn of(address: IpAddr) -> Self {
-        let address = embedded(address);
+        let address = embedded_ipv4(address);
         if METADATA.contains(&address) {
             return Self::Metadata;
         }
@@ -99,7 +99,7 @@ fn of_v6(address: Ipv6Addr) -> AddressKind {
 }
 
 /// The IPv4 address that an IPv6 address leads to: mapped, translated (NAT64) or tunnelled (6to4).
-fn embedded(address: IpAddr) -> IpAddr {
+fn embedded_ipv4(address: IpAddr) -> IpAddr {
     let IpAddr::V6(v6) = address else { return address };
     let v4 = |high: u16, low: u16| IpAddr::V4(Ipv4Addr::from((u32::from(high) << 16) | u32::from(low)));
     match v6.segments() {
@@ -121,7 +121,7 @@ impl AddressRange {
             Self::Net(net) => {
                 let is_one = net.prefix_len() == net.max_prefix_len();
                 (kind != AddressKind::Metadata || is_one)
-                    && (net.contains(&address) || net.contains(&embedded(address)))
+                    && (net.contains(&address) || net.contains(&embedded_ipv4(address)))
             }
         }
     }

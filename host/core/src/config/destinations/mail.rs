@@ -119,7 +119,7 @@ impl MailSpec {
     }
 
     /// The addresses that the controller connects to.
-    pub fn reachable(&self) -> Vec<AddressRange> {
+    pub fn reachable_addresses(&self) -> Vec<AddressRange> {
         match (self.addresses.is_empty(), self.server.parse::<IpAddr>()) {
             (false, _) => self.addresses.clone(),
             (true, Ok(address)) => vec![AddressRange::Net(address.into())],
@@ -128,7 +128,7 @@ impl MailSpec {
     }
 
     /// Whether plugins may send mail to this address.
-    pub fn allows(&self, recipient: &str) -> bool {
+    pub fn allows_recipient(&self, recipient: &str) -> bool {
         let domain = recipient.rsplit_once('@').map(|(_, domain)| domain);
         domain
             .is_some_and(|domain| self.recipients.iter().any(|allowed| allowed.eq_ignore_ascii_case(domain)))
@@ -143,7 +143,7 @@ pub(in crate::config) fn check(place: &str, spec: &MailSpec, faults: &mut Vec<Ma
         wrong("server", format!("`{}` is no server: write its name or address, without a port", spec.server));
     }
     if let Some(address) =
-        literal.filter(|address| !spec.reachable().iter().any(|range| range.contains(*address)))
+        literal.filter(|address| !spec.reachable_addresses().iter().any(|range| range.contains(*address)))
     {
         let kind = AddressKind::of(address);
         wrong(
@@ -205,10 +205,10 @@ mod tests {
     #[test]
     fn a_recipient_is_of_one_of_the_domains_and_of_no_other() {
         let spec = spec(&format!("server: mail.example.com, {REST}"));
-        assert!(spec.allows("ada@example.com") && spec.allows("ada@EXAMPLE.com"));
+        assert!(spec.allows_recipient("ada@example.com") && spec.allows_recipient("ada@EXAMPLE.com"));
         for other in ["ada@sub.example.com", "ada@notexample.com", "example.com", "ada@example.com.evil.org"]
         {
-            assert!(!spec.allows(other), "{other}");
+            assert!(!spec.allows_recipient(other), "{other}");
         }
         assert_eq!((spec.port(), spec.tls), (587, MailTls::StartTls));
     }

@@ -67,7 +67,7 @@ pub struct DestinationSpec {
     pub plugin_headers: Vec<String>,
     /// The methods that plugins may use. Left out: every one of these.
     #[cfg_attr(test, schemars(length(min = 1)))]
-    #[serde(default = "HttpMethod::every")]
+    #[serde(default = "HttpMethod::all_methods")]
     pub methods: Vec<HttpMethod>,
     /// Where plugins may go below the address. `/v1/jobs` allows `/v1/jobs` and what is below it. Left out:
     /// every path.
@@ -123,7 +123,7 @@ pub enum HttpMethod {
 }
 
 impl HttpMethod {
-    pub fn every() -> Vec<Self> {
+    pub fn all_methods() -> Vec<Self> {
         vec![Self::Get, Self::Head, Self::Post, Self::Put, Self::Patch, Self::Delete]
     }
 
@@ -139,7 +139,7 @@ impl HttpMethod {
     }
 
     pub fn parse(text: &str) -> Option<Self> {
-        Self::every().into_iter().find(|method| method.as_str() == text)
+        Self::all_methods().into_iter().find(|method| method.as_str() == text)
     }
 }
 
@@ -166,7 +166,7 @@ impl DestinationSpec {
             headers: Vec::new(),
             allow_plain: false,
             plugin_headers: Vec::new(),
-            methods: HttpMethod::every(),
+            methods: HttpMethod::all_methods(),
             paths: Vec::new(),
             addresses: Vec::new(),
             request_size: request_most(),
@@ -182,7 +182,7 @@ impl DestinationSpec {
     /// If the operator wrote an IP address, exactly that address is allowed. A cluster name may resolve to
     /// the addresses of Services and pods. Any other name is resolved by a third party, so only public
     /// addresses are allowed.
-    pub fn reachable(&self, url: &str) -> Vec<AddressRange> {
+    pub fn reachable_addresses(&self, url: &str) -> Vec<AddressRange> {
         if !self.addresses.is_empty() {
             return self.addresses.clone();
         }
@@ -194,8 +194,8 @@ impl DestinationSpec {
         }
     }
 
-    pub fn scheme(&self) -> Option<SigningScheme<'_>> {
-        self.scheme.as_ref().and_then(SchemeSpec::one)
+    pub fn signing_scheme(&self) -> Option<SigningScheme<'_>> {
+        self.scheme.as_ref().and_then(SchemeSpec::only_scheme)
     }
 
     /// Checks the address `url` and describes its fault without quoting it. An IP address in place of a name
@@ -207,7 +207,7 @@ impl DestinationSpec {
             Host::Domain(_) => return None,
         };
         let kind = AddressKind::of(address);
-        let is_named = self.reachable(url).iter().any(|range| range.contains(address));
+        let is_named = self.reachable_addresses(url).iter().any(|range| range.contains(address));
         if is_named && !(kind == AddressKind::Metadata && self.addresses.is_empty()) {
             return None;
         }
@@ -244,7 +244,7 @@ struct DestinationFault<'a> {
 }
 
 impl DestinationFault<'_> {
-    fn note(&mut self, field: &str, message: String) {
+    fn note_fault(&mut self, field: &str, message: String) {
         self.faults.push(fault(format!("{}.{field}", self.place), message));
     }
 }
@@ -253,38 +253,40 @@ pub(super) fn check(place: &str, spec: &DestinationSpec, faults: &mut Vec<Manife
     let mut wrong = DestinationFault { place, faults };
     match (spec.url.as_str(), &spec.url_from) {
         ("", Some(reference)) => check_secret(&format!("{place}.urlFrom"), reference, wrong.faults),
-        ("", None) => wrong.note("url", "is missing: write it, or `urlFrom` where it is a secret".into()),
-        (_, Some(_)) => wrong.note("urlFrom", "is beside `url`: keep one of them".into()),
-        (url, None) if !url.starts_with("http://") && !url.starts_with("https://") => {
-            wrong.note("url", format!("`{url}` is not an http or https address"));
+        ("", None) => {
+            wrong.note_fault("url", "is missing: write it, or `urlFrom` where it is a secret".into());
         }
-        (_, None) if spec.scheme().is_some_and(SigningScheme::has_secret_address) => {
+        (_, Some(_)) => wrong.note_fault("urlFrom", "is beside `url`: keep one of them".into()),
+        (url, None) if !url.starts_with("http://") && !url.starts_with("https://") => {
+            wrong.note_fault("url", format!("`{url}` is not an http or https address"));
+        }
+        (_, None) if spec.signing_scheme().is_some_and(SigningScheme::has_secret_address) => {
             let message = "whoever knows the address of this service may send: put it into a secret, and say where \
                            that is, with `urlFrom: {env: VARIABLE}` or `urlFrom: {file: PATH}`";
-            wrong.note("url", message.into());
+            wrong.note_fault("url", message.into());
         }
         (_, None) => {}
     }
     if let Some(message) = spec.wrong_address(&spec.url) {
-        wrong.note("url", message);
+        wrong.note_fault("url", message);
     }
-    if spec.scheme.is_some() && spec.scheme().is_none() {
+    if spec.scheme.is_some() && spec.signing_scheme().is_none() {
         let message = "names none or more than one: give one of slack, feishu, dingtalk, wecom and hmac";
-        wrong.note("scheme", message.into());
+        wrong.note_fault("scheme", message.into());
     }
-    if let Some(secret) = spec.scheme().and_then(SigningScheme::secret) {
+    if let Some(secret) = spec.signing_scheme().and_then(SigningScheme::secret_ref) {
         check_secret(&format!("{place}.scheme"), secret, wrong.faults);
     }
     if spec.url.starts_with("http://") && !spec.headers.is_empty() && !spec.allow_plain {
         let message = "would send the secrets of `headers` over plain http: use https, or write `allowPlain: true` \
                        for a network that you trust";
-        wrong.note("url", message.into());
+        wrong.note_fault("url", message.into());
     }
     if let Some(spec_of_tls) = &spec.tls {
         tls::check(place, spec_of_tls, &spec.url, wrong.faults);
     }
     if spec.methods.is_empty() {
-        wrong.note("methods", "is empty: name a method, or leave it out for all of them".into());
+        wrong.note_fault("methods", "is empty: name a method, or leave it out for all of them".into());
     }
     for (field, count, most) in [
         ("paths", spec.paths.len(), PATHS),
@@ -292,7 +294,7 @@ pub(super) fn check(place: &str, spec: &DestinationSpec, faults: &mut Vec<Manife
         ("pluginHeaders", spec.plugin_headers.len(), plugin_headers::PLUGIN_HEADERS),
     ] {
         if count > most {
-            wrong.note(field, format!("has {count} entries: the most is {most}"));
+            wrong.note_fault(field, format!("has {count} entries: the most is {most}"));
         }
     }
     for (index, name) in spec.plugin_headers.iter().enumerate().filter(|(_, name)| !is_plugin_header(name)) {
@@ -300,19 +302,22 @@ pub(super) fn check(place: &str, spec: &DestinationSpec, faults: &mut Vec<Manife
             "`{name}` is no header that a plugin may send: write letters, digits and `-`, and no header that frames a \
              message or says who asks, such as `Host` and `Authorization`"
         );
-        wrong.note(&format!("pluginHeaders[{index}]"), message);
+        wrong.note_fault(&format!("pluginHeaders[{index}]"), message);
     }
     for (index, path) in spec.paths.iter().enumerate().filter(|(_, path)| !is_path(path)) {
         let message =
             format!("`{path}` is no path: write one such as /v1/jobs, without `..`, `//`, `?`, `#` and `%`");
-        wrong.note(&format!("paths[{index}]"), message);
+        wrong.note_fault(&format!("paths[{index}]"), message);
     }
     for (field, size, most) in [
         ("requestSize", spec.request_size, REQUEST_MOST),
         ("responseSize", spec.response_size, RESPONSE_MOST),
     ] {
         if size.0 > most {
-            wrong.note(field, format!("is over {}Mi, the most that the controller holds of one", most >> 20));
+            wrong.note_fault(
+                field,
+                format!("is over {}Mi, the most that the controller holds of one", most >> 20),
+            );
         }
     }
 }
@@ -354,7 +359,7 @@ mod tests {
 
     fn reaches(url: &str, address: &str) -> bool {
         let address = address.parse().unwrap();
-        DestinationSpec::of("a", url).reachable(url).iter().any(|range| range.contains(address))
+        DestinationSpec::of("a", url).reachable_addresses(url).iter().any(|range| range.contains(address))
     }
 
     #[test]

@@ -79,13 +79,13 @@ pub struct RateQuota {
     pub within: Duration,
 }
 
-const fn quota(most: u32, seconds: u64) -> RateQuota {
+const fn rate_quota(most: u32, seconds: u64) -> RateQuota {
     RateQuota { most, within: Duration::from_secs(seconds) }
 }
 
 impl SchemeSpec {
     /// The only scheme that is set; `None` if no scheme or several are set.
-    pub fn one(&self) -> Option<SigningScheme<'_>> {
+    pub fn only_scheme(&self) -> Option<SigningScheme<'_>> {
         let named = [
             self.slack.as_ref().map(|_| SigningScheme::Slack),
             self.feishu.as_ref().map(SigningScheme::Feishu),
@@ -102,14 +102,14 @@ impl<'a> SigningScheme<'a> {
     /// The quotas of the service, used if the operator sets no `rate`.
     pub fn quotas(self) -> &'static [RateQuota] {
         match self {
-            Self::Slack => const { &[quota(1, 1)] },
-            Self::Feishu(_) => const { &[quota(100, 60), quota(5, 1)] },
-            Self::Dingtalk(_) | Self::Wecom => const { &[quota(20, 60)] },
+            Self::Slack => const { &[rate_quota(1, 1)] },
+            Self::Feishu(_) => const { &[rate_quota(100, 60), rate_quota(5, 1)] },
+            Self::Dingtalk(_) | Self::Wecom => const { &[rate_quota(20, 60)] },
             Self::Hmac(_) => &[],
         }
     }
 
-    pub fn secret(self) -> Option<&'a SecretRef> {
+    pub fn secret_ref(self) -> Option<&'a SecretRef> {
         match self {
             Self::Slack | Self::Wecom => None,
             Self::Feishu(signing) | Self::Dingtalk(signing) => signing.secret_from.as_ref(),
@@ -135,7 +135,7 @@ mod tests {
     fn the_rates_are_those_of_the_services() {
         let of = |text: &str| {
             let scheme = scheme(text).unwrap();
-            let quotas = scheme.one().unwrap().quotas().iter();
+            let quotas = scheme.only_scheme().unwrap().quotas().iter();
             quotas.map(|one| (one.most, one.within.as_secs())).collect::<Vec<_>>()
         };
         assert_eq!(of("slack: {}"), [(1, 1)]);
@@ -147,9 +147,9 @@ mod tests {
     #[test]
     fn a_scheme_is_one_and_never_holds_a_secret() {
         let signed = scheme("dingtalk: {secretFrom: {env: DING}}").unwrap();
-        assert_eq!(signed.one().unwrap().secret(), Some(&SecretRef::Env("DING".into())));
+        assert_eq!(signed.only_scheme().unwrap().secret_ref(), Some(&SecretRef::Env("DING".into())));
         assert_eq!(
-            (scheme("{slack: {}, wecom: {}}").unwrap().one(), SchemeSpec::default().one()),
+            (scheme("{slack: {}, wecom: {}}").unwrap().only_scheme(), SchemeSpec::default().only_scheme()),
             (None, None)
         );
         for wrong in [

@@ -25,12 +25,12 @@ pub struct FileStore<'a> {
 }
 
 impl FileStore<'_> {
-    fn shown(&self) -> String {
+    fn describe_store(&self) -> String {
         let kind = if self.list == "ledgers" { "ledger" } else { "database" };
         format!("the {kind} `{}`", self.name)
     }
 
-    pub fn fault(&self, message: String) -> ManifestFault {
+    pub fn fault_at_store(&self, message: String) -> ManifestFault {
         fault(format!("spec.{}[{}].{}", self.list, self.index, self.field), message)
     }
 }
@@ -47,7 +47,7 @@ impl ClaimedPaths {
     }
 
     /// Claims the resolved path of a store, or explains why the store can't be there.
-    pub fn claim(&mut self, store: &FileStore<'_>, place: PathBuf) -> Result<(), String> {
+    pub fn claim_path(&mut self, store: &FileStore<'_>, place: PathBuf) -> Result<(), String> {
         let path = store.path;
         let first = place.strip_prefix(&self.data).ok().and_then(|inside| inside.components().next());
         if let Some(Component::Normal(first)) = first {
@@ -66,7 +66,7 @@ impl ClaimedPaths {
             let name = taken.file_name().unwrap_or_default().to_string_lossy();
             return Err(format!("`{path}`: {name} is of {other} already: each has files of its own"));
         }
-        self.taken.extend(places.into_iter().map(|place| (place, store.shown())));
+        self.taken.extend(places.into_iter().map(|place| (place, store.describe_store())));
         Ok(())
     }
 }
@@ -83,8 +83,9 @@ pub(in crate::config) fn check<'a>(
             "ledgers" => no_ledger(store.path),
             _ => None,
         };
-        let wrong = wrong.map_or_else(|| places.claim(&store, plain(&data.join(store.path))), Err);
-        faults.extend(wrong.err().map(|message| store.fault(message)));
+        let wrong =
+            wrong.map_or_else(|| places.claim_path(&store, without_dot_parts(&data.join(store.path))), Err);
+        faults.extend(wrong.err().map(|message| store.fault_at_store(message)));
     }
 }
 
@@ -97,7 +98,7 @@ fn no_ledger(path: &str) -> Option<String> {
 }
 
 /// Without `.` and `..`.
-pub fn plain(path: &Path) -> PathBuf {
+pub fn without_dot_parts(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for component in path.components() {
         match component {

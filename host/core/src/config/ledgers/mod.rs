@@ -13,7 +13,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 pub use self::ship::ShipSpec;
-use super::values::unknown;
+use super::values::unknown_name_message;
 use super::{Bytes, Duration, GrantsSpec, KeyGrant, LedgerGrant, PluginSpec};
 use crate::ledger::{FileRotation, LedgerSchedule, SigningInterval, is_closed_file};
 use crate::model::fault::{ManifestFault, fault};
@@ -100,7 +100,7 @@ fn millis(duration: Duration) -> u64 {
 }
 
 impl LedgerSpec {
-    pub fn schedule(&self) -> LedgerSchedule {
+    pub fn ledger_schedule(&self) -> LedgerSchedule {
         let signing = self
             .signing
             .as_ref()
@@ -125,7 +125,7 @@ pub(super) fn check(ledgers: &[LedgerSpec], keys: &[&str], faults: &mut Vec<Mani
         }
         if let Some(ship) = &ledger.ship {
             ship::check(&format!("{field}.ship"), ship, faults);
-            if ledger.schedule().rotation.is_none() {
+            if ledger.ledger_schedule().rotation.is_none() {
                 let message = "ships closed files, and this ledger closes none: add `rotate` to the ledger";
                 faults.push(fault(format!("{field}.ship"), message));
             }
@@ -160,7 +160,7 @@ fn check_rotate(field: &str, rotate: &RotateSpec, faults: &mut Vec<ManifestFault
 
 fn check_signing(field: &str, signing: &SigningSpec, keys: &[&str], faults: &mut Vec<ManifestFault>) {
     if !keys.contains(&signing.key.as_str()) {
-        faults.push(fault(format!("{field}.key"), unknown("key", &signing.key, keys)));
+        faults.push(fault(format!("{field}.key"), unknown_name_message("key", &signing.key, keys)));
     }
     if !(1..=RECORDS_MOST).contains(&signing.records) {
         faults.push(fault(format!("{field}.records"), format!("is outside 1 to {RECORDS_MOST}")));
@@ -195,7 +195,7 @@ pub(super) fn check_granted_keys(
 
 /// Finds settings that are valid but probably not intended: an unsigned ledger while a key is unused.
 /// `plugins` are all plugins of the controller.
-pub(super) fn unsigned<'p>(
+pub(super) fn warn_of_unsigned_ledgers<'p>(
     ledgers: &[LedgerSpec],
     keys: &[&str],
     plugins: impl Iterator<Item = &'p PluginSpec>,
@@ -256,7 +256,7 @@ mod tests {
             {"name": "c", "path": "c.jsonl", "rotate": {"every": "1d"}},
         ]));
         assert_eq!(host.check(), []);
-        let [a, b, c] = [0, 1, 2].map(|index: usize| host.ledgers[index].schedule());
+        let [a, b, c] = [0, 1, 2].map(|index: usize| host.ledgers[index].ledger_schedule());
         let default = FileRotation { bytes: 64 << 20, every_ms: None };
         assert!(!a.is_any());
         assert_eq!(b.rotation, Some(default));
@@ -338,7 +338,7 @@ mod tests {
                 "bucket": "trails", "pathStyle": path_style, "accessKeyFrom": {"env": "A"},
                 "secretKeyFrom": {"env": "B"}}))
             .unwrap();
-            ship.address().unwrap().to_string()
+            ship.bucket_address().unwrap().to_string()
         };
         assert_eq!(address(true), "https://s3.example.com:9000/trails");
         assert_eq!(address(false), "https://trails.s3.example.com:9000/");

@@ -62,7 +62,7 @@ fn yes() -> bool {
 
 impl ShipSpec {
     /// The address of the bucket; `None` if `endpoint` is not a valid address.
-    pub fn address(&self) -> Option<Url> {
+    pub fn bucket_address(&self) -> Option<Url> {
         let mut url = Url::parse(&self.endpoint).ok()?;
         if self.path_style {
             url.set_path(&self.bucket);
@@ -74,8 +74,8 @@ impl ShipSpec {
     }
 
     /// The addresses that the controller connects to.
-    pub fn reachable(&self) -> Vec<AddressRange> {
-        self.as_destination().reachable(&self.endpoint)
+    pub fn reachable_addresses(&self) -> Vec<AddressRange> {
+        self.as_destination().reachable_addresses(&self.endpoint)
     }
 
     /// The destination whose address rules apply to this bucket.

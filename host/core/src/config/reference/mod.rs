@@ -10,7 +10,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
-use super::{AddressRange, Bytes, Duration, HostSpec, Manifest, PluginSpec, StartTime, conform};
+use super::{AddressRange, Bytes, Duration, HostSpec, Manifest, PluginSpec, StartTime, config_faults};
 use crate::config::templates::TemplateSpec;
 use crate::status::OneOrMany;
 
@@ -92,7 +92,7 @@ impl JsonSchema for OneOrMany {
 /// The schema of a kind of manifest, with defaults as an operator writes them.
 fn schema_of<Spec: JsonSchema>(kind: &str) -> Value {
     let root = SchemaGenerator::default().into_root_schema_for::<Manifest<Spec>>();
-    let mut schema = sorted(root.to_value());
+    let mut schema = sort_members(root.to_value());
     schema["title"] = json!(format!("A manifest of Kubewitness of the kind {kind}"));
     schema["properties"]["kind"]["const"] = json!(kind);
     let defs = schema["$defs"].clone();
@@ -107,7 +107,7 @@ fn properties(schema: &mut Value) -> impl Iterator<Item = (&String, &mut Value)>
 
 /// Defaults are serialized as milliseconds and bytes; operators write `10m` and `64Mi`.
 fn plain_default(field: &mut Value, defs: &Value) {
-    let of = page::target(field).map(str::to_owned);
+    let of = page::field_type_name(field).map(str::to_owned);
     match (of.as_deref(), field.get_mut("default")) {
         (_, Some(Value::Null)) => {
             field.as_object_mut().map(|field| field.remove("default"));
@@ -128,7 +128,7 @@ fn plain(value: &mut Value, of: &str, defs: &Value) {
         (of, Value::Object(fields)) => {
             for (name, value) in fields {
                 let field = &defs[of]["properties"][name];
-                page::target(field).into_iter().for_each(|of| plain(value, of, defs));
+                page::field_type_name(field).into_iter().for_each(|of| plain(value, of, defs));
             }
         }
         _ => {}
@@ -146,41 +146,43 @@ fn for_editors(mut schema: Value) -> String {
     }
     let name = &mut schema["$defs"]["Metadata"]["properties"]["name"];
     name.as_object_mut().map(|name| name.remove(BOUNDS));
-    format!("{:#}\n", sorted(schema))
+    format!("{:#}\n", sort_members(schema))
 }
 
 /// Sorts the members, because their order depends on which features of `serde_json` a build has.
-fn sorted(value: Value) -> Value {
+fn sort_members(value: Value) -> Value {
     match value {
         Value::Object(fields) => {
             let field = |(name, value): (String, Value)| match (name.as_str(), value) {
                 // A doc comment's lines are joined into one text.
                 ("description", Value::String(text)) => (name, json!(text.replace('\n', " "))),
-                (_, value) => (name, sorted(value)),
+                (_, value) => (name, sort_members(value)),
             };
             let mut fields: Vec<_> = fields.into_iter().map(field).collect();
             fields.sort_by(|one, other| one.0.cmp(&other.0));
             Value::Object(Map::from_iter(fields))
         }
-        Value::Array(list) => list.into_iter().map(sorted).collect(),
+        Value::Array(list) => list.into_iter().map(sort_members).collect(),
         other => other,
     }
 }
 
-fn fits(schema: &Value, value: &Value) -> Result<(), String> {
-    let faults: Vec<_> =
-        conform(schema, value).iter().map(|fault| format!("{}: {}", fault.field, fault.message)).collect();
+fn check_against_schema(schema: &Value, value: &Value) -> Result<(), String> {
+    let faults: Vec<_> = config_faults(schema, value)
+        .iter()
+        .map(|fault| format!("{}: {}", fault.field, fault.message))
+        .collect();
     if faults.is_empty() { Ok(()) } else { Err(faults.join("; ")) }
 }
 
-fn documents<T: DeserializeOwned>(yaml: &str) -> Vec<T> {
+fn parse_yaml_documents<T: DeserializeOwned>(yaml: &str) -> Vec<T> {
     let documents = yaml.split("\n---\n");
     documents.map(|text| serde_saphyr::from_str(text).unwrap_or_else(|error| panic!("{error}"))).collect()
 }
 
-fn page(title: &str, about: &str, schema: &Value, example: &str) -> String {
-    let examples = documents::<Value>(example);
-    format!("{GENERATED}# {title}\n\n{about}\n\n{}", page::sections(schema, &examples))
+fn render_reference_page(title: &str, about: &str, schema: &Value, example: &str) -> String {
+    let examples = parse_yaml_documents::<Value>(example);
+    format!("{GENERATED}# {title}\n\n{about}\n\n{}", page::render_sections(schema, &examples))
         + "\n## An example with every field\n\n```yaml\n"
         + example.trim_end()
         + "\n```\n"
@@ -194,7 +196,7 @@ fn the_reference_of_the_host_manifest_is_what_its_types_say() {
         of `kubewitness run --config`. `kubewitness check` names faults with their lines.\n\nEditors that know the \
         YAML language server complete and check a file that begins with `# yaml-language-server: \
         $schema=PATH/host.schema.json`: [host.schema.json](host.schema.json).";
-    reference("host.md", &page("The host manifest", about, &schema, HOST));
+    reference("host.md", &render_reference_page("The host manifest", about, &schema, HOST));
     reference("host.schema.json", &for_editors(schema));
 }
 
@@ -206,7 +208,7 @@ fn the_reference_of_plugin_manifests_is_what_their_types_say() {
         Applying it loads the plugin; deleting it takes the plugin out. `kubewitness check` names faults with their \
         lines.\n\nEditors that know the YAML language server complete and check a file that begins with `# \
         yaml-language-server: $schema=PATH/plugin.schema.json`: [plugin.schema.json](plugin.schema.json).";
-    reference("plugin.md", &page("The plugin manifest", about, &schema, PLUGIN));
+    reference("plugin.md", &render_reference_page("The plugin manifest", about, &schema, PLUGIN));
     reference("plugin.schema.json", &for_editors(schema));
 }
 
@@ -219,20 +221,20 @@ fn the_reference_of_templates_is_what_their_types_say() {
         Jobs](../how-to/submit-jobs.md) shows it.\n\nEditors that know the YAML language server complete and check \
         a file that begins with `# yaml-language-server: $schema=PATH/template.schema.json`: \
         [template.schema.json](template.schema.json).";
-    reference("template.md", &page("The template manifest", about, &schema, TEMPLATE));
+    reference("template.md", &render_reference_page("The template manifest", about, &schema, TEMPLATE));
     reference("template.schema.json", &for_editors(schema));
 }
 
 #[test]
 fn the_examples_have_no_fault_and_every_field() {
-    let mut host = documents::<Manifest<HostSpec>>(HOST)[0].spec.clone();
+    let mut host = parse_yaml_documents::<Manifest<HostSpec>>(HOST)[0].spec.clone();
     assert_eq!(host.check(), []);
     // Some of the examples have a component that can't be signed.
     host.modules.signed_by.clear();
-    for plugin in documents::<Manifest<PluginSpec>>(PLUGIN) {
+    for plugin in parse_yaml_documents::<Manifest<PluginSpec>>(PLUGIN) {
         assert_eq!(plugin.spec.check(&host), []);
     }
-    for template in documents::<Manifest<TemplateSpec>>(TEMPLATE) {
+    for template in parse_yaml_documents::<Manifest<TemplateSpec>>(TEMPLATE) {
         assert_eq!(template.spec.check(), []);
     }
     for (schema, example) in [
@@ -240,23 +242,25 @@ fn the_examples_have_no_fault_and_every_field() {
         (schema_of::<PluginSpec>("Plugin"), PLUGIN),
         (schema_of::<TemplateSpec>("JobTemplate"), TEMPLATE),
     ] {
-        let examples = documents::<Value>(example);
-        for path in page::paths(&schema) {
-            assert!(page::example(&examples, &path).is_some(), "no example has {path}");
+        let examples = parse_yaml_documents::<Value>(example);
+        for path in page::all_field_paths(&schema) {
+            assert!(page::first_example_at(&examples, &path).is_some(), "no example has {path}");
         }
-        examples.iter().for_each(|example| fits(&schema, example).unwrap());
+        examples.iter().for_each(|example| check_against_schema(&schema, example).unwrap());
     }
 }
 
 /// Every manifest under `deploy`, also those within a ConfigMap.
-fn deployed() -> Vec<Value> {
+fn deployed_manifests() -> Vec<Value> {
     let (mut folders, mut found) = (vec![kubewitness_harness::project_root().join("deploy")], Vec::new());
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             match path.extension().and_then(|ending| ending.to_str()) {
                 None if path.is_dir() => folders.push(path),
-                Some("yaml") => found.extend(documents::<Value>(&std::fs::read_to_string(path).unwrap())),
+                Some("yaml") => {
+                    found.extend(parse_yaml_documents::<Value>(&std::fs::read_to_string(path).unwrap()));
+                }
                 _ => {}
             }
         }
@@ -264,7 +268,7 @@ fn deployed() -> Vec<Value> {
     let inner = |document: &Value| {
         let texts = [super::HOST_KEY, super::PLUGIN_KEY, super::TEMPLATE_KEY]
             .map(|key| document["data"][key].as_str());
-        texts.into_iter().flatten().flat_map(documents::<Value>).collect::<Vec<_>>()
+        texts.into_iter().flatten().flat_map(parse_yaml_documents::<Value>).collect::<Vec<_>>()
     };
     let within: Vec<_> = found.iter().flat_map(inner).collect();
     found.into_iter().chain(within).filter(|document| document["apiVersion"] == super::API_VERSION).collect()
@@ -273,16 +277,18 @@ fn deployed() -> Vec<Value> {
 #[test]
 fn the_schemas_take_every_manifest_of_deploy_and_refuse_what_the_types_refuse() {
     let (host, plugin) = (schema_of::<HostSpec>("Host"), schema_of::<PluginSpec>("Plugin"));
-    let (host, plugin) =
-        (|document: &Value| fits(&host, document), |document: &Value| fits(&plugin, document));
-    let deployed = deployed();
+    let (host, plugin) = (
+        |document: &Value| check_against_schema(&host, document),
+        |document: &Value| check_against_schema(&plugin, document),
+    );
+    let deployed = deployed_manifests();
     let is_host = |document: &&Value| document["kind"] == "Host";
     let (templates, deployed): (Vec<_>, Vec<_>) =
         deployed.iter().partition(|document| document["kind"] == "JobTemplate");
     let template = schema_of::<TemplateSpec>("JobTemplate");
     assert!(templates.len() >= 2, "{}", templates.len());
     for document in templates {
-        fits(&template, document).unwrap();
+        check_against_schema(&template, document).unwrap();
         assert_eq!(
             serde_json::from_value::<Manifest<TemplateSpec>>(document.clone()).unwrap().spec.check(),
             []
@@ -306,7 +312,7 @@ fn the_schemas_take_every_manifest_of_deploy_and_refuse_what_the_types_refuse() 
         ("/metadata", "labels", json!({})),
     ];
     for (at, field, value) in wrong {
-        let mut document = documents::<Value>(HOST).remove(0);
+        let mut document = parse_yaml_documents::<Value>(HOST).remove(0);
         document.pointer_mut(at).unwrap()[field] = value;
         assert!(host(&document).is_err(), "{at}/{field}");
         assert!(
@@ -324,7 +330,7 @@ fn the_schemas_take_every_manifest_of_deploy_and_refuse_what_the_types_refuse() 
         ("/spec/limits", "memory", json!("64MB")),
         ("/spec/grants", "files", json!([])),
     ] {
-        let mut document = documents::<Value>(PLUGIN).remove(0);
+        let mut document = parse_yaml_documents::<Value>(PLUGIN).remove(0);
         document.pointer_mut(at).unwrap()[field] = value;
         assert!(plugin(&document).is_err(), "{at}/{field}");
     }
@@ -335,6 +341,6 @@ fn the_schema_s_names_are_those_that_the_check_takes() {
     let schema = name(&mut SchemaGenerator::default()).to_value();
     let long = "a".repeat(63);
     for text in ["a", "a-b", "9", &long, &format!("{long}a"), "", "-a", "a-", "A", "a_b", "a.b"] {
-        assert_eq!(fits(&schema, &json!(text)).is_ok(), super::is_name(text), "{text}");
+        assert_eq!(check_against_schema(&schema, &json!(text)).is_ok(), super::is_name(text), "{text}");
     }
 }

@@ -11,14 +11,14 @@ use super::BOUNDS;
 const INLINE: usize = 64;
 
 /// The name of a field's type, also if the field is optional or a list of that type.
-pub fn target(field: &Value) -> Option<&str> {
+pub fn field_type_name(field: &Value) -> Option<&str> {
     let of = |schema: &'_ Value| schema["$ref"].as_str().map(str::len);
     if of(field).is_some() {
         return field["$ref"].as_str()?.strip_prefix("#/$defs/");
     }
     match (field["anyOf"].as_array(), field.get("items")) {
-        (Some(list), _) => list.iter().find_map(target),
-        (None, Some(items)) => target(items),
+        (Some(list), _) => list.iter().find_map(field_type_name),
+        (None, Some(items)) => field_type_name(items),
         (None, None) => None,
     }
 }
@@ -31,7 +31,7 @@ fn is_list(field: &Value) -> bool {
 }
 
 /// The required fields in the order of the type, then the others by name.
-fn fields(of: &Value) -> Vec<(&str, &Value)> {
+fn ordered_fields(of: &Value) -> Vec<(&str, &Value)> {
     let Some(all) = of["properties"].as_object() else { return Vec::new() };
     let required: Vec<_> =
         of["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
@@ -41,13 +41,13 @@ fn fields(of: &Value) -> Vec<(&str, &Value)> {
 }
 
 /// Each type with the paths of the fields that use it, in the order of the manifest.
-fn types(schema: &Value) -> Vec<(String, Vec<String>)> {
+fn types_with_paths(schema: &Value) -> Vec<(String, Vec<String>)> {
     let mut found: Vec<(String, Vec<String>)> = Vec::new();
     let mut open = vec![(schema, String::new())];
     while let Some((of, path)) = open.pop() {
         let mut next = Vec::new();
-        for (name, field) in fields(of) {
-            let Some(to) = target(field) else { continue };
+        for (name, field) in ordered_fields(of) {
+            let Some(to) = field_type_name(field) else { continue };
             let dot = if path.is_empty() { "" } else { "." };
             let at = format!("{path}{dot}{name}{}", if is_list(field) { "[]" } else { "" });
             if let Some((_, uses)) = found.iter_mut().find(|(known, _)| known == to) {
@@ -63,9 +63,9 @@ fn types(schema: &Value) -> Vec<(String, Vec<String>)> {
 }
 
 /// The path of every field, such as `spec.sources[].name`.
-pub fn paths(schema: &Value) -> Vec<String> {
-    let of = types(schema).into_iter().flat_map(|(name, uses)| {
-        let fields = fields(&schema["$defs"][&name]).into_iter();
+pub fn all_field_paths(schema: &Value) -> Vec<String> {
+    let of = types_with_paths(schema).into_iter().flat_map(|(name, uses)| {
+        let fields = ordered_fields(&schema["$defs"][&name]).into_iter();
         // A member of an enum is a value, not a field.
         let is_struct = schema["$defs"][&name].get("properties").is_some();
         fields
@@ -77,7 +77,7 @@ pub fn paths(schema: &Value) -> Vec<String> {
 }
 
 /// The first value that an example has at this path.
-pub fn example<'a>(examples: &'a [Value], path: &str) -> Option<&'a Value> {
+pub fn first_example_at<'a>(examples: &'a [Value], path: &str) -> Option<&'a Value> {
     fn find<'a>(value: &'a Value, path: &[&str]) -> Option<&'a Value> {
         let Some((first, rest)) = path.split_first() else { return Some(value) };
         let (name, is_list) = first.strip_suffix("[]").map_or((*first, false), |name| (name, true));
@@ -90,18 +90,18 @@ pub fn example<'a>(examples: &'a [Value], path: &str) -> Option<&'a Value> {
     examples.iter().find_map(|example| find(example, &path))
 }
 
-fn title(name: &str) -> &str {
+fn type_title(name: &str) -> &str {
     name.strip_suffix("Spec").unwrap_or(name)
 }
 
-fn link(name: &str) -> String {
-    format!("[{}](#{})", title(name), title(name).to_lowercase())
+fn type_link(name: &str) -> String {
+    format!("[{}](#{})", type_title(name), type_title(name).to_lowercase())
 }
 
 fn type_of(field: &Value) -> String {
     let is_list = is_list(field);
-    if let Some(name) = target(field) {
-        return if is_list { format!("list of {}", link(name)) } else { link(name) };
+    if let Some(name) = field_type_name(field) {
+        return if is_list { format!("list of {}", type_link(name)) } else { type_link(name) };
     }
     let word = |schema: &Value| {
         let types = match &schema["type"] {
@@ -123,7 +123,7 @@ fn type_of(field: &Value) -> String {
     }
 }
 
-fn bounds(field: &Value) -> String {
+fn bounds_text(field: &Value) -> String {
     if let Some(text) = field[BOUNDS].as_str() {
         return text.to_owned();
     }
@@ -150,7 +150,7 @@ fn is_quantity(text: &str) -> bool {
 }
 
 /// The value as YAML on one line.
-fn flow(value: &Value) -> String {
+fn yaml_flow_text(value: &Value) -> String {
     let is_plain = |text: &str| {
         let mut bytes = text.bytes();
         bytes.next().is_some_and(|first| first.is_ascii_alphabetic() || first == b'/')
@@ -158,10 +158,10 @@ fn flow(value: &Value) -> String {
     };
     match value {
         Value::String(text) if is_plain(text) || is_quantity(text) => text.clone(),
-        Value::Array(list) => format!("[{}]", list.iter().map(flow).collect::<Vec<_>>().join(", ")),
+        Value::Array(list) => format!("[{}]", list.iter().map(yaml_flow_text).collect::<Vec<_>>().join(", ")),
         Value::Object(fields) => {
             let mut fields: Vec<_> =
-                fields.iter().map(|(name, value)| format!("{name}: {}", flow(value))).collect();
+                fields.iter().map(|(name, value)| format!("{name}: {}", yaml_flow_text(value))).collect();
             fields.sort();
             format!("{{{}}}", fields.join(", "))
         }
@@ -169,36 +169,38 @@ fn flow(value: &Value) -> String {
     }
 }
 
-fn row(name: &str, path: &str, field: &Value, of: &Value, examples: &[Value]) -> String {
+fn render_field_row(name: &str, path: &str, field: &Value, of: &Value, examples: &[Value]) -> String {
     let is_required = of["required"].as_array().is_some_and(|list| list.contains(&name.into()));
     let default = match field.get("default") {
         _ if is_required => "required".to_owned(),
         Some(Value::Object(fields)) if !fields.is_empty() => "those of its fields".to_owned(),
-        Some(value) => format!("`{}`", flow(value)),
+        Some(value) => format!("`{}`", yaml_flow_text(value)),
         // If no default is written, it is that of the type.
         None if field["type"] == "boolean" => "`false`".to_owned(),
         None if field["type"] == "integer" => "`0`".to_owned(),
         None => "none".to_owned(),
     };
-    let example = example(examples, path).map(flow).map_or(String::new(), |text| match text.len() {
-        ..=INLINE => format!("`{text}`"),
-        _ => "[below](#an-example-with-every-field)".to_owned(),
-    });
+    let example =
+        first_example_at(examples, path).map(yaml_flow_text).map_or(String::new(), |text| match text.len() {
+            ..=INLINE => format!("`{text}`"),
+            _ => "[below](#an-example-with-every-field)".to_owned(),
+        });
     let about = field["description"].as_str().unwrap_or_default();
-    let cells = [&format!("`{name}`"), about, &type_of(field), &default, &bounds(field), &example].map(cell);
+    let cells =
+        [&format!("`{name}`"), about, &type_of(field), &default, &bounds_text(field), &example].map(cell);
     format!("| {} |\n", cells.join(" | "))
 }
 
 const HEAD: &str = "| field | meaning | type | default | bounds | example |\n|---|---|---|---|---|---|\n";
 
 /// The values of an enum, each with its meaning.
-fn values(of: &Value) -> String {
+fn render_enum_values(of: &Value) -> String {
     let value = |one: &Value| {
         let about = one["description"].as_str().unwrap_or_default();
         let text = match (one["const"].as_str(), one["properties"].as_object()) {
             (Some(word), _) => word.to_owned(),
             (None, Some(fields)) => {
-                let field = fields.iter().map(|(name, field)| match target(field) {
+                let field = fields.iter().map(|(name, field)| match field_type_name(field) {
                     Some("Since") => format!("{{{name}: TIME}}"),
                     _ if field["type"] == "integer" => format!("{{{name}: NUMBER}}"),
                     _ => format!("{{{name}: TEXT}}"),
@@ -212,18 +214,18 @@ fn values(of: &Value) -> String {
     of["oneOf"].as_array().into_iter().flatten().map(value).collect()
 }
 
-pub fn sections(schema: &Value, examples: &[Value]) -> String {
+pub fn render_sections(schema: &Value, examples: &[Value]) -> String {
     let mut text = format!("## The document\n\n{HEAD}");
-    for (name, field) in fields(schema) {
-        text.push_str(&row(name, name, field, schema, examples));
+    for (name, field) in ordered_fields(schema) {
+        text.push_str(&render_field_row(name, name, field, schema, examples));
     }
-    let types = types(schema);
-    let titles: BTreeSet<_> = types.iter().map(|(name, _)| title(name).to_lowercase()).collect();
+    let types = types_with_paths(schema);
+    let titles: BTreeSet<_> = types.iter().map(|(name, _)| type_title(name).to_lowercase()).collect();
     assert_eq!(titles.len(), types.len(), "two types have one title: links lead to the first of them");
     for (name, uses) in types {
         let of = &schema["$defs"][&name];
         let about = of["description"].as_str().unwrap_or_default();
-        text.push_str(&format!("\n## {}\n\n", title(&name)));
+        text.push_str(&format!("\n## {}\n\n", type_title(&name)));
         if of.get("properties").is_some() {
             text.push_str(&format!("`{}`", uses.join("`, `")));
             text.push_str(if about.is_empty() { "\n" } else { ": " });
@@ -232,11 +234,11 @@ pub fn sections(schema: &Value, examples: &[Value]) -> String {
         text.push_str("\n\n");
         if of.get("properties").is_some() {
             text.push_str(HEAD);
-            for (name, field) in fields(of) {
-                text.push_str(&row(name, &format!("{}.{name}", uses[0]), field, of, examples));
+            for (name, field) in ordered_fields(of) {
+                text.push_str(&render_field_row(name, &format!("{}.{name}", uses[0]), field, of, examples));
             }
         }
-        text.push_str(&values(of));
+        text.push_str(&render_enum_values(of));
     }
     text.replace("\n\n\n", "\n\n")
 }

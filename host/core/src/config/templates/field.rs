@@ -6,12 +6,12 @@ use crate::project::JsonPointer;
 /// Whether the field is this place or inside of it.
 pub fn is_at(field: &str, place: &str) -> bool {
     let Ok(pointer) = JsonPointer::parse(place) else { return false };
-    let (parts, tokens) = (parts(field), pointer.tokens());
+    let (parts, tokens) = (path_parts(field), pointer.tokens());
     parts.len() >= tokens.len() && parts.iter().zip(tokens).all(|(part, token)| part == token)
 }
 
 /// A key in brackets may contain dots.
-fn parts(field: &str) -> Vec<&str> {
+fn path_parts(field: &str) -> Vec<&str> {
     let mut parts = Vec::new();
     let mut rest = field;
     while !rest.is_empty() {

@@ -31,7 +31,7 @@ pub struct OriginLabels<'a> {
 }
 
 /// The prefix of the names of a template's Jobs.
-pub fn prefix<'a>(manifest: &'a Value, template: &'a str) -> &'a str {
+pub fn job_name_prefix<'a>(manifest: &'a Value, template: &'a str) -> &'a str {
     let own = manifest["metadata"]["name"].as_str().unwrap_or(template);
     let own = &own[..own.floor_char_boundary(PREFIX_BYTES)];
     own.trim_end_matches(['-', '.'])
@@ -53,7 +53,7 @@ pub fn name_end(submission: &[u8; 32]) -> String {
 
 impl OriginLabels<'_> {
     /// The Job in the form that is sent to the API server.
-    pub fn put_on(&self, mut job: Value, namespace: &str, name: &str) -> Value {
+    pub fn label_job(&self, mut job: Value, namespace: &str, name: &str) -> Value {
         let metadata = &mut job["metadata"];
         if !metadata.is_object() {
             *metadata = json!({});
@@ -80,7 +80,7 @@ impl OriginLabels<'_> {
     }
 
     /// Whether a Job with these annotations was made with this key, and whether for the same request.
-    pub fn is_on(&self, job: &Value) -> (bool, bool) {
+    pub fn match_job(&self, job: &Value) -> (bool, bool) {
         let annotations = &job["metadata"]["annotations"];
         (annotations[SUBMISSION] == self.submission, annotations[REQUEST] == self.request)
     }
@@ -101,7 +101,7 @@ mod tests {
         };
         let job =
             json!({"metadata": {"generateName": "x-", "annotations": {SUBMITTER: "mallory", "a": "b"}}});
-        let job = marks.put_on(job, "research", "train-x");
+        let job = marks.label_job(job, "research", "train-x");
         assert_eq!(job["metadata"]["annotations"][SUBMITTER], "ada", "a template does not say who submits");
         assert_eq!(job["metadata"]["annotations"]["a"], "b");
         assert_eq!(
@@ -109,18 +109,18 @@ mod tests {
             (&json!("train-x"), &json!("research"))
         );
         assert!(job["metadata"].get("generateName").is_none());
-        assert_eq!(marks.is_on(&job), (true, true));
-        assert_eq!(OriginLabels { request: "other", ..marks.clone() }.is_on(&job), (true, false));
-        assert_eq!(marks.is_on(&json!({})), (false, false));
+        assert_eq!(marks.match_job(&job), (true, true));
+        assert_eq!(OriginLabels { request: "other", ..marks.clone() }.match_job(&job), (true, false));
+        assert_eq!(marks.match_job(&json!({})), (false, false));
     }
 
     #[test]
     fn a_name_follows_from_its_key_and_fits_into_a_label() {
         let long = json!({"metadata": {"name": "a".repeat(200)}});
-        let made = name(prefix(&long, "t"), &[7; 32]);
-        assert!(made.len() <= 63 && made == name(prefix(&long, "t"), &[7; 32]), "{made}");
-        assert_ne!(made, name(prefix(&long, "t"), &[8; 32]));
-        assert_eq!(prefix(&json!({}), "train"), "train");
-        assert_eq!(prefix(&json!({"metadata": {"name": "train-"}}), "t"), "train");
+        let made = name(job_name_prefix(&long, "t"), &[7; 32]);
+        assert!(made.len() <= 63 && made == name(job_name_prefix(&long, "t"), &[7; 32]), "{made}");
+        assert_ne!(made, name(job_name_prefix(&long, "t"), &[8; 32]));
+        assert_eq!(job_name_prefix(&json!({}), "train"), "train");
+        assert_eq!(job_name_prefix(&json!({"metadata": {"name": "train-"}}), "t"), "train");
     }
 }

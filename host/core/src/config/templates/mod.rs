@@ -13,7 +13,7 @@ mod template;
 
 pub use credentials::{Credentials, SubmitSpec};
 pub use field::is_at;
-pub use job::{OriginLabels, TEMPLATE, name, name_end, prefix};
+pub use job::{OriginLabels, TEMPLATE, job_name_prefix, name, name_end};
 #[cfg(feature = "schema")]
 pub(crate) use parameter::Scalar;
 pub use parameter::{ParameterSpec, ParameterType};

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Number, Value};
 
 use super::VALUE_BYTES;
-use crate::model::fault::shortened;
+use crate::model::fault::shorten_text;
 
 /// A larger compiled pattern costs too much for each value.
 const PATTERN_BYTES: usize = 64 * 1024;
@@ -85,22 +85,22 @@ pub enum ParameterType {
 
 impl ParameterSpec {
     /// The value as JSON. Forms and command lines pass texts, programs pass JSON; both are accepted.
-    pub fn accept(&self, given: &Value) -> Result<Value, String> {
+    pub fn accept_value(&self, given: &Value) -> Result<Value, String> {
         let text = text_of(given).ok_or("is neither text nor number nor true or false: give one value")?;
         if text.len() > VALUE_BYTES {
             return Err(format!("is longer than {VALUE_BYTES} bytes: put it into a ConfigMap of the Job"));
         }
-        let told = shortened(&text, TOLD);
+        let told = shorten_text(&text, TOLD);
         match self.kind {
             ParameterType::String => self.matching(given).map(Value::from),
             ParameterType::Int => {
                 let number: i64 = text.parse().map_err(|_| format!("`{told}` is no whole number"))?;
-                self.within(number as f64).map(|()| number.into())
+                self.check_bounds(number as f64).map(|()| number.into())
             }
             ParameterType::Number => {
                 let number = text.parse().ok().and_then(Number::from_f64);
                 let number = number.ok_or_else(|| format!("`{told}` is no number"))?;
-                self.within(number.as_f64().unwrap_or_default()).map(|()| number.into())
+                self.check_bounds(number.as_f64().unwrap_or_default()).map(|()| number.into())
             }
             ParameterType::Bool => match &*text {
                 "true" => Ok(true.into()),
@@ -108,10 +108,10 @@ impl ParameterSpec {
                 _ => Err(format!("`{told}` is neither true nor false")),
             },
             ParameterType::Quantity => {
-                let amount = quantity(&text).ok_or_else(|| {
+                let amount = parse_quantity(&text).ok_or_else(|| {
                     format!("`{told}` is no quantity of Kubernetes: write it as `500m`, `2` or `16Gi`")
                 })?;
-                self.within(amount).map(|()| text.into())
+                self.check_bounds(amount).map(|()| text.into())
             }
             ParameterType::Choice if self.choices.contains(&text) => Ok(text.into()),
             ParameterType::Choice => {
@@ -125,25 +125,25 @@ impl ParameterSpec {
             return Err("is no text: write it in quotes".into());
         };
         let Some(pattern) = &self.pattern else { return Ok(text.clone()) };
-        match compiled(pattern)?.is_match(text) {
+        match compile_whole_text_pattern(pattern)?.is_match(text) {
             true => Ok(text.clone()),
-            false => Err(format!("`{}` does not match the pattern {pattern}", shortened(text, TOLD))),
+            false => Err(format!("`{}` does not match the pattern {pattern}", shorten_text(text, TOLD))),
         }
     }
 
-    fn within(&self, value: f64) -> Result<(), String> {
+    fn check_bounds(&self, value: f64) -> Result<(), String> {
         let (min, max) = (self.min.as_ref(), self.max.as_ref());
-        if let Some(min) = min.filter(|min| amount(min).is_some_and(|min| value < min)) {
-            return Err(format!("is less than {}", plain(min)));
+        if let Some(min) = min.filter(|min| bound_amount(min).is_some_and(|min| value < min)) {
+            return Err(format!("is less than {}", plain_text(min)));
         }
-        match max.filter(|max| amount(max).is_some_and(|max| value > max)) {
-            Some(max) => Err(format!("is more than {}", plain(max))),
+        match max.filter(|max| bound_amount(max).is_some_and(|max| value > max)) {
+            Some(max) => Err(format!("is more than {}", plain_text(max))),
             None => Ok(()),
         }
     }
 
     /// The faults of the parameter's definition, each as a field and a message.
-    pub(super) fn faults(&self) -> Vec<(&'static str, String)> {
+    pub(super) fn definition_faults(&self) -> Vec<(&'static str, String)> {
         let mut faults = Vec::new();
         let is_choice = self.kind == ParameterType::Choice;
         if is_choice == self.choices.is_empty() {
@@ -153,7 +153,9 @@ impl ParameterSpec {
         }
         if let Some(pattern) = &self.pattern {
             match self.kind {
-                ParameterType::String => faults.extend(compiled(pattern).err().map(|why| ("pattern", why))),
+                ParameterType::String => {
+                    faults.extend(compile_whole_text_pattern(pattern).err().map(|why| ("pattern", why)));
+                }
                 _ => faults.push(("pattern", "is for the type `string`".to_owned())),
             }
         }
@@ -164,45 +166,45 @@ impl ParameterSpec {
                 Some(_) if !is_amount => {
                     faults.push((field, "is for the types `int`, `number` and `quantity`".to_owned()));
                 }
-                Some(bound) if amount(bound).is_none() => {
+                Some(bound) if bound_amount(bound).is_none() => {
                     faults.push((field, "is neither a number nor a quantity".to_owned()));
                 }
                 _ => {}
             }
         }
-        if let Some(Err(why)) = self.default.as_ref().map(|default| self.accept(default)) {
+        if let Some(Err(why)) = self.default.as_ref().map(|default| self.accept_value(default)) {
             faults.push(("default", why));
         }
         faults
     }
 
     /// Converts the value to the type of the value `there`. `None` if it does not fit.
-    pub(super) fn fitted(&self, value: &Value, there: &Value) -> Option<Value> {
+    pub(super) fn fit_to_type_of(&self, value: &Value, there: &Value) -> Option<Value> {
         match (there, value) {
-            (Value::String(_), value) => Some(plain(value).into()),
+            (Value::String(_), value) => Some(plain_text(value).into()),
             (Value::Number(_), Value::Number(_)) | (Value::Bool(_), Value::Bool(_)) => Some(value.clone()),
             _ => None,
         }
     }
 
     /// Whether every value of this type fits in the place of `there`.
-    pub(super) fn fits(&self, there: &Value) -> bool {
+    pub(super) fn fits_place_of(&self, there: &Value) -> bool {
         let example = match self.kind {
             ParameterType::Int | ParameterType::Number => Value::from(1),
             ParameterType::Bool => true.into(),
             ParameterType::String | ParameterType::Quantity | ParameterType::Choice => "".into(),
         };
-        self.fitted(&example, there).is_some()
+        self.fit_to_type_of(&example, there).is_some()
     }
 }
 
 /// The pattern must match the whole text.
-fn compiled(pattern: &str) -> Result<Regex, String> {
+fn compile_whole_text_pattern(pattern: &str) -> Result<Regex, String> {
     let build = |text: &str| RegexBuilder::new(text).size_limit(PATTERN_BYTES).build();
     // The pattern is compiled alone first: unbalanced brackets would change the meaning of the text around
     // it.
     let built = build(pattern).and_then(|_| build(&format!("^(?:{pattern})$")));
-    built.map_err(|error| format!("`{}` can't be used as a pattern: {error}", shortened(pattern, TOLD)))
+    built.map_err(|error| format!("`{}` can't be used as a pattern: {error}", shorten_text(pattern, TOLD)))
 }
 
 fn text_of(value: &Value) -> Option<String> {
@@ -214,16 +216,16 @@ fn text_of(value: &Value) -> Option<String> {
 }
 
 /// The value as a person writes it.
-fn plain(value: &Value) -> String {
+fn plain_text(value: &Value) -> String {
     text_of(value).unwrap_or_default()
 }
 
-fn amount(bound: &Value) -> Option<f64> {
-    quantity(&text_of(bound)?)
+fn bound_amount(bound: &Value) -> Option<f64> {
+    parse_quantity(&text_of(bound)?)
 }
 
 /// A quantity as a number. Two quantities that differ by less than a float can express are equal.
-fn quantity(text: &str) -> Option<f64> {
+fn parse_quantity(text: &str) -> Option<f64> {
     let digits = text.trim_start_matches(['+', '-']).find(|c: char| !c.is_ascii_digit() && c != '.');
     let signs = text.len() - text.trim_start_matches(['+', '-']).len();
     let (number, unit) = text.split_at(digits.map_or(text.len(), |at| at + signs));
@@ -284,7 +286,7 @@ mod tests {
             (&choice, json!("large"), Ok(json!("large"))),
             (&choice, json!("huge"), Err("choose one of small, large")),
         ] {
-            match (parameter(spec).accept(&given), taken) {
+            match (parameter(spec).accept_value(&given), taken) {
                 (Ok(found), Ok(expected)) => assert_eq!(found, expected, "{spec} {given}"),
                 (Err(told), Err(part)) => assert!(told.contains(part), "{spec} {given}: {told}"),
                 (found, expected) => panic!("{spec} {given}: {found:?}, expected {expected:?}"),
@@ -308,7 +310,7 @@ mod tests {
             ("1 Gi", None),
             (".", None),
         ] {
-            let found = quantity(text);
+            let found = parse_quantity(text);
             let same = found.zip(amount).is_some_and(|(one, other)| (one - other).abs() < 1e-9 * other.abs());
             assert!(same || found.is_none() && amount.is_none(), "{text}: {found:?}");
         }
@@ -316,7 +318,7 @@ mod tests {
 
     #[test]
     fn a_pattern_that_compiles_to_too_much_is_refused() {
-        let faults = parameter(&json!({"type": "string", "pattern": "(a{1000}){1000}"})).faults();
+        let faults = parameter(&json!({"type": "string", "pattern": "(a{1000}){1000}"})).definition_faults();
         assert!(faults[0].0 == "pattern" && faults[0].1.contains("can't be used"), "{faults:?}");
     }
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::parameter::ParameterSpec;
 use super::{CHOICES_MOST, PARAMETERS_MOST, PLACES_MOST, TEXT_BYTES};
-use crate::model::fault::{ManifestFault, shortened};
+use crate::model::fault::{ManifestFault, shorten_text};
 use crate::model::kinds::is_name;
 use crate::project::JsonPointer;
 use crate::redact::RedactionRules;
@@ -58,7 +58,7 @@ impl TemplateSpec {
             fault("spec.about".into(), format!("is longer than {TEXT_BYTES} bytes"));
         }
         for (index, namespace) in self.namespaces.iter().enumerate().filter(|(_, name)| !is_name(name)) {
-            let told = format!("`{}` is no namespace's name", shortened(namespace, TOLD));
+            let told = format!("`{}` is no namespace's name", shorten_text(namespace, TOLD));
             fault(format!("spec.namespaces[{index}]"), told);
         }
         if self.parameters.len() > PARAMETERS_MOST {
@@ -70,7 +70,7 @@ impl TemplateSpec {
             if !is_name(&parameter.name) || !names.insert(&parameter.name) {
                 let told = format!(
                     "`{}` is no name, or another parameter's: use lower-case letters, digits and dashes",
-                    shortened(&parameter.name, TOLD)
+                    shorten_text(&parameter.name, TOLD)
                 );
                 fault(format!("{at}.name"), told);
             }
@@ -82,7 +82,7 @@ impl TemplateSpec {
             if parameter.help.len().max(parameter.pattern.as_ref().map_or(0, String::len)) > TEXT_BYTES {
                 fault(at.clone(), format!("has a text of more than {TEXT_BYTES} bytes"));
             }
-            for (field, message) in parameter.faults() {
+            for (field, message) in parameter.definition_faults() {
                 fault(format!("{at}.{field}"), message);
             }
             if parameter.places.is_empty() {
@@ -110,7 +110,7 @@ impl TemplateSpec {
             None => Some(format!(
                 "the manifest has nothing at `{place}`: write an example value there, which says of what type it is"
             )),
-            Some(there) if !parameter.fits(there) => Some(format!(
+            Some(there) if !parameter.fits_place_of(there) => Some(format!(
                 "at `{place}` stands {}, and no value of this parameter is one",
                 match there {
                     Value::Null => "nothing",
@@ -132,9 +132,9 @@ impl TemplateSpec {
     }
 
     /// The parameters whose default or manifest value is a secret by these rules. These values are not shown.
-    pub fn secret(&self, rules: &RedactionRules) -> BTreeSet<&str> {
+    pub fn secret_parameters(&self, rules: &RedactionRules) -> BTreeSet<&str> {
         let job = self.with_defaults();
-        let shown = match rules.redact(job.to_string().as_bytes(), |_| String::new()) {
+        let shown = match rules.redact_document(job.to_string().as_bytes(), |_| String::new()) {
             Ok(None) => Some(job.clone()),
             Ok(Some(shown)) => serde_json::from_slice(&shown).ok(),
             Err(_) => None,
@@ -156,7 +156,7 @@ impl TemplateSpec {
             let Some(default) = &parameter.default else { continue };
             for place in &parameter.places {
                 if let Some(there) = job.pointer_mut(place)
-                    && let Some(fitted) = parameter.fitted(default, there)
+                    && let Some(fitted) = parameter.fit_to_type_of(default, there)
                 {
                     *there = fitted;
                 }
@@ -166,19 +166,19 @@ impl TemplateSpec {
     }
 
     /// The Job with these values in their places. All faults are returned together.
-    pub fn fill(&self, given: &BTreeMap<String, Value>) -> Result<Value, Vec<ValueFault>> {
+    pub fn fill_template(&self, given: &BTreeMap<String, Value>) -> Result<Value, Vec<ValueFault>> {
         let (mut job, mut faults) = (self.manifest.clone(), Vec::new());
         let fault = |parameter: &str, message: String| ValueFault { parameter: parameter.into(), message };
         for name in given.keys().filter(|name| !self.parameters.iter().any(|p| &p.name == *name)) {
             let known: Vec<_> = self.parameters.iter().map(|p| p.name.as_str()).collect();
             let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
             let told = format!("is no parameter of this template; it has {known}");
-            faults.push(fault(&shortened(name, TOLD), told));
+            faults.push(fault(&shorten_text(name, TOLD), told));
         }
         for parameter in &self.parameters {
             let name = &parameter.name;
             let value = match given.get(name).or(parameter.default.as_ref()) {
-                Some(given) => parameter.accept(given),
+                Some(given) => parameter.accept_value(given),
                 None if parameter.required => Err("is missing: give a value".into()),
                 None => continue,
             };
@@ -191,7 +191,7 @@ impl TemplateSpec {
             };
             for place in &parameter.places {
                 let fitted = job.pointer_mut(place).and_then(|there| {
-                    *there = parameter.fitted(&value, there)?;
+                    *there = parameter.fit_to_type_of(&value, there)?;
                     Some(())
                 });
                 if fitted.is_none() {
@@ -244,22 +244,23 @@ mod tests {
     fn values_go_to_their_places_in_the_type_that_stands_there() {
         let template = good();
         assert_eq!(template.check(), []);
-        let job = template.fill(&given(&[("workers", json!("2")), ("image", json!("a:b"))])).unwrap();
+        let job =
+            template.fill_template(&given(&[("workers", json!("2")), ("image", json!("a:b"))])).unwrap();
         assert_eq!(job["spec"]["parallelism"], json!(2));
         assert_eq!(job.pointer(EPOCHS), Some(&json!("5")), "a default, as text because text stands there");
         assert_eq!(job.pointer(IMAGE), Some(&json!("a:b")));
-        let unnamed = template.fill(&given(&[("image", json!("a:b"))])).unwrap();
+        let unnamed = template.fill_template(&given(&[("image", json!("a:b"))])).unwrap();
         assert_eq!(unnamed["spec"]["parallelism"], json!(1), "what stands in the manifest stays");
     }
 
     #[test]
     fn a_default_and_a_value_of_the_manifest_that_are_secrets_are_told_by_their_parameter() {
-        let rules = crate::config::HostSpec::default().redactor().unwrap();
+        let rules = crate::config::HostSpec::default().compile_redaction_rules().unwrap();
         let secret = |parameters: &Value, variable: &str| {
             let mut template = template(parameters);
             template.manifest["spec"]["template"]["spec"]["containers"][0]["env"][0]["name"] =
                 variable.into();
-            template.secret(&rules).into_iter().map(str::to_owned).collect::<Vec<_>>()
+            template.secret_parameters(&rules).into_iter().map(str::to_owned).collect::<Vec<_>>()
         };
         let with = |default: &str| {
             json!([{"name": "a", "type": "string", "default": default, "places": [EPOCHS]},
@@ -278,15 +279,16 @@ mod tests {
     fn a_value_changes_nothing_beside_its_places_whatever_is_in_it() {
         let (template, evil) =
             (good(), "x\"\n          command: [\"rm\"]\n---\nkind: Secret\n{{ .Values }} ~1/../");
-        let job = template.fill(&given(&[("image", json!(evil))])).unwrap();
-        let mut expected = template.fill(&given(&[("image", json!("plain"))])).unwrap();
+        let job = template.fill_template(&given(&[("image", json!(evil))])).unwrap();
+        let mut expected = template.fill_template(&given(&[("image", json!("plain"))])).unwrap();
         *expected.pointer_mut(IMAGE).unwrap() = json!(evil);
         assert_eq!(job, expected);
     }
 
     #[test]
     fn all_faults_of_the_values_are_told_by_parameter() {
-        let faults = good().fill(&given(&[("workers", json!(99)), ("colour", json!("red"))])).unwrap_err();
+        let faults =
+            good().fill_template(&given(&[("workers", json!(99)), ("colour", json!("red"))])).unwrap_err();
         let told: Vec<_> = faults.iter().map(|fault| (fault.parameter.as_str(), &*fault.message)).collect();
         assert_eq!(
             told,

@@ -11,7 +11,7 @@ pub use quantity::{Bytes, Duration};
 pub(super) use secret::check_secret;
 
 /// The message about an unknown name.
-pub(super) fn unknown(what: &str, name: &str, known: &[&str]) -> String {
+pub(super) fn unknown_name_message(what: &str, name: &str, known: &[&str]) -> String {
     if known.is_empty() {
         return format!(
             "the controller has no {what} `{name}`, nor any other: add it to the host's settings"

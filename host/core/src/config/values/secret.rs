@@ -7,7 +7,7 @@ use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 
 use crate::config::SecretRef;
 use crate::model::fault::{ManifestFault, fault};
-use crate::model::nearest::nearest;
+use crate::model::nearest::nearest_name;
 
 impl<'de> Deserialize<'de> for SecretRef {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -62,7 +62,8 @@ impl<'de> Visitor<'de> for SecretReference {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<SecretRef, A::Error> {
         // The message omits the key, which may be the secret.
         let form = |key: &str| {
-            let near = nearest(key, FORMS).map(|near| format!(": is `{near}` meant?")).unwrap_or_default();
+            let near =
+                nearest_name(key, FORMS).map(|near| format!(": is `{near}` meant?")).unwrap_or_default();
             A::Error::custom(format!("takes one of `env` and `file`, such as `{{env: VARIABLE}}`{near}"))
         };
         let key: String = map.next_key()?.ok_or_else(|| form(""))?;

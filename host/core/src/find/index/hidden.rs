@@ -5,16 +5,21 @@ use crate::redact::{RedactionRules, names_an_address};
 
 impl IndexSet {
     /// Whether the index `name` may be queried for `key`.
-    pub fn allow(&self, rules: &RedactionRules, name: &str, key: &IndexKey<'_>) -> Result<(), IndexError> {
+    pub fn check_query_allowed(
+        &self,
+        rules: &RedactionRules,
+        name: &str,
+        key: &IndexKey<'_>,
+    ) -> Result<(), IndexError> {
         let is_hidden = match key {
             IndexKey::Namespace(_) => false,
-            IndexKey::Owner(_) => rules.hides(None, &["metadata", "ownerReferences", "0", "uid"]),
-            IndexKey::Node(_) => rules.hides(None, &["spec", "nodeName"]),
-            IndexKey::Label(label, _) => rules.hides(None, &["metadata", "labels", label]),
-            IndexKey::Submitter(_) => rules.hides(None, &["metadata", "annotations", SUBMITTER]),
+            IndexKey::Owner(_) => rules.hides_value_at(None, &["metadata", "ownerReferences", "0", "uid"]),
+            IndexKey::Node(_) => rules.hides_value_at(None, &["spec", "nodeName"]),
+            IndexKey::Label(label, _) => rules.hides_value_at(None, &["metadata", "labels", label]),
+            IndexKey::Submitter(_) => rules.hides_value_at(None, &["metadata", "annotations", SUBMITTER]),
             IndexKey::Named(number, key) => {
                 let path: Vec<_> = self.path(*number).iter().map(String::as_str).collect();
-                rules.hides(None, &path) || names_an_address(key)
+                rules.hides_value_at(None, &path) || names_an_address(key)
             }
         };
         if is_hidden { Err(IndexError::Hidden { index: name.into() }) } else { Ok(()) }
@@ -32,7 +37,7 @@ mod tests {
         let rules = hiding(&["/spec/code", "/spec/keys/*", "/metadata/labels/code", "/spec/tree"]);
         let asked = |pointer: &str, key: &str| {
             let indexes = IndexSet::new(&[IndexSpec { name: "it".into(), pointer: pointer.into() }]);
-            indexes.allow(&rules, "it", &indexes.key("it", key).unwrap())
+            indexes.check_query_allowed(&rules, "it", &indexes.key("it", key).unwrap())
         };
         for pointer in [
             "/spec/code",
@@ -55,7 +60,9 @@ mod tests {
             assert_eq!(asked(pointer, "x"), Ok(()));
         }
         let builtin = IndexSet::new(&[]);
-        let builtin = |name: &str, key: &str| builtin.allow(&rules, name, &builtin.key(name, key).unwrap());
+        let builtin = |name: &str, key: &str| {
+            builtin.check_query_allowed(&rules, name, &builtin.key(name, key).unwrap())
+        };
         assert!(builtin("label", "code=a").is_err());
         for (name, key) in [("label", "team=a"), ("owner", "u"), ("node", "n"), ("namespace", "n")] {
             assert_eq!(builtin(name, key), Ok(()));

@@ -106,7 +106,7 @@ impl IndexSet {
         indexes
     }
 
-    pub fn names(&self) -> impl Iterator<Item = &str> {
+    pub fn index_names(&self) -> impl Iterator<Item = &str> {
         BUILTIN.into_iter().chain(self.named.iter().map(String::as_str))
     }
 
@@ -123,7 +123,7 @@ impl IndexSet {
             _ => match self.named.iter().position(|named| named == name) {
                 Some(number) => IndexKey::Named(number, key),
                 None => {
-                    let known = self.names().map(str::to_owned).collect();
+                    let known = self.index_names().map(str::to_owned).collect();
                     return Err(IndexError::Unknown { index: name.into(), known });
                 }
             },
@@ -136,25 +136,25 @@ impl IndexSet {
     }
 
     /// Calls `found` with each key in the document. The namespace is not among them.
-    pub fn keys(&self, document: &[u8], found: impl FnMut(IndexKey<'_>)) -> Result<(), ProjectError> {
+    pub fn for_each_key(&self, document: &[u8], found: impl FnMut(IndexKey<'_>)) -> Result<(), ProjectError> {
         self.outlined_keys(document, &ObjectOutline::of(document)?, found)
     }
 
-    /// [`Self::keys`] with an outline that the caller already has.
+    /// [`Self::for_each_key`] with an outline that the caller already has.
     pub fn outlined_keys(
         &self,
         document: &[u8],
         outline: &ObjectOutline,
         mut found: impl FnMut(IndexKey<'_>),
     ) -> Result<(), ProjectError> {
-        self.parts(document, outline, |places, depth, part| {
-            self.at(&mut JsonScanner::new(part), places, depth, &mut found)
+        self.for_each_member(document, outline, |places, depth, part| {
+            self.index_value_at(&mut JsonScanner::new(part), places, depth, &mut found)
         })
     }
 
     /// Calls `part` with all bytes that determine the keys. Two documents with equal parts have equal keys.
     pub fn each_key_part(&self, document: &[u8], outline: &ObjectOutline, mut part: impl FnMut(&[u8])) {
-        let Ok(()) = self.parts(document, outline, |places, depth, bytes| {
+        let Ok(()) = self.for_each_member(document, outline, |places, depth, bytes| {
             // The paths are included, because a value may move from one path to another.
             part(&places.to_le_bytes());
             part(&depth.to_le_bytes());
@@ -164,7 +164,7 @@ impl IndexSet {
     }
 
     /// The first- and second-level members on these paths, with the number of tokens that lead to each.
-    fn parts<E>(
+    fn for_each_member<E>(
         &self,
         document: &[u8],
         outline: &ObjectOutline,
@@ -172,15 +172,15 @@ impl IndexSet {
     ) -> Result<(), E> {
         let all = (1u64 << self.places.len()) - 1;
         let mut of_top = 0;
-        for member in outline.members(document) {
+        for member in outline.outlined_members(document) {
             if member.is_inner {
-                let below = self.below(of_top, 1, |token| member.key.is(token.as_bytes()));
+                let below = self.paths_below(of_top, 1, |token| member.key.equals_bytes(token.as_bytes()));
                 if below != 0 {
                     part(below, 2, member.value)?;
                 }
                 continue;
             }
-            of_top = self.below(all, 0, |token| member.key.is(token.as_bytes()));
+            of_top = self.paths_below(all, 0, |token| member.key.equals_bytes(token.as_bytes()));
             // The members of an object follow it.
             if of_top != 0 && !member.value.starts_with(b"{") {
                 part(of_top, 1, member.value)?;
@@ -190,7 +190,7 @@ impl IndexSet {
     }
 
     /// The paths among `places` whose next token satisfies `is`.
-    fn below(&self, places: u64, depth: usize, is: impl Fn(&str) -> bool) -> u64 {
+    fn paths_below(&self, places: u64, depth: usize, is: impl Fn(&str) -> bool) -> u64 {
         let mut left = places;
         let mut below = 0;
         while left != 0 {
@@ -204,74 +204,77 @@ impl IndexSet {
     }
 
     /// Reads the value at which these paths arrive after `depth` tokens.
-    fn at(
+    fn index_value_at(
         &self,
         value: &mut JsonScanner<'_>,
         places: u64,
         depth: usize,
         found: &mut dyn FnMut(IndexKey<'_>),
     ) -> Result<(), ProjectError> {
-        let deeper = self.below(places, depth, |_| true);
+        let deeper = self.paths_below(places, depth, |_| true);
         let mut ending = places & !deeper;
         if ending == 0 {
-            return self.within(value, deeper, depth, found);
+            return self.index_members_within(value, deeper, depth, found);
         }
-        let bytes = value.value()?;
+        let bytes = value.take_value_bytes()?;
         while ending != 0 {
             let place = ending.trailing_zeros() as usize;
             ending &= ending - 1;
             let value = &mut JsonScanner::new(bytes);
             match place {
-                LABELS => labels(value, found)?,
-                OWNERS => owners(value, found)?,
-                NODE => scalars(value, &mut |text| found(IndexKey::Node(text)))?,
-                SUBMITTERS => scalars(value, &mut |text| found(IndexKey::Submitter(text)))?,
-                _ => scalars(value, &mut |text| found(IndexKey::Named(place - PLACES, text)))?,
+                LABELS => index_labels(value, found)?,
+                OWNERS => index_owners(value, found)?,
+                NODE => for_each_scalar(value, &mut |text| found(IndexKey::Node(text)))?,
+                SUBMITTERS => for_each_scalar(value, &mut |text| found(IndexKey::Submitter(text)))?,
+                _ => for_each_scalar(value, &mut |text| found(IndexKey::Named(place - PLACES, text)))?,
             }
         }
         if deeper != 0 {
-            self.within(&mut JsonScanner::new(bytes), deeper, depth, found)?;
+            self.index_members_within(&mut JsonScanner::new(bytes), deeper, depth, found)?;
         }
         Ok(())
     }
 
-    fn within(
+    fn index_members_within(
         &self,
         value: &mut JsonScanner<'_>,
         places: u64,
         depth: usize,
         found: &mut dyn FnMut(IndexKey<'_>),
     ) -> Result<(), ProjectError> {
-        match value.peek() {
-            b'{' => value.members(|key, value| {
-                match self.below(places, depth, |token| key.is(token.as_bytes())) {
-                    0 => value.skip()?,
-                    below => self.at(value, below, depth + 1, found)?,
+        match value.peek_byte() {
+            b'{' => value.for_each_member(|key, value| {
+                match self.paths_below(places, depth, |token| key.equals_bytes(token.as_bytes())) {
+                    0 => value.skip_any_value()?,
+                    below => self.index_value_at(value, below, depth + 1, found)?,
                 }
                 Ok(ScanFlow::Next)
             }),
             b'[' => {
                 let mut place = 0usize;
-                value.elements(|value| {
+                value.for_each_element(|value| {
                     let number = place.to_string();
                     place += 1;
-                    match self.below(places, depth, |token| token == number) {
-                        0 => value.skip(),
-                        below => self.at(value, below, depth + 1, found),
+                    match self.paths_below(places, depth, |token| token == number) {
+                        0 => value.skip_any_value(),
+                        below => self.index_value_at(value, below, depth + 1, found),
                     }
                 })
             }
-            _ => value.skip(),
+            _ => value.skip_any_value(),
         }
     }
 }
 
-fn labels(value: &mut JsonScanner<'_>, found: &mut dyn FnMut(IndexKey<'_>)) -> Result<(), ProjectError> {
-    if value.peek() != b'{' {
+fn index_labels(
+    value: &mut JsonScanner<'_>,
+    found: &mut dyn FnMut(IndexKey<'_>),
+) -> Result<(), ProjectError> {
+    if value.peek_byte() != b'{' {
         return Ok(());
     }
-    value.members(|key, value| {
-        let text = scalar(value)?;
+    value.for_each_member(|key, value| {
+        let text = scalar_text(value)?;
         if let Some(text) = text {
             found(IndexKey::Label(&key.decode()?, &text));
         }
@@ -279,18 +282,21 @@ fn labels(value: &mut JsonScanner<'_>, found: &mut dyn FnMut(IndexKey<'_>)) -> R
     })
 }
 
-fn owners(value: &mut JsonScanner<'_>, found: &mut dyn FnMut(IndexKey<'_>)) -> Result<(), ProjectError> {
-    if value.peek() != b'[' {
+fn index_owners(
+    value: &mut JsonScanner<'_>,
+    found: &mut dyn FnMut(IndexKey<'_>),
+) -> Result<(), ProjectError> {
+    if value.peek_byte() != b'[' {
         return Ok(());
     }
-    value.elements(|value| {
-        if value.peek() != b'{' {
-            return value.skip();
+    value.for_each_element(|value| {
+        if value.peek_byte() != b'{' {
+            return value.skip_any_value();
         }
-        value.members(|key, value| {
-            match key.is(b"uid") {
-                true => scalars(value, &mut |uid| found(IndexKey::Owner(uid)))?,
-                false => value.skip()?,
+        value.for_each_member(|key, value| {
+            match key.equals_bytes(b"uid") {
+                true => for_each_scalar(value, &mut |uid| found(IndexKey::Owner(uid)))?,
+                false => value.skip_any_value()?,
             }
             Ok(ScanFlow::Next)
         })
@@ -298,24 +304,24 @@ fn owners(value: &mut JsonScanner<'_>, found: &mut dyn FnMut(IndexKey<'_>)) -> R
 }
 
 /// Reads one scalar, or each scalar of an array.
-fn scalars(value: &mut JsonScanner<'_>, found: &mut dyn FnMut(&str)) -> Result<(), ProjectError> {
+fn for_each_scalar(value: &mut JsonScanner<'_>, found: &mut dyn FnMut(&str)) -> Result<(), ProjectError> {
     let mut one = |value: &mut JsonScanner<'_>| {
-        if let Some(text) = scalar(value)? {
+        if let Some(text) = scalar_text(value)? {
             found(&text);
         }
         Ok(())
     };
-    match value.peek() {
-        b'[' => value.elements(one),
+    match value.peek_byte() {
+        b'[' => value.for_each_element(one),
         _ => one(value),
     }
 }
 
 /// The scalar as text; `None` for null, arrays and objects.
-fn scalar<'a>(value: &mut JsonScanner<'a>) -> Result<Option<Cow<'a, str>>, ProjectError> {
-    match value.peek() {
+fn scalar_text<'a>(value: &mut JsonScanner<'a>) -> Result<Option<Cow<'a, str>>, ProjectError> {
+    match value.peek_byte() {
         b'"' => value.text()?.decode().map(Some),
-        b'n' | b'{' | b'[' => value.skip().map(|()| None),
-        _ => Ok(Some(String::from_utf8_lossy(value.value()?))),
+        b'n' | b'{' | b'[' => value.skip_any_value().map(|()| None),
+        _ => Ok(Some(String::from_utf8_lossy(value.take_value_bytes()?))),
     }
 }

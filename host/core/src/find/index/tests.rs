@@ -11,7 +11,7 @@ fn spec(name: &str, pointer: &str) -> IndexSpec {
 
 fn read(indexes: &IndexSet, document: &str) -> Vec<String> {
     let mut keys = Vec::new();
-    indexes.keys(document.as_bytes(), |key| keys.push(format!("{key:?}"))).unwrap();
+    indexes.for_each_key(document.as_bytes(), |key| keys.push(format!("{key:?}"))).unwrap();
     keys.sort();
     keys
 }
@@ -24,7 +24,7 @@ fn named(pointer: &str, document: &Value) -> Vec<String> {
             keys.push(text.to_owned());
         }
     };
-    indexes.keys(document.to_string().as_bytes(), take).unwrap();
+    indexes.for_each_key(document.to_string().as_bytes(), take).unwrap();
     keys
 }
 
@@ -154,7 +154,7 @@ proptest! {
 
     #[test]
     fn no_bytes_make_it_panic(bytes in "[{}\\[\\]:,\"a-c0-9nul]{0,40}") {
-        let found = IndexSet::new(&[spec("it", "/a/b")]).keys(bytes.as_bytes(), |_| {});
+        let found = IndexSet::new(&[spec("it", "/a/b")]).for_each_key(bytes.as_bytes(), |_| {});
         prop_assert!(found.is_ok() || found.is_err());
     }
 }

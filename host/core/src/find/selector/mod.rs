@@ -49,15 +49,15 @@ impl LabelSelector {
     pub fn parse(text: &str) -> Result<Self, SelectorError> {
         let mut parser = SelectorParser { text, at: 0 };
         let mut requirements = Vec::new();
-        if parser.peek().is_none() {
+        if parser.peek_char().is_none() {
             return Ok(Self { requirements });
         }
         loop {
-            requirements.push(parser.requirement()?);
-            match parser.peek() {
+            requirements.push(parser.parse_requirement()?);
+            match parser.peek_char() {
                 None => return Ok(Self { requirements }),
                 Some(',') => parser.at += 1,
-                Some(_) => return Err(parser.wrong("expected a comma or the end")),
+                Some(_) => return Err(parser.error_here("expected a comma or the end")),
             }
         }
     }
@@ -81,12 +81,12 @@ impl LabelSelector {
     }
 
     /// The labels that a match depends on.
-    pub fn keys(&self) -> impl Iterator<Item = &str> {
+    pub fn required_keys(&self) -> impl Iterator<Item = &str> {
         self.requirements.iter().map(|requirement| requirement.key.as_str())
     }
 
     /// Labels and values that every match must have. An index can look them up.
-    pub fn equalities(&self) -> impl Iterator<Item = (&str, &str)> {
+    pub fn required_equalities(&self) -> impl Iterator<Item = (&str, &str)> {
         self.requirements.iter().filter_map(|LabelRequirement { key, test }| match test {
             RequirementTest::In(values) if values.len() == 1 => Some((key.as_str(), values[0].as_str())),
             _ => None,
@@ -124,7 +124,7 @@ struct SelectorParser<'a> {
 }
 
 impl<'a> SelectorParser<'a> {
-    fn wrong(&self, message: impl Into<String>) -> SelectorError {
+    fn error_here(&self, message: impl Into<String>) -> SelectorError {
         self.wrong_at(self.at, message)
     }
 
@@ -132,62 +132,62 @@ impl<'a> SelectorParser<'a> {
         SelectorError { at: self.text[..at].chars().count(), message: message.into() }
     }
 
-    fn rest(&self) -> &'a str {
+    fn remaining_text(&self) -> &'a str {
         &self.text[self.at..]
     }
 
     /// Returns the next character that is not white space, without taking it.
-    fn peek(&mut self) -> Option<char> {
-        self.at = self.text.len() - self.rest().trim_start().len();
-        self.rest().chars().next()
+    fn peek_char(&mut self) -> Option<char> {
+        self.at = self.text.len() - self.remaining_text().trim_start().len();
+        self.remaining_text().chars().next()
     }
 
     fn take(&mut self, token: &str) -> bool {
-        self.peek();
-        let taken = self.rest().starts_with(token);
+        self.peek_char();
+        let taken = self.remaining_text().starts_with(token);
         if taken {
             self.at += token.len();
         }
         taken
     }
 
-    fn word(&mut self) -> (usize, &'a str) {
-        self.peek();
+    fn take_word(&mut self) -> (usize, &'a str) {
+        self.peek_char();
         let start = self.at;
-        let rest = self.rest();
+        let rest = self.remaining_text();
         let length = rest.find(|c: char| c.is_whitespace() || ",()=!<>".contains(c)).unwrap_or(rest.len());
         self.at += length;
         (start, &rest[..length])
     }
 
-    fn requirement(&mut self) -> Result<LabelRequirement, SelectorError> {
+    fn parse_requirement(&mut self) -> Result<LabelRequirement, SelectorError> {
         if self.take("!") {
             let key = self.key()?;
             return Ok(LabelRequirement { key, test: RequirementTest::Missing });
         }
         let key = self.key()?;
-        let test = match self.peek() {
+        let test = match self.peek_char() {
             None | Some(',') => RequirementTest::Exists,
             Some('=') => {
                 self.at += 1;
-                if self.rest().starts_with('=') {
+                if self.remaining_text().starts_with('=') {
                     self.at += 1;
                 }
-                RequirementTest::In(vec![self.value()?])
+                RequirementTest::In(vec![self.parse_label_value()?])
             }
-            Some('!') if self.take("!=") => RequirementTest::NotIn(vec![self.value()?]),
+            Some('!') if self.take("!=") => RequirementTest::NotIn(vec![self.parse_label_value()?]),
             Some('<' | '>') => {
                 return Err(
-                    self.wrong("`<` and `>` are not supported: compare with `=`, `!=`, `in` or `notin`")
+                    self.error_here("`<` and `>` are not supported: compare with `=`, `!=`, `in` or `notin`")
                 );
             }
-            Some(_) => self.set()?,
+            Some(_) => self.parse_value_set()?,
         };
         Ok(LabelRequirement { key, test })
     }
 
-    fn set(&mut self) -> Result<RequirementTest, SelectorError> {
-        let (start, word) = self.word();
+    fn parse_value_set(&mut self) -> Result<RequirementTest, SelectorError> {
+        let (start, word) = self.take_word();
         let is_in = match word {
             "in" => true,
             "notin" => false,
@@ -198,20 +198,20 @@ impl<'a> SelectorParser<'a> {
             }
         };
         if !self.take("(") {
-            return Err(self.wrong(format!("expected `(` with the values after `{word}`")));
+            return Err(self.error_here(format!("expected `(` with the values after `{word}`")));
         }
-        let mut values = vec![self.value()?];
+        let mut values = vec![self.parse_label_value()?];
         while self.take(",") {
-            values.push(self.value()?);
+            values.push(self.parse_label_value()?);
         }
         if !self.take(")") {
-            return Err(self.wrong("expected a comma or `)`"));
+            return Err(self.error_here("expected a comma or `)`"));
         }
         Ok(if is_in { RequirementTest::In(values) } else { RequirementTest::NotIn(values) })
     }
 
     fn key(&mut self) -> Result<String, SelectorError> {
-        let (start, word) = self.word();
+        let (start, word) = self.take_word();
         match check_key(word) {
             Ok(()) => Ok(word.to_owned()),
             Err(message) => Err(self.wrong_at(start, message)),
@@ -219,8 +219,8 @@ impl<'a> SelectorParser<'a> {
     }
 
     /// Reads a value, which may be empty as the value of a label may.
-    fn value(&mut self) -> Result<String, SelectorError> {
-        let (start, word) = self.word();
+    fn parse_label_value(&mut self) -> Result<String, SelectorError> {
+        let (start, word) = self.take_word();
         match check_value(word) {
             Ok(()) => Ok(word.to_owned()),
             Err(message) => Err(self.wrong_at(start, message)),

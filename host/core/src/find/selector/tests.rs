@@ -79,7 +79,7 @@ fn an_error_says_where_and_what() {
 #[test]
 fn equalities_are_what_an_index_can_be_asked_for() {
     let selector = LabelSelector::parse("a=b,c in (d),e in (f,g),!h,i!=j,k").unwrap();
-    assert_eq!(selector.equalities().collect::<Vec<_>>(), [("a", "b"), ("c", "d")]);
+    assert_eq!(selector.required_equalities().collect::<Vec<_>>(), [("a", "b"), ("c", "d")]);
 }
 
 fn requirement() -> impl Strategy<Value = LabelRequirement> {
@@ -117,7 +117,7 @@ proptest! {
         let selector = LabelSelector { requirements };
         prop_assert_eq!(selector.matches(|key| labels.get(key).map(String::as_str)), expected);
         if expected {
-            for (key, value) in selector.equalities() {
+            for (key, value) in selector.required_equalities() {
                 prop_assert_eq!(labels.get(key).map(String::as_str), Some(value));
             }
         }

@@ -96,7 +96,7 @@ impl RequestWorld {
         let (to, repeat) = TO[call.to];
         let asked = asked(call.seq, to, nth as u32);
         let answer = StoredAnswer { head: format!("{}/{nth}", call.seq), body: Some(vec![nth as u8]) };
-        let number = match self.machine.decide(&asked, repeat, used) {
+        let number = match self.machine.decide_request(&asked, repeat, used) {
             RequestDecision::Answer(number, kept) => {
                 assert_eq!(kept, answer, "its own answer");
                 used.insert(number);
@@ -108,7 +108,7 @@ impl RequestWorld {
             }
             RequestDecision::SendAgain(number) => number,
             RequestDecision::Send(number) => {
-                let (number, note) = self.machine.intend(asked, number).unwrap();
+                let (number, note) = self.machine.note_request(asked, number).unwrap();
                 self.keep(vec![note]);
                 number
             }
@@ -124,7 +124,7 @@ impl RequestWorld {
             self.in_the_air += 1;
             return Ok(false);
         }
-        let note = self.machine.answered(number, answer);
+        let note = self.machine.note_answer(number, answer);
         self.behind.push(note);
         self.in_the_air += u32::from(is_killed(KillPoint::Answered(nth)));
         Ok(!is_killed(KillPoint::Answered(nth)))
@@ -153,7 +153,7 @@ impl RequestWorld {
         }
         // A call ends once its answers are kept.
         self.keep(Vec::new());
-        let removals = self.machine.finish(&[call.seq]);
+        let removals = self.machine.remove_finished_notes(&[call.seq]);
         if call.kill == Some(KillPoint::BeforeTheSave) {
             return self.kill();
         }
@@ -181,7 +181,7 @@ proptest! {
         world.keep(Vec::new());
         world.kill();
         let all: Vec<Seq> = (1..4).collect();
-        let removals = world.machine.finish(&all);
+        let removals = world.machine.remove_finished_notes(&all);
         world.keep(removals);
         prop_assert!(world.disk.is_empty() && world.machine.is_empty(), "nothing is left");
         prop_assert_eq!((world.machine.bytes, world.machine.by_seq.len()), (0, 0));
@@ -196,30 +196,31 @@ fn a_request_without_its_state_is_known_by_its_digest_in_any_batch_with_one_of_i
         digest: digest.into(),
         ..asked(0, "http:people", 0)
     };
-    let (number, _) = requests.intend(of_two(&[5, 6], "a"), None).unwrap();
+    let (number, _) = requests.note_request(of_two(&[5, 6], "a"), None).unwrap();
     let answer = StoredAnswer { head: "200".into(), body: Some(b"ok".to_vec()) };
-    requests.answered(number, answer.clone());
-    let decide = |asked: &PluginRequest, used: &BTreeSet<u64>| requests.decide(asked, Repeat::InDoubt, used);
+    requests.note_answer(number, answer.clone());
+    let decide =
+        |asked: &PluginRequest, used: &BTreeSet<u64>| requests.decide_request(asked, Repeat::InDoubt, used);
     let unused = BTreeSet::new();
     assert_eq!(decide(&of_two(&[6, 7], "a"), &unused), RequestDecision::Answer(number, answer.clone()));
     assert_eq!(decide(&of_two(&[6], "a"), &unused), RequestDecision::Answer(number, answer));
     assert_eq!(decide(&of_two(&[6, 7], "a"), &BTreeSet::from([number])), RequestDecision::Send(None));
     assert_eq!(decide(&of_two(&[6, 7], "b"), &unused), RequestDecision::Send(None));
     assert_eq!(decide(&of_two(&[7, 8], "a"), &unused), RequestDecision::Send(None));
-    assert_eq!(requests.finish(&[6]), []);
-    assert_eq!(requests.finish(&[5]).len(), 1);
+    assert_eq!(requests.remove_finished_notes(&[6]), []);
+    assert_eq!(requests.remove_finished_notes(&[5]).len(), 1);
 }
 
 #[test]
 fn an_answer_beyond_its_size_is_kept_without_its_body_and_is_no_answer_to_a_repeat() {
     for (size, is_kept) in [(limits::ANSWER_KEPT, true), (limits::ANSWER_KEPT + 1, false)] {
         let mut requests = RequestNotes::default();
-        let (number, _) = requests.intend(asked(1, "t", 0), None).unwrap();
+        let (number, _) = requests.note_request(asked(1, "t", 0), None).unwrap();
         let answer = StoredAnswer { head: "200".into(), body: Some(vec![7; size]) };
-        let KvWrite { key, value } = requests.answered(number, answer);
+        let KvWrite { key, value } = requests.note_answer(number, answer);
         let mut again = RequestNotes::default();
         assert_eq!(again.read(&key, &value.unwrap()), Some(true));
-        let decide = |repeat| again.decide(&asked(1, "t", 0), repeat, &BTreeSet::new());
+        let decide = |repeat| again.decide_request(&asked(1, "t", 0), repeat, &BTreeSet::new());
         assert_eq!(matches!(decide(Repeat::InDoubt), RequestDecision::Answer(..)), is_kept);
         assert_eq!(decide(Repeat::InDoubt) == RequestDecision::Send(Some(number)), !is_kept);
         assert_eq!(matches!(decide(Repeat::Never), RequestDecision::Doubtful(_)), !is_kept);
@@ -232,17 +233,17 @@ fn answers_together_have_a_bound_and_give_their_room_back() {
     let most = limits::ANSWERS_KEPT / limits::ANSWER_KEPT;
     let answer = || StoredAnswer { head: "200".into(), body: Some(vec![7; limits::ANSWER_KEPT]) };
     for seq in 0..=most as Seq {
-        let (number, _) = requests.intend(asked(seq, "t", 0), None).unwrap();
-        requests.answered(number, answer());
+        let (number, _) = requests.note_request(asked(seq, "t", 0), None).unwrap();
+        requests.note_answer(number, answer());
     }
     let has_answer = |requests: &RequestNotes, seq: usize| {
-        let decision = requests.decide(&asked(seq as Seq, "t", 0), Repeat::InDoubt, &BTreeSet::new());
+        let decision = requests.decide_request(&asked(seq as Seq, "t", 0), Repeat::InDoubt, &BTreeSet::new());
         matches!(decision, RequestDecision::Answer(..))
     };
     assert!(has_answer(&requests, most - 1) && !has_answer(&requests, most));
-    requests.finish(&[0]);
-    let (number, _) = requests.intend(asked(9999, "t", 0), None).unwrap();
-    requests.answered(number, answer());
+    requests.remove_finished_notes(&[0]);
+    let (number, _) = requests.note_request(asked(9999, "t", 0), None).unwrap();
+    requests.note_answer(number, answer());
     assert!(has_answer(&requests, 9999));
 }
 
@@ -250,32 +251,32 @@ fn answers_together_have_a_bound_and_give_their_room_back() {
 fn more_requests_than_the_bound_are_refused_until_old_ones_make_room() {
     let mut requests = RequestNotes::default();
     for seq in 1..=limits::INTENTS as Seq {
-        requests.intend(asked(seq, "t", 0), None).unwrap();
+        requests.note_request(asked(seq, "t", 0), None).unwrap();
     }
-    assert_eq!(requests.intend(asked(99_999, "t", 0), None), Err(NotesFull));
+    assert_eq!(requests.note_request(asked(99_999, "t", 0), None), Err(NotesFull));
     assert_eq!(requests.make_room(3).len(), 3);
-    requests.intend(asked(99_999, "t", 0), None).unwrap();
+    requests.note_request(asked(99_999, "t", 0), None).unwrap();
 }
 
 #[test]
 fn what_was_surely_not_sent_is_sent_also_where_nothing_is_repeated() {
     let mut requests = RequestNotes::default();
-    let (number, _) = requests.intend(asked(1, "t", 0), None).unwrap();
+    let (number, _) = requests.note_request(asked(1, "t", 0), None).unwrap();
     let decide =
-        |requests: &RequestNotes| requests.decide(&asked(1, "t", 0), Repeat::Never, &BTreeSet::new());
+        |requests: &RequestNotes| requests.decide_request(&asked(1, "t", 0), Repeat::Never, &BTreeSet::new());
     assert!(matches!(decide(&requests), RequestDecision::Doubtful(_)));
-    let KvWrite { key, value } = requests.unsent(number);
+    let KvWrite { key, value } = requests.note_unsent(number);
     assert_eq!(decide(&requests), RequestDecision::Send(Some(number)));
     let mut again = RequestNotes::default();
     assert_eq!(again.read(&key, &value.unwrap()), Some(true));
     assert_eq!(decide(&again), RequestDecision::Send(Some(number)));
     let another = PluginRequest { digest: "another".into(), ..asked(1, "t", 0) };
-    let (number, _) = requests.intend(asked(1, "t", 0), Some(number)).unwrap();
-    requests.answered(number, StoredAnswer { head: "200".into(), body: Some(Vec::new()) });
-    let never = requests.decide(&another, Repeat::Never, &BTreeSet::new());
+    let (number, _) = requests.note_request(asked(1, "t", 0), Some(number)).unwrap();
+    requests.note_answer(number, StoredAnswer { head: "200".into(), body: Some(Vec::new()) });
+    let never = requests.decide_request(&another, Repeat::Never, &BTreeSet::new());
     assert!(matches!(never, RequestDecision::Doubtful(_)), "its place is taken");
     assert_eq!(
-        requests.decide(&another, Repeat::InDoubt, &BTreeSet::new()),
+        requests.decide_request(&another, Repeat::InDoubt, &BTreeSet::new()),
         RequestDecision::Send(Some(number))
     );
 }

@@ -198,7 +198,7 @@ impl LaneModel {
     }
 
     fn count(&mut self) {
-        let (counted, newest) = (self.lanes.counted(), self.rows.len() as Seq);
+        let (counted, newest) = (self.lanes.counted_through(), self.rows.len() as Seq);
         let states = self.rows.range(counted + 1..).filter(|(_, row)| Self::is_subscribed(row)).count();
         self.lanes.count(newest, states as u64);
     }
@@ -219,12 +219,12 @@ impl LaneModel {
     }
 
     fn read(&mut self, limit: usize) {
-        let (after, newest) = (self.lanes.through(), self.rows.len() as Seq);
+        let (after, newest) = (self.lanes.last_read(), self.rows.len() as Seq);
         if self.lanes.is_scattered() || after >= newest {
             return;
         }
-        let behind = if self.lanes.is_in_past() { Vec::new() } else { self.lanes.behind() };
-        let end = if behind.is_empty() { newest } else { self.lanes.counted().min(newest) };
+        let behind = if self.lanes.is_in_past() { Vec::new() } else { self.lanes.namespaces_behind() };
+        let end = if behind.is_empty() { newest } else { self.lanes.counted_through().min(newest) };
         if end <= after {
             return;
         }
@@ -236,15 +236,15 @@ impl LaneModel {
         } else {
             self.lanes.read_outside(states, end, now);
         }
-        self.taken_in(after + 1, self.lanes.through());
+        self.taken_in(after + 1, self.lanes.last_read());
     }
 
     fn catch_up(&mut self, limit: usize) {
         let now = Duration::from_millis(self.now);
         let Some(CatchUpRange { from, limit: most }) = self.lanes.next_behind(now) else { return };
-        let states = self.journal(from, self.lanes.through(), &[], limit.min(most));
+        let states = self.journal(from, self.lanes.last_read(), &[], limit.min(most));
         let end = states.last().expect("what was left is there").0.seq;
-        self.lanes.catch_up(from, states, end, now);
+        self.lanes.take_in_deferred(from, states, end, now);
         self.taken_in(from, end);
     }
 
@@ -282,7 +282,7 @@ impl LaneModel {
 
     /// Whether a waiting state is in its lane, and not a row alone.
     fn is_held(&self, seq: Seq) -> bool {
-        let lane = self.lanes.lanes.get(&self.state(seq).lane());
+        let lane = self.lanes.lanes.get(&self.state(seq).lane_key());
         self.rows[&seq].replay || lane.is_none_or(|lane| lane.debt.rows == 0 || seq < lane.debt.next)
     }
 
@@ -345,7 +345,7 @@ impl LaneModel {
             ModelStep::GiveBack(pick) => {
                 if let Some(seq) = self.pick(ModelFate::Flying, pick) {
                     let is_old = self.is_old(seq);
-                    self.lanes.give_back(seq, Duration::from_millis(self.now));
+                    self.lanes.return_untried(seq, Duration::from_millis(self.now));
                     let row = self.row(seq);
                     row.fate = if is_old { ModelFate::Superseded } else { ModelFate::Waiting };
                     row.tries = if is_old { 0 } else { row.tries };
@@ -397,7 +397,7 @@ impl LaneModel {
         let is_parked = matches!(newest.fate, ModelFate::Parked | ModelFate::Recalled);
         let is_free = rows.all(|(seq, row)| is_finished(row) && !self.again.contains_key(seq));
         // After a restart the lanes know only once they have read past it that it need not be read again.
-        let is_ahead = seq > self.lanes.through();
+        let is_ahead = seq > self.lanes.last_read();
         // The dispatcher asks only for states that were read and not left.
         if rows_unread(&self.rows, lane) {
             return;
@@ -405,7 +405,7 @@ impl LaneModel {
         let is_swept = self.lanes.positions.is_left(seq);
         let expected = is_free && !is_parked && !is_ahead && !is_swept && self.lanes.resync_room() > 0;
         let now = Duration::from_millis(self.now);
-        let taken = self.lanes.resync(self.state(seq), now);
+        let taken = self.lanes.resync_state(self.state(seq), now);
         assert_eq!(taken, expected, "{seq} of {lane}: {:?}", self.rows);
         if expected {
             self.again.insert(seq, OfferedAgain::default());
@@ -426,11 +426,11 @@ impl LaneModel {
         again.is_flying = false;
         let retry = Verdict::Retry { after_ms: None, reason: "not yet".into() };
         let settled = match answer {
-            ModelAnswer::Done => self.lanes.finish(seq, Verdict::Done, at(now)),
-            ModelAnswer::Retry => self.lanes.finish(seq, retry, at(now)),
-            ModelAnswer::Reject => self.lanes.finish(seq, Verdict::Reject("never".into()), at(now)),
+            ModelAnswer::Done => self.lanes.apply_verdict(seq, Verdict::Done, at(now)),
+            ModelAnswer::Retry => self.lanes.apply_verdict(seq, retry, at(now)),
+            ModelAnswer::Reject => self.lanes.apply_verdict(seq, Verdict::Reject("never".into()), at(now)),
             ModelAnswer::GiveBack => {
-                self.lanes.give_back(seq, Duration::from_millis(now));
+                self.lanes.return_untried(seq, Duration::from_millis(now));
                 SettledAs::Unknown
             }
         };
@@ -496,8 +496,8 @@ impl LaneModel {
         }
         if batch.iter().filter(|delivery| !delivery.resync).count() < takeable.len() && batch.len() < max {
             let lanes = &self.lanes;
-            let is_full = |seq: &Seq| !lanes.shares.fits(self.state(*seq).lane().namespace);
-            let comes = !lanes.wanted(1).is_empty()
+            let is_full = |seq: &Seq| !lanes.shares.fits_one_more(self.state(*seq).lane_key().namespace);
+            let comes = !lanes.wanted_positions(1).is_empty()
                 || takeable.iter().any(is_full)
                 || takeable.iter().any(|seq| !self.is_held(*seq));
             assert!(comes, "{takeable:?} are due, and neither taken nor asked for");
@@ -516,7 +516,7 @@ impl LaneModel {
 
     /// Checks that no namespace is served two times more than another one in line.
     fn check_turns(&self, ready: &BTreeMap<u64, usize>, batch: &[StateDelivery], max: usize) {
-        let served = |namespace| batch.iter().filter(|d| d.state.lane().namespace == namespace).count();
+        let served = |namespace| batch.iter().filter(|d| d.state.lane_key().namespace == namespace).count();
         let most = ready.keys().map(|namespace| served(*namespace)).max().unwrap_or(0);
         for (namespace, lanes) in ready {
             let fair = served(*namespace) == *lanes || served(*namespace) + 1 >= most;
@@ -544,7 +544,7 @@ impl LaneModel {
         let Some(seq) = self.pick(ModelFate::Flying, pick) else { return };
         let now = self.now;
         let (is_old, policy) = (self.is_old(seq), self.policy);
-        let settled = self.lanes.finish(seq, verdict.clone(), at(now));
+        let settled = self.lanes.apply_verdict(seq, verdict.clone(), at(now));
         let row = self.row(seq);
         let parks = match verdict {
             Verdict::Done => false,
@@ -586,7 +586,7 @@ impl LaneModel {
         let Some(seq) = self.pick(ModelFate::Parked, pick) else { return };
         let letter = self.letters.get_mut(&seq).unwrap();
         letter.replaying = true;
-        self.lanes.replay(letter);
+        self.lanes.replay_letter(letter);
         let row = self.row(seq);
         (row.fate, row.unkept) = (ModelFate::Recalled, false);
     }
@@ -599,10 +599,10 @@ impl LaneModel {
     }
 
     fn fill(&mut self, max: usize) {
-        let asked = self.lanes.wanted(max);
+        let asked = self.lanes.wanted_positions(max);
         assert!(asked.len() <= max);
         let states = asked.iter().map(|seq| self.state(*seq)).collect();
-        assert_eq!(self.lanes.fill(&asked, states, Duration::from_millis(self.now)), [0; 0]);
+        assert_eq!(self.lanes.fill_wanted(&asked, states, Duration::from_millis(self.now)), [0; 0]);
         for seq in asked {
             if self.rows[&seq].fate == ModelFate::Recalled {
                 self.supersede(self.rows[&seq].lane);
@@ -634,7 +634,7 @@ impl LaneModel {
 
     /// Restarts as after a kill: only the progress, the letters and the journal remain.
     fn restart(&mut self) {
-        let progress = self.lanes.progress();
+        let progress = self.lanes.progress_to_save();
         (self.again, self.resyncs) = (BTreeMap::new(), (0, 0, 0));
         self.lanes = Lanes::new(model_options(self.policy), &progress);
         self.lanes.begin_past(&"jobs".into(), self.past, PACE);
@@ -655,12 +655,12 @@ impl LaneModel {
                 Change::Present,
                 0,
             );
-            self.lanes.hold(letter.seq, of.lane());
+            self.lanes.hold_lane_at(letter.seq, of.lane_key());
             if letter.replaying {
-                self.lanes.replay(letter);
+                self.lanes.replay_letter(letter);
                 self.rows.get_mut(&letter.seq).unwrap().prior = letter.attempts;
             } else {
-                self.lanes.park(letter.seq);
+                self.lanes.add_parked(letter.seq);
             }
         }
         self.unheard.clear();
@@ -669,7 +669,7 @@ impl LaneModel {
             self.lanes.owe_again(&self.state(seq));
         }
         let newest = self.rows.len() as Seq;
-        for (after, through) in holes(&progress, newest) {
+        for (after, through) in unfinished_ranges(&progress, newest) {
             let rows = self.rows.range(after + 1..=through).filter(|(_, row)| Self::is_subscribed(row));
             let unread = rows.inspect(|(seq, row)| {
                 assert_eq!(row.fate, ModelFate::Unread, "{seq} is finished and forgotten");
@@ -683,23 +683,23 @@ impl LaneModel {
     /// Checks that a new count of everything equals the running count.
     fn recount(&mut self) {
         if self.lanes.is_countable() {
-            let (from, through) = (self.lanes.through() + 1, self.lanes.counted());
+            let (from, through) = (self.lanes.last_read() + 1, self.lanes.counted_through());
             let rows = self.rows.range(from..=through.max(from)).map(|(_, row)| row);
             let unread =
                 rows.filter(|row| row.fate == ModelFate::Unread && Self::is_subscribed(row)).count() as u64;
-            self.lanes.recount(through, unread);
+            self.lanes.set_unread_count(through, unread);
         }
     }
 
     fn check(&self) {
         let count =
             |fates: &[ModelFate]| self.rows.values().filter(|row| fates.contains(&row.fate)).count() as u64;
-        let stats = self.lanes.stats();
+        let stats = self.lanes.lane_stats();
         assert_eq!(stats.delivered, count(&[ModelFate::Delivered]));
         assert_eq!(stats.filtered, count(&[ModelFate::Filtered, ModelFate::Superseded]));
         assert_eq!(stats.superseded, count(&[ModelFate::Superseded]));
         assert_eq!(stats.dead, count(&[ModelFate::Parked]));
-        let known = self.rows.range(..=self.lanes.counted()).map(|(_, row)| row);
+        let known = self.rows.range(..=self.lanes.counted_through()).map(|(_, row)| row);
         let unread =
             known.filter(|row| row.fate == ModelFate::Unread && Self::is_subscribed(row)).count() as u64;
         assert_eq!(
@@ -718,12 +718,12 @@ impl LaneModel {
         let shares = &lanes.shares;
         assert!(shares.loaded <= lanes.options.window, "{shares:?}");
         assert!(shares.deferred <= lanes.options.deferred + lanes.options.window, "{shares:?}");
-        assert!(lanes.positions.runs() <= lanes.options.runs + 6, "{:?}", lanes.positions);
+        assert!(lanes.positions.count_deferred_runs() <= lanes.options.runs + 6, "{:?}", lanes.positions);
         assert_eq!(shares.loaded, lanes.lanes.values().map(|lane| lane.loaded).sum::<usize>());
         let unloaded = lanes.lanes.values().map(|lane| lane.queue.len() - lane.loaded);
         assert_eq!(shares.deferred, unloaded.sum::<usize>());
 
-        let progress = lanes.progress();
+        let progress = lanes.progress_to_save();
         let is_finished = |seq: Seq| {
             seq <= progress.cursor || progress.above.iter().any(|(from, to)| (from..=to).contains(&&seq))
         };
@@ -752,15 +752,16 @@ impl LaneModel {
                 self.apply(ModelStep::Resynced(0, ModelAnswer::Done));
             }
             self.apply(ModelStep::Kept);
-            let stats = self.lanes.stats();
+            let stats = self.lanes.lane_stats();
             // Positions that were left may turn out to belong to nobody.
-            let is_read = self.lanes.through() == self.rows.len() as Seq && self.lanes.positions.runs() == 0;
+            let is_read = self.lanes.last_read() == self.rows.len() as Seq
+                && self.lanes.positions.count_deferred_runs() == 0;
             if is_read && stats.waiting == 0 && stats.dead == 0 && self.again.is_empty() {
                 break;
             }
         }
-        assert_eq!((self.lanes.stats().waiting, self.lanes.stats().dead), (0, 0));
-        assert_eq!(self.lanes.shares.behind(), 0);
+        assert_eq!((self.lanes.lane_stats().waiting, self.lanes.lane_stats().dead), (0, 0));
+        assert_eq!(self.lanes.shares.count_behind(), 0);
         assert!(self.lanes.pasts.is_empty() || self.past > self.rows.len() as Seq, "its end was reached");
         assert_eq!(self.lanes.cursor(), self.rows.len() as Seq);
         assert!(self.lanes.lanes.is_empty(), "an empty lane is not kept");

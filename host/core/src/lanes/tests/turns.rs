@@ -13,14 +13,17 @@ fn hand_over_all(lanes: &mut Lanes, journal: &[Arc<State>], chunk: usize) -> Vec
     };
     for handed in 1.. {
         read_some(lanes, journal, chunk, wanted);
-        let held = lanes.shares.loaded + lanes.shares.deferred + lanes.positions.runs();
+        let held = lanes.shares.loaded + lanes.shares.deferred + lanes.positions.count_deferred_runs();
         let options = &lanes.options;
         assert!(held <= options.window + options.deferred + options.runs + chunk, "memory is bounded");
         let Some(delivery) = lanes.take(Duration::ZERO, 1).pop() else { break };
-        lanes.finish(delivery.state.seq, Verdict::Done, at(0));
+        lanes.apply_verdict(delivery.state.seq, Verdict::Done, at(0));
         through.insert(delivery.state.object.namespace.clone(), handed);
     }
-    assert_eq!((lanes.stats().waiting, lanes.stats().delivered, lanes.cursor()), (0, newest, newest));
+    assert_eq!(
+        (lanes.lane_stats().waiting, lanes.lane_stats().delivered, lanes.cursor()),
+        (0, newest, newest)
+    );
     through.into_iter().collect()
 }
 
@@ -31,17 +34,17 @@ fn read_some(
     wanted: impl Fn(&[Arc<State>]) -> Vec<(Arc<State>, SubscriptionFit)>,
 ) {
     let now = Duration::ZERO;
-    let fill = lanes.wanted(chunk);
+    let fill = lanes.wanted_positions(chunk);
     if !fill.is_empty() {
         let states = fill.iter().map(|seq| Arc::clone(&journal[*seq as usize - 1])).collect();
-        lanes.fill(&fill, states, now);
+        lanes.fill_wanted(&fill, states, now);
     }
     if let Some(CatchUpRange { from, .. }) = lanes.next_behind(now) {
         let first = from as usize - 1;
         let states = &journal[first..journal.len().min(first + chunk)];
-        lanes.catch_up(from, wanted(states), states.last().unwrap().seq, now);
+        lanes.take_in_deferred(from, wanted(states), states.last().unwrap().seq, now);
     }
-    let (after, behind) = (lanes.through() as usize, lanes.behind());
+    let (after, behind) = (lanes.last_read() as usize, lanes.namespaces_behind());
     if after == journal.len() || lanes.is_scattered() {
     } else if behind.is_empty() {
         let states = &journal[after..journal.len().min(after + chunk)];
@@ -127,7 +130,7 @@ fn a_rate_of_calls_does_not_care_what_they_carry() {
     assert_eq!(take(&mut lanes, 0, 30).len(), 0);
     assert_eq!(take(&mut lanes, 500, 30).len(), 10);
     assert_eq!(take(&mut lanes, 2000, 30).len(), 0, "no call, no token");
-    assert_eq!(lanes.call_rate.as_ref().unwrap().available(Duration::from_secs(2)), 1);
+    assert_eq!(lanes.call_rate.as_ref().unwrap().available_tokens(Duration::from_secs(2)), 1);
 }
 
 #[test]
@@ -135,7 +138,7 @@ fn retries_of_all_lanes_share_a_bucket_but_for_those_that_the_plugin_paces() {
     let pooled = LaneOptions { retry_rate: rate(10, 2), ..options(OnDeadLetter::Continue) };
     let mut lanes = busy_lanes(pooled);
     take(&mut lanes, 0, 64);
-    let mut at_ms = |seq, verdict| match lanes.finish(seq, verdict, at(0)) {
+    let mut at_ms = |seq, verdict| match lanes.apply_verdict(seq, verdict, at(0)) {
         SettledAs::Retried(at) => at.as_millis(),
         other => panic!("{other:?}"),
     };
@@ -159,21 +162,21 @@ fn the_past_comes_at_its_own_pace_while_what_is_new_passes_it_object_by_object()
         states.iter().map(|state| (Arc::clone(state), SubscriptionFit::Wanted)).collect::<Vec<_>>()
     };
     lanes.read(wanted(&journal), 12, Duration::ZERO);
-    assert_eq!((lanes.stats().waiting, take(&mut lanes, 0, 9)), (12, vec![9]));
-    lanes.finish(9, Verdict::Done, at(0));
+    assert_eq!((lanes.lane_stats().waiting, take(&mut lanes, 0, 9)), (12, vec![9]));
+    lanes.apply_verdict(9, Verdict::Done, at(0));
     let mut order = vec![9];
     for second in 0..20 {
         let now = Duration::from_secs(second);
         while let Some(CatchUpRange { from, limit }) = lanes.next_behind(now) {
             let end = journal.len().min(from as usize - 1 + limit);
-            lanes.catch_up(from, wanted(&journal[from as usize - 1..end]), end as Seq, now);
+            lanes.take_in_deferred(from, wanted(&journal[from as usize - 1..end]), end as Seq, now);
         }
         for seq in take(&mut lanes, second * 1000, 9) {
-            lanes.finish(seq, Verdict::Done, at(second * 1000));
+            lanes.apply_verdict(seq, Verdict::Done, at(second * 1000));
             order.push(seq);
         }
         assert!(order.len() <= 3 + second as usize, "{order:?} after {second} s");
     }
     assert_eq!(order, [9, 11, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12]);
-    assert_eq!((lanes.stats().waiting, lanes.cursor(), lanes.pasts.len()), (0, 12, 0));
+    assert_eq!((lanes.lane_stats().waiting, lanes.cursor(), lanes.pasts.len()), (0, 12, 0));
 }

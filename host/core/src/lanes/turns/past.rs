@@ -43,38 +43,39 @@ impl BackfillTurns {
             until,
             next,
             waits_for: None,
-            worth: (rate.per_second / READS_A_SECOND).clamp(1, rate.burst().max(1)),
+            worth: (rate.per_second / READS_A_SECOND).clamp(1, rate.burst_or_default().max(1)),
             bucket: TokenBucket::new(rate),
             lanes: HashSet::new(),
         }
     }
 
-    pub fn has(&self, state: &State) -> bool {
-        let is_known = || self.lanes.len() >= limits::PAST_LANES || self.lanes.contains(&state.lane().lane);
+    pub fn is_of_past(&self, state: &State) -> bool {
+        let is_known =
+            || self.lanes.len() >= limits::PAST_LANES || self.lanes.contains(&state.lane_key().lane);
         self.source == state.source && (state.seq <= self.until || is_known())
     }
 
-    pub fn remember(&mut self, state: &State) {
+    pub fn remember_lane(&mut self, state: &State) {
         if state.seq <= self.until && self.lanes.len() < limits::PAST_LANES {
-            self.lanes.insert(state.lane().lane);
+            self.lanes.insert(state.lane_key().lane);
         }
     }
 
     /// When the past may be read again.
-    pub fn due(&self) -> Duration {
-        self.bucket.due(self.worth)
+    pub fn next_read_at(&self) -> Duration {
+        self.bucket.due_at(self.worth)
     }
 
     /// The number of states that may be read now.
-    pub fn limit(&self, now: Duration) -> usize {
-        self.bucket.available(now).clamp(READ.0, READ.1)
+    pub fn read_limit(&self, now: Duration) -> usize {
+        self.bucket.available_tokens(now).clamp(READ.0, READ.1)
     }
 
     /// Takes a token for one state, if there is one.
-    pub fn spend(&mut self, now: Duration) -> bool {
-        let is_allowed = self.bucket.available(now) > 0;
+    pub fn try_spend_token(&mut self, now: Duration) -> bool {
+        let is_allowed = self.bucket.available_tokens(now) > 0;
         if is_allowed {
-            self.bucket.spend(1, now);
+            self.bucket.spend_tokens(1, now);
         }
         is_allowed
     }

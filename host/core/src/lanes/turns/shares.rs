@@ -45,22 +45,22 @@ impl WindowShares {
         Self { window, positions, loaded: 0, deferred: 0, of: HashMap::new(), behind: 0 }
     }
 
-    pub fn free(&self) -> usize {
+    pub fn free_slots(&self) -> usize {
         self.window.saturating_sub(self.loaded)
     }
 
-    fn held(&self, namespace: u64) -> (usize, usize) {
+    fn loaded_and_deferred(&self, namespace: u64) -> (usize, usize) {
         self.of.get(&namespace).map_or((0, 0), |share| (share.loaded, share.deferred))
     }
 
     fn fits_times(&self, namespace: u64, times: usize) -> bool {
-        let (loaded, deferred) = self.held(namespace);
+        let (loaded, deferred) = self.loaded_and_deferred(namespace);
         let free = self.positions.saturating_sub(self.deferred) * DEFERRED_PART;
-        loaded * times < self.free() && deferred * times < free
+        loaded * times < self.free_slots() && deferred * times < free
     }
 
     /// Whether this namespace may hold one more state.
-    pub fn fits(&self, namespace: u64) -> bool {
+    pub fn fits_one_more(&self, namespace: u64) -> bool {
         self.fits_times(namespace, 1)
     }
 
@@ -70,15 +70,15 @@ impl WindowShares {
     }
 
     /// The number of states that fit, whatever their namespace, if none is given back.
-    pub fn room(&self) -> usize {
+    pub fn room_for_states(&self) -> usize {
         let most = self.of.values().map(|share| share.loaded).max().unwrap_or(0);
-        let states = self.free().saturating_sub(most).div_ceil(2);
+        let states = self.free_slots().saturating_sub(most).div_ceil(2);
         let most = self.of.values().map(|share| share.deferred).max().unwrap_or(0);
         let free = self.positions.saturating_sub(self.deferred);
         states.min((free * DEFERRED_PART).saturating_sub(most).div_ceil(DEFERRED_PART + 1))
     }
 
-    fn change(&mut self, namespace: u64, change: impl FnOnce(&mut WindowShare)) {
+    fn change_share(&mut self, namespace: u64, change: impl FnOnce(&mut WindowShare)) {
         let share = self.of.entry(namespace).or_default();
         change(share);
         if share.loaded == 0 && share.deferred == 0 && share.behind.is_none() {
@@ -88,22 +88,22 @@ impl WindowShares {
 
     pub fn load(&mut self, namespace: u64, states: usize) {
         self.loaded += states;
-        self.change(namespace, |share| share.loaded += states);
+        self.change_share(namespace, |share| share.loaded += states);
     }
 
-    pub fn unload(&mut self, namespace: u64, states: usize) {
+    pub fn unload_states(&mut self, namespace: u64, states: usize) {
         self.loaded -= states;
-        self.change(namespace, |share| share.loaded -= states);
+        self.change_share(namespace, |share| share.loaded -= states);
     }
 
-    pub fn defer(&mut self, namespace: u64, positions: usize) {
+    pub fn defer_positions(&mut self, namespace: u64, positions: usize) {
         self.deferred += positions;
-        self.change(namespace, |share| share.deferred += positions);
+        self.change_share(namespace, |share| share.deferred += positions);
     }
 
-    pub fn recall(&mut self, namespace: u64, positions: usize) {
+    pub fn recall_positions(&mut self, namespace: u64, positions: usize) {
         self.deferred -= positions;
-        self.change(namespace, |share| share.deferred -= positions);
+        self.change_share(namespace, |share| share.deferred -= positions);
     }
 
     // ---- behind --------------------------------------------------------------------------
@@ -114,7 +114,7 @@ impl WindowShares {
 
     pub fn set_behind(&mut self, namespace: u64, name: &str, next: Seq) {
         let mut fresh = false;
-        self.change(namespace, |share| match &mut share.behind {
+        self.change_share(namespace, |share| match &mut share.behind {
             Some(behind) => behind.next = next,
             none => {
                 *none = Some(LagCounter { next, name: name.to_owned() });
@@ -124,7 +124,7 @@ impl WindowShares {
         self.behind += usize::from(fresh);
     }
 
-    pub fn behind(&self) -> usize {
+    pub fn count_behind(&self) -> usize {
         self.behind
     }
 
@@ -137,7 +137,7 @@ impl WindowShares {
 
     /// Moves each namespace on to the position that `next` returns. A namespace without one is no longer
     /// behind.
-    pub fn go_on(&mut self, next: impl Fn(u64, Seq) -> Option<Seq>) {
+    pub fn advance_namespaces(&mut self, next: impl Fn(u64, Seq) -> Option<Seq>) {
         self.of.retain(|namespace, share| {
             if let Some(behind) = &mut share.behind {
                 match next(*namespace, behind.next) {
@@ -161,32 +161,36 @@ mod tests {
     fn one_alone_gets_half_of_the_window_and_two_a_third_each() {
         let mut shares = WindowShares::new(900, 900);
         let fill = |shares: &mut WindowShares, namespace| {
-            while shares.fits(namespace) {
+            while shares.fits_one_more(namespace) {
                 shares.load(namespace, 1);
             }
         };
         fill(&mut shares, 1);
-        assert_eq!((shares.held(1).0, shares.room()), (450, 0));
+        assert_eq!((shares.loaded_and_deferred(1).0, shares.room_for_states()), (450, 0));
         for _ in 0..1000 {
             fill(&mut shares, 2);
-            shares.unload(1, 1);
+            shares.unload_states(1, 1);
             fill(&mut shares, 1);
         }
-        assert!(shares.held(1).0.abs_diff(300) < 5 && shares.held(2).0.abs_diff(300) < 5, "{shares:?}");
-        assert!(shares.fits(3), "and one that has nothing yet finds room");
+        assert!(
+            shares.loaded_and_deferred(1).0.abs_diff(300) < 5
+                && shares.loaded_and_deferred(2).0.abs_diff(300) < 5,
+            "{shares:?}"
+        );
+        assert!(shares.fits_one_more(3), "and one that has nothing yet finds room");
     }
 
     #[test]
     fn what_room_says_fits_whosever_it_is() {
         let mut shares = WindowShares::new(100, 50);
         shares.load(1, 20);
-        shares.defer(2, 30);
-        let room = shares.room();
+        shares.defer_positions(2, 30);
+        let room = shares.room_for_states();
         assert!(room > 0);
         for _ in 0..room {
-            assert!(shares.fits(1) && shares.fits(2));
+            assert!(shares.fits_one_more(1) && shares.fits_one_more(2));
             shares.load(1, 1);
-            shares.defer(2, 1);
+            shares.defer_positions(2, 1);
         }
     }
 
@@ -195,10 +199,10 @@ mod tests {
         let mut shares = WindowShares::new(10, 10);
         shares.set_behind(1, "a", 5);
         shares.set_behind(2, "b", 7);
-        shares.go_on(|_, next| Some(next.max(6)));
+        shares.advance_namespaces(|_, next| Some(next.max(6)));
         assert_eq!((shares.next(1), shares.next(2)), (Some(6), Some(7)));
-        shares.go_on(|_, next| (next > 6).then_some(next));
-        assert_eq!((shares.next(1), shares.next(2), shares.behind()), (None, Some(7), 1));
+        shares.advance_namespaces(|_, next| (next > 6).then_some(next));
+        assert_eq!((shares.next(1), shares.next(2), shares.count_behind()), (None, Some(7), 1));
         assert_eq!(shares.of.len(), 1);
     }
 }

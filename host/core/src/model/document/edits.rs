@@ -26,7 +26,7 @@ pub fn write(format: u8, base: &[u8], document: &[u8], most: usize) -> Option<Ve
     out.push(format);
     let (mut base, mut document) = (base, document);
     loop {
-        let kept = alike(base, document);
+        let kept = equal_prefix_bytes(base, document);
         (base, document) = (&base[kept..], &document[kept..]);
         if base.is_empty() && document.is_empty() {
             return Some(out);
@@ -42,7 +42,7 @@ pub fn write(format: u8, base: &[u8], document: &[u8], most: usize) -> Option<Ve
 }
 
 /// The number of equal bytes from the beginning.
-fn alike(one: &[u8], other: &[u8]) -> usize {
+fn equal_prefix_bytes(one: &[u8], other: &[u8]) -> usize {
     let words = one.chunks_exact(WORD).zip(other.chunks_exact(WORD));
     let whole = words.take_while(|(one, other)| one == other).count() * WORD;
     let rest = one[whole..].iter().zip(&other[whole..]);
@@ -69,12 +69,12 @@ fn next_meeting(base: &[u8], document: &[u8], most: usize) -> Option<(usize, usi
     (document.len() - end <= most).then_some((base.len() - end, document.len() - end))
 }
 
-fn word(bytes: &[u8], at: usize) -> Option<u64> {
+fn word_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
 fn is_met(base: &[u8], left_out: usize, document: &[u8], put_in: usize) -> bool {
-    word(base, left_out).is_some_and(|here| word(document, put_in) == Some(here))
+    word_at(base, left_out).is_some_and(|here| word_at(document, put_in) == Some(here))
 }
 
 /// The same for texts of different lengths, of which `left_out` bytes of the base at most are left out.
@@ -82,13 +82,13 @@ fn other_length(base: &[u8], document: &[u8], most: usize, left_out: usize) -> O
     let slot = |word: u64| (word.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - SLOTS.ilog2())) as usize;
     // The offset in the base of each word, plus one, so that 0 means none.
     let mut places = [0_u16; SLOTS];
-    for (at, word) in (0..left_out).step_by(STEP).map_while(|at| Some((at, word(base, at)?))) {
+    for (at, word) in (0..left_out).step_by(STEP).map_while(|at| Some((at, word_at(base, at)?))) {
         let place = &mut places[slot(word)];
         // The first of several candidates wins: skipped bytes can't be kept later.
         *place = if *place == 0 { at as u16 + 1 } else { *place };
     }
     let met = |put_in: usize| {
-        let left_out = usize::from(places[slot(word(document, put_in)?)].checked_sub(1)?);
+        let left_out = usize::from(places[slot(word_at(document, put_in)?)].checked_sub(1)?);
         is_met(base, left_out, document, put_in).then_some((left_out, put_in))
     };
     let (left_out, put_in) = (0..most).find_map(met)?;
@@ -106,7 +106,7 @@ fn push(out: &mut Vec<u8>, mut number: usize) {
     out.push(number as u8);
 }
 
-fn pull(edits: &mut &[u8]) -> Option<usize> {
+fn take_number(edits: &mut &[u8]) -> Option<usize> {
     let mut number = 0;
     for shift in (0..usize::BITS).step_by(7) {
         let (byte, rest) = edits.split_first()?;
@@ -121,17 +121,19 @@ fn pull(edits: &mut &[u8]) -> Option<usize> {
 
 /// Restores the document from the output of [`write`] after the format byte.
 pub fn read(base: &[u8], edits: &[u8]) -> Result<Vec<u8>, DocumentError> {
-    let document = follow(base, edits).ok_or(DocumentError::Corrupt("it is a delta on another document"))?;
+    let document =
+        apply_edits(base, edits).ok_or(DocumentError::Corrupt("it is a delta on another document"))?;
     match document.len() > DOCUMENT_BYTES {
         true => Err(DocumentError::TooLarge(document.len() as u64)),
         false => Ok(document),
     }
 }
 
-fn follow(mut base: &[u8], mut edits: &[u8]) -> Option<Vec<u8>> {
+fn apply_edits(mut base: &[u8], mut edits: &[u8]) -> Option<Vec<u8>> {
     let mut document = Vec::with_capacity(base.len() + edits.len());
     while !edits.is_empty() {
-        let (kept, left_out, put_in) = (pull(&mut edits)?, pull(&mut edits)?, pull(&mut edits)?);
+        let (kept, left_out, put_in) =
+            (take_number(&mut edits)?, take_number(&mut edits)?, take_number(&mut edits)?);
         document.extend_from_slice(base.get(..kept)?);
         document.extend_from_slice(edits.get(..put_in)?);
         (base, edits) = (base[kept..].get(left_out..)?, &edits[put_in..]);

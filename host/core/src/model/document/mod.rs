@@ -27,7 +27,7 @@ use zstd::zstd_safe::{
     CCtx, CDict, DCtx, DDict, SafeResult, compress_bound, get_error_name, get_frame_content_size,
 };
 
-pub use substance::substance;
+pub use substance::compare_form;
 
 /// A document that is compressed on its own. The cache and the journal share it.
 pub type PackedDocument = Arc<[u8]>;
@@ -93,11 +93,11 @@ enum ZstdDictionary<'a> {
 }
 
 /// Compresses a document on its own.
-pub fn pack(document: &[u8]) -> PackedDocument {
+pub fn pack_document(document: &[u8]) -> PackedDocument {
     on_dictionary(document, &PACK_DICTIONARY).into()
 }
 
-/// Packs faster than [`pack`], but larger.
+/// Packs faster than [`pack_document`], but larger.
 pub fn pack_quickly(document: &[u8]) -> PackedDocument {
     on_dictionary(document, &QUICK_DICTIONARY).into()
 }
@@ -107,13 +107,13 @@ pub fn as_is(document: &[u8]) -> PackedDocument {
     [&[PLAIN], document].concat().into()
 }
 
-/// Restores the exact document from the output of [`pack`].
-pub fn unpack(packed: &[u8]) -> Result<Bytes, DocumentError> {
+/// Restores the exact document from the output of [`pack_document`].
+pub fn unpack_document(packed: &[u8]) -> Result<Bytes, DocumentError> {
     read(packed, None).map(Bytes::from)
 }
 
 /// Compresses a document against the version before it. Decoding needs the same base.
-pub fn delta(base: &[u8], document: &[u8]) -> Vec<u8> {
+pub fn encode_delta(base: &[u8], document: &[u8]) -> Vec<u8> {
     if base.is_empty() || base.starts_with(&DICTIONARY_MAGIC) || base.len() > DOCUMENT_BYTES {
         return on_dictionary(document, &PACK_DICTIONARY);
     }
@@ -125,9 +125,9 @@ pub fn delta(base: &[u8], document: &[u8]) -> Vec<u8> {
     write(document, ON_BASE, |pack, packed| pack.compress_using_dict(packed, document, base, DELTA_LEVEL))
 }
 
-/// Restores the exact document from a [`delta`]. A wrong base gives an error or other bytes, which the
+/// Restores the exact document from a [`encode_delta`]. A wrong base gives an error or other bytes, which the
 /// checksum detects.
-pub fn restore(base: &[u8], delta: &[u8]) -> Result<Vec<u8>, DocumentError> {
+pub fn restore_from_delta(base: &[u8], delta: &[u8]) -> Result<Vec<u8>, DocumentError> {
     read(delta, Some(base))
 }
 
@@ -170,7 +170,7 @@ fn write(
             // Compression did not shrink the document, so it is kept as it is.
             _ => plain(),
         };
-        release(scratch);
+        shrink_scratch(scratch);
         stored
     })
 }
@@ -208,7 +208,7 @@ fn read(stored: &[u8], base: Option<&[u8]>) -> Result<Vec<u8>, DocumentError> {
             }
             ZstdDictionary::Base(base) => unpack.decompress_using_dict(&mut document, scratch, base),
         };
-        release(scratch);
+        shrink_scratch(scratch);
         written.map_err(|code| DocumentError::Corrupt(get_error_name(code)))?;
         match document.len() as u64 == size {
             true => Ok(document),
@@ -218,7 +218,7 @@ fn read(stored: &[u8], base: Option<&[u8]>) -> Result<Vec<u8>, DocumentError> {
 }
 
 /// Shrinks the scratch buffer, so that one huge document does not keep every thread's buffer huge.
-fn release(scratch: &mut Vec<u8>) {
+fn shrink_scratch(scratch: &mut Vec<u8>) {
     const KEPT: usize = 256 * 1024;
     if scratch.capacity() > KEPT {
         *scratch = Vec::new();

@@ -11,7 +11,7 @@ const LOOKED: [&str; 2] = ["lastHeartbeatTime", "lastProbeTime"];
 
 /// Two versions with equal substance differ in nothing that people care about. `None` if the document is not
 /// a JSON object.
-pub fn substance(document: &[u8]) -> Option<Value> {
+pub fn compare_form(document: &[u8]) -> Option<Value> {
     let mut document: Value = serde_json::from_slice(document).ok().filter(Value::is_object)?;
     let is_lease = document["kind"] == "Lease";
     if let Some(metadata) = document.get_mut("metadata").and_then(Value::as_object_mut) {
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     fn is_same(one: &Value, other: &Value) -> bool {
-        let of = |value: &Value| substance(value.to_string().as_bytes()).unwrap();
+        let of = |value: &Value| compare_form(value.to_string().as_bytes()).unwrap();
         of(one) == of(other)
     }
 
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn of_what_is_no_object_nothing_is_said() {
         for text in ["", "[]", "{\"cut", "7"] {
-            assert_eq!(substance(text.as_bytes()), None, "{text}");
+            assert_eq!(compare_form(text.as_bytes()), None, "{text}");
         }
     }
 }

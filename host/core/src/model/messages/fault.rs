@@ -17,7 +17,7 @@ pub(crate) fn fault(field: impl Into<String>, message: impl Into<String>) -> Man
 }
 
 /// Cuts a text to at most this many bytes, at the end of a character. An ellipsis marks the cut.
-pub fn shortened(text: &str, bytes: usize) -> Cow<'_, str> {
+pub fn shorten_text(text: &str, bytes: usize) -> Cow<'_, str> {
     match text.len() > bytes {
         true => format!("{}…", &text[..text.floor_char_boundary(bytes)]).into(),
         false => text.into(),
@@ -30,7 +30,7 @@ mod tests {
 
     #[test]
     fn a_long_text_is_cut_at_the_end_of_a_character_and_says_so() {
-        assert_eq!(shortened("äöü", 6), "äöü");
-        assert_eq!(shortened("äöü", 5), "äö…");
+        assert_eq!(shorten_text("äöü", 6), "äöü");
+        assert_eq!(shorten_text("äöü", 5), "äö…");
     }
 }

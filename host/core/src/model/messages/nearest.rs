@@ -9,10 +9,10 @@ const COMPARED: usize = 64;
 const KNOWN: usize = 256;
 
 /// The nearest known name, if it takes few changed, added, removed or exchanged characters.
-pub fn nearest<'k>(name: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
+pub fn nearest_name<'k>(name: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
     let name = name.to_lowercase();
     let known = known.into_iter().filter(|one| !one.is_empty());
-    let near = known.map(|one| (distance(&name, &one.to_lowercase()), one)).min()?;
+    let near = known.map(|one| (edit_distance(&name, &one.to_lowercase()), one)).min()?;
     // In a short name, more than half must match: otherwise it would be near to everything.
     let length = name.chars().take(COMPARED).count();
     let most = 2.max(length / 3).min(length.saturating_sub(1) / 2);
@@ -30,7 +30,7 @@ pub fn with_nearest(message: &str) -> String {
 fn of_serde(message: &str) -> Option<String> {
     let (told, known) = message.strip_prefix("unknown ")?.rsplit_once("`, expected ")?;
     let (_, name) = told.split_once('`')?;
-    let near = nearest(name, known.split('`').skip(1).step_by(2))?;
+    let near = nearest_name(name, known.split('`').skip(1).step_by(2))?;
     Some(format!("{message}: is `{near}` meant?"))
 }
 
@@ -42,11 +42,11 @@ fn of_list(message: &str) -> Option<String> {
     let (quoted, _) = quoted.rsplit_once('`')?;
     let name = quoted.trim_matches(['{', '}']);
     let (known, _) = known.split_once(", and ").unwrap_or((known, ""));
-    let near = nearest(name, known.split(", ").take(KNOWN))?;
+    let near = nearest_name(name, known.split(", ").take(KNOWN))?;
     Some(format!("{told}: is `{}` meant?", quoted.replace(name, near)))
 }
 
-fn distance(one: &str, other: &str) -> usize {
+fn edit_distance(one: &str, other: &str) -> usize {
     let [one, other] = [one, other].map(|text| text.chars().take(COMPARED).collect::<Vec<_>>());
     let (mut before, mut last) = (Vec::new(), (0..=other.len()).collect::<Vec<_>>());
     for (place, from) in one.iter().enumerate() {
@@ -71,16 +71,16 @@ mod tests {
     #[test]
     fn the_nearest_name_is_found_also_where_two_letters_stand_in_each_others_place() {
         let known = ["mute", "quiet", "routes"];
-        assert_eq!(nearest("quite", known), Some("quiet"));
-        assert_eq!(nearest("Routs", known), Some("routes"));
+        assert_eq!(nearest_name("quite", known), Some("quiet"));
+        assert_eq!(nearest_name("Routs", known), Some("routes"));
         assert_eq!(
-            (nearest("evn", ["env", "file"]), nearest("x", ["kv"]), nearest("", ["kv"])),
+            (nearest_name("evn", ["env", "file"]), nearest_name("x", ["kv"]), nearest_name("", ["kv"])),
             (Some("env"), None, None)
         );
-        assert_eq!(nearest("zzzzzz", known), None);
-        assert_eq!(nearest("quiet", []), None);
+        assert_eq!(nearest_name("zzzzzz", known), None);
+        assert_eq!(nearest_name("quiet", []), None);
         assert_eq!(
-            nearest(&"x".repeat(1000), ["quiet"]),
+            nearest_name(&"x".repeat(1000), ["quiet"]),
             None,
             "of a long name no more than the beginning is compared"
         );

@@ -1,10 +1,10 @@
 //! The phases of a status, as words. The rules that choose a phase are in `status`, which depends on this
 //! module and not the other way around.
 
-use super::words::names;
+use super::words::names_of_words;
 
 /// Every phase that a status may have.
-pub const PHASES: [&str; phase::ALL.len()] = names(&phase::ALL);
+pub const PHASES: [&str; phase::ALL.len()] = names_of_words(&phase::ALL);
 
 /// The phases, as words.
 pub mod phase {

@@ -9,7 +9,7 @@ pub struct WordMeaning {
 }
 
 /// The words without their meanings.
-pub const fn names<const N: usize>(words: &[WordMeaning; N]) -> [&'static str; N] {
+pub const fn names_of_words<const N: usize>(words: &[WordMeaning; N]) -> [&'static str; N] {
     let mut names = [""; N];
     let mut place = 0;
     while place < N {
@@ -58,7 +58,7 @@ mod tests {
             SECOND = "second";
         }
         assert_eq!((FIRST, SECOND), ("first", "second"));
-        assert_eq!(super::names(&ALL), ["first", "second"]);
+        assert_eq!(super::names_of_words(&ALL), ["first", "second"]);
         assert_eq!(ALL[1].about, " The second, in two lines.");
     }
 }

@@ -46,7 +46,7 @@ pub struct ListGuard {
 
 impl ListGuard {
     /// Counts one page, and notes the token with which it continues.
-    pub fn page(&mut self, page: &ListPage<'_>, bytes: usize) -> Result<(), EndlessList> {
+    pub fn count_page(&mut self, page: &ListPage<'_>, bytes: usize) -> Result<(), EndlessList> {
         self.pages += 1;
         if self.pages > LIST_PAGES {
             return Err(EndlessList::Pages(LIST_PAGES));
@@ -55,12 +55,12 @@ impl ListGuard {
         if self.pages == 1 {
             self.promised = page.remaining.map(|remaining| items.saturating_add(remaining));
         }
-        self.objects(items, bytes)?;
-        if page.continue_token.is_empty() { Ok(()) } else { self.token(&page.continue_token) }
+        self.count_objects(items, bytes)?;
+        if page.continue_token.is_empty() { Ok(()) } else { self.note_token(&page.continue_token) }
     }
 
     /// Counts objects, also of a streamed list.
-    pub fn objects(&mut self, items: u64, bytes: usize) -> Result<(), EndlessList> {
+    pub fn count_objects(&mut self, items: u64, bytes: usize) -> Result<(), EndlessList> {
         self.items = self.items.saturating_add(items);
         self.bytes = self.bytes.saturating_add(bytes as u64);
         let believed =
@@ -74,7 +74,7 @@ impl ListGuard {
     }
 
     /// Notes a token before it is followed. A page has one token, so no list needs the same token twice.
-    pub fn token(&mut self, token: &str) -> Result<(), EndlessList> {
+    pub fn note_token(&mut self, token: &str) -> Result<(), EndlessList> {
         let mut hasher = DefaultHasher::new();
         token.hash(&mut hasher);
         if self.tokens.insert(hasher.finish()) { Ok(()) } else { Err(EndlessList::RepeatedToken) }
@@ -95,40 +95,40 @@ mod tests {
     fn tokens_that_lead_in_a_circle_are_refused_however_long_it_is() {
         let mut guard = ListGuard::default();
         for token in ["a", "b", "c"] {
-            guard.page(&page(token, 1, None), 10).unwrap();
+            guard.count_page(&page(token, 1, None), 10).unwrap();
         }
-        assert_eq!(guard.page(&page("a", 1, None), 10), Err(EndlessList::RepeatedToken));
+        assert_eq!(guard.count_page(&page("a", 1, None), 10), Err(EndlessList::RepeatedToken));
         // A token that follows an expired page counts as well.
         let mut guard = ListGuard::default();
-        guard.token("b").unwrap();
-        assert_eq!(guard.page(&page("b", 1, None), 10), Err(EndlessList::RepeatedToken));
+        guard.note_token("b").unwrap();
+        assert_eq!(guard.count_page(&page("b", 1, None), 10), Err(EndlessList::RepeatedToken));
     }
 
     #[test]
     fn ever_new_objects_are_refused_by_what_the_server_promised_and_by_number() {
         let mut guard = ListGuard::default();
-        guard.page(&page("0", 2, Some(1)), 10).unwrap();
-        guard.objects(2 * 3 + UNCOUNTED_ITEMS - 2, 10).unwrap();
-        assert_eq!(guard.objects(1, 10), Err(EndlessList::Items(2 * 3 + UNCOUNTED_ITEMS)));
+        guard.count_page(&page("0", 2, Some(1)), 10).unwrap();
+        guard.count_objects(2 * 3 + UNCOUNTED_ITEMS - 2, 10).unwrap();
+        assert_eq!(guard.count_objects(1, 10), Err(EndlessList::Items(2 * 3 + UNCOUNTED_ITEMS)));
         let mut guard = ListGuard::default();
-        guard.objects(LIST_ITEMS, 10).unwrap();
-        assert_eq!(guard.objects(1, 10), Err(EndlessList::Items(LIST_ITEMS)));
+        guard.count_objects(LIST_ITEMS, 10).unwrap();
+        assert_eq!(guard.count_objects(1, 10), Err(EndlessList::Items(LIST_ITEMS)));
         let mut guard = ListGuard::default();
-        guard.page(&page("0", 1, Some(u64::MAX)), 10).unwrap();
-        assert_eq!(guard.objects(LIST_ITEMS, 10), Err(EndlessList::Items(LIST_ITEMS)));
+        guard.count_page(&page("0", 1, Some(u64::MAX)), 10).unwrap();
+        assert_eq!(guard.count_objects(LIST_ITEMS, 10), Err(EndlessList::Items(LIST_ITEMS)));
     }
 
     #[test]
     fn ever_new_pages_without_objects_and_endless_bytes_are_refused() {
         let mut guard = ListGuard::default();
         for at in 0..LIST_PAGES {
-            guard.page(&page(&at.to_string(), 0, None), 0).unwrap();
+            guard.count_page(&page(&at.to_string(), 0, None), 0).unwrap();
         }
-        assert_eq!(guard.page(&page("more", 0, None), 0), Err(EndlessList::Pages(LIST_PAGES)));
+        assert_eq!(guard.count_page(&page("more", 0, None), 0), Err(EndlessList::Pages(LIST_PAGES)));
         let mut guard = ListGuard::default();
         let bytes = usize::try_from(LIST_BYTES).unwrap();
-        guard.objects(1, bytes).unwrap();
-        let told = guard.objects(1, 1).unwrap_err();
+        guard.count_objects(1, bytes).unwrap();
+        let told = guard.count_objects(1, 1).unwrap_err();
         assert_eq!(told, EndlessList::Bytes(LIST_BYTES));
         assert!(told.to_string().contains("remove the source"), "{told}");
     }
@@ -136,8 +136,8 @@ mod tests {
     #[test]
     fn a_list_that_ends_passes_although_the_collection_grows_meanwhile() {
         let mut guard = ListGuard::default();
-        guard.page(&page("a", 500, Some(500)), 1_000_000).unwrap();
-        guard.page(&page("b", 500, None), 1_000_000).unwrap();
-        guard.page(&page("", 300, None), 1_000_000).unwrap();
+        guard.count_page(&page("a", 500, Some(500)), 1_000_000).unwrap();
+        guard.count_page(&page("b", 500, None), 1_000_000).unwrap();
+        guard.count_page(&page("", 300, None), 1_000_000).unwrap();
     }
 }

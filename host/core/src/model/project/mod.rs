@@ -1,8 +1,8 @@
 //! Reads the envelope of an object (kind, metadata, status) without decoding the rest. The document stays the
 //! exact bytes of the server.
 //!
-//! Decoding every document into a tree would dominate the cost of a state. So [`frame`] and [`list_page`]
-//! check the grammar of their input once and cut out the objects as slices. [`envelope`] then reads the
+//! Decoding every document into a tree would dominate the cost of a state. So [`split_frame`] and [`list_page`]
+//! check the grammar of their input once and cut out the objects as slices. [`read_envelope`] then reads the
 //! metadata of such an object and stops as soon as it can. Keys may come in any order. If a key occurs twice,
 //! the first value that is not empty counts.
 
@@ -104,23 +104,23 @@ pub struct ErrorStatus {
 
 /// Splits one line of a watch. The whole line is checked, so the object is one well-formed JSON object in
 /// UTF-8.
-pub fn frame(line: &[u8]) -> Result<WatchFrame<'_>, ProjectError> {
+pub fn split_frame(line: &[u8]) -> Result<WatchFrame<'_>, ProjectError> {
     let (mut kind, mut object) = (None, None);
-    let mut scanner = JsonScanner::of_text(utf8(line)?);
-    scanner.members(|key, value| {
-        if kind.is_none() && key.is(b"type") {
+    let mut scanner = JsonScanner::of_text(check_utf8(line)?);
+    scanner.for_each_member(|key, value| {
+        if kind.is_none() && key.equals_bytes(b"type") {
             kind = Some(value.text()?);
-        } else if object.is_none() && key.is(b"object") {
-            if value.peek() != b'{' {
-                return Err(value.wrong("an object"));
+        } else if object.is_none() && key.equals_bytes(b"object") {
+            if value.peek_byte() != b'{' {
+                return Err(value.error_here("an object"));
             }
-            object = Some(value.value()?);
+            object = Some(value.take_value_bytes()?);
         } else {
-            value.skip()?;
+            value.skip_any_value()?;
         }
         Ok(ScanFlow::Next)
     })?;
-    scanner.end()?;
+    scanner.expect_end()?;
     let kind = event_type(kind.ok_or(ProjectError::Missing("type"))?)?;
     Ok(WatchFrame { kind, object: object.ok_or(ProjectError::Missing("object"))? })
 }
@@ -136,15 +136,15 @@ fn event_type(text: RawString<'_>) -> Result<EventType, ProjectError> {
     })
 }
 
-fn utf8(bytes: &[u8]) -> Result<&str, ProjectError> {
+fn check_utf8(bytes: &[u8]) -> Result<&str, ProjectError> {
     std::str::from_utf8(bytes).map_err(|error| ProjectError::Utf8 { at: error.valid_up_to() })
 }
 
 /// Reads a string; null counts as empty. Anything else is an error.
 #[inline]
 fn optional_text<'a>(value: &mut JsonScanner<'a>) -> Result<Cow<'a, str>, ProjectError> {
-    match value.peek() {
-        b'n' => value.skip().map(|()| Cow::Borrowed("")),
+    match value.peek_byte() {
+        b'n' => value.skip_any_value().map(|()| Cow::Borrowed("")),
         _ => value.text()?.decode(),
     }
 }
@@ -160,19 +160,19 @@ fn take_text<'a>(field: &mut Cow<'a, str>, value: &mut JsonScanner<'a>) -> Resul
 }
 
 fn is_null(value: &mut JsonScanner<'_>) -> Result<bool, ProjectError> {
-    let null = value.peek() == b'n';
+    let null = value.peek_byte() == b'n';
     if null {
-        value.skip()?;
+        value.skip_any_value()?;
     }
     Ok(null)
 }
 
-/// Does [`frame`] and [`envelope`] in one pass. Bookmarks and errors have no envelope.
-pub fn project(line: &[u8]) -> Result<(WatchFrame<'_>, Option<ObjectEnvelope<'_>>), ProjectError> {
+/// Does [`split_frame`] and [`read_envelope`] in one pass. Bookmarks and errors have no envelope.
+pub fn project_frame(line: &[u8]) -> Result<(WatchFrame<'_>, Option<ObjectEnvelope<'_>>), ProjectError> {
     project_into(line, &mut ObjectOutline::default())
 }
 
-/// The hot path of [`project`]. It records in `outline` where the object's members are, so that no byte is
+/// The hot path of [`project_frame`]. It records in `outline` where the object's members are, so that no byte is
 /// scanned twice. The outline stays empty if the object's type comes after the object.
 pub fn project_into<'a>(
     line: &'a [u8],
@@ -180,30 +180,30 @@ pub fn project_into<'a>(
 ) -> Result<(WatchFrame<'a>, Option<ObjectEnvelope<'a>>), ProjectError> {
     outline.clear();
     let (mut kind, mut object, mut read) = (None, None, None);
-    let mut scanner = JsonScanner::of_text(utf8(line)?);
-    scanner.members(|key, value| {
-        if kind.is_none() && key.is(b"type") {
+    let mut scanner = JsonScanner::of_text(check_utf8(line)?);
+    scanner.for_each_member(|key, value| {
+        if kind.is_none() && key.equals_bytes(b"type") {
             kind = Some(event_type(value.text()?)?);
-        } else if object.is_none() && key.is(b"object") {
-            if value.peek() != b'{' {
-                return Err(value.wrong("an object"));
+        } else if object.is_none() && key.equals_bytes(b"object") {
+            if value.peek_byte() != b'{' {
+                return Err(value.error_here("an object"));
             }
             if kind.is_some_and(EventType::has_envelope) {
                 let (bytes, envelope) = value.take_value(|value| outlined_envelope(value, outline))?;
                 (object, read) = (Some(bytes), Some(envelope));
             } else {
-                object = Some(value.value()?);
+                object = Some(value.take_value_bytes()?);
             }
         } else {
-            value.skip()?;
+            value.skip_any_value()?;
         }
         Ok(ScanFlow::Next)
     })?;
-    scanner.end()?;
+    scanner.expect_end()?;
     let kind = kind.ok_or(ProjectError::Missing("type"))?;
     let object = object.ok_or(ProjectError::Missing("object"))?;
     if read.is_none() && kind.has_envelope() {
-        read = Some(envelope(object)?);
+        read = Some(read_envelope(object)?);
     }
     Ok((WatchFrame { kind, object }, read))
 }
@@ -214,19 +214,21 @@ impl EventType {
     }
 }
 
-/// Reads the envelope of an object from [`frame`] or [`list_page`]. The bytes after the metadata are not
+/// Reads the envelope of an object from [`split_frame`] or [`list_page`]. The bytes after the metadata are not
 /// scanned again.
-pub fn envelope(object: &[u8]) -> Result<ObjectEnvelope<'_>, ProjectError> {
+pub fn read_envelope(object: &[u8]) -> Result<ObjectEnvelope<'_>, ProjectError> {
     let mut read = EnvelopeReader::default();
-    JsonScanner::new(object).members(|key, value| {
-        match read.member(key, value)? {
-            Some(MemberPlace::Metadata) => members_or_null(value, |key, value| read.metadata(key, value))?,
-            Some(MemberPlace::Elsewhere) => value.skip()?,
+    JsonScanner::new(object).for_each_member(|key, value| {
+        match read.read_member(key, value)? {
+            Some(MemberPlace::Metadata) => {
+                members_or_null(value, |key, value| read.read_metadata(key, value))?;
+            }
+            Some(MemberPlace::Elsewhere) => value.skip_any_value()?,
             None => {}
         }
         Ok(if read.is_complete() { ScanFlow::Enough } else { ScanFlow::Next })
     })?;
-    read.end()
+    read.finish_envelope()
 }
 
 /// Reads the envelope of an unchecked object. It scans the whole object and records its outline.
@@ -236,18 +238,18 @@ fn outlined_envelope<'a>(
 ) -> Result<ObjectEnvelope<'a>, ProjectError> {
     let (mut read, base) = (EnvelopeReader::default(), object.start());
     outline.of_object(object, base, |key, value, inner| {
-        match read.member(key, value)? {
+        match read.read_member(key, value)? {
             Some(MemberPlace::Metadata) => {
                 members_or_null(value, |key, value| {
-                    inner.noting(key, value, |value| read.metadata(key, value))
+                    inner.record_member(key, value, |value| read.read_metadata(key, value))
                 })?;
             }
-            Some(MemberPlace::Elsewhere) => inner.skip(value)?,
+            Some(MemberPlace::Elsewhere) => inner.skip_recording(value)?,
             None => {}
         }
         Ok(())
     })?;
-    read.end()
+    read.finish_envelope()
 }
 
 /// The state of reading an envelope.
@@ -259,7 +261,7 @@ struct EnvelopeReader<'a> {
     has_metadata: bool,
 }
 
-/// A value that [`EnvelopeReader::member`] did not take.
+/// A value that [`EnvelopeReader::read_member`] did not take.
 enum MemberPlace {
     Metadata,
     Elsewhere,
@@ -268,18 +270,18 @@ enum MemberPlace {
 impl<'a> EnvelopeReader<'a> {
     /// Reads kind, version or metadata of the object. For the metadata and for any other member it returns
     /// the place and leaves the value to the caller.
-    fn member(
+    fn read_member(
         &mut self,
         key: RawString<'a>,
         value: &mut JsonScanner<'a>,
     ) -> Result<Option<MemberPlace>, ProjectError> {
-        if !self.has_metadata && key.is(b"metadata") {
+        if !self.has_metadata && key.equals_bytes(b"metadata") {
             self.has_metadata = true;
             return Ok(Some(MemberPlace::Metadata));
-        } else if !self.has_kind && key.is(b"kind") {
+        } else if !self.has_kind && key.equals_bytes(b"kind") {
             self.has_kind = true;
             self.envelope.kind = optional_text(value)?;
-        } else if !self.has_version && key.is(b"apiVersion") {
+        } else if !self.has_version && key.equals_bytes(b"apiVersion") {
             self.has_version = true;
             self.envelope.api_version = optional_text(value)?;
         } else {
@@ -288,24 +290,24 @@ impl<'a> EnvelopeReader<'a> {
         Ok(None)
     }
 
-    fn metadata(&mut self, key: RawString<'a>, value: &mut JsonScanner<'a>) -> Result<(), ProjectError> {
+    fn read_metadata(&mut self, key: RawString<'a>, value: &mut JsonScanner<'a>) -> Result<(), ProjectError> {
         let envelope = &mut self.envelope;
         let field = match () {
-            () if key.is(b"name") => &mut envelope.name,
-            () if key.is(b"namespace") => &mut envelope.namespace,
-            () if key.is(b"uid") => &mut envelope.uid,
-            () if key.is(b"resourceVersion") => &mut envelope.resource_version,
-            () if envelope.labels.is_empty() && key.is(b"labels") => {
-                return labels(value, &mut envelope.labels);
+            () if key.equals_bytes(b"name") => &mut envelope.name,
+            () if key.equals_bytes(b"namespace") => &mut envelope.namespace,
+            () if key.equals_bytes(b"uid") => &mut envelope.uid,
+            () if key.equals_bytes(b"resourceVersion") => &mut envelope.resource_version,
+            () if envelope.labels.is_empty() && key.equals_bytes(b"labels") => {
+                return read_labels(value, &mut envelope.labels);
             }
-            () if envelope.owners.is_empty() && key.is(b"ownerReferences") => {
-                return owners(value, &mut envelope.owners);
+            () if envelope.owners.is_empty() && key.equals_bytes(b"ownerReferences") => {
+                return read_owners(value, &mut envelope.owners);
             }
-            () if key.is(b"deletionTimestamp") => {
+            () if key.equals_bytes(b"deletionTimestamp") => {
                 envelope.deleting |= !optional_text(value)?.is_empty();
                 return Ok(());
             }
-            () => return value.skip(),
+            () => return value.skip_any_value(),
         };
         take_text(field, value)
     }
@@ -314,7 +316,7 @@ impl<'a> EnvelopeReader<'a> {
         self.has_version && self.has_kind && self.has_metadata
     }
 
-    fn end(self) -> Result<ObjectEnvelope<'a>, ProjectError> {
+    fn finish_envelope(self) -> Result<ObjectEnvelope<'a>, ProjectError> {
         let envelope = self.envelope;
         let required = [
             (self.has_metadata, "metadata"),
@@ -337,18 +339,18 @@ fn members_or_null<'a>(
 ) -> Result<(), ProjectError> {
     match is_null(value)? {
         true => Ok(()),
-        false => value.members(|key, value| member(key, value).map(|()| ScanFlow::Next)),
+        false => value.for_each_member(|key, value| member(key, value).map(|()| ScanFlow::Next)),
     }
 }
 
-fn labels<'a>(
+fn read_labels<'a>(
     value: &mut JsonScanner<'a>,
     labels: &mut Vec<(Cow<'a, str>, Cow<'a, str>)>,
 ) -> Result<(), ProjectError> {
     if is_null(value)? {
         return Ok(());
     }
-    value.members(|key, value| {
+    value.for_each_member(|key, value| {
         if labels.is_empty() {
             labels.reserve(MEMBERS);
         }
@@ -357,20 +359,22 @@ fn labels<'a>(
     })
 }
 
-fn owners<'a>(value: &mut JsonScanner<'a>, owners: &mut Vec<OwnerRef<'a>>) -> Result<(), ProjectError> {
+fn read_owners<'a>(value: &mut JsonScanner<'a>, owners: &mut Vec<OwnerRef<'a>>) -> Result<(), ProjectError> {
     if is_null(value)? {
         return Ok(());
     }
-    value.elements(|value| {
+    value.for_each_element(|value| {
         let mut owner = OwnerRef::default();
-        value.members(|key, value| {
+        value.for_each_member(|key, value| {
             match () {
-                () if key.is(b"apiVersion") => take_text(&mut owner.api_version, value)?,
-                () if key.is(b"kind") => take_text(&mut owner.kind, value)?,
-                () if key.is(b"name") => take_text(&mut owner.name, value)?,
-                () if key.is(b"uid") => take_text(&mut owner.uid, value)?,
-                () if key.is(b"controller") => owner.controller |= value.value()? == b"true",
-                () => value.skip()?,
+                () if key.equals_bytes(b"apiVersion") => take_text(&mut owner.api_version, value)?,
+                () if key.equals_bytes(b"kind") => take_text(&mut owner.kind, value)?,
+                () if key.equals_bytes(b"name") => take_text(&mut owner.name, value)?,
+                () if key.equals_bytes(b"uid") => take_text(&mut owner.uid, value)?,
+                () if key.equals_bytes(b"controller") => {
+                    owner.controller |= value.take_value_bytes()? == b"true";
+                }
+                () => value.skip_any_value()?,
             }
             Ok(ScanFlow::Next)
         })?;
@@ -383,9 +387,9 @@ fn owners<'a>(value: &mut JsonScanner<'a>, owners: &mut Vec<OwnerRef<'a>>) -> Re
 pub fn bookmark_version(object: &[u8]) -> Result<Cow<'_, str>, ProjectError> {
     let mut version = Cow::Borrowed("");
     in_metadata(object, |key, value| {
-        match key.is(b"resourceVersion") {
+        match key.equals_bytes(b"resourceVersion") {
             true => take_text(&mut version, value)?,
-            false => value.skip()?,
+            false => value.skip_any_value()?,
         }
         Ok(())
     })?;
@@ -396,19 +400,19 @@ pub fn bookmark_version(object: &[u8]) -> Result<Cow<'_, str>, ProjectError> {
 }
 
 /// The creation time in an object's document; `None` if it is missing or the document is not an object.
-pub fn created(object: &[u8]) -> Option<Cow<'_, str>> {
+pub fn creation_time(object: &[u8]) -> Option<Cow<'_, str>> {
     let mut created = Cow::Borrowed("");
-    let read = JsonScanner::new(object).members(|key, value| {
-        if !key.is(b"metadata") {
-            value.skip()?;
+    let read = JsonScanner::new(object).for_each_member(|key, value| {
+        if !key.equals_bytes(b"metadata") {
+            value.skip_any_value()?;
             return Ok(ScanFlow::Next);
         }
         if is_null(value)? {
             return Ok(ScanFlow::Enough);
         }
-        value.members(|key, value| {
-            if !key.is(b"creationTimestamp") {
-                value.skip()?;
+        value.for_each_member(|key, value| {
+            if !key.equals_bytes(b"creationTimestamp") {
+                value.skip_any_value()?;
                 return Ok(ScanFlow::Next);
             }
             created = optional_text(value)?;
@@ -424,16 +428,16 @@ pub fn created(object: &[u8]) -> Option<Cow<'_, str>> {
 pub fn ends_initial_events(object: &[u8]) -> Result<bool, ProjectError> {
     let mut ends = false;
     in_metadata(object, |key, value| {
-        if !key.is(b"annotations") {
-            return value.skip();
+        if !key.equals_bytes(b"annotations") {
+            return value.skip_any_value();
         }
         if is_null(value)? {
             return Ok(());
         }
-        value.members(|key, value| {
-            match key.is(b"k8s.io/initial-events-end") {
+        value.for_each_member(|key, value| {
+            match key.equals_bytes(b"k8s.io/initial-events-end") {
                 true => ends |= optional_text(value)? == "true",
-                false => value.skip()?,
+                false => value.skip_any_value()?,
             }
             Ok(ScanFlow::Next)
         })
@@ -445,11 +449,11 @@ fn in_metadata<'a>(
     object: &'a [u8],
     mut member: impl FnMut(RawString<'a>, &mut JsonScanner<'a>) -> Result<(), ProjectError>,
 ) -> Result<(), ProjectError> {
-    JsonScanner::new(object).members(|key, value| {
-        if !key.is(b"metadata") {
-            value.skip()?;
+    JsonScanner::new(object).for_each_member(|key, value| {
+        if !key.equals_bytes(b"metadata") {
+            value.skip_any_value()?;
         } else if !is_null(value)? {
-            value.members(|key, value| member(key, value).map(|()| ScanFlow::Next))?;
+            value.for_each_member(|key, value| member(key, value).map(|()| ScanFlow::Next))?;
         }
         Ok(ScanFlow::Next)
     })

@@ -20,7 +20,7 @@ struct MemberOffsets {
     value: (u32, u32),
 }
 
-/// One member, as [`ObjectOutline::members`] yields it.
+/// One member, as [`ObjectOutline::outlined_members`] yields it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OutlineMember<'a> {
     pub is_inner: bool,
@@ -39,7 +39,7 @@ impl ObjectOutline {
     /// Reads the outline of an unchecked object.
     pub fn of(object: &[u8]) -> Result<Self, ProjectError> {
         let mut outline = Self::default();
-        outline.of_object(&mut JsonScanner::new(object), 0, |_, value, inner| inner.skip(value))?;
+        outline.of_object(&mut JsonScanner::new(object), 0, |_, value, inner| inner.skip_recording(value))?;
         Ok(outline)
     }
 
@@ -64,24 +64,24 @@ impl ObjectOutline {
         ) -> Result<(), ProjectError>,
     ) -> Result<(), ProjectError> {
         self.members.clear();
-        object.members(|key, value| {
+        object.for_each_member(|key, value| {
             let place = self.members.len();
             let mut inner = MemberOutline { members: &mut self.members, base };
             let start = value.start();
             inner.push(false, key, start, start);
             member(key, value, &mut inner)?;
-            self.members[place].value.1 = offset(value.position() - base);
+            self.members[place].value.1 = offset_u32(value.position() - base);
             Ok(ScanFlow::Next)
         })
     }
 
     /// The members in the order of the document. Each member of the object comes before its own members.
-    pub(crate) fn members<'a>(&self, object: &'a [u8]) -> impl Iterator<Item = OutlineMember<'a>> {
+    pub(crate) fn outlined_members<'a>(&self, object: &'a [u8]) -> impl Iterator<Item = OutlineMember<'a>> {
         self.members.iter().map(move |member| {
             let cut = |(start, end): (u32, u32)| object.get(start as usize..end as usize).unwrap_or_default();
             OutlineMember {
                 is_inner: member.is_inner,
-                key: RawString::scanned(cut(member.key), member.is_escaped, member.key.0 as usize),
+                key: RawString::from_scanned(cut(member.key), member.is_escaped, member.key.0 as usize),
                 value: cut(member.value),
             }
         })
@@ -90,15 +90,17 @@ impl ObjectOutline {
 
 impl MemberOutline<'_> {
     /// Skips a value. If it is an object, its members are recorded.
-    pub fn skip(&mut self, value: &mut JsonScanner<'_>) -> Result<(), ProjectError> {
-        if value.peek() != b'{' {
-            return value.skip();
+    pub fn skip_recording(&mut self, value: &mut JsonScanner<'_>) -> Result<(), ProjectError> {
+        if value.peek_byte() != b'{' {
+            return value.skip_any_value();
         }
-        value.members(|key, value| self.noting(key, value, JsonScanner::skip).map(|()| ScanFlow::Next))
+        value.for_each_member(|key, value| {
+            self.record_member(key, value, JsonScanner::skip_any_value).map(|()| ScanFlow::Next)
+        })
     }
 
     /// Records a member whose value `read` consumes.
-    pub fn noting<'a>(
+    pub fn record_member<'a>(
         &mut self,
         key: RawString<'a>,
         value: &mut JsonScanner<'a>,
@@ -111,14 +113,14 @@ impl MemberOutline<'_> {
     }
 
     fn push(&mut self, is_inner: bool, key: RawString<'_>, start: usize, end: usize) {
-        let (at, length, is_escaped) = key.place();
-        let key = (offset(at - self.base), offset(at - self.base + length));
-        let value = (offset(start - self.base), offset(end - self.base));
+        let (at, length, is_escaped) = key.place_in_text();
+        let key = (offset_u32(at - self.base), offset_u32(at - self.base + length));
+        let value = (offset_u32(start - self.base), offset_u32(end - self.base));
         self.members.push(MemberOffsets { is_inner, is_escaped, key, value });
     }
 }
 
 /// No object has four thousand million bytes. In a longer one, the members would read as empty.
-fn offset(at: usize) -> u32 {
+fn offset_u32(at: usize) -> u32 {
     u32::try_from(at).unwrap_or(u32::MAX)
 }

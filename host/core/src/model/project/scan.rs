@@ -14,7 +14,7 @@ use super::text::{RawForm, RawString};
 /// rest of the controller use, refuses it, too.
 pub(crate) const NESTING: u32 = 127;
 
-/// The answer of the callback of [`JsonScanner::members`]: whether it wants more members.
+/// The answer of the callback of [`JsonScanner::for_each_member`]: whether it wants more members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ScanFlow {
     Next,
@@ -28,7 +28,7 @@ pub(crate) struct JsonScanner<'a> {
     /// The same bytes if they are known to be UTF-8, so strings need no second check.
     text: Option<&'a str>,
     at: usize,
-    /// The number of open levels of [`Self::members`] and [`Self::elements`].
+    /// The number of open levels of [`Self::for_each_member`] and [`Self::for_each_element`].
     depth: u32,
 }
 
@@ -42,14 +42,14 @@ impl<'a> JsonScanner<'a> {
     }
 
     #[inline(always)]
-    pub(crate) fn wrong(&self, expected: &'static str) -> ProjectError {
-        malformed(self.at, expected)
+    pub(crate) fn error_here(&self, expected: &'static str) -> ProjectError {
+        malformed_at(self.at, expected)
     }
 
     /// Returns the next byte that is not white space, without taking it, or 0 at the end. JSON allows no zero
     /// byte, so the two can't be confused.
     #[inline(always)]
-    pub(crate) fn peek(&mut self) -> u8 {
+    pub(crate) fn peek_byte(&mut self) -> u8 {
         while let Some(&byte) = self.bytes.get(self.at) {
             if !matches!(byte, b' ' | b'\n' | b'\r' | b'\t') {
                 return byte;
@@ -60,25 +60,25 @@ impl<'a> JsonScanner<'a> {
     }
 
     #[inline(always)]
-    fn expect(&mut self, byte: u8, expected: &'static str) -> Result<(), ProjectError> {
-        if self.peek() != byte {
-            return Err(self.wrong(expected));
+    fn expect_byte(&mut self, byte: u8, expected: &'static str) -> Result<(), ProjectError> {
+        if self.peek_byte() != byte {
+            return Err(self.error_here(expected));
         }
         self.at += 1;
         Ok(())
     }
 
-    pub(crate) fn end(&mut self) -> Result<(), ProjectError> {
-        self.peek();
+    pub(crate) fn expect_end(&mut self) -> Result<(), ProjectError> {
+        self.peek_byte();
         if self.at < self.bytes.len() {
-            return Err(self.wrong("nothing more"));
+            return Err(self.error_here("nothing more"));
         }
         Ok(())
     }
 
     #[inline(always)]
     pub(crate) fn text(&mut self) -> Result<RawString<'a>, ProjectError> {
-        self.expect(b'"', "a string")?;
+        self.expect_byte(b'"', "a string")?;
         let start = self.at;
         let escaped = self.skip_text()?;
         let raw = match self.text.and_then(|text| text.get(start..self.at - 1)) {
@@ -93,7 +93,7 @@ impl<'a> JsonScanner<'a> {
     fn skip_text(&mut self) -> Result<bool, ProjectError> {
         let mut escaped = false;
         loop {
-            self.at = special(self.bytes, self.at);
+            self.at = find_special_byte(self.bytes, self.at);
             match self.bytes.get(self.at) {
                 Some(b'"') => {
                     self.at += 1;
@@ -103,8 +103,8 @@ impl<'a> JsonScanner<'a> {
                     escaped = true;
                     self.skip_escape()?;
                 }
-                Some(_) => return Err(self.wrong("no control character in a string")),
-                None => return Err(self.wrong("the end of a string")),
+                Some(_) => return Err(self.error_here("no control character in a string")),
+                None => return Err(self.error_here("the end of a string")),
             }
         }
     }
@@ -121,7 +121,7 @@ impl<'a> JsonScanner<'a> {
             {
                 6
             }
-            _ => return Err(self.wrong("an escape")),
+            _ => return Err(self.error_here("an escape")),
         };
         self.at += width;
         Ok(())
@@ -129,7 +129,7 @@ impl<'a> JsonScanner<'a> {
 
     /// The offset at which the next value begins.
     pub(crate) fn start(&mut self) -> usize {
-        self.peek();
+        self.peek_byte();
         self.at
     }
 
@@ -139,19 +139,19 @@ impl<'a> JsonScanner<'a> {
     }
 
     /// Takes the next value and returns its bytes.
-    pub(crate) fn value(&mut self) -> Result<&'a [u8], ProjectError> {
-        self.peek();
+    pub(crate) fn take_value_bytes(&mut self) -> Result<&'a [u8], ProjectError> {
+        self.peek_byte();
         let start = self.at;
-        self.skip()?;
+        self.skip_any_value()?;
         Ok(&self.bytes[start..self.at])
     }
 
     /// Takes the next element of a list. It may be as deep as an object in a frame. A deeper element is not
     /// decoded, but the elements after it are still found.
-    pub(crate) fn element(&mut self) -> Result<&'a [u8], ProjectError> {
-        self.peek();
+    pub(crate) fn take_element(&mut self) -> Result<&'a [u8], ProjectError> {
+        self.peek_byte();
         let (start, depth) = (self.at, std::mem::replace(&mut self.depth, 1));
-        let skipped = self.skip();
+        let skipped = self.skip_any_value();
         self.depth = depth;
         match skipped {
             Err(ProjectError::TooDeep { .. }) => {
@@ -167,7 +167,7 @@ impl<'a> JsonScanner<'a> {
     fn skip_unchecked(&mut self) -> Result<(), ProjectError> {
         let mut depth = 0usize;
         loop {
-            match self.peek() {
+            match self.peek_byte() {
                 b'"' => {
                     self.at += 1;
                     self.skip_text()?;
@@ -175,7 +175,7 @@ impl<'a> JsonScanner<'a> {
                 }
                 b'{' | b'[' => depth += 1,
                 b'}' | b']' => depth = depth.saturating_sub(1),
-                0 => return Err(self.wrong("the end of the value")),
+                0 => return Err(self.error_here("the end of the value")),
                 _ => {}
             }
             self.at += 1;
@@ -190,14 +190,14 @@ impl<'a> JsonScanner<'a> {
         &mut self,
         read: impl FnOnce(&mut Self) -> Result<T, ProjectError>,
     ) -> Result<(&'a [u8], T), ProjectError> {
-        self.peek();
+        self.peek_byte();
         let start = self.at;
         let made = read(self)?;
         Ok((&self.bytes[start..self.at], made))
     }
 
     /// Skips one value of any kind and checks its grammar.
-    pub(crate) fn skip(&mut self) -> Result<(), ProjectError> {
+    pub(crate) fn skip_any_value(&mut self) -> Result<(), ProjectError> {
         // A local copy stays in registers. Otherwise the offset would go through memory with each string.
         let mut local = self.clone();
         let skipped = local.skip_value();
@@ -211,7 +211,7 @@ impl<'a> JsonScanner<'a> {
         let mut kinds: u128 = 0;
         let mut depth = 0;
         loop {
-            match self.peek() {
+            match self.peek_byte() {
                 b'"' => {
                     self.at += 1;
                     self.skip_text()?;
@@ -222,7 +222,7 @@ impl<'a> JsonScanner<'a> {
                     }
                     self.at += 1;
                     let object = open == b'{';
-                    if self.peek() == if object { b'}' } else { b']' } {
+                    if self.peek_byte() == if object { b'}' } else { b']' } {
                         self.at += 1;
                     } else {
                         depth += 1;
@@ -241,7 +241,7 @@ impl<'a> JsonScanner<'a> {
                     return Ok(());
                 }
                 let object = kinds & 1 == 1;
-                match (self.peek(), object) {
+                match (self.peek_byte(), object) {
                     (b',', _) => {
                         self.at += 1;
                         if object {
@@ -254,7 +254,7 @@ impl<'a> JsonScanner<'a> {
                         depth -= 1;
                         kinds >>= 1;
                     }
-                    _ => return Err(self.wrong("a comma or the end of the list")),
+                    _ => return Err(self.error_here("a comma or the end of the list")),
                 }
             }
         }
@@ -262,9 +262,9 @@ impl<'a> JsonScanner<'a> {
 
     #[inline(always)]
     fn key(&mut self) -> Result<(), ProjectError> {
-        self.expect(b'"', "a key")?;
+        self.expect_byte(b'"', "a key")?;
         self.skip_text()?;
-        self.expect(b':', "a colon")
+        self.expect_byte(b':', "a colon")
     }
 
     #[inline(always)]
@@ -277,7 +277,7 @@ impl<'a> JsonScanner<'a> {
             _ => return self.skip_number(),
         };
         if !rest.starts_with(word) {
-            return Err(self.wrong("a value"));
+            return Err(self.error_here("a value"));
         }
         self.at += word.len();
         Ok(())
@@ -285,21 +285,21 @@ impl<'a> JsonScanner<'a> {
 
     #[inline(always)]
     fn skip_number(&mut self) -> Result<(), ProjectError> {
-        if self.byte() == b'-' {
+        if self.byte_here() == b'-' {
             self.at += 1;
         }
-        match self.byte() {
+        match self.byte_here() {
             b'0' => self.at += 1,
-            b'1'..=b'9' => self.digits(),
-            _ => return Err(self.wrong("a value")),
+            b'1'..=b'9' => self.skip_digits(),
+            _ => return Err(self.error_here("a value")),
         }
-        if self.byte() == b'.' {
+        if self.byte_here() == b'.' {
             self.at += 1;
             self.some_digits()?;
         }
-        if matches!(self.byte(), b'e' | b'E') {
+        if matches!(self.byte_here(), b'e' | b'E') {
             self.at += 1;
-            if matches!(self.byte(), b'+' | b'-') {
+            if matches!(self.byte_here(), b'+' | b'-') {
                 self.at += 1;
             }
             self.some_digits()?;
@@ -308,76 +308,76 @@ impl<'a> JsonScanner<'a> {
     }
 
     #[inline(always)]
-    fn byte(&self) -> u8 {
+    fn byte_here(&self) -> u8 {
         self.bytes.get(self.at).copied().unwrap_or(0)
     }
 
     #[inline(always)]
-    fn digits(&mut self) {
-        while self.byte().is_ascii_digit() {
+    fn skip_digits(&mut self) {
+        while self.byte_here().is_ascii_digit() {
             self.at += 1;
         }
     }
 
     #[inline(always)]
     fn some_digits(&mut self) -> Result<(), ProjectError> {
-        if !self.byte().is_ascii_digit() {
-            return Err(self.wrong("a digit"));
+        if !self.byte_here().is_ascii_digit() {
+            return Err(self.error_here("a digit"));
         }
-        self.digits();
+        self.skip_digits();
         Ok(())
     }
 
     /// Calls `member` with each key of an object. `member` must take the value.
-    pub(crate) fn members(
+    pub(crate) fn for_each_member(
         &mut self,
         mut member: impl FnMut(RawString<'a>, &mut Self) -> Result<ScanFlow, ProjectError>,
     ) -> Result<(), ProjectError> {
-        self.expect(b'{', "an object")?;
-        if self.peek() == b'}' {
+        self.expect_byte(b'{', "an object")?;
+        if self.peek_byte() == b'}' {
             self.at += 1;
             return Ok(());
         }
         self.depth += 1;
         loop {
             let key = self.text()?;
-            self.expect(b':', "a colon")?;
+            self.expect_byte(b':', "a colon")?;
             if member(key, self)? == ScanFlow::Enough {
                 return Ok(());
             }
-            match self.peek() {
+            match self.peek_byte() {
                 b',' => self.at += 1,
                 b'}' => {
                     self.at += 1;
                     self.depth -= 1;
                     return Ok(());
                 }
-                _ => return Err(self.wrong("a comma or the end of the object")),
+                _ => return Err(self.error_here("a comma or the end of the object")),
             }
         }
     }
 
     /// Calls `element` before each element of an array. `element` must take it.
-    pub(crate) fn elements(
+    pub(crate) fn for_each_element(
         &mut self,
         mut element: impl FnMut(&mut Self) -> Result<(), ProjectError>,
     ) -> Result<(), ProjectError> {
-        self.expect(b'[', "an array")?;
-        if self.peek() == b']' {
+        self.expect_byte(b'[', "an array")?;
+        if self.peek_byte() == b']' {
             self.at += 1;
             return Ok(());
         }
         self.depth += 1;
         loop {
             element(self)?;
-            match self.peek() {
+            match self.peek_byte() {
                 b',' => self.at += 1,
                 b']' => {
                     self.at += 1;
                     self.depth -= 1;
                     return Ok(());
                 }
-                _ => return Err(self.wrong("a comma or the end of the array")),
+                _ => return Err(self.error_here("a comma or the end of the array")),
             }
         }
     }
@@ -386,28 +386,28 @@ impl<'a> JsonScanner<'a> {
 /// Takes the offset instead of the scanner, so that the scanner may stay in registers.
 #[cold]
 #[inline(never)]
-fn malformed(at: usize, expected: &'static str) -> ProjectError {
+fn malformed_at(at: usize, expected: &'static str) -> ProjectError {
     ProjectError::Malformed { at, expected }
 }
 
-const HIGH: u64 = each(0x80);
+const HIGH: u64 = repeat_byte(0x80);
 
 /// A word with this value in every byte.
-const fn each(byte: u8) -> u64 {
+const fn repeat_byte(byte: u8) -> u64 {
     u64::from_ne_bytes([byte; 8])
 }
 
 /// The offset of the next quote, backslash or control character, or the end. It reads eight bytes at a time:
 /// most strings are too short for a vectored search to pay off.
 #[inline(always)]
-pub(super) fn special(bytes: &[u8], mut at: usize) -> usize {
+pub(super) fn find_special_byte(bytes: &[u8], mut at: usize) -> usize {
     while let Some(chunk) = bytes.get(at..).and_then(<[u8]>::first_chunk::<8>) {
         let word = u64::from_le_bytes(*chunk);
         // Each subtraction marks the bytes that borrow. Bytes after the first mark, and non-ASCII bytes, may
         // be marked wrongly, so only the first mark is used.
-        let quotes = (word ^ each(b'"')).wrapping_sub(each(1));
-        let escapes = (word ^ each(b'\\')).wrapping_sub(each(1));
-        let controls = word.wrapping_sub(each(0x20));
+        let quotes = (word ^ repeat_byte(b'"')).wrapping_sub(repeat_byte(1));
+        let escapes = (word ^ repeat_byte(b'\\')).wrapping_sub(repeat_byte(1));
+        let controls = word.wrapping_sub(repeat_byte(0x20));
         let marked = (quotes | escapes | controls) & !word & HIGH;
         if marked != 0 {
             return at + (marked.trailing_zeros() / 8) as usize;

@@ -3,14 +3,14 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::scan::special;
+use super::scan::find_special_byte;
 use super::*;
 
 const JOBS: &str = include_str!("../../../testdata/jobs.jsonl");
 
 #[test]
 fn a_recorded_stream_is_split_and_its_envelopes_read() {
-    let frames: Vec<_> = JOBS.lines().map(|line| frame(line.as_bytes()).unwrap()).collect();
+    let frames: Vec<_> = JOBS.lines().map(|line| split_frame(line.as_bytes()).unwrap()).collect();
     assert_eq!(
         frames.iter().map(|frame| frame.kind).collect::<Vec<_>>(),
         [
@@ -23,7 +23,7 @@ fn a_recorded_stream_is_split_and_its_envelopes_read() {
     );
     for (frame, line) in frames.iter().zip(JOBS.lines()) {
         let value: Value = serde_json::from_str(line).unwrap();
-        let envelope = envelope(frame.object).unwrap();
+        let envelope = read_envelope(frame.object).unwrap();
         let meta = &value["object"]["metadata"];
         assert_eq!(serde_json::from_slice::<Value>(frame.object).unwrap(), value["object"]);
         assert_eq!(envelope.resource_version, meta["resourceVersion"].as_str().unwrap());
@@ -37,8 +37,8 @@ fn a_recorded_stream_is_split_and_its_envelopes_read() {
 #[test]
 fn one_pass_reads_what_two_do() {
     for line in JOBS.lines().chain(include_str!("../../../testdata/pods.jsonl").lines()) {
-        let two = frame(line.as_bytes()).unwrap();
-        assert_eq!(project(line.as_bytes()), Ok((two, Some(envelope(two.object).unwrap()))));
+        let two = split_frame(line.as_bytes()).unwrap();
+        assert_eq!(project_frame(line.as_bytes()), Ok((two, Some(read_envelope(two.object).unwrap()))));
         let mut outline = ObjectOutline::default();
         project_into(line.as_bytes(), &mut outline).unwrap();
         let noted = |outline: &ObjectOutline| outlined(outline, two.object);
@@ -48,13 +48,13 @@ fn one_pass_reads_what_two_do() {
         );
     }
     let late = br#"{"object":{"metadata":{"name":"a","uid":"u","resourceVersion":"1"}},"type":"DELETED"}"#;
-    assert_eq!(project(late).unwrap().1.unwrap().name, "a");
+    assert_eq!(project_frame(late).unwrap().1.unwrap().name, "a");
     let bookmark = br#"{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"1"}}}"#;
-    assert_eq!(project(bookmark).unwrap().1, None);
+    assert_eq!(project_frame(bookmark).unwrap().1, None);
     let nameless = br#"{"type":"ADDED","object":{"metadata":{"uid":"u","resourceVersion":"1"}}}"#;
-    assert_eq!(project(nameless), Err(ProjectError::Missing("metadata.name")));
+    assert_eq!(project_frame(nameless), Err(ProjectError::Missing("metadata.name")));
     for cut in 0..late.len() {
-        assert!(project(&late[..cut]).is_err());
+        assert!(project_frame(&late[..cut]).is_err());
     }
 }
 
@@ -63,7 +63,7 @@ fn an_owner_and_a_pending_deletion_are_seen() {
     let object = br#"{"metadata":{"deletionTimestamp":"2026-01-01T00:00:00Z","uid":"u","name":"n",
         "ownerReferences":[{"controller":true,"blockOwnerDeletion":true,"uid":"o","kind":"Job","name":"j","apiVersion":"batch/v1"}],
         "resourceVersion":"7","labels":null,"namespace":null}}"#;
-    let envelope = envelope(object).unwrap();
+    let envelope = read_envelope(object).unwrap();
     assert!(envelope.deleting);
     assert_eq!(
         envelope.owners,
@@ -81,28 +81,31 @@ fn an_owner_and_a_pending_deletion_are_seen() {
 #[test]
 fn keys_may_come_in_any_order_with_any_space_and_escapes() {
     let line = " { \"object\" : { \"m\\u0065tadata\" : {\"name\":\"a\\u00e9\\n\\ud83d\\ude00\",\"uid\":\"u\",\r\n\t\"resourceVersion\":\"1\"}} , \"x\":[], \"type\":\"\\u0041DDED\" } \n";
-    let frame = frame(line.as_bytes()).unwrap();
+    let frame = split_frame(line.as_bytes()).unwrap();
     assert_eq!(frame.kind, EventType::Added);
-    assert_eq!(envelope(frame.object).unwrap().name, "aé\n😀");
+    assert_eq!(read_envelope(frame.object).unwrap().name, "aé\n😀");
 }
 
 #[test]
 fn of_a_key_that_is_there_twice_the_first_counts() {
     let object = br#"{"kind":"A","kind":"B","metadata":{"name":"a","name":"b","uid":"u","resourceVersion":"1"},"metadata":{}}"#;
-    let envelope = envelope(object).unwrap();
+    let envelope = read_envelope(object).unwrap();
     assert_eq!((&*envelope.kind, &*envelope.name), ("A", "a"));
 }
 
 #[test]
 fn what_is_missing_is_named() {
-    let missing = |object: &str| envelope(object.as_bytes()).unwrap_err().to_string();
+    let missing = |object: &str| read_envelope(object.as_bytes()).unwrap_err().to_string();
     assert_eq!(missing("{}"), "`metadata` is missing");
     assert_eq!(missing(r#"{"metadata":{}}"#), "`metadata.name` is missing");
     assert_eq!(missing(r#"{"metadata":{"name":"a"}}"#), "`metadata.uid` is missing");
     assert_eq!(missing(r#"{"metadata":{"name":"a","uid":"u"}}"#), "`metadata.resourceVersion` is missing");
-    assert_eq!(frame(br#"{"type":"ADDED"}"#), Err(ProjectError::Missing("object")));
-    assert_eq!(frame(br#"{"object":{}}"#), Err(ProjectError::Missing("type")));
-    assert_eq!(frame(br#"{"type":"MOVED","object":{}}"#), Err(ProjectError::UnknownEvent("MOVED".into())));
+    assert_eq!(split_frame(br#"{"type":"ADDED"}"#), Err(ProjectError::Missing("object")));
+    assert_eq!(split_frame(br#"{"object":{}}"#), Err(ProjectError::Missing("type")));
+    assert_eq!(
+        split_frame(br#"{"type":"MOVED","object":{}}"#),
+        Err(ProjectError::UnknownEvent("MOVED".into()))
+    );
 }
 
 #[test]
@@ -110,16 +113,16 @@ fn a_version_that_no_journal_takes_is_refused() {
     let object = |bytes: usize| {
         format!(r#"{{"metadata":{{"name":"a","uid":"u","resourceVersion":"{}"}}}}"#, "7".repeat(bytes))
     };
-    assert!(envelope(object(VERSION_BYTES).as_bytes()).is_ok());
+    assert!(read_envelope(object(VERSION_BYTES).as_bytes()).is_ok());
     let long = object(VERSION_BYTES + 1);
-    assert_eq!(envelope(long.as_bytes()), Err(ProjectError::LongVersion));
+    assert_eq!(read_envelope(long.as_bytes()), Err(ProjectError::LongVersion));
     let line = format!(r#"{{"type":"ADDED","object":{long}}}"#);
-    assert_eq!(project(line.as_bytes()), Err(ProjectError::LongVersion));
+    assert_eq!(project_frame(line.as_bytes()), Err(ProjectError::LongVersion));
 }
 
 #[test]
 fn what_is_wrong_is_placed() {
-    assert_eq!(frame(b"{\"type\":\"\xff\",\"object\":{}}"), Err(ProjectError::Utf8 { at: 9 }));
+    assert_eq!(split_frame(b"{\"type\":\"\xff\",\"object\":{}}"), Err(ProjectError::Utf8 { at: 9 }));
     for broken in [
         "",
         "{",
@@ -137,7 +140,7 @@ fn what_is_wrong_is_placed() {
         "{\"type\":\"ADDED\",\"object\":{\"a\":\"\n\"}}",
         r#"{"type":7,"object":{}}"#,
     ] {
-        assert!(matches!(frame(broken.as_bytes()), Err(ProjectError::Malformed { .. })), "{broken}");
+        assert!(matches!(split_frame(broken.as_bytes()), Err(ProjectError::Malformed { .. })), "{broken}");
     }
 }
 
@@ -145,15 +148,15 @@ fn what_is_wrong_is_placed() {
 fn nesting_is_bounded_where_other_readers_bound_it() {
     let nested = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
     for levels in [1, 100, 127, 128, 129, 100_000] {
-        let ours = JsonScanner::new(nested(levels).as_bytes()).skip().is_ok();
+        let ours = JsonScanner::new(nested(levels).as_bytes()).skip_any_value().is_ok();
         assert_eq!(ours, serde_json::from_str::<Value>(&nested(levels)).is_ok(), "{levels}");
         let object = format!(
             r#"{{"metadata":{{"name":"a","uid":"u","resourceVersion":"1"}},"spec":{}}}"#,
             nested(levels)
         );
         let line = format!(r#"{{"type":"ADDED","object":{object}}}"#);
-        assert_eq!(frame(line.as_bytes()).is_ok(), levels <= 125, "{levels}");
-        assert_eq!(project(line.as_bytes()).is_ok(), levels <= 125, "{levels}");
+        assert_eq!(split_frame(line.as_bytes()).is_ok(), levels <= 125, "{levels}");
+        assert_eq!(project_frame(line.as_bytes()).is_ok(), levels <= 125, "{levels}");
     }
 }
 
@@ -171,7 +174,7 @@ fn an_item_that_is_too_deep_hides_no_other_and_one_that_a_frame_may_hold_is_none
     let page = list_page(text.as_bytes()).unwrap();
     assert_eq!(page.items, [before.as_bytes(), fits.as_bytes(), deep.as_bytes(), after.as_bytes()]);
     assert_eq!(page.kind, "JobList");
-    let read = |item: &[u8]| envelope(item).map(|envelope| envelope.name.into_owned()).ok();
+    let read = |item: &[u8]| read_envelope(item).map(|envelope| envelope.name.into_owned()).ok();
     let names: Vec<_> = page.items.iter().map(|item| read(item)).collect();
     assert_eq!(names, [Some("a".into()), Some("b".into()), None, Some("d".into())]);
     let cut = &text.as_bytes()[..text.len() / 2];
@@ -217,7 +220,7 @@ fn a_list_page_gives_its_items_as_they_came() {
 /// Each member, with the member that contains it.
 fn outlined(outline: &ObjectOutline, object: &[u8]) -> Vec<(String, String, Value)> {
     let (mut top, mut members) = (String::new(), Vec::new());
-    for found in outline.members(object) {
+    for found in outline.outlined_members(object) {
         let (key, value) = (found.key.decode().unwrap(), serde_json::from_slice(found.value).unwrap());
         match found.is_inner {
             true => members.push((top.clone(), key.into_owned(), value)),
@@ -242,7 +245,11 @@ fn every_byte_at_every_place_is_found_or_passed() {
                 let mut bytes = vec![before; length];
                 bytes[place] = byte;
                 let expected = if is_special(byte) { place } else { length };
-                assert_eq!(special(&bytes, 0), expected, "{byte} at {place} of {length} among {before}");
+                assert_eq!(
+                    find_special_byte(&bytes, 0),
+                    expected,
+                    "{byte} at {place} of {length} among {before}"
+                );
             }
         }
     }
@@ -272,7 +279,7 @@ proptest! {
     ) {
         let from = from.min(bytes.len());
         let expected = bytes[from..].iter().position(|byte| is_special(*byte)).map_or(bytes.len(), |at| from + at);
-        prop_assert_eq!(special(&bytes, from), expected);
+        prop_assert_eq!(find_special_byte(&bytes, from), expected);
     }
 
     #[test]
@@ -308,15 +315,15 @@ proptest! {
     fn any_json_is_taken_to_its_last_byte(value in any_json(), pretty in any::<bool>()) {
         let text = if pretty { serde_json::to_string_pretty(&value) } else { serde_json::to_string(&value) }.unwrap();
         let mut scanner = JsonScanner::new(text.as_bytes());
-        prop_assert_eq!(scanner.value().unwrap(), text.as_bytes());
-        prop_assert!(scanner.end().is_ok());
+        prop_assert_eq!(scanner.take_value_bytes().unwrap(), text.as_bytes());
+        prop_assert!(scanner.expect_end().is_ok());
     }
 
     #[test]
     fn any_name_and_labels_are_decoded_as_by_serde(name in ".{1,20}", labels in prop::collection::btree_map(".{0,9}", ".{0,9}", 0..5)) {
         let object = json!({"spec": {"x": [name]}, "metadata": {"labels": labels, "name": name, "uid": "u", "resourceVersion": "1"}});
         let text = object.to_string();
-        let envelope = envelope(text.as_bytes()).unwrap();
+        let envelope = read_envelope(text.as_bytes()).unwrap();
         prop_assert_eq!(&*envelope.name, name.as_str());
         let read: std::collections::BTreeMap<String, String> =
             envelope.labels.into_iter().map(|(k, v)| (k.into_owned(), v.into_owned())).collect();
@@ -335,13 +342,13 @@ proptest! {
             }
         }
         let mut scanner = JsonScanner::new(&bytes);
-        let ours = utf8(&bytes).is_ok() && scanner.skip().and_then(|()| scanner.end()).is_ok();
+        let ours = check_utf8(&bytes).is_ok() && scanner.skip_any_value().and_then(|()| scanner.expect_end()).is_ok();
         prop_assert_eq!(ours, serde_json::from_slice::<serde::de::IgnoredAny>(&bytes).is_ok() && std::str::from_utf8(&bytes).is_ok());
         // The results may differ, but none of these calls may panic.
-        let two = frame(&bytes).and_then(|frame| Ok((frame, envelope(frame.object)?)));
-        prop_assert_eq!(project(&bytes).is_ok(), two.is_ok());
-        let object = frame(&bytes).map_or(&bytes[..], |frame| frame.object);
-        let results = (envelope(object).is_ok(), bookmark_version(object).is_ok(), list_page(object).is_ok(), error_status(object).code);
+        let two = split_frame(&bytes).and_then(|frame| Ok((frame, read_envelope(frame.object)?)));
+        prop_assert_eq!(project_frame(&bytes).is_ok(), two.is_ok());
+        let object = split_frame(&bytes).map_or(&bytes[..], |frame| frame.object);
+        let results = (read_envelope(object).is_ok(), bookmark_version(object).is_ok(), list_page(object).is_ok(), error_status(object).code);
         prop_assert!(results.3 == 0);
     }
 }

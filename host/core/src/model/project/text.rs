@@ -21,7 +21,7 @@ pub(super) enum RawForm<'a> {
 
 impl<'a> RawForm<'a> {
     #[inline]
-    fn bytes(self) -> &'a [u8] {
+    fn as_bytes(self) -> &'a [u8] {
         match self {
             Self::Utf8(text) => text.as_bytes(),
             Self::Bytes(bytes) => bytes,
@@ -31,19 +31,19 @@ impl<'a> RawForm<'a> {
 
 impl<'a> RawString<'a> {
     /// Makes a text from bytes that a scanner has checked.
-    pub(super) fn scanned(raw: &'a [u8], escaped: bool, at: usize) -> Self {
+    pub(super) fn from_scanned(raw: &'a [u8], escaped: bool, at: usize) -> Self {
         Self { raw: RawForm::Bytes(raw), escaped, at }
     }
 
     /// The text's offset and length, and whether it has escapes.
-    pub(crate) fn place(&self) -> (usize, usize, bool) {
-        (self.at, self.raw.bytes().len(), self.escaped)
+    pub(crate) fn place_in_text(&self) -> (usize, usize, bool) {
+        (self.at, self.raw.as_bytes().len(), self.escaped)
     }
 
     #[inline]
-    pub(crate) fn is(&self, text: &[u8]) -> bool {
+    pub(crate) fn equals_bytes(&self, text: &[u8]) -> bool {
         match self.escaped {
-            false => self.raw.bytes() == text,
+            false => self.raw.as_bytes() == text,
             true => self.decode().is_ok_and(|decoded| decoded.as_bytes() == text),
         }
     }
@@ -57,11 +57,11 @@ impl<'a> RawString<'a> {
         };
         match self.escaped {
             false => Ok(Cow::Borrowed(text)),
-            true => self.unescape(text).map(Cow::Owned),
+            true => self.unescape_text(text).map(Cow::Owned),
         }
     }
 
-    fn unescape(&self, text: &str) -> Result<String, ProjectError> {
+    fn unescape_text(&self, text: &str) -> Result<String, ProjectError> {
         let mut out = String::with_capacity(text.len());
         let mut rest = text;
         while let Some(found) = memchr::memchr(b'\\', rest.as_bytes()) {

@@ -62,10 +62,10 @@ pub enum ReviewError {
 pub trait AccessReviewer: Send + Sync {
     /// The person to whom this token belongs; `None` if the API server does not know the token, or does not
     /// know it any more.
-    async fn authenticate(&self, token: &str) -> Result<Option<Person>, ReviewError>;
+    async fn authenticate_token(&self, token: &str) -> Result<Option<Person>, ReviewError>;
 
-    async fn allows(&self, person: &Person, attempt: &AccessAttempt) -> Result<bool, ReviewError>;
+    async fn allows_attempt(&self, person: &Person, attempt: &AccessAttempt) -> Result<bool, ReviewError>;
 
     /// The namespace with this name; `None` if it does not exist.
-    async fn namespace(&self, name: &str) -> Result<Option<LiveNamespace>, ReviewError>;
+    async fn find_namespace(&self, name: &str) -> Result<Option<LiveNamespace>, ReviewError>;
 }

@@ -19,20 +19,20 @@ impl<P: Clone + Eq + Hash> PartyShares<P> {
 
     /// Waits while this party has its maximum in progress. Dropping the place lets the next one begin.
     pub async fn take(&self, party: &P) -> Result<OwnedSemaphorePermit, AcquireError> {
-        self.of(party).acquire_owned().await
+        self.semaphore_of(party).acquire_owned().await
     }
 
     /// The same for several places at once. The caller must not ask for more than a party has.
     pub async fn take_many(&self, party: &P, places: u32) -> Result<OwnedSemaphorePermit, AcquireError> {
-        self.of(party).acquire_many_owned(places).await
+        self.semaphore_of(party).acquire_many_owned(places).await
     }
 
     /// `None` if the party already has its maximum in progress.
     pub fn take_at_once(&self, party: &P) -> Option<OwnedSemaphorePermit> {
-        self.of(party).try_acquire_owned().ok()
+        self.semaphore_of(party).try_acquire_owned().ok()
     }
 
-    fn of(&self, party: &P) -> Arc<Semaphore> {
+    fn semaphore_of(&self, party: &P) -> Arc<Semaphore> {
         let mut asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(theirs) = asking.get(party).and_then(Weak::upgrade) {
             return theirs;

@@ -84,13 +84,13 @@ pub struct TableCopy {
 
 impl TableCopy {
     /// The rows that this table also gets, in order.
-    pub fn rows<'w>(&self, write: &'w TableWrite) -> impl Iterator<Item = &'w Vec<SqlValue>> {
+    pub fn copied_rows<'w>(&self, write: &'w TableWrite) -> impl Iterator<Item = &'w Vec<SqlValue>> {
         let without: HashSet<usize> = self.without.iter().copied().collect();
         write.rows.iter().enumerate().filter(move |(place, _)| !without.contains(place)).map(|(_, row)| row)
     }
 
     /// The indexes of its columns among the columns of the write.
-    pub fn places(&self, write: &TableWrite) -> Result<Vec<usize>, GrantError> {
+    pub fn column_indexes(&self, write: &TableWrite) -> Result<Vec<usize>, GrantError> {
         let rows = write.rows.len();
         if let Some(place) = self.without.iter().find(|place| **place >= rows) {
             return Err(GrantError::Invalid(format!(
@@ -110,9 +110,9 @@ impl TableCopy {
 
     /// The copy as a separate write, for a database without a shorter way.
     pub fn into_write(self, write: &TableWrite) -> Result<TableWrite, GrantError> {
-        let places = self.places(write)?;
+        let places = self.column_indexes(write)?;
         let of = |row: &Vec<SqlValue>| places.iter().filter_map(|place| row.get(*place).cloned()).collect();
-        let rows = self.rows(write).map(of).collect();
+        let rows = self.copied_rows(write).map(of).collect();
         let Self { table, columns, key, on_conflict, .. } = self;
         Ok(TableWrite { table, columns, key, on_conflict, rows })
     }
@@ -166,12 +166,12 @@ pub enum LogLevel {
 #[async_trait]
 pub trait GrantProvider: Send + Sync {
     /// The plugin's own configuration, as JSON.
-    fn config(&self) -> &str;
+    fn plugin_config(&self) -> &str;
     async fn open(&self, batch: &[StateDelivery]) -> Result<Box<dyn EffectSession>, GrantError>;
     /// From now on calls are made by this version of the plugin, identified by its digest. The grants stay.
     fn begin_version(&self, _version: &str) {}
     /// Whether the plugin must pause before its next call.
-    fn rest(&self) -> Option<CallPause> {
+    fn pause_before_call(&self) -> Option<CallPause> {
         None
     }
 }
@@ -190,10 +190,10 @@ pub struct ShownState {
 #[async_trait]
 pub trait EffectSession: Send {
     /// A state of this call as the plugin may see it.
-    async fn show(&mut self, state: &Arc<State>) -> Result<ShownState, GrantError>;
+    async fn show_state(&mut self, state: &Arc<State>) -> Result<ShownState, GrantError>;
 
     /// States of this batch that already have a receipt. They are done and are not delivered again.
-    fn applied(&self) -> &HashSet<Seq>;
+    fn applied_states(&self) -> &HashSet<Seq>;
 
     fn sql_dialect(&self, database: &str) -> Result<SqlDialect, GrantError>;
     async fn sql_execute(
@@ -235,10 +235,10 @@ pub trait EffectSession: Send {
     async fn ledger_last(&mut self, ledger: &str) -> Result<Option<Vec<u8>>, GrantError>;
     fn ledger_sign(&self, key: &str, message: &[u8]) -> Result<Vec<u8>, GrantError>;
     /// Stores a person's name beside the ledger. Returns the digest that replaces it in records.
-    async fn conceal(&mut self, ledger: &str, name: String) -> Result<String, GrantError>;
+    async fn conceal_name(&mut self, ledger: &str, name: String) -> Result<String, GrantError>;
 
     /// The document of a state of this call. Other states are refused.
-    async fn document(&mut self, seq: Seq) -> Result<Option<Bytes>, GrantError>;
+    async fn document_of_state(&mut self, seq: Seq) -> Result<Option<Bytes>, GrantError>;
     async fn document_before(&mut self, seq: Seq) -> Result<Option<Bytes>, GrantError>;
 
     async fn lister_get(
@@ -256,11 +256,11 @@ pub trait EffectSession: Send {
     ) -> Result<Vec<ObjectRef>, GrantError>;
 
     /// Why an object of a granted source ended badly.
-    async fn outcome(&mut self, source: &str, uid: &str) -> Result<OutcomeFinding, GrantError>;
+    async fn find_outcome(&mut self, source: &str, uid: &str) -> Result<OutcomeFinding, GrantError>;
     /// Outcomes of all granted sources that changed after a place, as an earlier answer names it.
     async fn outcome_changes(&mut self, after: &str, limit: usize) -> Result<OutcomePage, GrantError>;
 
-    fn log(&self, level: LogLevel, message: &str, fields: &[(String, String)]);
+    fn log_message(&self, level: LogLevel, message: &str, fields: &[(String, String)]);
     fn now_ms(&self) -> u64;
 
     /// States of this call whose request may have been sent and is not sent again, each with the reason. They
@@ -270,15 +270,15 @@ pub trait EffectSession: Send {
     }
 
     /// The writes of the save that has these verdicts, if the call itself is rolled back.
-    fn settle(&mut self, _seqs: &[Seq]) -> Vec<KvWrite> {
+    fn writes_if_undone(&mut self, _seqs: &[Seq]) -> Vec<KvWrite> {
         Vec::new()
     }
 
     /// Commits the writes, with a receipt for the states in `done`. The call's states are all done.
-    async fn commit(self: Box<Self>, done: &[Seq]) -> Result<KvWrites, GrantError>;
+    async fn commit_effects(self: Box<Self>, done: &[Seq]) -> Result<KvWrites, GrantError>;
     /// Rolls the call back, because not all of its states are done. `settled` are the states whose verdict
     /// counts. It fails if a commit would have failed before it began, so that no state is blamed for a
     /// database that is down.
-    async fn undo(self: Box<Self>, settled: &[Seq]) -> Result<KvWrites, GrantError>;
-    async fn rollback(self: Box<Self>);
+    async fn undo_effects(self: Box<Self>, settled: &[Seq]) -> Result<KvWrites, GrantError>;
+    async fn roll_back_effects(self: Box<Self>);
 }

@@ -110,10 +110,10 @@ pub enum OutcomeFinding {
 /// Finds out why objects ended badly.
 #[async_trait]
 pub trait OutcomeFinder: Send + Sync {
-    async fn changes(&self, question: ChangeQuestion) -> Result<OutcomeChanges, JournalError>;
+    async fn outcome_changes(&self, question: ChangeQuestion) -> Result<OutcomeChanges, JournalError>;
     /// The outcome of an object of a source. It waits a moment for what the journal has more.
     async fn kept_outcome(&self, source: &str, uid: &str) -> Result<KeptOutcome, JournalError>;
-    async fn story(&self, uid: &str) -> Result<OutcomeStory, JournalError>;
+    async fn outcome_story(&self, uid: &str) -> Result<OutcomeStory, JournalError>;
 }
 
 /// Knows of no outcome: where no index is kept, as in a trial.
@@ -121,7 +121,7 @@ pub struct NoOutcomes;
 
 #[async_trait]
 impl OutcomeFinder for NoOutcomes {
-    async fn changes(&self, question: ChangeQuestion) -> Result<OutcomeChanges, JournalError> {
+    async fn outcome_changes(&self, question: ChangeQuestion) -> Result<OutcomeChanges, JournalError> {
         let next = question.after.unwrap_or_default();
         Ok(OutcomeChanges { next, ..OutcomeChanges::default() })
     }
@@ -130,7 +130,7 @@ impl OutcomeFinder for NoOutcomes {
         Ok(KeptOutcome::Nothing)
     }
 
-    async fn story(&self, _: &str) -> Result<OutcomeStory, JournalError> {
+    async fn outcome_story(&self, _: &str) -> Result<OutcomeStory, JournalError> {
         Ok(OutcomeStory::default())
     }
 }

@@ -55,7 +55,7 @@ pub struct KindWithin {
 }
 
 impl KindWithin {
-    pub fn has(&self, object: &ObjectRef) -> bool {
+    pub fn contains_object(&self, object: &ObjectRef) -> bool {
         let is_in = |all: &BTreeSet<String>| all.contains(&object.namespace);
         self.group == object.group && self.kind == object.kind && self.namespaces.as_ref().is_none_or(is_in)
     }
@@ -141,7 +141,7 @@ pub struct TimelineView {
 
 impl TimelineView {
     /// The part that an explanation uses.
-    pub fn story(&self) -> ExplainedStates<'_> {
+    pub fn explained_states(&self) -> ExplainedStates<'_> {
         ExplainedStates {
             states: &self.states,
             related: &self.related,

@@ -118,7 +118,7 @@ impl ReplayRequest {
     }
 
     /// The actor, as the record has it.
-    pub fn who(&self) -> &str {
+    pub fn actor_name(&self) -> &str {
         match self.who.trim() {
             "" => "api",
             who => who,
@@ -127,9 +127,9 @@ impl ReplayRequest {
 
     /// Makes a predicate from the conditions for letters about an object in a namespace, without the
     /// positions. An unreadable time is an error, and so is a text that every error contains.
-    pub fn filter(&self, now_ms: u64) -> Result<impl Fn(&DeadLetter, &str) -> bool, ViewError> {
+    pub fn letter_filter(&self, now_ms: u64) -> Result<impl Fn(&DeadLetter, &str) -> bool, ViewError> {
         let (since, until) =
-            (moment("since", self.since.as_deref())?, moment("until", self.until.as_deref())?);
+            (parse_moment("since", self.since.as_deref())?, parse_moment("until", self.until.as_deref())?);
         if self.error.as_ref().is_some_and(String::is_empty) {
             let hint = "`error` is empty, and would mean every dead letter: name a part of the error, or leave it out";
             return Err(ViewError::Invalid(hint.into()));
@@ -145,9 +145,9 @@ impl ReplayRequest {
     }
 }
 
-fn moment(name: &str, text: Option<&str>) -> Result<Option<u64>, ViewError> {
+fn parse_moment(name: &str, text: Option<&str>) -> Result<Option<u64>, ViewError> {
     let read = |text: &str| {
-        calendar::moment(text).ok_or_else(|| {
+        calendar::parse_rfc3339_ms(text).ok_or_else(|| {
             ViewError::Invalid(format!(
                 "`{name}` is no time: write it like 2026-11-24T03:00:00Z, and `{text}` is not"
             ))

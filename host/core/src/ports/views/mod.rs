@@ -73,25 +73,30 @@ pub enum ViewError {
 /// The questions that the portal asks and the controller answers.
 #[async_trait]
 pub trait Views: Send + Sync {
-    async fn status(&self) -> Result<StatusView, ViewError>;
+    async fn status_view(&self) -> Result<StatusView, ViewError>;
     /// The resources that each source witnesses. Read for every request of a person who may not see
     /// everything.
-    fn watched(&self) -> Vec<WatchedResource>;
+    fn watched_resources(&self) -> Vec<WatchedResource>;
     /// The namespaces in which the source knows an object, at most `most` of them. With `past`, also those of
     /// the objects that ended last.
-    async fn namespaces(&self, source: &str, past: bool, most: usize) -> Result<BTreeSet<String>, ViewError>;
+    async fn known_namespaces(
+        &self,
+        source: &str,
+        past: bool,
+        most: usize,
+    ) -> Result<BTreeSet<String>, ViewError>;
     /// A page of the objects that a query selects, the newest change first.
-    async fn objects(&self, query: &ObjectQuery) -> Result<ObjectPage, ViewError>;
+    async fn object_page(&self, query: &ObjectQuery) -> Result<ObjectPage, ViewError>;
     /// The existing objects that a query selects, counted by phase.
-    async fn counts(&self, query: &ObjectQuery) -> Result<ObjectCounts, ViewError>;
+    async fn object_counts(&self, query: &ObjectQuery) -> Result<ObjectCounts, ViewError>;
     /// The states of a story, with the identities of their objects. The caller removes what the person may
     /// not see, and passes the rest to [`Self::timeline_view`].
-    async fn story(&self, query: &TimelineQuery) -> Result<RawStory, ViewError>;
+    async fn raw_story(&self, query: &TimelineQuery) -> Result<RawStory, ViewError>;
     /// A story without secrets, with the Events and reports about its objects.
     async fn timeline_view(&self, story: RawStory) -> Result<TimelineView, ViewError>;
     /// Explains why the object of a timeline failed or waits. It reads only documents of the timeline's
     /// states.
-    async fn explain(&self, timeline: &TimelineView) -> Result<WhyView, ViewError>;
+    async fn explain_timeline(&self, timeline: &TimelineView) -> Result<WhyView, ViewError>;
     /// A state without secrets.
     async fn redacted_state(&self, state: RawState) -> Result<Arc<State>, ViewError>;
     /// The creation time of a state's object, if its document has one.
@@ -100,32 +105,36 @@ pub trait Views: Send + Sync {
     async fn is_since(&self, since_ms: u64, created_ms: u64, uid: &str) -> Result<bool, ViewError> {
         // Its end matters only if both were created in the same second.
         let newest = match created_ms == since_ms {
-            true => self.story(&TimelineQuery::newest_of(uid)).await?.states.pop(),
+            true => self.raw_story(&TimelineQuery::newest_of(uid)).await?.states.pop(),
             false => None,
         };
         Ok(is_of_namespace(created_ms, since_ms, newest.and_then(|state| state.ended_ms())))
     }
     /// The stage of these states in each plugin.
-    async fn deliveries(&self, states: &[Arc<State>]) -> Result<DeliveryMap, ViewError>;
+    async fn delivery_stages(&self, states: &[Arc<State>]) -> Result<DeliveryMap, ViewError>;
     /// The document of one state, exactly as it came from the server.
-    async fn document(&self, seq: Seq) -> Result<Vec<u8>, ViewError>;
+    async fn document_at(&self, seq: Seq) -> Result<Vec<u8>, ViewError>;
     /// Newest first, each with its number.
-    async fn gaps(&self, query: &GapQuery) -> Result<Vec<(u64, Gap)>, ViewError>;
+    async fn find_gaps(&self, query: &GapQuery) -> Result<Vec<(u64, Gap)>, ViewError>;
     /// Newest first.
-    async fn poison(&self, query: &PoisonQuery) -> Result<Vec<PoisonView>, ViewError>;
+    async fn find_poison(&self, query: &PoisonQuery) -> Result<Vec<PoisonView>, ViewError>;
     /// The bytes as they came.
     async fn poison_raw(&self, number: u64) -> Result<Vec<u8>, ViewError>;
     /// By plugin and position.
     async fn dead_letters(&self, query: &LetterQuery) -> Result<Vec<DeadLetterView>, ViewError>;
-    async fn replay(&self, request: &ReplayRequest) -> Result<ReplayView, ViewError>;
+    async fn replay_letters(&self, request: &ReplayRequest) -> Result<ReplayView, ViewError>;
     async fn drop_letters(&self, request: &ReplayRequest) -> Result<DropView, ViewError>;
     /// Pauses or resumes a plugin. Returns once the change is durable and in force.
-    async fn pause(&self, plugin: &str, pauses: bool, request: &PauseRequest)
-    -> Result<PauseView, ViewError>;
+    async fn set_plugin_pause(
+        &self,
+        plugin: &str,
+        pauses: bool,
+        request: &PauseRequest,
+    ) -> Result<PauseView, ViewError>;
     /// The mutes of all people, oldest first.
-    async fn mutes(&self) -> Result<Vec<MuteView>, ViewError>;
+    async fn list_mutes(&self) -> Result<Vec<MuteView>, ViewError>;
     /// Adds or removes a mute. Returns once the change is durable; other replicas follow within seconds.
-    async fn mute(&self, mute: &MuteView, mutes: bool) -> Result<MutedView, ViewError>;
+    async fn set_mute(&self, mute: &MuteView, mutes: bool) -> Result<MutedView, ViewError>;
     /// The records of replayed and dropped dead letters and of paused and resumed plugins, newest first.
     async fn letter_records(&self, query: &RecordQuery) -> Result<Vec<LetterRecordView>, ViewError>;
     /// For the live stream: states after a position, oldest first. The caller filters them for the person and
@@ -137,7 +146,7 @@ pub trait Views: Send + Sync {
     async fn has_all_after(&self, after: Seq) -> Result<bool, ViewError>;
     /// Follows the newest position. It is an error before the journal is open, because no position is known
     /// yet.
-    fn newest(&self) -> Result<watch::Receiver<Seq>, ViewError>;
+    fn newest_position(&self) -> Result<watch::Receiver<Seq>, ViewError>;
     /// Changes whenever causes of outcomes were found. They are found some seconds after the states, so who
     /// shows them has to look again.
     fn outcome_news(&self) -> Result<watch::Receiver<u64>, ViewError>;
@@ -147,5 +156,5 @@ pub trait Views: Send + Sync {
     /// answers, the host's settings are in force, and each source has made its first list and is not blocked.
     /// A refused change of the configuration leaves the former one in force: it is reported in `problems` and
     /// by the plugins, and does not affect readiness.
-    fn ready(&self) -> Result<(), String>;
+    fn check_readiness(&self) -> Result<(), String>;
 }

@@ -56,7 +56,7 @@ impl From<&State> for ObjectView {
             resource_version: state.resource_version.to_string(),
             status: (*state.status).clone(),
             seq: state.seq,
-            observed_at: calendar::rfc3339(state.observed_ms),
+            observed_at: calendar::format_rfc3339(state.observed_ms),
             ended_reason: ended_reason(state),
             ..Self::default()
         }

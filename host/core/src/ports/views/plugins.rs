@@ -344,7 +344,7 @@ pub struct CallEndsView {
 }
 
 impl CallEndsView {
-    pub fn all(&self) -> u64 {
+    pub fn count_all(&self) -> u64 {
         let Self { answered, trapped, timed_out, out_of_memory, invalid, refused, unavailable } = self;
         answered + trapped + timed_out + out_of_memory + invalid + refused + unavailable
     }
@@ -385,7 +385,7 @@ pub struct PauseRequest {
 
 impl PauseRequest {
     /// The actor, as the record has it.
-    pub fn who(&self) -> &str {
+    pub fn actor_name(&self) -> &str {
         match self.who.trim() {
             "" => "api",
             who => who,

@@ -5,11 +5,11 @@ use serde_json::{Value, json};
 use crate::config::RedactionSpec;
 
 fn shown(elements: &[&str]) -> Value {
-    let rules = RedactionSpec::default().redactor().unwrap();
+    let rules = RedactionSpec::default().compile_redaction_rules().unwrap();
     let document = json!({"args": elements}).to_string();
     let digest = |value: &[u8]| format!("{:016x}", value.len());
-    let once = rules.redact(document.as_bytes(), digest).unwrap().unwrap_or(document.into_bytes());
-    assert_eq!(rules.redact(&once, digest).unwrap(), None, "{elements:?}");
+    let once = rules.redact_document(document.as_bytes(), digest).unwrap().unwrap_or(document.into_bytes());
+    assert_eq!(rules.redact_document(&once, digest).unwrap(), None, "{elements:?}");
     serde_json::from_slice::<Value>(&once).unwrap()["args"].clone()
 }
 
@@ -37,7 +37,7 @@ fn a_name_or_a_scheme_at_the_end_of_an_element_says_that_the_next_one_is_a_secre
 
 #[test]
 fn words_of_one_time_passwords_and_signatures_are_secrets_by_default() {
-    let rules = RedactionSpec::default().redactor().unwrap();
+    let rules = RedactionSpec::default().compile_redaction_rules().unwrap();
     for name in [
         "JWT",
         "jwtSigning",
@@ -59,10 +59,11 @@ fn words_of_one_time_passwords_and_signatures_are_secrets_by_default() {
 
 #[test]
 fn options_of_volumes_are_searched_as_the_environment_is() {
-    let rules = RedactionSpec::default().redactor().unwrap();
+    let rules = RedactionSpec::default().compile_redaction_rules().unwrap();
     for place in ["csi\":{\"volumeAttributes", "flexVolume\":{\"options"] {
         let volume = format!(r#"{{"volumes":[{{"{place}":{{"password":"hush","share":"a"}}}}}}]}}"#);
-        let shown = rules.redact(volume.as_bytes(), |value| value.len().to_string()).unwrap().unwrap();
+        let shown =
+            rules.redact_document(volume.as_bytes(), |value| value.len().to_string()).unwrap().unwrap();
         let expected = volume.replace(r#""hush""#, r#""redacted:4""#);
         assert_eq!(String::from_utf8(shown).unwrap(), expected);
     }

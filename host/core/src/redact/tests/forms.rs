@@ -5,11 +5,11 @@ use serde_json::{Value, json};
 use crate::config::RedactionSpec;
 
 fn shown(elements: &[&str]) -> String {
-    let rules = RedactionSpec::default().redactor().unwrap();
+    let rules = RedactionSpec::default().compile_redaction_rules().unwrap();
     let document = json!({"args": elements}).to_string();
     let digest = |value: &[u8]| format!("{:016x}", value.len());
-    let once = rules.redact(document.as_bytes(), digest).unwrap().unwrap_or(document.into_bytes());
-    assert_eq!(rules.redact(&once, digest).unwrap(), None, "{elements:?}");
+    let once = rules.redact_document(document.as_bytes(), digest).unwrap().unwrap_or(document.into_bytes());
+    assert_eq!(rules.redact_document(&once, digest).unwrap(), None, "{elements:?}");
     serde_json::from_slice::<Value>(&once).unwrap()["args"].to_string()
 }
 
@@ -130,21 +130,21 @@ fn flags_of_one_letter_files_of_settings_and_names_in_capitals_lose_their_secret
 
 #[test]
 fn what_tools_note_in_annotations_loses_its_secrets() {
-    let rules = RedactionSpec::default().redactor().unwrap();
+    let rules = RedactionSpec::default().compile_redaction_rules().unwrap();
     let annotations = json!({
         "kubernetes.io/change-cause": "kubectl create secret x --from-literal=password=hush1 --record=true",
         "kopf.zalando.org/last-handled-configuration": "{\"spec\":\"hush2\"}",
         "banzaicloud.com/last-applied": "UEsDBBhush3",
     });
     let document = json!({"metadata": {"annotations": annotations}}).to_string();
-    let shown = rules.redact(document.as_bytes(), |_| "0".repeat(16)).unwrap().unwrap();
+    let shown = rules.redact_document(document.as_bytes(), |_| "0".repeat(16)).unwrap().unwrap();
     let shown = String::from_utf8(shown).unwrap();
     assert!(!shown.contains("hush") && shown.contains("--record=true"), "{shown}");
 }
 
 #[test]
 fn more_names_that_programs_give_to_secrets_are_hidden_by_default() {
-    let rules = RedactionSpec::default().redactor().unwrap();
+    let rules = RedactionSpec::default().compile_redaction_rules().unwrap();
     for name in [
         "SSHPASS",
         "requirepass",

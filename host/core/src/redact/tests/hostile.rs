@@ -12,12 +12,16 @@ use crate::redact::{SecretDigests, WithheldDocument};
 
 /// The text as an argument and as an annotation, after redaction by the default rules.
 fn shown(text: &str) -> (String, String) {
-    let rules = RedactionSpec::default().redactor().unwrap();
+    let rules = RedactionSpec::default().compile_redaction_rules().unwrap();
     let document = json!({"metadata": {"annotations": {"a": text}}, "spec": {"args": [text]}}).to_string();
     let digest = |value: &[u8]| format!("{:016x}", value.len());
-    let once = rules.redact(document.as_bytes(), digest).unwrap();
+    let once = rules.redact_document(document.as_bytes(), digest).unwrap();
     let bytes = once.clone().unwrap_or_else(|| document.into_bytes());
-    assert_eq!(rules.redact(&bytes, digest).unwrap(), None, "what is redacted stays as it is: {text}");
+    assert_eq!(
+        rules.redact_document(&bytes, digest).unwrap(),
+        None,
+        "what is redacted stays as it is: {text}"
+    );
     let value: Value = serde_json::from_slice(&bytes).unwrap();
     let text = |pointer: &str| value.pointer(pointer).and_then(Value::as_str).unwrap().to_owned();
     (text("/spec/args/0"), text("/metadata/annotations/a"))
@@ -291,12 +295,12 @@ fn a_long_text_of_quotes_and_brackets_is_searched_once() {
 /// A text of eight times the length may take eight times the time. The square of that is 64.
 #[cfg(target_os = "linux")]
 fn assert_takes_as_long_as_it_is(before: &str, repeated: &str) {
-    let rules = RedactionSpec::default().redactor().unwrap();
+    let rules = RedactionSpec::default().compile_redaction_rules().unwrap();
     let time = |bytes: usize| {
         let text = format!("{before}{}x", repeated.repeat(bytes / repeated.len()));
         let document = json!({"args": [text]}).to_string();
         let begun = computed();
-        rules.redact(document.as_bytes(), |_| "0".repeat(16)).unwrap();
+        rules.redact_document(document.as_bytes(), |_| "0".repeat(16)).unwrap();
         computed() - begun
     };
     let (short, long) = (time(1 << 10), time(8 << 10));
@@ -329,12 +333,12 @@ fn whatever_repeats_in_a_text_the_search_takes_as_long_as_the_text_is() {
 
 #[test]
 fn many_texts_are_searched_for_a_long_secret_that_none_of_them_can_hold() {
-    let rules = RedactionSpec::default().redactor().unwrap();
+    let rules = RedactionSpec::default().compile_redaction_rules().unwrap();
     let (secret, texts) = ("ab".repeat(100 << 10), vec![""; 20_000]);
     let job = json!({"env": [{"name": "TOKEN", "value": secret}], "status": {"list": texts}}).to_string();
     let event = json!({"kind": "Event", "involvedObject": {"uid": "u"}, "message": texts}).to_string();
     let begun = std::time::Instant::now();
-    assert!(rules.redact(job.as_bytes(), |_| "0".repeat(16)).unwrap().is_some());
+    assert!(rules.redact_document(job.as_bytes(), |_| "0".repeat(16)).unwrap().is_some());
     let mut secrets = SecretDigests::default();
     let digest = |_: &[u8]| Ok::<_, WithheldDocument>("0".repeat(16));
     rules.add_secrets(job.as_bytes(), digest, &mut secrets).unwrap();

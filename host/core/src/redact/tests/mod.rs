@@ -30,7 +30,7 @@ pub(crate) fn hiding(pointers: &[&str]) -> RedactionRules {
     let mut redaction = RedactionSpec::default();
     let field = |pointer: &&str| RedactedField { kind: None, pointer: (*pointer).to_owned() };
     redaction.fields.extend(pointers.iter().map(field));
-    HostSpec { redaction, ..HostSpec::default() }.redactor().unwrap()
+    HostSpec { redaction, ..HostSpec::default() }.compile_redaction_rules().unwrap()
 }
 
 fn of(variables: &[&str], fields: &[(Option<&str>, &str)]) -> RedactionRules {
@@ -50,7 +50,7 @@ fn redactor() -> RedactionRules {
 
 /// The digest is the value's length, so that a test can say it.
 fn redacted(redactor: &RedactionRules, document: &str) -> String {
-    let found = redactor.redact(document.as_bytes(), |value| value.len().to_string()).unwrap();
+    let found = redactor.redact_document(document.as_bytes(), |value| value.len().to_string()).unwrap();
     found.map_or_else(|| document.to_owned(), |bytes| String::from_utf8(bytes).unwrap())
 }
 
@@ -124,10 +124,10 @@ fn operators_fields_take_stars_and_places_and_the_outer_of_two_wins() {
 fn what_is_no_json_or_too_deep_is_withheld() {
     let deep = format!("{}1{}", "[".repeat(200), "]".repeat(200));
     for wrong in ["", "{", r#"{"a":}"#, r#"{"a":1} x"#, &deep] {
-        let told = redactor().redact(wrong.as_bytes(), |_| String::new()).unwrap_err().to_string();
+        let told = redactor().redact_document(wrong.as_bytes(), |_| String::new()).unwrap_err().to_string();
         assert!(told.contains("withheld"), "{told}");
     }
-    assert!(redactor().redact(b"\xff", |_| String::new()).is_err());
+    assert!(redactor().redact_document(b"\xff", |_| String::new()).is_err());
 }
 
 #[test]
@@ -145,12 +145,12 @@ fn patterns_take_stars_and_any_case_and_end_where_they_end() {
 
 /// With the rules that hold without settings.
 fn by_default(document: &str) -> String {
-    redacted(&RedactionSpec::default().redactor().unwrap(), document)
+    redacted(&RedactionSpec::default().compile_redaction_rules().unwrap(), document)
 }
 
 #[test]
 fn names_are_secrets_however_their_words_are_joined_and_common_names_are_none() {
-    let rules = RedactionSpec::default().redactor().unwrap();
+    let rules = RedactionSpec::default().compile_redaction_rules().unwrap();
     for name in [
         "my-api.key",
         "api-key",
@@ -370,7 +370,7 @@ proptest! {
     #[test]
     fn the_bytes_say_what_a_redaction_of_the_values_says(document in documents()) {
         let text = document.to_string();
-        let out = redactor().redact(text.as_bytes(), |_| String::new()).unwrap();
+        let out = redactor().redact_document(text.as_bytes(), |_| String::new()).unwrap();
         let out: Value = serde_json::from_slice(out.as_deref().unwrap_or(text.as_bytes())).unwrap();
         let is_secret = document.is_object() && document["kind"].as_str().is_none_or(|kind| kind == "Secret");
         let mut expected = document;
@@ -388,11 +388,11 @@ proptest! {
         let document = json!({"kind": "Job", "args": words, "command": words.concat(), "rest": document,
             "status": {"conditions": [{"message": words.concat()}, {"message": words}], "rest": document}});
         let text = if is_spaced { format!("{document:#}") } else { document.to_string() };
-        let rules = RedactionSpec::default().redactor().unwrap();
+        let rules = RedactionSpec::default().compile_redaction_rules().unwrap();
         let digest = |value: &[u8]| format!("{:016x}", value.len());
-        let Some(out) = rules.redact(text.as_bytes(), digest).unwrap() else { return Ok(()) };
+        let Some(out) = rules.redact_document(text.as_bytes(), digest).unwrap() else { return Ok(()) };
         prop_assert!(serde_json::from_slice::<Value>(&out).is_ok());
-        prop_assert_eq!(rules.redact(&out, digest).unwrap(), None);
+        prop_assert_eq!(rules.redact_document(&out, digest).unwrap(), None);
         let out = String::from_utf8(out).unwrap();
         let mut rest = text.as_str();
         for part in between_digests(&out) {

@@ -46,7 +46,7 @@ fn ask_all(rules: &RedactionRules, document: &str) -> String {
         .unwrap();
     rules.redact_event(document.as_bytes(), &secrets, digest).unwrap();
     rules.redact_settings(document.as_bytes(), digest).unwrap();
-    let redacted = rules.redact(document.as_bytes(), digest).unwrap();
+    let redacted = rules.redact_document(document.as_bytes(), digest).unwrap();
     redacted.map_or_else(|| document.to_owned(), |redacted| String::from_utf8(redacted).unwrap())
 }
 
@@ -60,7 +60,7 @@ fn on_a_small_stack<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 
 #[test]
 fn texts_within_each_other_overflow_no_stack_and_what_lies_too_deep_is_hidden_whole() {
-    let rules = RedactionSpec::default().redactor().unwrap();
+    let rules = RedactionSpec::default().compile_redaction_rules().unwrap();
     for (levels, brackets) in [(150, 100), (20, 120), (40, 3), (3, 1), (1, 126)] {
         let secret = r#"{"token":"hush-hush"}"#;
         let document = document(&nested(levels, brackets, secret));
@@ -75,13 +75,13 @@ fn texts_within_each_other_overflow_no_stack_and_what_lies_too_deep_is_hidden_wh
 
 #[test]
 fn texts_within_each_other_take_as_long_as_a_text_of_that_length() {
-    let rules = RedactionSpec::default().redactor().unwrap();
+    let rules = RedactionSpec::default().compile_redaction_rules().unwrap();
     let time = |text: &str| {
         let variables = json!([{"name": "TOKEN", "value": text}]);
         let document =
             json!({"args": [text], "env": variables, "status": {"message": "nothing"}}).to_string();
         let begun = computed();
-        rules.redact(document.as_bytes(), digest).unwrap();
+        rules.redact_document(document.as_bytes(), digest).unwrap();
         computed() - begun
     };
     let deep = nested(300, 0, &"x ".repeat(20 << 10));
@@ -157,7 +157,7 @@ proptest! {
     fn whatever_lies_within_each_other_overflows_no_stack_and_takes_as_long_as_it_is(
         around in prop::collection::vec(around(), 1..8),
     ) {
-        let rules = RedactionSpec::default().redactor().unwrap();
+        let rules = RedactionSpec::default().compile_redaction_rules().unwrap();
         let time = |bytes: usize| {
             let document = document(&repeated(&around, bytes));
             on_a_small_stack(|| {

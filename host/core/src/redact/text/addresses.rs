@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use super::digest::{MARK, digest_at};
-use super::values::until;
+use super::values::prefix_until;
 
 /// A number with more digits is not a port.
 const PORT_DIGITS: usize = 5;
@@ -17,7 +17,7 @@ const PORT_DIGITS: usize = 5;
 /// Each character is read a few times at most, because the text may be untrusted.
 pub(in crate::redact) fn in_addresses(text: &str) -> Vec<Range<usize>> {
     let mut found = Vec::new();
-    let starts = starts(text);
+    let starts = authority_starts(text);
     if starts.is_empty() {
         return found;
     }
@@ -27,7 +27,7 @@ pub(in crate::redact) fn in_addresses(text: &str) -> Vec<Range<usize>> {
         if start < from {
             continue;
         }
-        let Some(password) = text.password(sign, start) else { continue };
+        let Some(password) = text.find_password(sign, start) else { continue };
         from = password.end;
         if !password.is_empty() {
             found.push(password);
@@ -38,7 +38,7 @@ pub(in crate::redact) fn in_addresses(text: &str) -> Vec<Range<usize>> {
 
 /// Where the text between scheme and host begins and ends. JSON within a text may escape its slashes, with
 /// more characters at each level.
-fn starts(text: &str) -> Vec<(usize, usize)> {
+fn authority_starts(text: &str) -> Vec<(usize, usize)> {
     let slash = |rest: &'_ str| rest.trim_start_matches('\\').strip_prefix('/').map(str::len);
     let end = |place: usize| {
         let first = slash(&text[place + 1..])?;
@@ -81,20 +81,20 @@ impl<'t> AddressText<'t> {
                 .map(|(place, _)| place)
                 .filter(|place| digest_at(text, *place).is_some())
                 .collect(),
-            first_blank: until(text, char::is_whitespace).len(),
+            first_blank: prefix_until(text, char::is_whitespace).len(),
             word_end: 0,
             line_end: 0,
             angle_end: 0,
         }
     }
 
-    fn password(&mut self, sign: usize, start: usize) -> Option<Range<usize>> {
+    fn find_password(&mut self, sign: usize, start: usize) -> Option<Range<usize>> {
         let text = self.text;
         if self.word_end < start {
-            self.word_end = start + until(&text[start..], char::is_whitespace).len();
+            self.word_end = start + prefix_until(&text[start..], char::is_whitespace).len();
         }
         let word = &text[start..self.word_end];
-        let host = until(word, |c| "/?#".contains(c));
+        let host = prefix_until(word, |c| "/?#".contains(c));
         let is_web = is_web(&text[..sign]);
         let is_of_digest = |colon: &usize| {
             let mark = (start + colon + 1).checked_sub(MARK.len());
@@ -144,7 +144,7 @@ impl<'t> AddressText<'t> {
 
     fn line_end_after(&mut self, place: usize) -> usize {
         if self.line_end < place {
-            self.line_end = place + until(&self.text[place..], |c| c == '\n' || c == '\r').len();
+            self.line_end = place + prefix_until(&self.text[place..], |c| c == '\n' || c == '\r').len();
         }
         self.line_end
     }
@@ -159,11 +159,11 @@ impl<'t> AddressText<'t> {
             // Many brackets may open without closing.
             Some('<') => {
                 if self.angle_end < start {
-                    self.angle_end = start + until(&text[start..], |c| c == '>').len();
+                    self.angle_end = start + prefix_until(&text[start..], |c| c == '>').len();
                 }
                 self.angle_end
             }
-            Some(quote) => start + until(&text[start..], |c| c == quote).len(),
+            Some(quote) => start + prefix_until(&text[start..], |c| c == quote).len(),
             // The whole text is this address.
             None if scheme <= self.first_blank => line_end,
             None => self.word_end,

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use super::values::{
-    OpenQuote, QuoteTracker, ValueForm, ValueSpan, after_blanks, is_of_name, is_scheme, until,
+    OpenQuote, QuoteTracker, ValueForm, ValueSpan, after_blanks, is_of_name, is_scheme, prefix_until,
 };
 
 /// The meaning of the next element of a command line.
@@ -36,7 +36,8 @@ pub(in crate::redact) fn in_words(
         // follows.
         let is_sign = matches!(text, "=" | ":" | "=>");
         let flag = text.trim_end_matches(['=', ':']);
-        if is_sign || is_scheme(text.trim()) || (text.starts_with("--") && announces(flag, &is_secret)) {
+        if is_sign || is_scheme(text.trim()) || (text.starts_with("--") && announces_secret(flag, &is_secret))
+        {
             *next = NextElement::Secret;
         }
         if !is_sign && !text.is_empty() {
@@ -53,10 +54,11 @@ pub(in crate::redact) fn in_words(
             Some((form, quote)) => {
                 Some(ValueStart { name: word.start..word.start, start: word.start, form, quote })
             }
-            None => assigned(text, &word, &is_secret),
+            None => assigned_secret(text, &word, &is_secret),
         };
         at = word.end;
-        let is_next = (form.is_some() || begun.is_none()) && announces(&text[word.clone()], &is_secret);
+        let is_next =
+            (form.is_some() || begun.is_none()) && announces_secret(&text[word.clone()], &is_secret);
         if is_next {
             // In a JSON list, an element ends where its quote ends.
             let is_element = ["\",", "',"].iter().any(|end| text[word.clone()].ends_with(end));
@@ -76,7 +78,7 @@ pub(in crate::redact) fn in_words(
             if begun.form == ValueForm::Word && quotes.is_of_pairs() {
                 begun.form = ValueForm::Quoted;
             }
-            let value = begun.value(text, open);
+            let value = begun.value_span(text, open);
             at = value.next;
             quotes.skip_to(at);
             let (told, rest) = (&text[value.range.clone()], &text[at..]);
@@ -146,13 +148,13 @@ pub(in crate::redact) struct ValueStart {
 }
 
 impl ValueStart {
-    pub fn value(&self, text: &str, open: Option<OpenQuote>) -> ValueSpan {
+    pub fn value_span(&self, text: &str, open: Option<OpenQuote>) -> ValueSpan {
         ValueSpan::at(text, self.start, self.form, self.quote.or(open))
     }
 }
 
 /// The value within this word, or beginning in it, that a name before `=` or `:` says is a secret.
-pub(in crate::redact) fn assigned(
+pub(in crate::redact) fn assigned_secret(
     text: &str,
     word: &Range<usize>,
     is_secret: impl Fn(&str) -> bool,
@@ -168,7 +170,7 @@ pub(in crate::redact) fn assigned(
             None => (Some(before), None),
         };
         let mut names = indexed.into_iter().chain(key);
-        names.find_map(|before| sign.after(word.start, before, is_apart, &is_secret))
+        names.find_map(|before| sign.assigned_value_after(word.start, before, is_apart, &is_secret))
     })
 }
 
@@ -187,7 +189,7 @@ struct AssignmentSign<'t> {
 
 impl AssignmentSign<'_> {
     /// The value of the name that `before` ends with. `word` is the start of the word that contains it.
-    fn after(
+    fn assigned_value_after(
         &self,
         word: usize,
         before: &str,
@@ -238,7 +240,7 @@ impl AssignmentSign<'_> {
         // `==` compares, and `=>` assigns a value to a name.
         let signs = match is_equals {
             true if text[start..].starts_with('>') => 1,
-            true if is_apart => until(&text[start..], |c| c != '=').len(),
+            true if is_apart => prefix_until(&text[start..], |c| c != '=').len(),
             _ => 0,
         };
         let name = before.len() - name.len()..before.len();
@@ -290,7 +292,7 @@ fn written_with_escapes(before: &str) -> Option<String> {
 }
 
 /// Whether the next word is a secret.
-fn announces(word: &str, is_secret: impl Fn(&str) -> bool) -> bool {
+fn announces_secret(word: &str, is_secret: impl Fn(&str) -> bool) -> bool {
     let word = word.trim_end_matches(QUOTES);
     // A command line may begin within quotes, as in `{"args":"--token …"}`.
     let word = word.rsplit(['"', '\'', '`']).next().unwrap_or_default().trim_start_matches(['(', '[', '\\']);
@@ -310,7 +312,7 @@ fn without_blanks(text: &str) -> &str {
 
 /// The name that a text begins with.
 pub(in crate::redact) fn name_after(text: &str) -> &str {
-    until(text, |c| !is_of_name(c))
+    prefix_until(text, |c| !is_of_name(c))
 }
 
 /// The name that a text ends with.
@@ -329,7 +331,7 @@ pub(in crate::redact) fn is_reference(value: &str) -> bool {
 }
 
 /// In order; no range contains or overlaps another.
-pub(in crate::redact) fn merged(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
+pub(in crate::redact) fn merge_ranges(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
     ranges.sort_by_key(|range| range.start);
     let mut out: Vec<Range<usize>> = Vec::with_capacity(ranges.len());
     for range in ranges {
@@ -342,11 +344,11 @@ pub(in crate::redact) fn merged(mut ranges: Vec<Range<usize>>) -> Vec<Range<usiz
 }
 
 /// Maps ranges of a decoded text, in order, to ranges of its escaped bytes.
-pub(in crate::redact) fn escaped(raw: &[u8], parts: &[Range<usize>]) -> Vec<Range<usize>> {
+pub(in crate::redact) fn escaped_ranges(raw: &[u8], parts: &[Range<usize>]) -> Vec<Range<usize>> {
     let (mut at, mut decoded) = (0, 0);
     let mut go_to = |place: usize| {
         while at < raw.len() && decoded < place {
-            let (width, length) = escape(&raw[at..]);
+            let (width, length) = escape_length(&raw[at..]);
             at += width;
             decoded += length;
         }
@@ -356,7 +358,7 @@ pub(in crate::redact) fn escaped(raw: &[u8], parts: &[Range<usize>]) -> Vec<Rang
 }
 
 /// The bytes of the next character or escape, and how many bytes it stands for.
-fn escape(raw: &[u8]) -> (usize, usize) {
+fn escape_length(raw: &[u8]) -> (usize, usize) {
     if raw[0] != b'\\' {
         return (1, 1);
     }

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::commands::{ValueStart, assigned, name_after, next_word};
+use super::commands::{ValueStart, assigned_secret, name_after, next_word};
 use super::values::{ValueSpan, after_blanks};
 
 /// Values under `value` whose sibling `name` or `key` is the name of a secret.
@@ -19,14 +19,14 @@ pub(in crate::redact) fn in_pairs(
     // A value whose name may follow.
     let mut nameless: Option<ValueStart> = None;
     while let Some(word) = next_word(text, at, &mut end) {
-        let Some(begun) = assigned(text, &word, |name| part(name).is_some()) else {
+        let Some(begun) = assigned_secret(text, &word, |name| pair_part(name).is_some()) else {
             at = word.end;
             continue;
         };
         at = begun.start;
-        match part(&text[begun.name.clone()]) {
+        match pair_part(&text[begun.name.clone()]) {
             Some(PairPart::Value) if is_named => {
-                let value = begun.value(text, None);
+                let value = begun.value_span(text, None);
                 at = value.next;
                 found.push(value.range);
             }
@@ -34,7 +34,7 @@ pub(in crate::redact) fn in_pairs(
             _ => {
                 let name = name_at(text, begun.start);
                 is_named = is_secret(&text[name.clone()]);
-                let before = nameless.take().filter(|_| is_named).map(|begun| begun.value(text, None));
+                let before = nameless.take().filter(|_| is_named).map(|begun| begun.value_span(text, None));
                 at = name.end;
                 if let Some(value) = before.filter(|value| is_of(text, value, name.start)) {
                     // The value may contain the name and many more names, so its content is not searched
@@ -53,7 +53,7 @@ enum PairPart {
 }
 
 /// Also as in `--set env[0].name=…`.
-fn part(name: &str) -> Option<PairPart> {
+fn pair_part(name: &str) -> Option<PairPart> {
     match name.rsplit('.').next()? {
         "name" | "key" | "Name" | "Key" | "NAME" | "KEY" => Some(PairPart::Name),
         "value" | "Value" | "VALUE" => Some(PairPart::Value),

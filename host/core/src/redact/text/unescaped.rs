@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::commands::merged;
+use super::commands::merge_ranges;
 
 /// Any number of `\` may precede, because nested JSON has more at each level. Names and separators are ASCII,
 /// so only escapes below 0x80 matter.
@@ -36,11 +36,13 @@ impl UnescapedText {
     }
 
     /// Maps ranges of the copy to ranges of the text.
-    pub fn places(&self, parts: Vec<Range<usize>>) -> impl Iterator<Item = Range<usize>> {
-        merged(parts).into_iter().map(|part| self.place(part.start)..self.place(part.end))
+    pub fn original_ranges(&self, parts: Vec<Range<usize>>) -> impl Iterator<Item = Range<usize>> {
+        merge_ranges(parts)
+            .into_iter()
+            .map(|part| self.original_offset(part.start)..self.original_offset(part.end))
     }
 
-    fn place(&self, of_copy: usize) -> usize {
+    fn original_offset(&self, of_copy: usize) -> usize {
         let next = self.ends.partition_point(|(copy, _)| *copy <= of_copy);
         let (copy, text) = next.checked_sub(1).map_or((0, 0), |last| self.ends[last]);
         text + (of_copy - copy)
@@ -68,7 +70,7 @@ mod tests {
             let places: Vec<_> = copy.text.char_indices().map(|(at, c)| at..at + c.len_utf8()).collect();
             let mut end = 0;
             for (part, c) in places.iter().zip(copy.text.chars()) {
-                let place = copy.places(vec![part.clone()]).next().unwrap();
+                let place = copy.original_ranges(vec![part.clone()]).next().unwrap();
                 let written = &text[place.clone()];
                 prop_assert!(place.start == end, "the parts leave nothing out");
                 end = place.end;

@@ -52,7 +52,7 @@ impl ValueSpan {
             return Self::to(start..end);
         }
         let quoted = quoted_at(text, start, form);
-        if let Some((within, next)) = quoted.clone().filter(|(_, next)| form.ends(text, *next, open)) {
+        if let Some((within, next)) = quoted.clone().filter(|(_, next)| form.ends_at(text, *next, open)) {
             return Self { range: within, next };
         }
         let first = text.as_bytes().get(start);
@@ -77,7 +77,7 @@ impl ValueSpan {
 impl ValueForm {
     /// Whether a value that closes its own quote here ends here. After a comma a header may continue, and in
     /// a shell the word may.
-    fn ends(self, text: &str, at: usize, open: Option<OpenQuote>) -> bool {
+    fn ends_at(self, text: &str, at: usize, open: Option<OpenQuote>) -> bool {
         let closes = |c: char| open.is_some_and(|open| c == char::from(open.sign));
         let rest = &text[at..];
         match self {
@@ -200,7 +200,7 @@ struct WordEnds {
 
 impl WordEnds {
     /// `at` must not be before the last queried position.
-    fn at(&mut self, text: &str, at: usize) -> bool {
+    fn is_end_at(&mut self, text: &str, at: usize) -> bool {
         if at > self.until {
             let rest = text[at..].trim_start_matches(AFTER_WORD);
             self.until = text.len() - rest.len();
@@ -226,13 +226,13 @@ fn word_end(text: &str, start: usize, open: Option<OpenQuote>) -> usize {
             }
             b'"' | b'\'' => {
                 let closes = open == Some(OpenQuote { sign: *byte, is_escaped: false });
-                if closes && at > start && ends.at(text, at + 1) {
+                if closes && at > start && ends.is_end_at(text, at + 1) {
                     return at;
                 }
                 close_in_shell(bytes, at + 1, *byte).map_or(text.len(), |end| end + 1)
             }
             // A backtick that ends a word closes a substitution that began before the value.
-            b'`' if at == start || !ends.at(text, at + 1) => {
+            b'`' if at == start || !ends.is_end_at(text, at + 1) => {
                 close(bytes, at + 1, *byte).map_or(text.len(), |end| end + 1)
             }
             b'(' | b'{' | b'[' => {
@@ -263,7 +263,7 @@ fn escaped_end(bytes: &[u8], from: usize) -> usize {
     bytes.len()
 }
 
-pub(in crate::redact) fn until(text: &str, is_end: impl Fn(char) -> bool) -> &str {
+pub(in crate::redact) fn prefix_until(text: &str, is_end: impl Fn(char) -> bool) -> &str {
     &text[..text.find(is_end).unwrap_or(text.len())]
 }
 
@@ -291,9 +291,9 @@ fn list_end(text: &str, start: usize) -> Option<usize> {
 
 /// The end of a number or of another plain value of JSON.
 fn plain_end(text: &str, start: usize) -> Option<usize> {
-    let plain = until(&text[start..], |c| !(c.is_ascii_alphanumeric() || "+-.".contains(c)));
+    let plain = prefix_until(&text[start..], |c| !(c.is_ascii_alphanumeric() || "+-.".contains(c)));
     let is_plain = matches!(plain, "true" | "false" | "null") || plain.parse::<f64>().is_ok();
-    Some(start + plain.len()).filter(|end| is_plain && ValueForm::Member.ends(text, *end, None))
+    Some(start + plain.len()).filter(|end| is_plain && ValueForm::Member.ends_at(text, *end, None))
 }
 
 /// The end of a line with its continuation, or of the quote around it.
@@ -305,7 +305,7 @@ fn line_end(text: &str, start: usize, open: Option<OpenQuote>) -> usize {
     let Some(open) = open else { return block_end(text, start) };
     let closes = |(place, _): &(usize, &str)| {
         let is_escaped = text[start..start + place].ends_with('\\');
-        is_escaped == open.is_escaped && ValueForm::Word.ends(text, start + place + 1, None)
+        is_escaped == open.is_escaped && ValueForm::Word.ends_at(text, start + place + 1, None)
     };
     let mut quotes = text[start..].match_indices(char::from(open.sign));
     quotes.find(closes).map_or(text.len(), |(place, _)| start + place)
@@ -315,12 +315,12 @@ fn line_end(text: &str, start: usize, open: Option<OpenQuote>) -> usize {
 /// its name, or as a list that is the whole value.
 fn block_end(text: &str, start: usize) -> usize {
     let column = column_of_name(text, start);
-    let mut end = start + until(&text[start..], |c| c == '\n').len();
+    let mut end = start + prefix_until(&text[start..], |c| c == '\n').len();
     let first = text[start..end].trim_end();
     let is_empty = first.is_empty() || first.starts_with('#');
     let mut is_continued = first.ends_with('\\');
     while end < text.len() {
-        let line = until(&text[end + 1..], |c| c == '\n');
+        let line = prefix_until(&text[end + 1..], |c| c == '\n');
         let bare = line.trim_start_matches([' ', '\t']);
         let indent = line.len() - bare.len();
         let is_list = is_empty && indent == column && bare.starts_with('-');
@@ -361,8 +361,8 @@ impl QuoteTracker {
             match (byte, self.open) {
                 (b'\\', open) if open != Some(b'\'') => self.at += 1,
                 (b'"' | b'\'', Some(open)) if open == byte => self.open = None,
-                (b'"', None) => self.opens(text, byte),
-                (b'\'', None) if !is_apostrophe(bytes, self.at) => self.opens(text, byte),
+                (b'"', None) => self.note_opening(text, byte),
+                (b'\'', None) if !is_apostrophe(bytes, self.at) => self.note_opening(text, byte),
                 _ => {}
             }
             self.at += 1;
@@ -370,7 +370,7 @@ impl QuoteTracker {
         self.open.map(|sign| OpenQuote { sign, is_escaped: false })
     }
 
-    fn opens(&mut self, text: &str, sign: u8) {
+    fn note_opening(&mut self, text: &str, sign: u8) {
         let first = text[self.at + 1..].trim_start_matches(is_of_name);
         self.is_of_pairs = first.starts_with('=');
         self.open = Some(sign);

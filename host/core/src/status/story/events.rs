@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::span;
+use super::duration_text;
 use crate::calendar;
-use crate::model::fault::shortened;
+use crate::model::fault::shorten_text;
 use crate::state::{ObjectRef, Seq};
 
 /// As much as a status has. The API server takes longer ones in the older form of an Event.
@@ -103,7 +103,7 @@ struct EventReporter {
 }
 
 impl EventDocument {
-    fn about(&mut self) -> Option<ObjectRef> {
+    fn event_subject(&mut self) -> Option<ObjectRef> {
         let reference = self.involved_object.take().or(self.regarding.take())?;
         let api_version = reference.api_version.unwrap_or_default();
         let (group, version) = api_version.split_once('/').unwrap_or(("", &api_version));
@@ -119,16 +119,16 @@ impl EventDocument {
 }
 
 /// The object that an Event is about; none where it names none, or no uid.
-pub fn about(document: &[u8]) -> Option<ObjectRef> {
-    serde_json::from_slice::<EventDocument>(document).ok()?.about()
+pub fn event_subject(document: &[u8]) -> Option<ObjectRef> {
+    serde_json::from_slice::<EventDocument>(document).ok()?.event_subject()
 }
 
 /// Reads the content of an Event. Of one that does not say when it happened, `observed_ms` is the time.
 pub fn read(document: &[u8], object: &ObjectRef, seq: Seq, observed_ms: u64) -> Option<EventView> {
     let mut told: EventDocument = serde_json::from_slice(document).ok()?;
-    let about = told.about()?;
+    let about = told.event_subject()?;
     let time = |texts: [&Option<String>; 4]| {
-        texts.into_iter().flatten().find_map(|text| calendar::moment(text)).unwrap_or(observed_ms)
+        texts.into_iter().flatten().find_map(|text| calendar::parse_rfc3339_ms(text)).unwrap_or(observed_ms)
     };
     let created = &told.metadata.creation_timestamp;
     let first_ms = time([&told.first_timestamp, &told.deprecated_first_timestamp, &told.event_time, created]);
@@ -141,7 +141,7 @@ pub fn read(document: &[u8], object: &ObjectRef, seq: Seq, observed_ms: u64) -> 
         about,
         kind: told.kind.unwrap_or_default(),
         reason: told.reason.unwrap_or_default(),
-        message: shortened(&told.message.or(told.note).unwrap_or_default(), MESSAGE_BYTES).into_owned(),
+        message: shorten_text(&told.message.or(told.note).unwrap_or_default(), MESSAGE_BYTES).into_owned(),
         count: counted.unwrap_or(1).max(1),
         first_ms,
         last_ms: last_ms.max(first_ms),
@@ -151,7 +151,7 @@ pub fn read(document: &[u8], object: &ObjectRef, seq: Seq, observed_ms: u64) -> 
 }
 
 /// An Event without what a story shows nothing of, so that nobody looks through that. `None`: it is short.
-pub fn cut(document: &[u8]) -> Option<Vec<u8>> {
+pub fn cut_event(document: &[u8]) -> Option<Vec<u8>> {
     if document.len() <= TEXT_BYTES {
         return None;
     }
@@ -169,7 +169,7 @@ pub fn cut(document: &[u8]) -> Option<Vec<u8>> {
 
 /// Folds those that say the same of the same object. The one that happened last comes last. Beyond [`SHOWN`] the oldest
 /// are left out.
-pub fn fold(events: Vec<EventView>) -> Vec<EventView> {
+pub fn fold_repeated(events: Vec<EventView>) -> Vec<EventView> {
     let mut folded: BTreeMap<[String; 5], EventView> = BTreeMap::new();
     for event in events {
         let key =
@@ -195,10 +195,10 @@ pub fn fold(events: Vec<EventView>) -> Vec<EventView> {
 
 impl EventView {
     /// How often, as kubectl says it: `x3 over 2 min`; empty for what happened once.
-    pub fn repeated(&self) -> String {
+    pub fn repetition_text(&self) -> String {
         match self.count {
             0 | 1 => String::new(),
-            count => format!("x{count} over {}", span(self.last_ms.saturating_sub(self.first_ms))),
+            count => format!("x{count} over {}", duration_text(self.last_ms.saturating_sub(self.first_ms))),
         }
     }
 }
@@ -231,7 +231,7 @@ mod tests {
             (event.kind.as_str(), event.reason.as_str(), event.from.as_str()),
             ("Warning", "BackOff", "kubelet")
         );
-        assert_eq!(event.repeated(), "x3 over 2 min");
+        assert_eq!(event.repetition_text(), "x3 over 2 min");
         assert_eq!(event.last_ms - event.first_ms, 120_000);
     }
 
@@ -246,17 +246,17 @@ mod tests {
         }));
         assert_eq!((event.about.group.as_str(), event.about.version.as_str()), ("batch", "v1"));
         assert_eq!((event.message.as_str(), event.from.as_str()), ("It runs", "job-controller"));
-        assert_eq!(event.repeated(), "x5 over 40 s");
+        assert_eq!(event.repetition_text(), "x5 over 40 s");
     }
 
     #[test]
     fn of_a_long_event_only_what_a_story_shows_is_kept() {
         let mut event = core(3, "2026-11-20T10:00:00Z", "2026-11-20T10:02:00Z");
         let short = event.to_string();
-        assert_eq!(cut(short.as_bytes()), None);
+        assert_eq!(cut_event(short.as_bytes()), None);
         event["message"] = "é".repeat(1 << 20).into();
         event["metadata"]["annotations"] = json!({"a": "x".repeat(1 << 20)});
-        let document = cut(event.to_string().as_bytes()).unwrap();
+        let document = cut_event(event.to_string().as_bytes()).unwrap();
         assert!(document.len() < TEXT_BYTES + short.len());
         assert_eq!(read(&document, &ObjectRef::default(), 7, 1_000), Some(of(&event)));
     }
@@ -266,7 +266,7 @@ mod tests {
         let about = json!({"kind": "Pod", "name": "p", "uid": "u"});
         let event = of(&json!({"involvedObject": about, "count": null, "eventTime": null}));
         assert_eq!((event.count, event.first_ms, event.last_ms), (1, 1_000, 1_000));
-        assert_eq!(event.repeated(), "");
+        assert_eq!(event.repetition_text(), "");
     }
 
     #[test]
@@ -276,9 +276,9 @@ mod tests {
             json!({"kind": "Node", "name": "n"}),
             json!({"kind": "Node", "name": "n", "uid": ""}),
         ] {
-            assert_eq!(about(json!({"involvedObject": reference}).to_string().as_bytes()), None);
+            assert_eq!(event_subject(json!({"involvedObject": reference}).to_string().as_bytes()), None);
         }
-        assert_eq!(about(b"no json"), None);
+        assert_eq!(event_subject(b"no json"), None);
         assert!(is_event("", "Event") && is_event("events.k8s.io", "Event"));
         assert!(!is_event("batch", "Event") && !is_event("", "Pod"));
     }
@@ -288,18 +288,18 @@ mod tests {
         let early = EventView { seq: 1, ..of(&core(2, "2026-11-20T10:00:00Z", "2026-11-20T10:01:00Z")) };
         let late = EventView { seq: 9, ..of(&core(3, "2026-11-20T11:00:00Z", "2026-11-20T11:05:00Z")) };
         let other = EventView { reason: "Pulled".into(), ..early.clone() };
-        let folded = fold(vec![late, other, early]);
+        let folded = fold_repeated(vec![late, other, early]);
         let told: Vec<_> =
             folded.iter().map(|event| (event.reason.as_str(), event.count, event.seq)).collect();
         assert_eq!(told, [("Pulled", 2, 1), ("BackOff", 5, 9)]);
-        assert_eq!(folded[1].repeated(), "x5 over 1 h 5 min");
+        assert_eq!(folded[1].repetition_text(), "x5 over 1 h 5 min");
     }
 
     #[test]
     fn no_more_events_are_told_than_fit_and_the_last_ones_stay() {
         let event =
             |number: u64| EventView { reason: format!("r{number}"), last_ms: number, ..EventView::default() };
-        let folded = fold((0..SHOWN as u64 + 5).map(event).collect());
+        let folded = fold_repeated((0..SHOWN as u64 + 5).map(event).collect());
         assert_eq!((folded.len(), folded[0].last_ms), (SHOWN, 5));
     }
 

@@ -32,14 +32,14 @@ pub struct PhaseTimes {
 pub const QUEUE_LABEL: &str = "kueue.x-k8s.io/queue-name";
 
 /// The object has come to its end: nothing of it goes on.
-fn is_over(state: &State) -> bool {
+fn has_ended(state: &State) -> bool {
     state.status.terminal || matches!(state.change, Change::Gone | Change::Left)
 }
 
 /// From each state to the next, and from the last one to now.
-fn spans(states: &[Arc<State>], now_ms: u64) -> impl Iterator<Item = (&State, u64)> {
+fn state_spans(states: &[Arc<State>], now_ms: u64) -> impl Iterator<Item = (&State, u64)> {
     let ends = states.iter().skip(1).map(|next| next.observed_ms).chain([now_ms]);
-    let in_turn = states.iter().zip(ends).filter(|(state, _)| !is_over(state));
+    let in_turn = states.iter().zip(ends).filter(|(state, _)| !has_ended(state));
     // A clock that was set back makes no time.
     in_turn.map(|(state, end)| (&**state, end.saturating_sub(state.observed_ms)))
 }
@@ -48,7 +48,7 @@ impl PhaseTimes {
     pub fn of(states: &[Arc<State>], now_ms: u64) -> Self {
         let mut times = Self::default();
         let mut has_run = false;
-        for (state, took) in spans(states, now_ms) {
+        for (state, took) in state_spans(states, now_ms) {
             match state.status.phase.as_str() {
                 // A job that gives up before it ran is shown as running until its last pods have ended.
                 phase::RUNNING if has_run || state.status.reason != "FailureTarget" => {
@@ -66,7 +66,7 @@ impl PhaseTimes {
 }
 
 /// `4 s`, `4 min`, `2 h 10 min`, `3 d 4 h`.
-pub fn span(ms: u64) -> String {
+pub fn duration_text(ms: u64) -> String {
     let (minutes, hours) = (ms / 60_000, ms / 3_600_000);
     match (hours, minutes) {
         (0, 0) if ms < 1_000 => "less than a second".to_owned(),
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn spans_have_two_units_at_most() {
-        let told: Vec<_> = [5, 4_000, 240_000, 7_200_000, 7_800_000, 273_600_000].map(span).into();
+        let told: Vec<_> = [5, 4_000, 240_000, 7_200_000, 7_800_000, 273_600_000].map(duration_text).into();
         assert_eq!(told, ["less than a second", "4 s", "4 min", "2 h", "2 h 10 min", "3 d 4 h"]);
     }
 }

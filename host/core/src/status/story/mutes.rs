@@ -43,7 +43,7 @@ pub struct MuteView {
 }
 
 impl MuteView {
-    fn is(&self, other: &Self) -> bool {
+    fn is_same_mute(&self, other: &Self) -> bool {
         let is_same_namespace = !self.uid.is_empty()
             || self.namespace_uid.is_empty()
             || other.namespace_uid.is_empty()
@@ -61,7 +61,7 @@ impl MuteView {
     }
 
     /// Whether it is about an object, or about all of its namespace, or about everything.
-    pub fn covers(&self, uid: &str, namespace: &str) -> bool {
+    pub fn covers_object(&self, uid: &str, namespace: &str) -> bool {
         match self.uid.is_empty() {
             true => self.namespace.is_empty() || self.namespace == namespace,
             false => self.uid == uid,
@@ -119,15 +119,15 @@ pub struct MutedView {
 }
 
 /// The list with this mute, or without it. None where it is so already.
-pub fn changed(mut all: Vec<MuteView>, mute: &MuteView, mutes: bool) -> Option<Vec<MuteView>> {
-    let before = all.iter().position(|one| one.is(mute));
+pub fn with_change(mut all: Vec<MuteView>, mute: &MuteView, mutes: bool) -> Option<Vec<MuteView>> {
+    let before = all.iter().position(|one| one.is_same_mute(mute));
     match (before, mutes) {
         // One that says less of its namespace may be of the one before.
         (Some(place), true) if all[place].namespace_uid != mute.namespace_uid => all[place] = mute.clone(),
         (Some(_), true) | (None, false) => return None,
         (Some(place), false) => drop(all.remove(place)),
         (None, true) => {
-            if let Some(place) = ending(&all, &mute.namespace) {
+            if let Some(place) = mute_to_end(&all, &mute.namespace) {
                 all.remove(place);
             }
             all.push(mute.clone());
@@ -138,7 +138,7 @@ pub fn changed(mut all: Vec<MuteView>, mute: &MuteView, mutes: bool) -> Option<V
 
 /// The mute that ends for another one of this namespace, if there is no room: the oldest of the same namespace where it
 /// has its share, or else of the namespace that has the most. Mutes of objects end first.
-fn ending(all: &[MuteView], namespace: &str) -> Option<usize> {
+fn mute_to_end(all: &[MuteView], namespace: &str) -> Option<usize> {
     let share = if namespace.is_empty() { OF_CLUSTER } else { OF_NAMESPACE };
     let count = |namespace: &str| all.iter().filter(|one| one.namespace == namespace).count();
     let from = if count(namespace) >= share {
@@ -165,14 +165,14 @@ mod tests {
 
     #[test]
     fn a_mute_is_one_of_an_object_a_namespace_or_everything_and_is_undone_by_the_same() {
-        let all = changed(vec![], &of("u", "a", ""), true).unwrap();
-        let all = changed(all, &of("u", "a", "ops"), true).unwrap();
-        assert_eq!(changed(all.clone(), &MuteView { who: "eve".into(), ..of("u", "a", "") }, true), None);
-        assert_eq!(changed(all.clone(), &of("", "a", ""), false), None);
-        assert_eq!(changed(all, &of("u", "a", ""), false).unwrap(), [of("u", "a", "ops")]);
-        assert!(of("u", "a", "").covers("u", "a") && !of("u", "a", "").covers("v", "a"));
-        assert!(of("", "a", "").covers("u", "a") && !of("", "a", "").covers("u", "b"));
-        assert!(of("", "", "").covers("u", "b"));
+        let all = with_change(vec![], &of("u", "a", ""), true).unwrap();
+        let all = with_change(all, &of("u", "a", "ops"), true).unwrap();
+        assert_eq!(with_change(all.clone(), &MuteView { who: "eve".into(), ..of("u", "a", "") }, true), None);
+        assert_eq!(with_change(all.clone(), &of("", "a", ""), false), None);
+        assert_eq!(with_change(all, &of("u", "a", ""), false).unwrap(), [of("u", "a", "ops")]);
+        assert!(of("u", "a", "").covers_object("u", "a") && !of("u", "a", "").covers_object("v", "a"));
+        assert!(of("", "a", "").covers_object("u", "a") && !of("", "a", "").covers_object("u", "b"));
+        assert!(of("", "", "").covers_object("u", "b"));
     }
 
     #[test]
@@ -185,19 +185,19 @@ mod tests {
             with("").is_of("2", at_ms) && !with("").is_of("2", at_ms + 1),
             "one without a uid goes by its time"
         );
-        let all = changed(vec![], &with("1"), true).unwrap();
-        assert_eq!(changed(all.clone(), &with("2"), false), None, "it is not theirs to undo");
-        assert_eq!(changed(all, &with("2"), true).unwrap(), [with("1"), with("2")]);
+        let all = with_change(vec![], &with("1"), true).unwrap();
+        assert_eq!(with_change(all.clone(), &with("2"), false), None, "it is not theirs to undo");
+        assert_eq!(with_change(all, &with("2"), true).unwrap(), [with("1"), with("2")]);
         let older = vec![with("")];
-        assert_eq!(changed(older.clone(), &with("2"), true).unwrap(), [with("2")]);
-        assert_eq!(changed(older, &with("2"), false).unwrap(), []);
+        assert_eq!(with_change(older.clone(), &with("2"), true).unwrap(), [with("2")]);
+        assert_eq!(with_change(older, &with("2"), false).unwrap(), []);
     }
 
     #[test]
     fn who_mutes_in_one_namespace_ends_no_mute_of_another_or_of_the_cluster() {
         let mut all = vec![of("", "", ""), of("", "b", ""), of("", "a", "")];
         for n in 0..MOST {
-            all = changed(all, &of(&n.to_string(), "a", ""), true).unwrap();
+            all = with_change(all, &of(&n.to_string(), "a", ""), true).unwrap();
         }
         assert_eq!(all[..3], [of("", "", ""), of("", "b", ""), of("", "a", "")]);
         assert_eq!((all.len(), &*all[3].uid), (OF_NAMESPACE + 2, "901"));
@@ -207,18 +207,18 @@ mod tests {
     fn where_there_is_no_room_the_namespace_with_the_most_mutes_loses_its_oldest() {
         let mut all = vec![];
         for n in 0..OF_CLUSTER + 5 {
-            all = changed(all, &of("", "", &n.to_string()), true).unwrap();
+            all = with_change(all, &of("", "", &n.to_string()), true).unwrap();
         }
         assert_eq!((all.len(), &*all[0].to), (OF_CLUSTER, "5"));
         for n in 0..MOST - OF_CLUSTER {
-            all = changed(all, &of(&n.to_string(), &format!("few-{}", n % 6), ""), true).unwrap();
+            all = with_change(all, &of(&n.to_string(), &format!("few-{}", n % 6), ""), true).unwrap();
         }
-        all = changed(all, &of("more", "few-3", ""), true).unwrap();
+        all = with_change(all, &of("more", "few-3", ""), true).unwrap();
         assert_eq!(all.len(), MOST);
         let of_cluster = |all: &[MuteView]| all.iter().filter(|one| one.namespace.is_empty()).count();
         let has = |all: &[MuteView], uid: &str| all.iter().any(|one| one.uid == uid);
         assert!(of_cluster(&all) == OF_CLUSTER && !has(&all, "1") && has(&all, "0"), "few-1 has the most");
-        all = changed(all, &of("", "", "one more"), true).unwrap();
+        all = with_change(all, &of("", "", "one more"), true).unwrap();
         assert_eq!((all.len(), of_cluster(&all), &*all[0].to), (MOST, OF_CLUSTER, "6"));
     }
 

@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::fault::shortened;
+use crate::model::fault::shorten_text;
 
 /// Keys of reports begin with it.
 pub const PREFIX: &str = "report/";
@@ -67,13 +67,14 @@ pub fn read(plugin: &str, uid: &str, value: &[u8]) -> ReportView {
         .unwrap_or_else(|| ReportView { result: "unreadable".to_owned(), ..ReportView::default() });
     (report.plugin, report.uid) = (plugin.to_owned(), uid.to_owned());
     for text in [&mut report.to, &mut report.via, &mut report.result, &mut report.title, &mut report.why] {
-        *text = shortened(text, TEXT_BYTES).chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        *text =
+            shorten_text(text, TEXT_BYTES).chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     }
     report
 }
 
 /// In the order of their times. Beyond [`SHOWN`] the oldest are left out.
-pub fn newest(mut reports: Vec<ReportView>) -> Vec<ReportView> {
+pub fn newest_reports(mut reports: Vec<ReportView>) -> Vec<ReportView> {
     reports.sort_by(|one, other| {
         (one.at_ms, &one.plugin, &one.to).cmp(&(other.at_ms, &other.plugin, &other.to))
     });
@@ -116,7 +117,7 @@ mod tests {
     #[test]
     fn the_newest_reports_of_a_story_are_shown_by_their_times() {
         let report = |at_ms| ReportView { at_ms, ..ReportView::default() };
-        let shown = newest((0..SHOWN as u64 + 2).rev().map(report).collect());
+        let shown = newest_reports((0..SHOWN as u64 + 2).rev().map(report).collect());
         assert_eq!((shown.len(), shown[0].at_ms), (SHOWN, 2));
     }
 }

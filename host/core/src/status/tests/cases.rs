@@ -27,7 +27,7 @@ impl StatusCase {
 
     fn judged_status(&self, rules: &StatusRules) -> Status {
         let (group, kind) = self.kind();
-        rules.status(group, kind, self.object.to_string().as_bytes())
+        rules.status_of(group, kind, self.object.to_string().as_bytes())
     }
 
     fn expected(&self, told: &Status) -> Status {
@@ -53,7 +53,8 @@ fn every_object_has_the_status_that_its_kind_documents() {
     for (file, case) in every_case() {
         let (told, (group, kind)) = (case.judged_status(&rules), case.kind());
         let expected = case.expected(&told);
-        let explained = rules.explain(group, kind, case.object.to_string().as_bytes()).expect("an object");
+        let explained =
+            rules.explain_status(group, kind, case.object.to_string().as_bytes()).expect("an object");
         if told != expected {
             let at = explained.case;
             wrong.push(format!("{file}: {}: cases[{at}]: {told:?}\n  and not {expected:?}", case.name));
@@ -71,13 +72,14 @@ fn every_line_of_every_rule_decides_for_some_object_and_every_kind_has_one() {
     let (mut decided, mut kinds, mut names) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     for (file, case) in every_case() {
         let (group, kind) = case.kind();
-        let explained = rules.explain(group, kind, case.object.to_string().as_bytes()).expect("an object");
+        let explained =
+            rules.explain_status(group, kind, case.object.to_string().as_bytes()).expect("an object");
         decided.insert((file, explained.case));
         kinds.insert((group.to_string(), kind.to_string()));
         assert!(names.insert((file, case.name.clone())), "{file}: two are called `{}`", case.name);
     }
     let mut missing = Vec::new();
-    for (origin, rule) in rules.all() {
+    for (origin, rule) in rules.all_rules() {
         let RuleOrigin::Builtin(file) = origin else { panic!("{origin:?}") };
         let never = (0..rule.cases.len()).filter(|case| !decided.contains(&(file, *case)));
         missing.extend(never.map(|case| format!("{file}: cases[{case}] ({})", rule.cases[case].phase)));

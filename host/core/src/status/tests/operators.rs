@@ -8,7 +8,7 @@ fn rule(value: Value) -> RuleSpec {
 }
 
 fn faults(rules: &[RuleSpec]) -> Vec<String> {
-    let faults = StatusRules::with(rules).unwrap_err();
+    let faults = StatusRules::with_rules(rules).unwrap_err();
     faults.into_iter().map(|fault| format!("{}: {}", fault.field, fault.message)).collect()
 }
 
@@ -25,24 +25,24 @@ fn always(group: &str, kind: Value) -> RuleSpec {
 
 #[test]
 fn an_operators_rule_takes_the_place_of_the_builtin_one_for_its_kinds_alone() {
-    let rules = StatusRules::with(&[always("kubeflow.org", json!(["PyTorchJob", "NewJob"]))]).unwrap();
+    let rules = StatusRules::with_rules(&[always("kubeflow.org", json!(["PyTorchJob", "NewJob"]))]).unwrap();
     for kind in ["PyTorchJob", "NewJob"] {
-        let told = rules.explain("kubeflow.org", kind, NAMED.as_bytes()).unwrap();
+        let told = rules.explain_status("kubeflow.org", kind, NAMED.as_bytes()).unwrap();
         assert_eq!((&*told.status.reason, told.origin), ("a", RuleOrigin::Operator(0)));
         assert_eq!(told.reason_from.as_deref(), Some("@metadata.name"));
     }
-    assert_eq!(rules.status("kubeflow.org", "TFJob", NAMED.as_bytes()).phase, "Pending");
-    assert_eq!(rules.status("other.org", "NewJob", NAMED.as_bytes()).phase, "Unknown");
+    assert_eq!(rules.status_of("kubeflow.org", "TFJob", NAMED.as_bytes()).phase, "Pending");
+    assert_eq!(rules.status_of("other.org", "NewJob", NAMED.as_bytes()).phase, "Unknown");
     let builtin = StatusRules::builtin();
-    assert_ne!(rules.rule("kubeflow.org", "PyTorchJob"), builtin.rule("kubeflow.org", "PyTorchJob"));
-    assert_eq!(rules.rule("kubeflow.org", "TFJob"), builtin.rule("kubeflow.org", "TFJob"));
+    assert_ne!(rules.rule_for("kubeflow.org", "PyTorchJob"), builtin.rule_for("kubeflow.org", "PyTorchJob"));
+    assert_eq!(rules.rule_for("kubeflow.org", "TFJob"), builtin.rule_for("kubeflow.org", "TFJob"));
 }
 
 #[test]
 fn an_operator_may_replace_the_ladder_for_all_other_kinds() {
-    let rules = StatusRules::with(&[always("*", json!("*"))]).unwrap();
-    assert_eq!(rules.status("any.org", "Thing", NAMED.as_bytes()).reason, "a");
-    assert_eq!(rules.status("", "Pod", NAMED.as_bytes()).phase, "Pending");
+    let rules = StatusRules::with_rules(&[always("*", json!("*"))]).unwrap();
+    assert_eq!(rules.status_of("any.org", "Thing", NAMED.as_bytes()).reason, "a");
+    assert_eq!(rules.status_of("", "Pod", NAMED.as_bytes()).phase, "Pending");
     assert!(faults(&[always("any.org", json!("*"))])[0].contains("only as both group and kind"));
 }
 
@@ -101,7 +101,7 @@ fn two_rules_for_one_kind_are_refused() {
 
 #[test]
 fn what_is_written_comes_back_as_it_was() {
-    for (_, spec) in StatusRules::builtin().all() {
+    for (_, spec) in StatusRules::builtin().all_rules() {
         let text = serde_json::to_string(spec).unwrap();
         assert_eq!(&serde_json::from_str::<RuleSpec>(&text).unwrap(), spec);
     }
@@ -114,7 +114,7 @@ fn an_explanation_tells_what_held_and_what_kept_the_others_from_deciding() {
     let object = json!({"metadata": {"generation": 1}, "spec": {"suspend": false},
         "status": {"ready": 0, "active": 2, "conditions": [{"type": "Failed", "status": "False"}]}});
     let rules = StatusRules::builtin();
-    let told = rules.explain("batch", "Job", object.to_string().as_bytes()).unwrap();
+    let told = rules.explain_status("batch", "Job", object.to_string().as_bytes()).unwrap();
     assert_eq!((&*told.status.phase, told.origin), ("Starting", RuleOrigin::Builtin("job")));
     let line = |tested: &super::super::TestedCase| {
         format!("{} | {} | {}", tested.field, tested.test, tested.found.join(", "))
@@ -128,5 +128,5 @@ fn an_explanation_tells_what_held_and_what_kept_the_others_from_deciding() {
         "cases[1].when[0] | status.conditions[type=Failed].status is True | \"False\""
     );
     assert_eq!(line(&told.before[2]), "cases[2].when[0] | metadata.deletionTimestamp is there | ");
-    assert!(rules.explain("batch", "Job", b"[1").is_none());
+    assert!(rules.explain_status("batch", "Job", b"[1").is_none());
 }

@@ -16,7 +16,7 @@ fn found(path: &str) -> Vec<String> {
     let path = RulePath::parse(path, &mut slots).unwrap();
     let (bytes, mut values) = (object.to_string(), Vec::new());
     let cut = MemberCut::new(&slots, bytes.as_bytes(), &ObjectOutline::of(bytes.as_bytes()).unwrap());
-    path.any(&cut, |value| {
+    path.any_value(&cut, |value| {
         values.push(value.to_string());
         false
     });

@@ -23,31 +23,39 @@ fn arrival(partition: u32, sequence: u64, position: Seq, before: Seq, epoch: u32
 #[test]
 fn what_comes_twice_is_taken_once_however_late() {
     let mut intake = intake(&[0]);
-    assert_eq!(intake.offer(&arrival(0, 1, 5, 0, 0), 1), ArrivalAction::New(None));
-    assert_eq!(intake.offer(&arrival(0, 2, 6, 5, 0), 1), ArrivalAction::New(None));
+    assert_eq!(intake.offer_arrival(&arrival(0, 1, 5, 0, 0), 1), ArrivalAction::New(None));
+    assert_eq!(intake.offer_arrival(&arrival(0, 2, 6, 5, 0), 1), ArrivalAction::New(None));
     for sequence in [3, 400] {
-        assert_eq!(intake.offer(&arrival(0, sequence, 5, 0, 0), 1), ArrivalAction::Repeat);
+        assert_eq!(intake.offer_arrival(&arrival(0, sequence, 5, 0, 0), 1), ArrivalAction::Repeat);
     }
-    let mut anew = intake.anew();
-    assert_eq!(anew.offer(&arrival(0, 1, 6, 5, 0), 1), ArrivalAction::Repeat, "whatever its number is now");
-    let places = ReaderPositions::parse(&intake.places().to_string()).unwrap();
+    let mut anew = intake.with_positions_only();
+    assert_eq!(
+        anew.offer_arrival(&arrival(0, 1, 6, 5, 0), 1),
+        ArrivalAction::Repeat,
+        "whatever its number is now"
+    );
+    let places = ReaderPositions::parse(&intake.reader_positions().to_string()).unwrap();
     let mut later = StreamIntake::new("jobs".into(), "platform".into(), &[0], Some(0), places);
-    assert_eq!(later.offer(&arrival(0, 401, 6, 5, 0), 1), ArrivalAction::Repeat, "after a restart, too");
-    assert_eq!(later.offer(&arrival(0, 402, 9, 6, 0), 1), ArrivalAction::New(None));
+    assert_eq!(
+        later.offer_arrival(&arrival(0, 401, 6, 5, 0), 1),
+        ArrivalAction::Repeat,
+        "after a restart, too"
+    );
+    assert_eq!(later.offer_arrival(&arrival(0, 402, 9, 6, 0), 1), ArrivalAction::New(None));
 }
 
 #[test]
 fn a_hole_is_looked_for_again_before_it_is_a_gap_with_its_bounds() {
     let mut intake = intake(&[0]);
-    intake.offer(&arrival(0, 1, 5, 0, 0), 1);
-    assert_eq!(intake.offer(&arrival(0, 9, 8, 7, 0), 1), ArrivalAction::Hole);
+    intake.offer_arrival(&arrival(0, 1, 5, 0, 0), 1);
+    assert_eq!(intake.offer_arrival(&arrival(0, 9, 8, 7, 0), 1), ArrivalAction::Hole);
     intake.reads_again(0);
     // The state was in the stream, under a number that the server gave twice.
-    assert_eq!(intake.offer(&arrival(0, 1, 7, 5, 0), 1), ArrivalAction::New(None));
-    assert_eq!(intake.offer(&arrival(0, 9, 8, 7, 0), 1), ArrivalAction::New(None));
-    assert_eq!(intake.offer(&arrival(0, 10, 12, 11, 0), 1), ArrivalAction::Hole);
+    assert_eq!(intake.offer_arrival(&arrival(0, 1, 7, 5, 0), 1), ArrivalAction::New(None));
+    assert_eq!(intake.offer_arrival(&arrival(0, 9, 8, 7, 0), 1), ArrivalAction::New(None));
+    assert_eq!(intake.offer_arrival(&arrival(0, 10, 12, 11, 0), 1), ArrivalAction::Hole);
     intake.reads_again(0);
-    let ArrivalAction::New(Some(gap)) = intake.offer(&arrival(0, 10, 12, 11, 0), 3) else {
+    let ArrivalAction::New(Some(gap)) = intake.offer_arrival(&arrival(0, 10, 12, 11, 0), 3) else {
         panic!("it is lost")
     };
     assert_eq!((&*gap.after, &*gap.before, &*gap.reason), ("80", "120", "LostOnTheWay"));
@@ -58,12 +66,15 @@ fn a_hole_is_looked_for_again_before_it_is_a_gap_with_its_bounds() {
 fn numbers_at_the_end_of_their_range_are_compared_too() {
     let mut intake = intake(&[0, 1]);
     intake.is_read_through(1, u64::MAX);
-    assert_eq!(intake.offer(&arrival(0, u64::MAX, u64::MAX, 0, u32::MAX), 1), ArrivalAction::New(None));
+    assert_eq!(
+        intake.offer_arrival(&arrival(0, u64::MAX, u64::MAX, 0, u32::MAX), 1),
+        ArrivalAction::New(None)
+    );
 }
 
 #[test]
 fn who_begins_behind_the_beginning_has_a_gap_at_once() {
-    let ArrivalAction::New(Some(gap)) = intake(&[0]).offer(&arrival(0, 70, 12, 11, 0), 3) else {
+    let ArrivalAction::New(Some(gap)) = intake(&[0]).offer_arrival(&arrival(0, 70, 12, 11, 0), 3) else {
         panic!("no gap")
     };
     assert_eq!((&*gap.after, &*gap.before), ("", "120"));
@@ -77,7 +88,7 @@ fn after_two_kills_around_an_epoch_a_line_still_continues_what_was_read() {
         let mut arrival = arrival(0, sequence, position, position - 1, epoch);
         arrival.stood.line = line.into();
         arrival.stood.before_lines = before_line.into_iter().map(Into::into).collect();
-        intake.offer(&arrival, 1)
+        intake.offer_arrival(&arrival, 1)
     };
     offer(1, ("a", 60), None, 0);
     assert_eq!(offer(2, ("b", 61), Some("a"), 0), ArrivalAction::New(None));
@@ -97,16 +108,16 @@ fn a_partition_that_was_empty_before_a_kill_is_read_on_in_the_line_after_the_nex
     let mut lineage = JournalLineage::new("a".into());
     let mut intake = intake(&[0]);
     for (sequence, line) in (1..).zip(["b", "c", "d", "e", "f", "g", "h"]) {
-        lineage = lineage.begin(line.into(), 11);
+        lineage = lineage.begin_line(line.into(), 11);
         let mut arrival = arrival(0, sequence, 12, 0, 0);
         arrival.stood = lineage.journal_position(12, 0);
-        assert_eq!(intake.offer(&arrival, 1), ArrivalAction::New(None), "{line}");
+        assert_eq!(intake.offer_arrival(&arrival, 1), ArrivalAction::New(None), "{line}");
     }
     for (position, before) in [(12, 0), (13, 12)] {
         let mut arrival = arrival(0, 8, position, before, 0);
         arrival.stood = lineage.journal_position(position, before);
         let action = if position == 12 { ArrivalAction::Repeat } else { ArrivalAction::New(None) };
-        assert_eq!(intake.offer(&arrival, 1), action);
+        assert_eq!(intake.offer_arrival(&arrival, 1), action);
     }
 }
 
@@ -117,8 +128,8 @@ fn a_journal_that_is_put_back_before_the_line_of_a_partitions_first_state_contin
     let mut intake = intake(&[0]);
     for (sequence, line, position) in [(1, "b", 1), (2, "c", 2)] {
         let mut arrival = arrival(0, sequence, position, 0, 0);
-        arrival.stood = first.begin(line.into(), 0).journal_position(position, 0);
-        assert_eq!(intake.offer(&arrival, 1), ArrivalAction::New(None), "{line}");
+        arrival.stood = first.begin_line(line.into(), 0).journal_position(position, 0);
+        assert_eq!(intake.offer_arrival(&arrival, 1), ArrivalAction::New(None), "{line}");
     }
 }
 
@@ -129,63 +140,67 @@ fn messages_of_lines_that_are_over_are_repeats_after_a_restart() {
     let mut sent = Vec::new();
     for (line, position) in [("a", 5), ("b", 6), ("c", 7), ("d", 8)] {
         if line != "a" {
-            lineage = lineage.begin(line.into(), position - 1);
+            lineage = lineage.begin_line(line.into(), position - 1);
         }
         let mut arrival = arrival(0, position, position, position - 1, 0);
         arrival.stood = lineage.journal_position(position, if position == 5 { 0 } else { position - 1 });
-        assert_eq!(intake.offer(&arrival, 1), ArrivalAction::New(None), "{line}");
+        assert_eq!(intake.offer_arrival(&arrival, 1), ArrivalAction::New(None), "{line}");
         sent.push(arrival);
     }
-    let places = ReaderPositions::parse(&intake.places().to_string()).unwrap();
+    let places = ReaderPositions::parse(&intake.reader_positions().to_string()).unwrap();
     let mut later = StreamIntake::new("jobs".into(), "platform".into(), &[0], Some(0), places);
     for arrival in &sent {
-        assert_eq!(later.offer(arrival, 1), ArrivalAction::Repeat, "{}", arrival.stood.line);
+        assert_eq!(later.offer_arrival(arrival, 1), ArrivalAction::Repeat, "{}", arrival.stood.line);
     }
 }
 
 #[test]
 fn a_journal_that_was_begun_anew_is_another_line_and_counts_from_its_beginning() {
     let mut intake = intake(&[0]);
-    intake.offer(&arrival(0, 1, 500, 0, 0), 1);
+    intake.offer_arrival(&arrival(0, 1, 500, 0, 0), 1);
     let mut anew = arrival(0, 2, 1, 0, 0);
     anew.stood.line = "b".into();
-    let ArrivalAction::New(Some(gap)) = intake.offer(&anew, 1) else { panic!("nothing is said of it") };
+    let ArrivalAction::New(Some(gap)) = intake.offer_arrival(&anew, 1) else {
+        panic!("nothing is said of it")
+    };
     assert!(gap.message.contains("`b` and no longer from `a`"), "{}", gap.message);
-    assert_eq!(intake.places().of[&0].position, 1);
+    assert_eq!(intake.reader_positions().of[&0].position, 1);
     let mut later =
-        StreamIntake::new("jobs".into(), "platform".into(), &[0], Some(0), intake.places().clone());
+        StreamIntake::new("jobs".into(), "platform".into(), &[0], Some(0), intake.reader_positions().clone());
     for (position, before) in [(400, 0), (500, 400)] {
         assert_eq!(
-            later.offer(&arrival(0, 1, position, before, 0), 1),
+            later.offer_arrival(&arrival(0, 1, position, before, 0), 1),
             ArrivalAction::Repeat,
             "of the line before"
         );
     }
     anew.stood = JournalPosition { line: "b".into(), position: 2, before: 1, before_lines: Vec::new() };
-    assert_eq!(later.offer(&anew, 1), ArrivalAction::New(None));
+    assert_eq!(later.offer_arrival(&anew, 1), ArrivalAction::New(None));
 }
 
 #[test]
 fn an_epoch_begins_when_nothing_older_can_come_from_any_partition() {
     let mut intake = intake(&[0, 1]);
     assert_eq!(
-        intake.offer(&arrival(0, 3, 5, 0, 0), 1),
+        intake.offer_arrival(&arrival(0, 3, 5, 0, 0), 1),
         ArrivalAction::Waits,
         "the other may have older ones"
     );
     intake.is_read_through(1, 2);
-    assert_eq!(intake.offer(&arrival(0, 3, 5, 0, 0), 1), ArrivalAction::New(None));
-    assert_eq!(intake.offer(&arrival(0, 6, 7, 5, 1), 1), ArrivalAction::Waits);
-    assert_eq!(intake.offer(&arrival(1, 4, 6, 0, 0), 1), ArrivalAction::New(None));
-    assert_eq!(intake.offer(&arrival(0, 6, 7, 5, 1), 1), ArrivalAction::Waits);
+    assert_eq!(intake.offer_arrival(&arrival(0, 3, 5, 0, 0), 1), ArrivalAction::New(None));
+    assert_eq!(intake.offer_arrival(&arrival(0, 6, 7, 5, 1), 1), ArrivalAction::Waits);
+    assert_eq!(intake.offer_arrival(&arrival(1, 4, 6, 0, 0), 1), ArrivalAction::New(None));
+    assert_eq!(intake.offer_arrival(&arrival(0, 6, 7, 5, 1), 1), ArrivalAction::Waits);
     // The partition's next state belongs to the new epoch, too, so nothing is missing in front of it.
-    assert_eq!(intake.offer(&arrival(1, 8, 9, 6, 1), 1), ArrivalAction::Waits);
-    assert_eq!(intake.offer(&arrival(0, 6, 7, 5, 1), 1), ArrivalAction::New(None));
-    assert_eq!(intake.epoch(), 1);
+    assert_eq!(intake.offer_arrival(&arrival(1, 8, 9, 6, 1), 1), ArrivalAction::Waits);
+    assert_eq!(intake.offer_arrival(&arrival(0, 6, 7, 5, 1), 1), ArrivalAction::New(None));
+    assert_eq!(intake.current_epoch(), 1);
     let mut anew = arrival(1, 9, 8, 0, 0);
     anew.stood.line = "b".into();
-    assert_eq!(intake.offer(&anew, 1), ArrivalAction::Foreign, "what began anew can't go on here");
-    let ArrivalAction::Over(gap) = intake.offer(&arrival(1, 9, 8, 6, 0), 1) else { panic!("it is over") };
+    assert_eq!(intake.offer_arrival(&anew, 1), ArrivalAction::Foreign, "what began anew can't go on here");
+    let ArrivalAction::Over(gap) = intake.offer_arrival(&arrival(1, 9, 8, 6, 0), 1) else {
+        panic!("it is over")
+    };
     assert!(gap.message.contains("--after 6 --through 8"), "{}", gap.message);
 }
 
@@ -256,7 +271,7 @@ impl IntakeModel {
 
     fn crash(&mut self) {
         let (intake, told) = self.durable.clone();
-        *self = Self { intake: intake.anew(), told, ..Self::new() };
+        *self = Self { intake: intake.with_positions_only(), told, ..Self::new() };
         self.durable = (intake, self.told.clone());
     }
 
@@ -279,7 +294,7 @@ impl IntakeModel {
             return false;
         };
         self.came.insert(partition, arrival.sequence);
-        let gap = match self.intake.offer(&arrival, 1) {
+        let gap = match self.intake.offer_arrival(&arrival, 1) {
             ArrivalAction::Repeat => return true,
             ArrivalAction::Waits => {
                 self.stash.insert(partition, arrival);

@@ -163,7 +163,7 @@ impl StoreWriter for ModelStore {
         Ok(())
     }
 
-    async fn memory(&mut self) -> Answered<StoreMemory> {
+    async fn load_memory(&mut self) -> Answered<StoreMemory> {
         yield_now().await;
         self.is_there()?;
         let mut memory = self.with(|disk| {
@@ -181,12 +181,12 @@ impl StoreWriter for ModelStore {
             }
             memory
         });
-        memory.shrink();
+        memory.shrink_to_bounds();
         self.epoch = self.found;
         Ok(memory)
     }
 
-    async fn tails(
+    async fn find_chain_ends(
         &mut self,
         _memory: &StoreMemory,
         strangers: Vec<ObjectIdentity>,
@@ -206,7 +206,7 @@ impl StoreWriter for ModelStore {
         }))
     }
 
-    async fn begin(&mut self) -> Answered<TransactionStart> {
+    async fn begin_transaction(&mut self) -> Answered<TransactionStart> {
         let Some(own) = self.own() else { return Ok(TransactionStart::ALONE) };
         let mut looks = 0;
         while self.with(|disk| disk.held.is_some()) {
@@ -226,11 +226,11 @@ impl StoreWriter for ModelStore {
         Ok(TransactionStart { is_stale, newest, ..TransactionStart::ALONE })
     }
 
-    async fn lead(&mut self, _: bool) -> Answered<()> {
+    async fn set_leadership(&mut self, _: bool) -> Answered<()> {
         Ok(())
     }
 
-    async fn mark(&mut self, _: bool) -> Answered<()> {
+    async fn mark_import(&mut self, _: bool) -> Answered<()> {
         Ok(())
     }
 
@@ -238,17 +238,17 @@ impl StoreWriter for ModelStore {
         Ok(())
     }
 
-    async fn forget(&mut self, _: &str) -> Answered<()> {
+    async fn forget_plugin(&mut self, _: &str) -> Answered<()> {
         Ok(())
     }
 
-    async fn end(&mut self) -> Answered<()> {
+    async fn end_transaction(&mut self) -> Answered<()> {
         let own = self.own();
         self.with(|disk| disk.held.take_if(|held| Some(*held) == own));
         Ok(())
     }
 
-    async fn keys(&mut self, questions: Vec<(i64, StateKey)>) -> Answered<KnownKeys> {
+    async fn find_known_keys(&mut self, questions: Vec<(i64, StateKey)>) -> Answered<KnownKeys> {
         self.is_there()?;
         Ok(self.with(|disk| {
             let there = disk.states.iter().map(|(seq, place)| (place.clone(), *seq));
@@ -256,7 +256,7 @@ impl StoreWriter for ModelStore {
         }))
     }
 
-    async fn commit(&mut self, rows: Option<RowBatch>, left: &PluginWrites<'_>) -> Answered<()> {
+    async fn commit_rows(&mut self, rows: Option<RowBatch>, left: &PluginWrites<'_>) -> Answered<()> {
         let news = u64::from(rows.is_some());
         let decided = self.transact(rows, left.saves.iter().map(|(_, save)| save.progress.cursor).collect());
         if self.planted.is_early {
@@ -273,7 +273,7 @@ impl StoreWriter for ModelStore {
         }
     }
 
-    fn rows(&mut self) -> &mut dyn crate::store::StoreReader {
+    fn store_reader(&mut self) -> &mut dyn crate::store::StoreReader {
         panic!("nothing here reads")
     }
 
@@ -281,11 +281,11 @@ impl StoreWriter for ModelStore {
         Err(JournalError::Invalid("nothing here is about retention".into()))
     }
 
-    async fn sweep(&mut self, _: &crate::store::rows::removal::UnusedRows) -> Answered<()> {
+    async fn sweep_unused_rows(&mut self, _: &crate::store::rows::removal::UnusedRows) -> Answered<()> {
         Err(JournalError::Invalid("nothing here is about retention".into()))
     }
 
-    async fn tend(&mut self) {
+    async fn maintain_store(&mut self) {
         yield_now().await;
     }
 
@@ -293,7 +293,7 @@ impl StoreWriter for ModelStore {
         Ok(())
     }
 
-    fn abandon(self: Box<Self>) {}
+    fn abandon_store(self: Box<Self>) {}
 
     async fn limit_pages(&mut self, _more: Option<i64>) -> Answered<()> {
         Ok(())
@@ -335,7 +335,7 @@ async fn turns() {
 async fn append(group: &GroupCommit, append: AppendBatch) {
     loop {
         let given = append.clone();
-        let submitted = Box::pin(group.submit(|answer| GroupWork::Append(given, answer)));
+        let submitted = Box::pin(group.submit_work(|answer| GroupWork::Append(given, answer)));
         if thread_rng().gen_range(0..3) > 0 {
             match submitted.await {
                 Ok(_) => return,
@@ -352,7 +352,7 @@ async fn append(group: &GroupCommit, append: AppendBatch) {
 
 /// As the journal reads for a dispatcher: what is not remembered, from the disk.
 fn read(group: &GroupCommit, disk: &Mutex<ModelDisk>, after: Seq) -> Vec<Seq> {
-    let recent = group.recent.read().unwrap().after(after, usize::MAX);
+    let recent = group.recent.read().unwrap().states_after(after, usize::MAX);
     match recent {
         Some(states) => states.iter().map(|state| state.seq).collect(),
         None => disk.lock().unwrap().states.range(after + 1..).map(|(seq, _)| *seq).collect(),
@@ -361,7 +361,7 @@ fn read(group: &GroupCommit, disk: &Mutex<ModelDisk>, after: Seq) -> Vec<Seq> {
 
 /// Reads on whenever it is told that there is more, and skips what is not there for good.
 async fn follow(group: Arc<GroupCommit>, disk: Arc<Mutex<ModelDisk>>, states: u64) {
-    let (mut newest, mut after, mut seen) = (group.newest(), 0, BTreeSet::new());
+    let (mut newest, mut after, mut seen) = (group.newest_position(), 0, BTreeSet::new());
     while (seen.len() as u64) < states {
         let told = *newest.borrow_and_update();
         if told > after {
@@ -379,7 +379,7 @@ async fn follow(group: Arc<GroupCommit>, disk: Arc<Mutex<ModelDisk>>, states: u6
 async fn work(planted: StoreFaults) {
     let disk = Arc::new(Mutex::new(ModelDisk::default()));
     let mut store = ModelStore::of(&disk, planted, None);
-    let memory = store.memory().await.unwrap();
+    let memory = store.load_memory().await.unwrap();
     let recent = Arc::new(RwLock::new(RecentStates::new(4, usize::MAX)));
     let group = Arc::new(GroupCommit::new(Box::new(store), memory, recent));
     let following = spawn(follow(Arc::clone(&group), Arc::clone(&disk), SOURCES * APPENDS));
@@ -400,7 +400,7 @@ async fn work(planted: StoreFaults) {
             let mut save = ProgressSave::default();
             save.progress.cursor = cursor;
             turns().await;
-            if saver.submit(|answer| GroupWork::Save("p".into(), save, answer)).await.is_ok() {
+            if saver.submit_work(|answer| GroupWork::Save("p".into(), save, answer)).await.is_ok() {
                 assert!(
                     saved.lock().unwrap().saves.contains(&cursor),
                     "a save was answered and is not there"
@@ -413,7 +413,7 @@ async fn work(planted: StoreFaults) {
     }
     following.await.unwrap();
     group.close().await.unwrap();
-    let refused = group.submit(|answer| GroupWork::Append(state(0, 99), answer)).await;
+    let refused = group.submit_work(|answer| GroupWork::Append(state(0, 99), answer)).await;
     assert!(refused.is_err(), "it is closed");
     let disk = disk.lock().unwrap();
     let mut ids = disk.ids();

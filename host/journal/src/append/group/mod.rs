@@ -30,7 +30,7 @@ use crate::store::memory::StoreMemory;
 use crate::store::rows::RowBatch;
 use crate::store::rows::removal::{RemovalPlan, UnusedRows};
 use crate::store::{PluginWrites, StoreReader, StoreWriter, TransactionStart};
-use work::{AnswerSender, WorkDone, answer, not_mine};
+use work::{AnswerSender, WorkDone, answer_works, not_mine};
 pub(crate) use work::{GroupWork, StillSo};
 
 /// The most states of one transaction: two full batches of the watch. More would gain little, and the first
@@ -71,7 +71,7 @@ impl GroupCommit {
         Self { queue, lead, newest, recent, fatal: OnceLock::new() }
     }
 
-    pub fn newest(&self) -> watch::Receiver<Seq> {
+    pub fn newest_position(&self) -> watch::Receiver<Seq> {
         self.newest.subscribe()
     }
 
@@ -81,37 +81,37 @@ impl GroupCommit {
 
     /// Drops the states in memory if the journal still ends at this position: then no reader at the end needs
     /// them.
-    pub fn let_go_of_recent(&self, newest: Seq) {
+    pub fn drop_recent_states(&self, newest: Seq) {
         let mut recent = self.recent.write().unwrap_or_else(PoisonError::into_inner);
         if self.newest_now() == newest {
-            recent.forget(newest);
+            recent.forget_through(newest);
         }
     }
 
-    fn doubt(&self) -> Option<JournalError> {
+    fn fatal_error(&self) -> Option<JournalError> {
         self.fatal.get().map(|reason| JournalError::Fatal(reason.clone()))
     }
 
     /// Returns once the work is durable.
-    pub async fn submit<T>(
+    pub async fn submit_work<T>(
         &self,
         work: impl FnOnce(AnswerSender<T>) -> GroupWork,
     ) -> Result<T, JournalError> {
-        if let Some(error) = self.doubt() {
+        if let Some(error) = self.fatal_error() {
             return Err(error);
         }
         let (answer, mut answered) = oneshot::channel();
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).push_back(work(answer));
         let mut lead = tokio::select! {
             biased;
-            answer = &mut answered => return answer.unwrap_or_else(|_| Err(closed())),
+            answer = &mut answered => return answer.unwrap_or_else(|_| Err(closed_error())),
             lead = self.lead.lock() => lead,
         };
         loop {
             match answered.try_recv() {
                 Ok(answer) => return answer,
-                Err(oneshot::error::TryRecvError::Closed) => return Err(closed()),
-                Err(oneshot::error::TryRecvError::Empty) => self.round(&mut lead).await,
+                Err(oneshot::error::TryRecvError::Closed) => return Err(closed_error()),
+                Err(oneshot::error::TryRecvError::Empty) => self.run_transaction(&mut lead).await,
             }
         }
     }
@@ -128,12 +128,12 @@ impl GroupCommit {
         let mut lead = self.lead.lock().await;
         if !lead.under_way.is_empty() || !self.queue.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
         {
-            self.round(&mut lead).await;
+            self.run_transaction(&mut lead).await;
         }
         match lead.writer.take() {
             // A file whose last write is in doubt is neither synced, written nor tidied again.
-            Some(writer) if self.doubt().is_some() => {
-                writer.abandon();
+            Some(writer) if self.fatal_error().is_some() => {
+                writer.abandon_store();
                 Ok(())
             }
             Some(writer) => writer.close().await,
@@ -143,45 +143,45 @@ impl GroupCommit {
 
     /// Reads what a plugin saved, once everything before it is durable. It reads on the writer's connection:
     /// a lagging copy would cause states to be delivered again.
-    pub async fn ask<T>(
+    pub async fn query_plugin_data<T>(
         &self,
         plugin: &str,
         question: impl for<'a> FnOnce(&'a mut dyn StoreReader, &'a str) -> BoxFuture<'a, Result<T, JournalError>>,
     ) -> Result<T, JournalError> {
-        self.submit(GroupWork::Settle).await?;
+        self.submit_work(GroupWork::Settle).await?;
         let mut lead = self.lead.lock().await;
         let LeaderState { writer, memory: kept, .. } = &mut *lead;
-        let writer = writer.as_mut().ok_or_else(closed)?;
+        let writer = writer.as_mut().ok_or_else(closed_error)?;
         let memory = match kept.take() {
             Some(memory) => memory,
             None => {
                 writer.reconnect().await?;
-                writer.memory().await?
+                writer.load_memory().await?
             }
         };
-        let told = question(writer.rows(), plugin).await?;
+        let told = question(writer.store_reader(), plugin).await?;
         *kept = Some(memory);
         Ok(told)
     }
 
     /// One transaction.
-    async fn round(&self, lead: &mut LeaderState) {
+    async fn run_transaction(&self, lead: &mut LeaderState) {
         if lead.under_way.is_empty() {
             lead.under_way = self.take();
         }
-        let result = match self.doubt() {
+        let result = match self.fatal_error() {
             Some(error) => Err(error),
-            None => self.commit(lead).await,
+            None => self.commit_works(lead).await,
         };
         let works = std::mem::take(&mut lead.under_way);
         match result {
-            Ok(done) => answer(works, done),
+            Ok(done) => answer_works(works, done),
             Err(error) => {
                 if let JournalError::Fatal(reason) = &error {
                     self.fatal.get_or_init(|| reason.clone());
                 }
                 for work in works {
-                    work.answer_error(copy(&error));
+                    work.answer_error(copy_error(&error));
                 }
             }
         }
@@ -193,53 +193,55 @@ impl GroupCommit {
         let mut weight = 0;
         // The first is always taken, however large it is.
         while let Some(next) = queue.front()
-            && (works.is_empty() || weight + next.weight() <= STATES)
+            && (works.is_empty() || weight + next.work_weight() <= STATES)
             && works.len() < WORKS
             && !works.last().is_some_and(GroupWork::is_alone)
             && (works.is_empty() || !next.is_alone())
         {
-            weight += next.weight();
+            weight += next.work_weight();
             works.extend(queue.pop_front());
         }
         works
     }
 
-    async fn commit(&self, lead: &mut LeaderState) -> Result<WorkDone, JournalError> {
+    async fn commit_works(&self, lead: &mut LeaderState) -> Result<WorkDone, JournalError> {
         let LeaderState { writer, memory: kept, under_way } = lead;
-        let writer = &mut **writer.as_mut().ok_or_else(closed)?;
+        let writer = &mut **writer.as_mut().ok_or_else(closed_error)?;
         // Taken out until the work succeeds; if it fails, the memory is read again.
         let remembered = kept.take();
         if remembered.is_none() {
             writer.reconnect().await?;
         }
         let said = match &under_way[..] {
-            [GroupWork::Lead(leads, _)] => Some(writer.lead(*leads).await?),
+            [GroupWork::Lead(leads, _)] => Some(writer.set_leadership(*leads).await?),
             [GroupWork::ElectBy(lease, _)] => Some(writer.elect_by(lease).await?),
-            [GroupWork::Mark(unfinished, _)] => Some(writer.mark(*unfinished).await?),
-            [GroupWork::Forget(plugin, _)] => Some(writer.forget(plugin).await?),
+            [GroupWork::Mark(unfinished, _)] => Some(writer.mark_import(*unfinished).await?),
+            [GroupWork::Forget(plugin, _)] => Some(writer.forget_plugin(plugin).await?),
             _ => None,
         };
         if said.is_some() {
             *kept = remembered;
             return Ok(WorkDone::Said);
         }
-        let turn = writer.begin().await?;
-        let plans = under_way.iter().any(GroupWork::plans);
+        let turn = writer.begin_transaction().await?;
+        let plans = under_way.iter().any(GroupWork::depends_on_rows);
         let mut memory = match remembered {
             // Work that is not planned does not depend on the latest changes of others.
             Some(memory) if !turn.is_stale || !plans => memory,
-            _ => writer.memory().await?,
+            _ => writer.load_memory().await?,
         };
         let done = match &under_way[..] {
             [GroupWork::Remove(..) | GroupWork::Sweep(..)] if !turn.dispatches => return Err(not_mine()),
             [GroupWork::Remove(removal, still_so, _)] => {
                 WorkDone::Removed(self.remove(writer, removal, *still_so).await?)
             }
-            [GroupWork::Sweep(sweep, _)] => WorkDone::Removed(swept(writer, &mut memory, sweep).await?),
+            [GroupWork::Sweep(sweep, _)] => {
+                WorkDone::Removed(sweep_unused_rows(writer, &mut memory, sweep).await?)
+            }
             works => self.write(writer, &mut memory, turn, works).await?,
         };
         *kept = Some(memory);
-        writer.tend().await;
+        writer.maintain_store().await;
         Ok(done)
     }
 
@@ -251,15 +253,15 @@ impl GroupCommit {
         works: &[GroupWork],
     ) -> Result<WorkDone, JournalError> {
         let planned = plan_all(writer, memory, works).await?;
-        let left = if turn.dispatches { left(works) } else { PluginWrites::default() };
+        let left = if turn.dispatches { plugin_writes_of(works) } else { PluginWrites::default() };
         if planned.rows.is_some() || !left.is_empty() {
-            writer.commit(planned.rows, &left).await?;
+            writer.commit_rows(planned.rows, &left).await?;
         } else {
-            writer.end().await?;
+            writer.end_transaction().await?;
         }
         // The journal also has what others wrote and this process has not learned yet.
         let newest = turn.newest.unwrap_or_default().max(memory.next.seq - 1);
-        self.publish(planned.states, newest);
+        self.publish_states(planned.states, newest);
         let told = |answer: Result<PlacedStates, _>| {
             answer.map(|PlacedStates { seqs, through }| AppendResult { seqs, through, newest })
         };
@@ -275,19 +277,19 @@ impl GroupCommit {
         removal: &RemovalPlan,
         still_so: StillSo,
     ) -> Result<bool, JournalError> {
-        if !still_so(writer.rows().retention_reader(), removal).await? {
-            writer.end().await?;
+        if !still_so(writer.store_reader().retention_reader(), removal).await? {
+            writer.end_transaction().await?;
             return Ok(false);
         }
         writer.remove(removal).await?;
         if let Some(last) = removal.taken.iter().map(|link| link.seq).max() {
-            self.recent.write().unwrap_or_else(PoisonError::into_inner).forget(last);
+            self.recent.write().unwrap_or_else(PoisonError::into_inner).forget_through(last);
         }
         Ok(true)
     }
 
-    fn publish(&self, states: Vec<Arc<State>>, newest: Seq) {
-        self.recent.write().unwrap_or_else(PoisonError::into_inner).extend(states, newest);
+    fn publish_states(&self, states: Vec<Arc<State>>, newest: Seq) {
+        self.recent.write().unwrap_or_else(PoisonError::into_inner).extend_committed(states, newest);
         self.newest.send_if_modified(|known| {
             let moved = *known != newest;
             *known = newest;
@@ -297,7 +299,7 @@ impl GroupCommit {
 }
 
 /// The writes of plugins, oldest first.
-fn left(works: &[GroupWork]) -> PluginWrites<'_> {
+fn plugin_writes_of(works: &[GroupWork]) -> PluginWrites<'_> {
     let mut left = PluginWrites { is_lax: true, ..PluginWrites::default() };
     for work in works {
         match work {
@@ -324,16 +326,16 @@ struct PlannedWork {
 /// Removes the rows from memory before they are deleted. A row is kept if a state has referred to it since it
 /// was found to be unused. Returns `false` if too many states came since. A sweep of rows that no state
 /// refers to is never refused.
-async fn swept(
+async fn sweep_unused_rows(
     writer: &mut dyn StoreWriter,
     memory: &mut StoreMemory,
     sweep: &UnusedRows,
 ) -> Result<bool, JournalError> {
     let mut sweep = sweep.clone();
     if sweep.has_referenced() {
-        let since = writer.rows().retention_reader().references(sweep.through, SINCE).await?;
+        let since = writer.store_reader().retention_reader().references_after(sweep.through, SINCE).await?;
         if since.last.is_some_and(|last| last >= sweep.through + SINCE as Seq) {
-            writer.end().await?;
+            writer.end_transaction().await?;
             return Ok(false);
         }
         sweep.statuses.retain(|id| since.statuses.binary_search(id).is_err());
@@ -341,7 +343,7 @@ async fn swept(
     }
     memory.statuses.retain(|_, id| !sweep.statuses.contains(id));
     memory.owners.retain(|_, id| !sweep.owners.contains(id));
-    writer.sweep(&sweep).await?;
+    writer.sweep_unused_rows(&sweep).await?;
     Ok(true)
 }
 
@@ -351,7 +353,7 @@ async fn plan_all(
     memory: &mut StoreMemory,
     works: &[GroupWork],
 ) -> Result<PlannedWork, JournalError> {
-    memory.shrink();
+    memory.shrink_to_bounds();
     let appends: Vec<&AppendBatch> = works
         .iter()
         .filter_map(|work| match work {
@@ -365,7 +367,7 @@ async fn plan_all(
         // Also compared with earlier appends of the same batch.
         let epoch = epochs.entry(&append.source).or_insert(append.epoch);
         let check = match append.epoch < *epoch {
-            true => Err(plan::epoch_is_over(append, *epoch)),
+            true => Err(plan::epoch_over_error(append, *epoch)),
             false => plan::check(memory, append),
         };
         if check.is_ok() {
@@ -383,25 +385,25 @@ async fn plan_all(
         let answers = checks.into_iter().map(|check| check.map(|()| PlacedStates::default())).collect();
         return Ok(PlannedWork { rows: None, states: Vec::new(), answers });
     }
-    let found = writer.tails(memory, plan::strangers(memory, &good)).await?;
-    memory.learn(found)?;
-    let known = writer.keys(plan::questions(memory, &good)).await?;
+    let found = writer.find_chain_ends(memory, plan::unknown_objects(memory, &good)).await?;
+    memory.learn_objects(found)?;
+    let known = writer.find_known_keys(plan::key_questions(memory, &good)).await?;
     let mut plan = BatchPlan::new(memory, &known);
     let mut good = good.iter();
     let mut answers = Vec::with_capacity(checks.len());
     for check in checks {
-        answers.push(check.map(|()| good.next().map(|append| plan.append(append)).unwrap_or_default()));
+        answers.push(check.map(|()| good.next().map(|append| plan.plan_append(append)).unwrap_or_default()));
     }
     let BatchPlan { rows, states, ended, .. } = plan;
     memory.forget_ended(&ended);
     Ok(PlannedWork { rows: Some(rows).filter(|rows| !rows.is_empty()), states, answers })
 }
 
-fn closed() -> JournalError {
+fn closed_error() -> JournalError {
     JournalError::Unavailable("the journal is closed".into())
 }
 
-fn copy(error: &JournalError) -> JournalError {
+fn copy_error(error: &JournalError) -> JournalError {
     match error {
         JournalError::Unavailable(text) => JournalError::Unavailable(text.clone()),
         JournalError::Fatal(text) => JournalError::Fatal(text.clone()),

@@ -22,7 +22,7 @@ impl GroupBench {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let opened = JournalLocation::file(&path).open(1, &clock, None, false).await;
         let (store, mut writer, _) = opened.map_err(|error| error.to_string()).unwrap();
-        let memory = writer.memory().await.unwrap();
+        let memory = writer.load_memory().await.unwrap();
         let recent = Arc::new(RwLock::new(RecentStates::new(10, usize::MAX)));
         Self { folder, group: GroupCommit::new(writer, memory, recent), store }
     }
@@ -31,7 +31,7 @@ impl GroupBench {
         let states = vec![present(version)];
         let checkpoint = Some(Version::new(&version.to_string()));
         let append = AppendBatch { source: "jobs".into(), states, checkpoint, ..AppendBatch::default() };
-        self.group.submit(|answer| GroupWork::Append(append, answer)).await
+        self.group.submit_work(|answer| GroupWork::Append(append, answer)).await
     }
 
     async fn limit_pages(&self, more: Option<i64>) {
@@ -77,7 +77,7 @@ fn present(version: u64) -> WitnessedState {
 }
 
 async fn assert_sound(path: &Path, states: u64) {
-    let report = crate::verify(path).await.unwrap();
+    let report = crate::verify_file(path).await.unwrap();
     assert!(report.ok, "{:#?}", report.problems);
     assert_eq!(report.states_checked, states);
 }
@@ -97,7 +97,7 @@ async fn a_full_disk_is_unavailable_and_it_goes_on_where_it_was_once_there_is_ro
         assert!(version < 100, "it never filled up");
     };
     assert!(matches!(error, JournalError::Unavailable(_)), "{error}");
-    assert_eq!(*desk.group.newest().borrow(), version - 1);
+    assert_eq!(*desk.group.newest_position().borrow(), version - 1);
     // Again and again, and nothing is half there.
     for _ in 0..3 {
         let error = desk.append(version).await.unwrap_err();

@@ -40,7 +40,7 @@ pub(crate) enum GroupWork {
 }
 
 impl GroupWork {
-    pub fn weight(&self) -> usize {
+    pub fn work_weight(&self) -> usize {
         match self {
             Self::Append(append, _) => append.states.len() + append.poison.len() + append.gaps.len(),
             Self::Save(..)
@@ -57,7 +57,7 @@ impl GroupWork {
     }
 
     /// Whether its meaning depends on the rows that already exist.
-    pub fn plans(&self) -> bool {
+    pub fn depends_on_rows(&self) -> bool {
         matches!(self, Self::Append(..) | Self::Sweep(..))
     }
 
@@ -106,7 +106,7 @@ pub(super) enum WorkDone {
     Said,
 }
 
-pub(super) fn answer(works: Vec<GroupWork>, done: WorkDone) {
+pub(super) fn answer_works(works: Vec<GroupWork>, done: WorkDone) {
     let (mut appended, dispatches, removed) = match done {
         WorkDone::Written { appended, dispatches } => (appended, dispatches, false),
         WorkDone::Removed(removed) => (VecDeque::new(), true, removed),

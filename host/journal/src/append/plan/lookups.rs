@@ -31,7 +31,7 @@ pub(super) fn id_rest<'a>(prefix: &str, state: &'a WitnessedState) -> Option<&'a
     fits.then_some(rest)
 }
 
-pub(super) fn prefix(append: &AppendBatch) -> String {
+pub(super) fn id_prefix(append: &AppendBatch) -> String {
     format!("{}/{}/", append.source, append.epoch)
 }
 
@@ -43,7 +43,7 @@ pub(super) fn key_of(state: &WitnessedState, rest: &str) -> StateKey {
     }
 }
 
-pub(crate) fn epoch_is_over(append: &AppendBatch, epoch: u32) -> JournalError {
+pub(crate) fn epoch_over_error(append: &AppendBatch, epoch: u32) -> JournalError {
     let AppendBatch { source, epoch: old, .. } = append;
     JournalError::Overtaken(format!("epoch {old} of source {source} is over: the journal has {epoch}"))
 }
@@ -53,12 +53,12 @@ pub(crate) fn check(memory: &StoreMemory, append: &AppendBatch) -> Result<(), Jo
     if append.source.is_empty() {
         return Err(JournalError::Invalid("a source has no name".into()));
     }
-    let epoch = memory.sources.get(&append.source).and_then(|source| source.epoch());
+    let epoch = memory.sources.get(&append.source).and_then(|source| source.newest_epoch());
     if let Some(epoch) = epoch.filter(|epoch| *epoch > append.epoch) {
-        return Err(epoch_is_over(append, epoch));
+        return Err(epoch_over_error(append, epoch));
     }
-    overtaken(memory, append)?;
-    let prefix = prefix(append);
+    check_overtaken(memory, append)?;
+    let prefix = id_prefix(append);
     for state in &append.states {
         if state.object.uid.is_empty() {
             let object = &state.object;
@@ -84,9 +84,10 @@ pub(crate) fn check(memory: &StoreMemory, append: &AppendBatch) -> Result<(), Jo
 }
 
 /// Refuses to tell of a gap where another witness has seen the states.
-fn overtaken(memory: &StoreMemory, append: &AppendBatch) -> Result<(), JournalError> {
+fn check_overtaken(memory: &StoreMemory, append: &AppendBatch) -> Result<(), JournalError> {
     let Some(since) = &append.since else { return Ok(()) };
-    let source = memory.sources.get(&append.source).filter(|source| source.epoch() == Some(append.epoch));
+    let source =
+        memory.sources.get(&append.source).filter(|source| source.newest_epoch() == Some(append.epoch));
     let held = source.and_then(|source| source.checkpoint.as_deref()).map(Version::new);
     let tells_gaps = !append.gaps.is_empty() || append.states.iter().any(|state| state.change == Change::Gap);
     match held {
@@ -106,21 +107,21 @@ pub(crate) struct MarkedAppend<'a> {
 
 impl<'a> MarkedAppend<'a> {
     pub fn of(memory: &StoreMemory, append: &'a AppendBatch) -> Self {
-        let mark = |state: &WitnessedState| memory.marks.of(&append.source, &state.object);
+        let mark = |state: &WitnessedState| memory.marks.mark_of(&append.source, &state.object);
         Self { append, marks: append.states.iter().map(mark).collect() }
     }
 
-    pub fn states(&self) -> impl Iterator<Item = (&'a WitnessedState, ObjectMark)> {
+    pub fn marked_states(&self) -> impl Iterator<Item = (&'a WitnessedState, ObjectMark)> {
         self.append.states.iter().zip(self.marks.iter().copied())
     }
 }
 
 /// Objects and owners of a batch that are not in memory.
-pub(crate) fn strangers(memory: &StoreMemory, appends: &[MarkedAppend<'_>]) -> Vec<ObjectIdentity> {
+pub(crate) fn unknown_objects(memory: &StoreMemory, appends: &[MarkedAppend<'_>]) -> Vec<ObjectIdentity> {
     let mut strangers = HashSet::new();
     for marked in appends {
         let append = marked.append;
-        for (state, mark) in marked.states() {
+        for (state, mark) in marked.marked_states() {
             if memory.objects.get(mark).is_none() {
                 strangers
                     .insert(ObjectIdentity { source: append.source.clone(), object: state.object.clone() });
@@ -137,13 +138,13 @@ pub(crate) fn strangers(memory: &StoreMemory, appends: &[MarkedAppend<'_>]) -> V
 
 /// The keys of a batch that may already exist. A version that is newer than every version of its object
 /// can't.
-pub(crate) fn questions(memory: &StoreMemory, appends: &[MarkedAppend<'_>]) -> Vec<(i64, StateKey)> {
+pub(crate) fn key_questions(memory: &StoreMemory, appends: &[MarkedAppend<'_>]) -> Vec<(i64, StateKey)> {
     let mut questions = Vec::new();
     for marked in appends {
         let append = marked.append;
-        let prefix = prefix(append);
+        let prefix = id_prefix(append);
         let stream = memory.sources.get(&append.source).and_then(|source| source.streams.last());
-        for (state, mark) in marked.states() {
+        for (state, mark) in marked.marked_states() {
             let Some(tail) = memory.objects.get(mark) else { continue };
             let this_epoch = stream.is_some_and(|(epoch, id)| *epoch == append.epoch && *id == tail.stream);
             if !this_epoch || (is_version(state.change) && tail.is_older_than(&state.resource_version)) {

@@ -1,5 +1,5 @@
 //! Decides what a batch of appends means: positions, duplicates, lateness, deltas, and the rows for these.
-//! Pure: the caller first reads what [`strangers`] and [`questions`] ask for, and writes the rows afterwards.
+//! Pure: the caller first reads what [`unknown_objects`] and [`key_questions`] ask for, and writes the rows afterwards.
 //!
 //! Two witnesses, a replay after a crash or an import may bring the same state twice. So the plan compares
 //! each state with the end of its object's chain: a known key gets no new position, and an older version is
@@ -26,8 +26,8 @@ use crate::store::rows::{
     AnchorRow, DocumentEncoding, GapRow, KnownKeys, ObjectOutcome, ObjectRow, PoisonRow, ROW_BYTES, RowBatch,
     RowFlags, SEGMENT, SnapshotRow, StateEnvelope, StateKey, StateRow, StreamRow, status_text,
 };
-pub(crate) use lookups::{MarkedAppend, check, epoch_is_over, questions, strangers};
-use lookups::{id_rest, is_version, key_of, prefix};
+pub(crate) use lookups::{MarkedAppend, check, epoch_over_error, key_questions, unknown_objects};
+use lookups::{id_prefix, id_rest, is_version, key_of};
 pub(crate) use placed::PlacedStates;
 use placed::StatePlace;
 
@@ -54,15 +54,15 @@ impl<'a> BatchPlan<'a> {
         Self { memory, known, rows, states, ended, keys: KnownKeys::new(), documents: HashMap::new() }
     }
 
-    pub fn append(&mut self, marked: &MarkedAppend<'_>) -> PlacedStates {
+    pub fn plan_append(&mut self, marked: &MarkedAppend<'_>) -> PlacedStates {
         let append = marked.append;
-        let stream = self.stream(append);
-        let prefix = prefix(append);
+        let stream = self.plan_stream(append);
+        let prefix = id_prefix(append);
         let mut placed = PlacedStates::default();
-        for (state, mark) in marked.states() {
-            let place = self.state(append, stream, &prefix, state, mark);
+        for (state, mark) in marked.marked_states() {
+            let place = self.plan_state(append, stream, &prefix, state, mark);
             placed.through = placed.through.max(place.map_or(0, StatePlace::seq));
-            placed.seqs.push(place.and_then(StatePlace::fresh));
+            placed.seqs.push(place.and_then(StatePlace::as_fresh));
         }
         for gap in &append.gaps {
             let body = serde_json::to_string(gap).expect("strings and numbers always serialize");
@@ -87,7 +87,9 @@ impl<'a> BatchPlan<'a> {
         let last_event_ms = observed.chain(append.poison.iter().map(|poison| poison.observed_ms)).max();
         let source = self.memory.sources.entry(append.source.clone()).or_default();
         let before = (source.checkpoint.clone(), source.last_event_ms);
-        if let Some(version) = append.checkpoint.as_ref().filter(|version| source.goes_to(version, append)) {
+        if let Some(version) =
+            append.checkpoint.as_ref().filter(|version| source.may_move_checkpoint(version, append))
+        {
             source.checkpoint = Some(version.as_str().to_owned());
         }
         source.last_event_ms = source.last_event_ms.max(last_event_ms.map(|ms| ms as i64));
@@ -105,7 +107,7 @@ impl<'a> BatchPlan<'a> {
         });
     }
 
-    fn stream(&mut self, append: &AppendBatch) -> u32 {
+    fn plan_stream(&mut self, append: &AppendBatch) -> u32 {
         let next = &mut self.memory.next.stream;
         let source = self.memory.sources.entry(append.source.clone()).or_default();
         match source.streams.last() {
@@ -120,7 +122,7 @@ impl<'a> BatchPlan<'a> {
         }
     }
 
-    fn state(
+    fn plan_state(
         &mut self,
         append: &AppendBatch,
         stream: u32,
@@ -130,11 +132,11 @@ impl<'a> BatchPlan<'a> {
     ) -> Option<StatePlace> {
         let rest = id_rest(prefix, state)?;
         let key = key_of(state, rest);
-        let mut tail = self.enter(stream, state, mark);
+        let mut tail = self.take_chain_end(stream, state, mark);
         let place = (tail.object, key);
         if let Some(seen) = self.known.get(&place).or_else(|| self.keys.get(&place)).copied() {
-            self.again(&mut tail, state, seen);
-            self.keep(mark, tail);
+            self.note_known_state(&mut tail, state, seen);
+            self.put_chain_end(mark, tail);
             return Some(StatePlace::Known(seen));
         }
         let key = place.1.clone();
@@ -142,8 +144,9 @@ impl<'a> BatchPlan<'a> {
         self.memory.next.seq += 1;
         self.keys.insert(place, seq);
 
-        let late = is_version(state.change) && tail.compare(&state.resource_version) == Some(Ordering::Less);
-        let row = self.row(append, &mut tail, state, seq, key, late);
+        let late =
+            is_version(state.change) && tail.compare_version(&state.resource_version) == Some(Ordering::Less);
+        let row = self.state_row(append, &mut tail, state, seq, key, late);
         self.states.push(Arc::new(State {
             id: state.id.clone(),
             seq,
@@ -167,21 +170,21 @@ impl<'a> BatchPlan<'a> {
             self.rows.gaps.push(GapRow { stream: i64::from(stream), seq, key: rest.to_owned(), body });
         }
         self.rows.states.push(row);
-        self.settle(&mut tail, state, seq, late);
-        self.keep(mark, tail);
+        self.update_object(&mut tail, state, seq, late);
+        self.put_chain_end(mark, tail);
         Some(StatePlace::Fresh(seq))
     }
 
     /// The end of the object's chain in this epoch, with a new row if it has none yet. It is out of the
-    /// memory until it is [kept](Self::keep).
-    fn enter(&mut self, stream: u32, state: &WitnessedState, mark: ObjectMark) -> ChainEnd {
+    /// memory until it is [kept](Self::put_chain_end).
+    fn take_chain_end(&mut self, stream: u32, state: &WitnessedState, mark: ObjectMark) -> ChainEnd {
         let mut tail = match self.memory.objects.take(mark) {
             Some(tail) if tail.stream == stream => return tail,
             before => before.unwrap_or_default(),
         };
-        let owner = state.owner.as_ref().map_or(0, |owner| self.owner(owner));
+        let owner = state.owner.as_ref().map_or(0, |owner| self.owner_number(owner));
         let object = self.object_row(i64::from(stream), &state.object, owner);
-        self.belongs(state, owner, object);
+        self.link_to_owners(state, owner, object);
         // A new epoch continues the chain of the previous one, because the uid is the same.
         if let Some(document) = self.documents.remove(&tail.object) {
             self.documents.insert(object, document);
@@ -193,17 +196,17 @@ impl<'a> BatchPlan<'a> {
     }
 
     /// Links the object to its outermost owner, which may become known late, and to its direct one.
-    fn belongs(&mut self, state: &WitnessedState, owner: i64, object: i64) {
+    fn link_to_owners(&mut self, state: &WitnessedState, owner: i64, object: i64) {
         if owner != 0 {
             self.rows.owned.push((owner, object));
         }
         if let Some(controller) = &state.controller {
-            let controller = self.owner(controller);
+            let controller = self.owner_number(controller);
             self.rows.owned.push((controller, object));
         }
     }
 
-    fn keep(&mut self, mark: ObjectMark, tail: ChainEnd) {
+    fn put_chain_end(&mut self, mark: ObjectMark, tail: ChainEnd) {
         if !tail.live {
             self.ended.push(mark);
         }
@@ -211,7 +214,7 @@ impl<'a> BatchPlan<'a> {
     }
 
     fn object_row(&mut self, stream: i64, object: &ObjectRef, owner: i64) -> i64 {
-        let kind = self.kind(object);
+        let kind = self.kind_number(object);
         let id = self.memory.next.object;
         self.memory.next.object += 1;
         let ObjectRef { namespace, name, uid, .. } = object.clone();
@@ -219,7 +222,7 @@ impl<'a> BatchPlan<'a> {
         id
     }
 
-    fn kind(&mut self, object: &ObjectRef) -> i64 {
+    fn kind_number(&mut self, object: &ObjectRef) -> i64 {
         let kind = (object.group.clone(), object.version.clone(), object.kind.clone());
         if let Some(id) = self.memory.kinds.get(&kind) {
             return *id;
@@ -231,7 +234,7 @@ impl<'a> BatchPlan<'a> {
         id
     }
 
-    fn owner(&mut self, owner: &Arc<ObjectRef>) -> i64 {
+    fn owner_number(&mut self, owner: &Arc<ObjectRef>) -> i64 {
         let identity = ObjectIdentity::owner(owner);
         if let Some(id) = self.memory.owners.get(&identity) {
             return *id;
@@ -241,7 +244,7 @@ impl<'a> BatchPlan<'a> {
         id
     }
 
-    fn status(&mut self, status: &Arc<Status>) -> i64 {
+    fn status_number(&mut self, status: &Arc<Status>) -> i64 {
         if let Some(id) = self.memory.statuses.get(status) {
             return *id;
         }
@@ -252,7 +255,7 @@ impl<'a> BatchPlan<'a> {
         id
     }
 
-    fn row(
+    fn state_row(
         &mut self,
         append: &AppendBatch,
         tail: &mut ChainEnd,
@@ -265,9 +268,9 @@ impl<'a> BatchPlan<'a> {
         let base = state.base.as_ref().filter(|base| document::checksum(base) == tail.checksum);
         let quotes_none_under = state.quotes_none_under.filter(|_| base.is_some() == state.base.is_some());
         let encoded = self.encode(&append.source, tail, state, base);
-        let owner = state.owner.as_ref().map_or(0, |owner| self.owner(owner));
+        let owner = state.owner.as_ref().map_or(0, |owner| self.owner_number(owner));
         if owner != tail.owner {
-            self.belongs(state, owner, tail.object);
+            self.link_to_owners(state, owner, tail.object);
         }
         let envelope = StateEnvelope {
             seq,
@@ -281,8 +284,8 @@ impl<'a> BatchPlan<'a> {
                 quotes_none_under,
             },
             back: if tail.seq == 0 { 0 } else { seq - tail.seq },
-            status: self.status(&state.status),
-            previous: state.previous.as_ref().map(|status| self.status(status)),
+            status: self.status_number(&state.status),
+            previous: state.previous.as_ref().map(|status| self.status_number(status)),
             owner: (owner != tail.owner).then_some(owner),
             observed_ms: state.observed_ms as i64,
             version: (!is_version(state.change)).then(|| StateKey::of_version(&state.resource_version)),
@@ -313,37 +316,42 @@ impl<'a> BatchPlan<'a> {
             let id = self.memory.next.anchor;
             self.memory.next.anchor += 1;
             let checksum = document::checksum(&document);
-            self.rows.anchors.push(AnchorRow { id, stream, checksum, packed: document::pack(&document) });
-            source.anchors.set(id, document);
+            self.rows.anchors.push(AnchorRow {
+                id,
+                stream,
+                checksum,
+                packed: document::pack_document(&document),
+            });
+            source.anchors.set_anchor(id, document);
         }
         encoded
     }
 
     /// Updates the row of an object for a new state.
-    fn settle(&mut self, tail: &mut ChainEnd, state: &WitnessedState, seq: Seq, late: bool) {
+    fn update_object(&mut self, tail: &mut ChainEnd, state: &WitnessedState, seq: Seq, late: bool) {
         let certain = state.change != Change::Gap && !late;
         // A deletion may come without a version, or with one that was overtaken. The object still ends, but
         // its newest version never decreases.
         let known = is_version(state.change) || !state.resource_version.as_str().is_empty();
-        if certain && known && tail.compare(&state.resource_version) != Some(Ordering::Less) {
+        if certain && known && tail.compare_version(&state.resource_version) != Some(Ordering::Less) {
             tail.set_newest(Some(&state.resource_version), seq);
         }
-        self.place(tail, certain.then_some(state));
+        self.record_chain_end(tail, certain.then_some(state));
         if certain && tail.live && tail.depth > 0 && tail.depth.is_multiple_of(SNAPSHOT_STEPS) {
-            self.snapshot(tail.object, seq, state);
+            self.plan_snapshot(tail.object, seq, state);
         }
     }
 
     /// A whole document, so that few deltas are applied at startup. The next snapshot replaces it: its bytes
     /// matter less than that time.
-    fn snapshot(&mut self, object: i64, seq: Seq, state: &WitnessedState) {
+    fn plan_snapshot(&mut self, object: i64, seq: Seq, state: &WitnessedState) {
         let packed = document::pack_quickly(&state.document);
         self.rows.snapshots.insert(object, SnapshotRow { object, seq, packed });
     }
 
     /// A known state can still change something: the object may have been considered deleted.
-    fn again(&mut self, tail: &mut ChainEnd, state: &WitnessedState, seen: Seq) {
-        let stale = tail.compare(&state.resource_version) == Some(Ordering::Less);
+    fn note_known_state(&mut self, tail: &mut ChainEnd, state: &WitnessedState, seen: Seq) {
+        let stale = tail.compare_version(&state.resource_version) == Some(Ordering::Less);
         let was_live = tail.live;
         let is_live = match state.change {
             Change::Gap => was_live,
@@ -355,32 +363,32 @@ impl<'a> BatchPlan<'a> {
             if is_live {
                 tail.set_newest(Some(&state.resource_version), seen);
             }
-            self.place(tail, Some(state));
+            self.record_chain_end(tail, Some(state));
             // The known state may be the last one seen of the object, without content.
             if tail.live {
-                self.snapshot(tail.object, seen, state);
+                self.plan_snapshot(tail.object, seen, state);
             }
         }
     }
 
     /// Records the end of the object's chain, and its present state if that is certain.
-    fn place(&mut self, tail: &mut ChainEnd, certain: Option<&WitnessedState>) {
+    fn record_chain_end(&mut self, tail: &mut ChainEnd, certain: Option<&WitnessedState>) {
         if let Some(state) = certain {
             tail.live = state.change == Change::Present;
-            if let Some(older) = tail.older() {
+            if let Some(older) = tail.older_ends() {
                 tail.set_older(None);
-                self.end(older.object, older.newest, older.end);
+                self.record_object_end(older.object, older.newest, older.end);
             }
         }
         if tail.live {
             let live = ObjectOutcome::Live { newest: tail.newest_seq, tail: tail.seq };
             self.rows.outcomes.insert(tail.object, live);
         } else {
-            self.end(tail.object, tail.newest_seq, tail.seq);
+            self.record_object_end(tail.object, tail.newest_seq, tail.seq);
         }
     }
 
-    fn end(&mut self, object: i64, newest: Seq, tail: Seq) {
+    fn record_object_end(&mut self, object: i64, newest: Seq, tail: Seq) {
         self.rows.outcomes.insert(object, ObjectOutcome::Ended { newest, tail });
         self.rows.snapshots.remove(&object);
     }

@@ -25,7 +25,7 @@ impl StatePlace {
         seq
     }
 
-    pub fn fresh(self) -> Option<Seq> {
+    pub fn as_fresh(self) -> Option<Seq> {
         match self {
             Self::Fresh(seq) => Some(seq),
             Self::Known(_) => None,

@@ -51,11 +51,11 @@ impl<'a> ImportLines<'a> {
     }
 
     /// The number of the last line that was read; the first line has 1.
-    pub fn number(&self) -> u64 {
+    pub fn line_number(&self) -> u64 {
         self.number
     }
 
-    pub fn wrong(&self, reason: impl Into<String>, hint: &'static str) -> ImportError {
+    pub fn error_at_line(&self, reason: impl Into<String>, hint: &'static str) -> ImportError {
         ImportError::Line { line: self.number, reason: reason.into(), hint }
     }
 
@@ -75,29 +75,29 @@ impl<'a> ImportLines<'a> {
                 true => format!("it is longer than any line of an export ({} bytes)", self.most),
                 false => "it has no line break at its end".into(),
             };
-            return Err(self.wrong(reason, self.hint()));
+            return Err(self.error_at_line(reason, self.hint_for_error()));
         }
         match std::str::from_utf8(&self.buffer) {
             Ok(line) => Ok(Some(line)),
-            Err(_) => Err(self.wrong("it is not UTF-8", self.hint())),
+            Err(_) => Err(self.error_at_line("it is not UTF-8", self.hint_for_error())),
         }
     }
 
     /// No import has begun before the first line is read.
-    fn hint(&self) -> &'static str {
+    fn hint_for_error(&self) -> &'static str {
         if self.number == 1 { OTHER } else { AGAIN }
     }
 
     /// The next line after the first.
-    pub fn parsed(&mut self) -> Result<ParsedLine, ImportError> {
+    pub fn next_parsed_line(&mut self) -> Result<ParsedLine, ImportError> {
         let Some(line) = self.next()? else {
-            return Err(self.wrong("the file ends here, before the end of the export", AGAIN));
+            return Err(self.error_at_line("the file ends here, before the end of the export", AGAIN));
         };
         let parsed = parse(line);
-        let (after, parsed) = parsed.map_err(|reason| self.wrong(reason, AGAIN))?;
+        let (after, parsed) = parsed.map_err(|reason| self.error_at_line(reason, AGAIN))?;
         match after {
-            Some(after) if after != self.before => Err(self.wrong(MOVED, AGAIN)),
-            None if self.chained => Err(self.wrong("it does not say what it stands after", AGAIN)),
+            Some(after) if after != self.before => Err(self.error_at_line(MOVED, AGAIN)),
+            None if self.chained => Err(self.error_at_line("it does not say what it stands after", AGAIN)),
             _ => Ok(parsed),
         }
     }

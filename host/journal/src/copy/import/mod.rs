@@ -48,7 +48,7 @@ struct ImportBatch {
 }
 
 impl ImportBatch {
-    fn takes(&self, state: &State, document: &[u8]) -> bool {
+    fn has_room_for(&self, state: &State, document: &[u8]) -> bool {
         let AppendBatch { source, epoch, states, .. } = &self.append;
         let has_room = states.len() < PAGE && self.bytes + document.len() <= BATCH_BYTES;
         let fits = *source == state.source && *epoch == state.epoch && has_room;
@@ -62,7 +62,7 @@ impl ImportBatch {
             self.first_line = line;
         }
         self.bytes += document.len();
-        self.append.states.push(WitnessedState::elsewhere(state, document));
+        self.append.states.push(WitnessedState::from_other_journal(state, document));
     }
 }
 
@@ -84,15 +84,15 @@ struct JournalImport<'a> {
 impl Journal {
     /// Imports the output of [`export`](crate::export). If the journal was opened to continue an import,
     /// lines are compared with the existing states as long as these last.
-    pub async fn import(&self, input: &mut (dyn BufRead + Send)) -> Result<CopyCounts, ImportError> {
+    pub async fn import_lines(&self, input: &mut (dyn BufRead + Send)) -> Result<CopyCounts, ImportError> {
         let failed = |error| ImportError::Journal { line: 0, error };
-        let states = self.stats().await.map_err(failed)?.states;
+        let states = self.journal_stats().await.map_err(failed)?.states;
         let is_marked = self.is_unfinished();
         if states > 0 && !is_marked {
             return Err(ImportError::NotEmpty(states));
         }
         let mut lines = ImportLines::of(input);
-        let header = header(&mut lines)?;
+        let header = read_header(&mut lines)?;
         lines.chained = header.chained;
         // Before any other line is read: from here on the journal is incomplete, whatever happens.
         if !is_marked {
@@ -104,15 +104,17 @@ impl Journal {
     }
 }
 
-fn header(lines: &mut ImportLines<'_>) -> Result<ExportHeader, ImportError> {
+fn read_header(lines: &mut ImportLines<'_>) -> Result<ExportHeader, ImportError> {
     let header = lines.next()?.and_then(|line| serde_json::from_str::<ExportHeader>(line).ok());
     match header {
-        None => Err(lines.wrong("it is not the beginning of an export", OTHER)),
+        None => Err(lines.error_at_line("it is not the beginning of an export", OTHER)),
         Some(header) if header.format != FORMAT => {
             let reason = format!("its format is {}, and this program reads {FORMAT}", header.format);
-            Err(lines.wrong(reason, "use the program that wrote it"))
+            Err(lines.error_at_line(reason, "use the program that wrote it"))
         }
-        Some(header) if !header.documents => Err(lines.wrong("the export has no documents", DOCUMENTS)),
+        Some(header) if !header.documents => {
+            Err(lines.error_at_line("the export has no documents", DOCUMENTS))
+        }
         Some(header) => Ok(header),
     }
 }
@@ -120,44 +122,44 @@ fn header(lines: &mut ImportLines<'_>) -> Result<ExportHeader, ImportError> {
 impl JournalImport<'_> {
     async fn run(mut self) -> Result<CopyCounts, ImportError> {
         loop {
-            match self.lines.parsed()? {
-                ParsedLine::State(state, document) => self.state(*state, document).await?,
-                ParsedLine::End(end) => return self.finish(end).await,
+            match self.lines.next_parsed_line()? {
+                ParsedLine::State(state, document) => self.import_state(*state, document).await?,
+                ParsedLine::End(end) => return self.finish_import(end).await,
             }
         }
     }
 
-    async fn state(&mut self, state: State, document: Bytes) -> Result<(), ImportError> {
+    async fn import_state(&mut self, state: State, document: Bytes) -> Result<(), ImportError> {
         let fits = self.stories.next(&state, &document);
         let may_be_told = fits.map_err(|contradiction| {
             let reason = format!("its state contradicts the lines before: {}", contradiction.text);
-            self.lines.wrong(reason, AGAIN)
+            self.lines.error_at_line(reason, AGAIN)
         })?;
-        if self.is_there(&state, &document).await? {
+        if self.was_imported(&state, &document).await? {
             return Ok(());
         }
-        if !self.batch.takes(&state, &document) {
-            self.append().await?;
+        if !self.batch.has_room_for(&state, &document) {
+            self.append_batch().await?;
         }
-        self.batch.push(state, document, self.lines.number());
+        self.batch.push(state, document, self.lines.line_number());
         self.batch.is_closed = may_be_told;
         Ok(())
     }
 
     /// Whether the state was imported before. Then the two must be equal.
-    async fn is_there(&mut self, state: &State, document: &[u8]) -> Result<bool, ImportError> {
+    async fn was_imported(&mut self, state: &State, document: &[u8]) -> Result<bool, ImportError> {
         let ImportedBefore { page, after, states } = &mut self.there;
-        if self.stories.states() > *states {
+        if self.stories.count_states() > *states {
             return Ok(false);
         }
         if page.is_empty() {
-            let failed = |error| ImportError::Journal { line: self.lines.number(), error };
+            let failed = |error| ImportError::Journal { line: self.lines.line_number(), error };
             *page = self.journal.states_with_sums(*after, PAGE).await.map_err(failed)?.into();
         }
         let Some((there, sum)) = page.pop_front() else {
             let reason =
                 format!("the journal lacks states after position {after} that the import had stored");
-            return Err(self.lines.wrong(reason, SAME));
+            return Err(self.lines.error_at_line(reason, SAME));
         };
         *after = there.seq;
         // Each journal has its own positions. If the beginning is missing, so may be the newer version for
@@ -172,18 +174,18 @@ impl JournalImport<'_> {
             true => Ok(true),
             false => {
                 let reason = format!("its state is not the one that the journal has at position {after}");
-                Err(self.lines.wrong(reason, SAME))
+                Err(self.lines.error_at_line(reason, SAME))
             }
         }
     }
 
-    async fn append(&mut self) -> Result<(), ImportError> {
+    async fn append_batch(&mut self) -> Result<(), ImportError> {
         let batch = std::mem::take(&mut self.batch);
         if batch.append.states.is_empty() {
             return Ok(());
         }
         let failed = |error| ImportError::Journal { line: batch.first_line, error };
-        let appended = self.journal.append(batch.append).await.map_err(failed)?;
+        let appended = self.journal.append_batch(batch.append).await.map_err(failed)?;
         match appended.seqs.iter().position(Option::is_none) {
             None => Ok(()),
             Some(place) => Err(ImportError::Line {
@@ -195,47 +197,47 @@ impl JournalImport<'_> {
     }
 
     /// Checks that the end of the export agrees with the lines before it.
-    fn judged(&self, end: &ExportEnd) -> Result<(), ImportError> {
-        let states = self.stories.states();
+    fn check_end(&self, end: &ExportEnd) -> Result<(), ImportError> {
+        let states = self.stories.count_states();
         if end.states != states {
             let reason = format!("it counts {} states, and {states} came", end.states);
-            return Err(self.lines.wrong(reason, AGAIN));
+            return Err(self.lines.error_at_line(reason, AGAIN));
         }
         if self.there.states > states {
             let reason = format!("the journal has {} states already", self.there.states);
-            return Err(self.lines.wrong(reason, SAME));
+            return Err(self.lines.error_at_line(reason, SAME));
         }
         if end.sources.len() > SOURCES {
             let reason = format!("it names more than {SOURCES} sources");
-            return Err(self.lines.wrong(reason, AGAIN));
+            return Err(self.lines.error_at_line(reason, AGAIN));
         }
         let mut named = HashSet::new();
         for ResumePoint { source, epoch, checkpoint } in &end.sources {
             if !named.insert(source) {
-                return Err(self.lines.wrong(format!("it names the source {source} twice"), AGAIN));
+                return Err(self.lines.error_at_line(format!("it names the source {source} twice"), AGAIN));
             }
             self.stories
-                .resumes(source, *epoch, checkpoint)
-                .map_err(|contradiction| self.lines.wrong(contradiction.text, AGAIN))?;
+                .check_checkpoint(source, *epoch, checkpoint)
+                .map_err(|contradiction| self.lines.error_at_line(contradiction.text, AGAIN))?;
         }
         Ok(())
     }
 
-    async fn finish(mut self, end: ExportEnd) -> Result<CopyCounts, ImportError> {
-        self.judged(&end)?;
-        let number = self.lines.number();
+    async fn finish_import(mut self, end: ExportEnd) -> Result<CopyCounts, ImportError> {
+        self.check_end(&end)?;
+        let number = self.lines.line_number();
         if self.lines.next()?.is_some() {
-            return Err(self.lines.wrong("the file goes on after the end of the export", AGAIN));
+            return Err(self.lines.error_at_line("the file goes on after the end of the export", AGAIN));
         }
-        self.append().await?;
+        self.append_batch().await?;
         let failed = |error| ImportError::Journal { line: number, error };
         for ResumePoint { source, epoch, checkpoint } in end.sources {
             let checkpoint = Some(Version::new(&checkpoint));
             let append = AppendBatch { source: source.into(), epoch, checkpoint, ..AppendBatch::default() };
-            self.journal.append(append).await.map_err(failed)?;
+            self.journal.append_batch(append).await.map_err(failed)?;
         }
         self.journal.mark_unfinished(false).await.map_err(failed)?;
-        Ok(CopyCounts { states: self.stories.states() })
+        Ok(CopyCounts { states: self.stories.count_states() })
     }
 }
 
@@ -269,7 +271,7 @@ mod tests {
         let (mut batch, mut appends) = (ImportBatch::default(), Vec::new());
         for (line, bytes) in (1..).zip(documents) {
             let (state, document) = (state(line), Bytes::from(vec![b' '; *bytes]));
-            if !batch.takes(&state, &document) {
+            if !batch.has_room_for(&state, &document) {
                 appends.push(std::mem::take(&mut batch).bytes);
             }
             batch.push(state, document, line);

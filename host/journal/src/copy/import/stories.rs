@@ -49,7 +49,7 @@ impl ImportStreams {
     }
 
     /// The number of states that fit.
-    pub fn states(&self) -> u64 {
+    pub fn count_states(&self) -> u64 {
         self.states
     }
 
@@ -64,11 +64,11 @@ impl ImportStreams {
         }
         (self.last, self.states) = (state.seq, self.states + 1);
         self.has_holes |= state.seq != self.states;
-        let gap = named(state, document)?;
-        self.source(state)?;
+        let gap = check_identity(state, document)?;
+        self.check_source_order(state)?;
         let fresh =
             || ObjectSoFar { epoch: state.epoch, life: ObjectLife::default(), name: name(&state.object) };
-        let told = self.objects.entry(self.marks.of(&state.source, &state.object)).or_insert_with(fresh);
+        let told = self.objects.entry(self.marks.mark_of(&state.source, &state.object)).or_insert_with(fresh);
         if told.epoch != state.epoch {
             *told = fresh();
         }
@@ -80,35 +80,42 @@ impl ImportStreams {
         let may_be_told = told.life.may_be_told(state);
         self.holders.next(state, &told.life)?;
         told.life.next(state, !self.has_holes)?;
-        gap.map_or(Ok(()), |gap| told.life.lacks(&gap))?;
+        gap.map_or(Ok(()), |gap| told.life.note_gap(&gap))?;
         Ok(may_be_told)
     }
 
-    fn source(&mut self, state: &State) -> Result<(), StoryContradiction> {
+    fn check_source_order(&mut self, state: &State) -> Result<(), StoryContradiction> {
         let fresh = || ImportStream { epoch: state.epoch, newest: 0 };
         let stream = self.sources.entry(state.source.clone()).or_insert_with(fresh);
         match state.epoch.cmp(&stream.epoch) {
-            Ordering::Less => return Err(over(&state.source, state.epoch, stream.epoch)),
+            Ordering::Less => return Err(follows_newer_epoch(&state.source, state.epoch, stream.epoch)),
             Ordering::Equal => {}
             Ordering::Greater => *stream = fresh(),
         }
-        stream.newest = stream.newest.max(state.resource_version.number().unwrap_or_default());
+        stream.newest = stream.newest.max(state.resource_version.as_number().unwrap_or_default());
         Ok(())
     }
 
     /// Whether a watch may resume from here, after all states.
-    pub fn resumes(&self, source: &str, epoch: u32, checkpoint: &str) -> Result<(), StoryContradiction> {
+    pub fn check_checkpoint(
+        &self,
+        source: &str,
+        epoch: u32,
+        checkpoint: &str,
+    ) -> Result<(), StoryContradiction> {
         has_name(source)?;
         if epoch > EPOCH_MOST {
             let text = format!("epoch {epoch} of {source} is over {EPOCH_MOST}, the most of a source");
             return Err(StoryContradiction::new(code::ORDER, text));
         }
         let newest = match self.sources.get(source) {
-            Some(stream) if epoch < stream.epoch => return Err(over(source, epoch, stream.epoch)),
+            Some(stream) if epoch < stream.epoch => {
+                return Err(follows_newer_epoch(source, epoch, stream.epoch));
+            }
             Some(stream) if epoch == stream.epoch => stream.newest,
             _ => 0,
         };
-        story::checkpoint(source, checkpoint, newest)
+        story::check_checkpoint(source, checkpoint, newest)
     }
 }
 
@@ -117,7 +124,7 @@ fn name(object: &ObjectRef) -> u32 {
     checksum(format!("{}/{}/{version}{namespace}{name}", version.len(), namespace.len()).as_bytes())
 }
 
-fn over(source: &str, epoch: u32, newest: u32) -> StoryContradiction {
+fn follows_newer_epoch(source: &str, epoch: u32, newest: u32) -> StoryContradiction {
     StoryContradiction::new(code::ORDER, format!("epoch {epoch} of {source} follows epoch {newest}"))
 }
 
@@ -133,11 +140,11 @@ fn has_name(source: &str) -> Result<(), StoryContradiction> {
 
 /// Checks that id and document belong to the state, and that a store would accept it. Returns the gap, if it
 /// is one.
-fn named(state: &State, document: &[u8]) -> Result<Option<Gap>, StoryContradiction> {
-    state_check::identity(state).map_err(|text| StoryContradiction::new(code::ID, text))?;
+fn check_identity(state: &State, document: &[u8]) -> Result<Option<Gap>, StoryContradiction> {
+    state_check::check_identity(state).map_err(|text| StoryContradiction::new(code::ID, text))?;
     if state.change == Change::Gap {
-        return story::gap(state, document).map(Some);
+        return story::check_gap(state, document).map(Some);
     }
-    story::document(state, document)?;
+    story::check_document(state, document)?;
     Ok(None)
 }

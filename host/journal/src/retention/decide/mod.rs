@@ -103,12 +103,12 @@ impl RetentionCut {
     }
 
     /// The last segment in which something can be beyond the count or the size.
-    fn through(&self) -> Option<u64> {
+    fn last_segment(&self) -> Option<u64> {
         self.count.iter().chain(&self.bytes).map(|edge| edge.segment).max()
     }
 
     /// Which of a segment's states of the source are expired; `states` are all of them, in order.
-    pub fn expired(&self, segment: u64, states: &[StateLink]) -> Vec<bool> {
+    pub fn expired_states(&self, segment: u64, states: &[StateLink]) -> Vec<bool> {
         let mut expired: Vec<bool> = states.iter().map(|link| self.is_old(segment, link)).collect();
         // A state without a known time is at least as old as the states after it.
         let mut is_next_old = false;
@@ -155,7 +155,7 @@ impl RetentionCut {
     }
 
     /// Notes that states of this segment are beyond the age.
-    pub fn age(&mut self, segment: u64, states: &[StateLink]) {
+    pub fn note_aged_states(&mut self, segment: u64, states: &[StateLink]) {
         if states.iter().any(|link| self.has_time(link) && self.is_old(segment, link)) {
             self.aged_below = self.aged_below.max(segment);
         }
@@ -170,8 +170,8 @@ impl RetentionCut {
 
     /// Whether a later segment than this one, of which these states are expired, has to be looked
     /// at. States are observed nearly in the order of their positions.
-    pub fn goes_on(&self, segment: u64, states: &[StateLink], expired: &[bool]) -> bool {
-        let by_figure = self.through().is_some_and(|through| segment < through);
+    pub fn needs_later_segment(&self, segment: u64, states: &[StateLink], expired: &[bool]) -> bool {
+        let by_figure = self.last_segment().is_some_and(|through| segment < through);
         let by_age = self.before_ms.is_some() && expired.iter().any(|expired| *expired);
         by_figure || by_age || self.is_timeless(states)
     }
@@ -197,7 +197,7 @@ pub(crate) const RETIRED_MS: u64 = 24 * 60 * 60 * 1000;
 
 /// The states of a source that a plugin holds. `in_hand` is given where states may go that it has not
 /// finished: then it holds only what it may have read.
-pub(crate) fn holds(
+pub(crate) fn holds_of_plugin(
     plugin: &str,
     progress: &PluginProgress,
     source: &str,
@@ -258,7 +258,7 @@ impl RemovableRun {
     }
 
     /// Leaves no more than so many, unless they go together.
-    fn shorten(&mut self, most: usize) {
+    fn shorten_run(&mut self, most: usize) {
         if self.links.len() > most && self.whole_from > 0 {
             self.links.truncate(most.min(self.whole_from));
             self.whole_from = self.links.len();
@@ -268,7 +268,7 @@ impl RemovableRun {
 
 /// Decides which of these states go. They are in order. Of an object that has ended they hold all or none
 /// behind its newest state. `passes` says, for a state that stays, whether later states may go.
-pub(crate) fn select(
+pub(crate) fn select_runs(
     states: &[StateLink],
     may_go: &[bool],
     passes: impl Fn(Seq) -> bool,
@@ -332,11 +332,11 @@ pub(crate) fn select(
 }
 
 /// As many of the runs as one transaction may take; the others are found again.
-pub(crate) fn batch(runs: Vec<RemovableRun>, most: usize) -> Vec<RemovableRun> {
+pub(crate) fn fit_in_transaction(runs: Vec<RemovableRun>, most: usize) -> Vec<RemovableRun> {
     let mut left = most;
     let mut chosen = Vec::new();
     for mut run in runs {
-        run.shorten(left.max(1));
+        run.shorten_run(left.max(1));
         left = left.saturating_sub(run.links.len());
         chosen.push(run);
         if left == 0 {

@@ -93,7 +93,7 @@ proptest! {
         loop {
             let states = world.links(&gone);
             let may_go: Vec<bool> = states.iter().map(|link| world.may_go(link.seq)).collect();
-            let runs = batch(select(&states, &may_go, |_| false), most);
+            let runs = fit_in_transaction(select_runs(&states, &may_go, |_| false), most);
             if runs.is_empty() {
                 break;
             }
@@ -142,9 +142,9 @@ proptest! {
         let mut kept = Vec::new();
         let mut reached = true;
         for (segment, links) in &segments {
-            let expired = cut.expired(*segment, links);
+            let expired = cut.expired_states(*segment, links);
             prop_assert!(reached || expired.iter().all(|expired| !expired), "nothing is behind the end");
-            reached &= cut.goes_on(*segment, links, &expired);
+            reached &= cut.needs_later_segment(*segment, links, &expired);
             for (link, expired) in links.iter().zip(&expired) {
                 prop_assert!(*expired || !cut.is_certain(*segment, link));
                 if !expired {
@@ -190,17 +190,17 @@ fn states_of_a_time_that_is_yet_to_come_are_as_old_as_the_next_ones() {
         RetentionBounds { before_ms: Some(9 * YEAR), now_ms, ..RetentionBounds::default() },
         &[],
     );
-    let of = |cut: &RetentionCut, times: &[u64]| cut.expired(5, &links(times));
+    let of = |cut: &RetentionCut, times: &[u64]| cut.expired_states(5, &links(times));
     assert_eq!(of(&cut, &[ahead, old, ahead, new, ahead]), [true, true, false, false, false]);
     let timeless = links(&[ahead, ahead]);
-    assert_eq!(cut.expired(5, &timeless), [false, false]);
-    assert!(cut.is_timeless(&timeless) && cut.goes_on(5, &timeless, &[false, false]));
+    assert_eq!(cut.expired_states(5, &timeless), [false, false]);
+    assert!(cut.is_timeless(&timeless) && cut.needs_later_segment(5, &timeless, &[false, false]));
     assert!(!cut.is_timeless(&links(&[ahead, new])));
-    cut.age(6, &links(&[new, ahead]));
-    assert_eq!(cut.expired(5, &timeless), [false, false]);
-    cut.age(6, &links(&[old, new]));
-    assert_eq!(cut.expired(5, &timeless), [true, true]);
-    assert_eq!(cut.expired(6, &timeless), [false, false]);
+    cut.note_aged_states(6, &links(&[new, ahead]));
+    assert_eq!(cut.expired_states(5, &timeless), [false, false]);
+    cut.note_aged_states(6, &links(&[old, new]));
+    assert_eq!(cut.expired_states(5, &timeless), [true, true]);
+    assert_eq!(cut.expired_states(6, &timeless), [false, false]);
     assert!(
         !RetentionCut::of(RetentionBounds::default(), &[]).is_timeless(&timeless),
         "without an age, times say nothing"
@@ -222,7 +222,7 @@ fn progress(cursor: Seq, above: &[(Seq, Seq)], starts: &[(&str, Seq, Option<Seq>
 fn held(progress: &PluginProgress, in_hand: Option<u64>) -> Vec<(Seq, Seq)> {
     let tally = |segment| SegmentTally { segment, states: 1000, bytes: 0 };
     let tallies: Vec<_> = (0..10).map(tally).collect();
-    let holds = holds("p", progress, "jobs", &tallies, in_hand, 0);
+    let holds = holds_of_plugin("p", progress, "jobs", &tallies, in_hand, 0);
     holds.into_iter().map(|hold| (hold.after, hold.through)).collect()
 }
 

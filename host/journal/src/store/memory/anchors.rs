@@ -8,7 +8,7 @@ use kubewitness_core::document;
 use kubewitness_core::limits::DELTA_CHAIN;
 use kubewitness_core::ports::WitnessedState;
 
-use crate::store::rows::{DocumentEncoding, both};
+use crate::store::rows::{DocumentEncoding, join_documents};
 
 /// If a delta on the previous version is this short, a second try is not worthwhile.
 const SHORT: usize = 112;
@@ -47,16 +47,16 @@ pub(crate) struct AnchorSearch {
 }
 
 impl AnchorSearch {
-    pub fn set(&mut self, id: i64, document: Bytes) {
+    pub fn set_anchor(&mut self, id: i64, document: Bytes) {
         self.window = (self.window * 2).clamp(FIRST_WINDOW, LAST_WINDOW);
         self.anchor = Some(SourceAnchor { id, document });
     }
 
     /// Loads a row. A delta must not depend on a damaged one, so a new anchor is made.
-    pub fn resume(&mut self, id: i64, sum: i64, packed: &[u8]) {
-        let document = document::unpack(packed).ok();
+    pub fn resume_from_row(&mut self, id: i64, sum: i64, packed: &[u8]) {
+        let document = document::unpack_document(packed).ok();
         if let Some(document) = document.filter(|document| i64::from(document::checksum(document)) == sum) {
-            self.set(id, document);
+            self.set_anchor(id, document);
         }
     }
 
@@ -81,10 +81,10 @@ impl AnchorSearch {
         }
         let on_before = before.filter(|(_, depth)| *depth < DELTA_CHAIN);
         let encoded = on_before.and_then(|(before, depth)| self.on_before(before, depth, document));
-        let encoded = encoded.unwrap_or_else(|| self.alone(document));
+        let encoded = encoded.unwrap_or_else(|| self.encode_alone(document));
         // The description of a gap, or the last content of an object, is a poor base for others.
         let anchor = match state.change {
-            Change::Present => self.learn(encoded.bytes.len(), document),
+            Change::Present => self.learn_document(encoded.bytes.len(), document),
             _ => None,
         };
         (encoded, anchor)
@@ -92,12 +92,12 @@ impl AnchorSearch {
 
     fn on_before(&self, before: &Bytes, depth: u32, document: &Bytes) -> Option<EncodedDocument> {
         let depth = depth + 1;
-        let bytes = document::delta(before, document);
+        let bytes = document::encode_delta(before, document);
         if bytes.len() > SHORT
             && let Some(anchor) = &self.anchor
             && before.len() <= 4 * ANCHOR_BYTES
         {
-            let shorter = document::delta(&both(&anchor.document, before), document);
+            let shorter = document::encode_delta(&join_documents(&anchor.document, before), document);
             // The number of the anchor takes two bytes.
             if shorter.len() + 2 < bytes.len() {
                 return Some(EncodedDocument {
@@ -113,18 +113,18 @@ impl AnchorSearch {
         alike.then_some(EncodedDocument { encoding: DocumentEncoding::Delta, depth, anchor: None, bytes })
     }
 
-    fn alone(&self, document: &Bytes) -> EncodedDocument {
+    fn encode_alone(&self, document: &Bytes) -> EncodedDocument {
         let anchored = self.anchor.as_ref().map(|anchor| EncodedDocument {
             encoding: DocumentEncoding::Anchored,
             depth: 1,
             anchor: Some(anchor.id),
-            bytes: document::delta(&anchor.document, document),
+            bytes: document::encode_delta(&anchor.document, document),
         });
         // Packing is expensive, and can't be shorter than this.
         match anchored {
             Some(anchored) if anchored.bytes.len() * 4 <= document.len() => anchored,
             anchored => {
-                let bytes = document::pack(document).to_vec();
+                let bytes = document::pack_document(document).to_vec();
                 let full =
                     EncodedDocument { encoding: DocumentEncoding::Full, depth: 0, anchor: None, bytes };
                 // A dependency on another document must save at least a quarter.
@@ -134,7 +134,7 @@ impl AnchorSearch {
         }
     }
 
-    fn learn(&mut self, taken: usize, document: &Bytes) -> Option<Bytes> {
+    fn learn_document(&mut self, taken: usize, document: &Bytes) -> Option<Bytes> {
         if document.len() > ANCHOR_BYTES {
             return None;
         }
@@ -194,7 +194,7 @@ mod tests {
     fn encode(anchors: &mut AnchorSearch, before: Option<(&Bytes, u32)>, document: &str) -> EncodedDocument {
         let (encoded, anchor) = anchors.encode(before, &state(Change::Present, document));
         if let Some(document) = anchor {
-            anchors.set(anchors.anchor.as_ref().map_or(1, |anchor| anchor.id + 1), document);
+            anchors.set_anchor(anchors.anchor.as_ref().map_or(1, |anchor| anchor.id + 1), document);
         }
         encoded
     }
@@ -217,7 +217,7 @@ mod tests {
         let before: Bytes = text(2_000, 100).into();
         let other = encode(&mut anchors, Some((&before, 3)), &text(9_000, 100));
         assert_eq!((other.encoding, other.depth), (DocumentEncoding::Full, 0));
-        assert_eq!(document::unpack(&other.bytes).unwrap(), text(9_000, 100));
+        assert_eq!(document::unpack_document(&other.bytes).unwrap(), text(9_000, 100));
     }
 
     #[test]

@@ -16,7 +16,7 @@ pub(crate) struct ObjectMark([u32; 3]);
 
 impl ObjectMark {
     /// Random enough for a hash table.
-    fn hash(self) -> u64 {
+    fn hash_bits(self) -> u64 {
         u64::from(self.0[0]) << 32 | u64::from(self.0[1])
     }
 }
@@ -26,16 +26,16 @@ impl ObjectMark {
 pub(crate) struct MarkKeys(RandomState, RandomState);
 
 impl MarkKeys {
-    pub fn of(&self, source: &str, object: &ObjectRef) -> ObjectMark {
-        self.hashed((source, &object.group, &object.kind, &object.uid))
+    pub fn mark_of(&self, source: &str, object: &ObjectRef) -> ObjectMark {
+        self.hash_parts((source, &object.group, &object.kind, &object.uid))
     }
 
     /// The mark of the object that has the name now.
     pub fn of_name(&self, source: &str, object: &ObjectRef) -> ObjectMark {
-        self.hashed((source, &object.group, &object.kind, &object.namespace, &object.name))
+        self.hash_parts((source, &object.group, &object.kind, &object.namespace, &object.name))
     }
 
-    fn hashed(&self, parts: impl Hash + Copy) -> ObjectMark {
+    fn hash_parts(&self, parts: impl Hash + Copy) -> ObjectMark {
         let (one, other) = (self.0.hash_one(parts), self.1.hash_one(parts));
         ObjectMark([(one >> 32) as u32, one as u32, other as u32])
     }
@@ -86,16 +86,16 @@ impl ChainEnd {
     }
 
     /// Compares a version with the greatest journaled one; `None` also if none exists.
-    pub fn compare(&self, version: &Version) -> Option<Ordering> {
-        match version.number() {
+    pub fn compare_version(&self, version: &Version) -> Option<Ordering> {
+        match version.as_number() {
             Some(number) if self.number != 0 => Some(number.cmp(&self.number)),
-            _ => version.compare(&self.newest()?),
+            _ => version.compare_to(&self.newest_version()?),
         }
     }
 
     /// Whether no state can exist with this version.
     pub fn is_older_than(&self, version: &Version) -> bool {
-        match self.compare(version) {
+        match self.compare_version(version) {
             Some(order) => order == Ordering::Greater,
             None => !self.has_version(),
         }
@@ -105,7 +105,7 @@ impl ChainEnd {
         self.number != 0 || self.rare.as_ref().is_some_and(|rare| rare.version.is_some())
     }
 
-    fn newest(&self) -> Option<Version> {
+    fn newest_version(&self) -> Option<Version> {
         match self.number {
             0 => self.rare.as_ref()?.version.clone(),
             number => Some(Version::new(&number.to_string())),
@@ -114,26 +114,26 @@ impl ChainEnd {
 
     pub fn set_newest(&mut self, version: Option<&Version>, seq: Seq) {
         self.newest_seq = seq;
-        self.number = version.and_then(Version::number).unwrap_or_default();
+        self.number = version.and_then(Version::as_number).unwrap_or_default();
         let other = version.filter(|_| self.number == 0).cloned();
         if other.is_some() || self.rare.is_some() {
             self.rare.get_or_insert_default().version = other;
-            self.tidy();
+            self.drop_empty_rare();
         }
     }
 
-    pub fn older(&self) -> Option<OlderEnds> {
+    pub fn older_ends(&self) -> Option<OlderEnds> {
         self.rare.as_ref()?.older
     }
 
     pub fn set_older(&mut self, older: Option<OlderEnds>) {
         if older.is_some() || self.rare.is_some() {
             self.rare.get_or_insert_default().older = older;
-            self.tidy();
+            self.drop_empty_rare();
         }
     }
 
-    fn tidy(&mut self) {
+    fn drop_empty_rare(&mut self) {
         self.rare.take_if(|rare| rare.version.is_none() && rare.older.is_none());
     }
 
@@ -141,7 +141,7 @@ impl ChainEnd {
     pub fn as_older(&self) -> Option<OlderEnds> {
         match self.live {
             true => Some(OlderEnds { object: self.object, newest: self.newest_seq, end: self.seq }),
-            false => self.older(),
+            false => self.older_ends(),
         }
     }
 }
@@ -162,18 +162,18 @@ impl ChainEnds {
         *self = Self::default();
     }
 
-    fn place(&self, mark: ObjectMark) -> Option<usize> {
+    fn place_of(&self, mark: ObjectMark) -> Option<usize> {
         let is_it = |place: &u32| self.ends[*place as usize].mark == mark;
-        self.places.find(mark.hash(), is_it).map(|place| *place as usize)
+        self.places.find(mark.hash_bits(), is_it).map(|place| *place as usize)
     }
 
     pub fn get(&self, mark: ObjectMark) -> Option<&ChainEnd> {
-        self.place(mark).map(|place| &self.ends[place])
+        self.place_of(mark).map(|place| &self.ends[place])
     }
 
     /// Takes the content out of its slot, which [`insert`](Self::insert) fills again.
     pub fn take(&mut self, mark: ObjectMark) -> Option<ChainEnd> {
-        let place = self.place(mark)?;
+        let place = self.place_of(mark)?;
         let empty = ChainEnd { mark, ..ChainEnd::default() };
         Some(mem::replace(&mut self.ends[place], empty))
     }
@@ -182,7 +182,7 @@ impl ChainEnds {
         let end = ChainEnd { mark, ..end };
         let Self { places, ends } = self;
         let is_it = |place: &u32| ends[*place as usize].mark == mark;
-        match places.entry(mark.hash(), is_it, |place| ends[*place as usize].mark.hash()) {
+        match places.entry(mark.hash_bits(), is_it, |place| ends[*place as usize].mark.hash_bits()) {
             Entry::Occupied(place) => ends[*place.get() as usize] = end,
             Entry::Vacant(vacant) => {
                 vacant.insert(ends.len() as u32);
@@ -198,11 +198,11 @@ impl ChainEnds {
     pub fn remove(&mut self, mark: ObjectMark) -> Option<ChainEnd> {
         let Self { places, ends } = self;
         let is_it = |place: &u32| ends[*place as usize].mark == mark;
-        let place = places.find_entry(mark.hash(), is_it).ok()?.remove().0;
+        let place = places.find_entry(mark.hash_bits(), is_it).ok()?.remove().0;
         let last = ends.len() as u32 - 1;
         if place != last {
             // The last one moves into the gap.
-            let hash = ends[last as usize].mark.hash();
+            let hash = ends[last as usize].mark.hash_bits();
             if let Some(moved) = places.find_mut(hash, |other| *other == last) {
                 *moved = place;
             }
@@ -267,14 +267,14 @@ mod tests {
             ("abc", "abc", Some(Ordering::Equal)),
         ] {
             let mut end = ChainEnd::default();
-            assert_eq!(end.compare(&Version::new(version)), None);
+            assert_eq!(end.compare_version(&Version::new(version)), None);
             assert!(end.is_older_than(&Version::new(version)));
             end.set_newest(Some(&Version::new(newest)), 3);
-            assert_eq!(end.compare(&Version::new(version)), order, "{version} and {newest}");
+            assert_eq!(end.compare_version(&Version::new(version)), order, "{version} and {newest}");
             assert_eq!(end.is_older_than(&Version::new(version)), order == Some(Ordering::Greater));
             let older = OlderEnds { object: 1, newest: 2, end: 3 };
             end.set_older(Some(older));
-            assert_eq!(end.compare(&Version::new(version)), order);
+            assert_eq!(end.compare_version(&Version::new(version)), order);
             end.set_older(None);
             end.set_newest(None, 0);
             assert!(end.rare.is_none() && !end.has_version());

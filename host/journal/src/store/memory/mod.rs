@@ -17,7 +17,7 @@ use kubewitness_core::{ObjectRef, Seq, Status, Version};
 
 use crate::store::memory::anchors::AnchorSearch;
 use crate::store::memory::chain_ends::{ChainEnd, ChainEnds, MarkKeys, ObjectMark};
-use crate::store::rows::{SourceEpoch, StoreResult, checksum, damaged, parse_status};
+use crate::store::rows::{SourceEpoch, StoreResult, checksum, damaged_state, parse_status};
 
 /// The most objects whose chain ends are kept, at about 90 bytes each. At this number all are forgotten, and
 /// those that still change are looked up again, with one query for each batch.
@@ -81,7 +81,7 @@ pub(crate) struct SourceMemory {
 impl SourceMemory {
     /// Loads the row of a newer epoch. A forged row must not be continued: the next append would give it a
     /// valid checksum.
-    pub fn resume(&mut self, stream: SourceEpoch) -> StoreResult<()> {
+    pub fn resume_epoch(&mut self, stream: SourceEpoch) -> StoreResult<()> {
         stream.check()?;
         self.streams.push((stream.epoch, stream.id as u32));
         (self.checkpoint, self.last_event_ms) = (stream.checkpoint, stream.last_event_ms);
@@ -90,12 +90,12 @@ impl SourceMemory {
 
     /// Whether an append moves the checkpoint to this version. A witness that lags behind another must not
     /// move it back.
-    pub fn goes_to(&self, version: &Version, append: &AppendBatch) -> bool {
+    pub fn may_move_checkpoint(&self, version: &Version, append: &AppendBatch) -> bool {
         let held = self.checkpoint.as_deref().map(Version::new);
         append.rewinds || held.is_none_or(|held| !held.is_newer_than(version))
     }
 
-    pub fn epoch(&self) -> Option<u32> {
+    pub fn newest_epoch(&self) -> Option<u32> {
         self.streams.last().map(|(epoch, _)| *epoch)
     }
 }
@@ -132,7 +132,7 @@ pub(crate) struct FoundObject {
 
 impl StoreMemory {
     /// Called between batches only: within a batch, what was planned must stay.
-    pub fn shrink(&mut self) {
+    pub fn shrink_to_bounds(&mut self) {
         if self.objects.len() > OBJECTS {
             self.objects.clear();
         }
@@ -146,13 +146,13 @@ impl StoreMemory {
 
     /// Loads the row of a status. A damaged one must not be referred to, so a new one is made.
     pub fn learn_status(&mut self, id: i64, body: &str, sum: i64) {
-        if let Some(status) = parse_status(body).ok().filter(|_| checksum::status(id, body) == sum) {
+        if let Some(status) = parse_status(body).ok().filter(|_| checksum::sum_of_status(id, body) == sum) {
             self.statuses.insert(Arc::new(status), id);
         }
     }
 
     /// The source and epoch of each stream, by its number.
-    pub fn streams(&self) -> HashMap<i64, (Arc<str>, u32)> {
+    pub fn stream_sources(&self) -> HashMap<i64, (Arc<str>, u32)> {
         let of = |(name, source): (&Arc<str>, &SourceMemory)| {
             let name = name.clone();
             source.streams.clone().into_iter().map(move |(epoch, id)| (i64::from(id), (name.clone(), epoch)))
@@ -162,11 +162,11 @@ impl StoreMemory {
 
     /// Loads what was looked up. The newest epoch of an object becomes the object; an older one that is still
     /// current is remembered with it. A chain may not end after the journal's end.
-    pub fn learn(&mut self, mut found: Vec<FoundObject>) -> StoreResult<()> {
+    pub fn learn_objects(&mut self, mut found: Vec<FoundObject>) -> StoreResult<()> {
         if let Some(beyond) = found.iter().map(|found| found.tail.seq).find(|seq| *seq >= self.next.seq) {
             let text =
                 format!("an object's newest state lies behind the journal's end, {}", self.next.seq - 1);
-            return Err(damaged(beyond, text));
+            return Err(damaged_state(beyond, text));
         }
         found.sort_by_key(|found| found.epoch);
         for FoundObject { identity, mut tail, .. } in found {
@@ -174,7 +174,7 @@ impl StoreMemory {
                 self.owners.insert(identity, tail.object);
                 continue;
             }
-            let mark = self.marks.of(&identity.source, &identity.object);
+            let mark = self.marks.mark_of(&identity.source, &identity.object);
             if let Some(before) = self.objects.take(mark) {
                 tail.set_older(before.as_older());
             }
@@ -186,7 +186,7 @@ impl StoreMemory {
     /// Ended objects are looked up if they change again.
     pub fn forget_ended(&mut self, ended: &[ObjectMark]) {
         for mark in ended {
-            if self.objects.get(*mark).is_some_and(|tail| !tail.live && tail.older().is_none()) {
+            if self.objects.get(*mark).is_some_and(|tail| !tail.live && tail.older_ends().is_none()) {
                 self.objects.remove(*mark);
             }
         }

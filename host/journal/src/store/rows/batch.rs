@@ -44,7 +44,7 @@ pub(crate) struct RowBatch {
 
 impl RowBatch {
     /// The newest state.
-    pub fn newest(&self) -> Option<Seq> {
+    pub fn newest_position(&self) -> Option<Seq> {
         self.states.last().map(|state| state.envelope.seq)
     }
 
@@ -79,7 +79,7 @@ pub(crate) struct ObjectRow {
 
 impl ObjectRow {
     /// Covers every column.
-    pub fn sum(&self) -> u32 {
+    pub fn row_checksum(&self) -> u32 {
         let Self { id, stream, kind, namespace, name, uid, owner } = self;
         checksum(format!("{id}/{stream}/{kind}/{namespace}/{name}/{uid}/{owner}").as_bytes())
     }
@@ -120,9 +120,9 @@ pub(crate) struct StreamRow {
 }
 
 impl StreamRow {
-    pub fn sum(&self) -> i64 {
+    pub fn row_checksum(&self) -> i64 {
         let Self { id, source, epoch, checkpoint, last_event_ms, .. } = self;
-        checksum::stream(*id, source, i64::from(*epoch), checkpoint.as_deref(), *last_event_ms)
+        checksum::sum_of_stream(*id, source, i64::from(*epoch), checkpoint.as_deref(), *last_event_ms)
     }
 }
 
@@ -136,8 +136,8 @@ pub(crate) struct GapRow {
 }
 
 impl GapRow {
-    pub fn sum(&self) -> i64 {
-        checksum::gap(self.stream, self.seq as i64, &self.key, &self.body)
+    pub fn row_checksum(&self) -> i64 {
+        checksum::sum_of_gap(self.stream, self.seq as i64, &self.key, &self.body)
     }
 }
 
@@ -152,9 +152,9 @@ pub(crate) struct PoisonRow {
 }
 
 impl PoisonRow {
-    pub fn sum(&self) -> i64 {
+    pub fn row_checksum(&self) -> i64 {
         let Self { stream, digest, checksum, observed_ms, error, .. } = self;
-        checksum::poison(*stream, *digest, i64::from(*checksum), *observed_ms, error)
+        checksum::sum_of_poison(*stream, *digest, i64::from(*checksum), *observed_ms, error)
     }
 }
 
@@ -167,8 +167,8 @@ pub(crate) struct AnchorRow {
 }
 
 impl AnchorRow {
-    pub fn sum(&self) -> i64 {
-        checksum::anchor(self.id, self.stream, i64::from(self.checksum))
+    pub fn row_checksum(&self) -> i64 {
+        checksum::sum_of_anchor(self.id, self.stream, i64::from(self.checksum))
     }
 }
 

@@ -6,18 +6,20 @@ use kubewitness_core::ObjectRef;
 use kubewitness_core::ports::{JournalError, PluginProgress};
 
 use crate::store::rows::{
-    NamedObject, ObjectRow, RowFlags, StateEnvelope, StateKey, StoreResult, checksum, damaged, decoded,
+    NamedObject, ObjectRow, RowFlags, StateEnvelope, StateKey, StoreResult, checksum, damaged_state,
+    decode_column,
 };
 
 /// seq, object, key, flags, back, status, previous, owner, observed_ms, version, anchor, sums.
 pub(crate) type EnvelopeColumns =
     (i64, i64, StateKey, i64, i64, i64, Option<i64>, Option<i64>, i64, Option<StateKey>, Option<i64>, i64);
 
-pub(crate) fn envelope(columns: EnvelopeColumns) -> StoreResult<StateEnvelope> {
+pub(crate) fn check_envelope(columns: EnvelopeColumns) -> StoreResult<StateEnvelope> {
     let (seq, object, key, flags, back, status, previous, owner, observed_ms, version, anchor, sums) =
         columns;
     let seq = seq as u64;
-    let flags = RowFlags::unpack(flags).ok_or_else(|| damaged(seq, "its flags are not of this format"))?;
+    let flags =
+        RowFlags::unpack_bits(flags).ok_or_else(|| damaged_state(seq, "its flags are not of this format"))?;
     let (back, checksum) = (back as u64, sums as u32);
     let envelope = StateEnvelope {
         seq,
@@ -33,19 +35,19 @@ pub(crate) fn envelope(columns: EnvelopeColumns) -> StoreResult<StateEnvelope> {
         anchor,
         checksum,
     };
-    match envelope.sums() == sums {
+    match envelope.both_checksums() == sums {
         true => Ok(envelope),
-        false => Err(damaged(seq, "its envelope differs from what was written")),
+        false => Err(damaged_state(seq, "its envelope differs from what was written")),
     }
 }
 
 /// `kind`: group, version, name.
-pub(crate) fn object(
+pub(crate) fn check_object(
     row: ObjectRow,
     sum: i64,
     kind: (String, String, String),
 ) -> StoreResult<(i64, NamedObject)> {
-    if i64::from(row.sum()) != sum {
+    if i64::from(row.row_checksum()) != sum {
         return Err(JournalError::Fatal(format!("object {}: its row differs from what was written", row.id)));
     }
     let ObjectRow { id, stream, namespace, name, uid, owner, .. } = row;
@@ -55,9 +57,9 @@ pub(crate) fn object(
 }
 
 /// Checks the saved progress of a plugin.
-pub(crate) fn progress(plugin: &str, body: &str, sum: i64) -> StoreResult<PluginProgress> {
-    if checksum::plugin(plugin, body) != sum {
+pub(crate) fn check_progress(plugin: &str, body: &str, sum: i64) -> StoreResult<PluginProgress> {
+    if checksum::sum_of_plugin(plugin, body) != sum {
         return Err(JournalError::Fatal(format!("the progress of {plugin} differs from what was written")));
     }
-    decoded(body, || format!("the progress of {plugin}"))
+    decode_column(body, || format!("the progress of {plugin}"))
 }

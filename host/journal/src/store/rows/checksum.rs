@@ -15,37 +15,37 @@ use crate::report::code;
 struct ChecksumParts(Vec<u8>);
 
 impl ChecksumParts {
-    fn int(mut self, number: i64) -> Self {
+    fn push_int(mut self, number: i64) -> Self {
         self.0.extend_from_slice(&number.to_le_bytes());
         self
     }
 
     fn text(mut self, text: impl AsRef<[u8]>) -> Self {
         let text = text.as_ref();
-        self = self.int(text.len() as i64);
+        self = self.push_int(text.len() as i64);
         self.0.extend_from_slice(text);
         self
     }
 
     /// A missing value counts as neither a number nor a text.
-    fn optional<T>(self, value: Option<T>, part: impl FnOnce(Self, T) -> Self) -> Self {
+    fn push_optional<T>(self, value: Option<T>, part: impl FnOnce(Self, T) -> Self) -> Self {
         match value {
-            None => self.int(-1),
-            Some(value) => part(self.int(1), value),
+            None => self.push_int(-1),
+            Some(value) => part(self.push_int(1), value),
         }
     }
 
-    fn sum(self) -> i64 {
+    fn finish_sum(self) -> i64 {
         i64::from(checksum(&self.0))
     }
 }
 
-pub(crate) fn kind(id: i64, group: &str, version: &str, kind: &str) -> i64 {
-    ChecksumParts::default().int(id).text(group).text(version).text(kind).sum()
+pub(crate) fn sum_of_kind(id: i64, group: &str, version: &str, kind: &str) -> i64 {
+    ChecksumParts::default().push_int(id).text(group).text(version).text(kind).finish_sum()
 }
 
-pub(crate) fn status(id: i64, body: &str) -> i64 {
-    ChecksumParts::default().int(id).text(body).sum()
+pub(crate) fn sum_of_status(id: i64, body: &str) -> i64 {
+    ChecksumParts::default().push_int(id).text(body).finish_sum()
 }
 
 /// For formats up to 4 of the file and 1 of a server, in which it did not cover the number.
@@ -54,43 +54,52 @@ fn status_before(body: &str) -> i64 {
 }
 
 /// `checksum` is that of the document.
-pub(crate) fn anchor(id: i64, stream: i64, checksum: i64) -> i64 {
-    ChecksumParts::default().int(id).int(stream).int(checksum).sum()
+pub(crate) fn sum_of_anchor(id: i64, stream: i64, checksum: i64) -> i64 {
+    ChecksumParts::default().push_int(id).push_int(stream).push_int(checksum).finish_sum()
 }
 
 /// Without the columns that are counted again: states, and those that retention removed.
-pub(crate) fn stream(
+pub(crate) fn sum_of_stream(
     id: i64,
     source: &str,
     epoch: i64,
     checkpoint: Option<&str>,
     last_event_ms: Option<i64>,
 ) -> i64 {
-    let parts = ChecksumParts::default().int(id).text(source).int(epoch);
-    parts.optional(checkpoint, ChecksumParts::text).optional(last_event_ms, ChecksumParts::int).sum()
+    let parts = ChecksumParts::default().push_int(id).text(source).push_int(epoch);
+    parts
+        .push_optional(checkpoint, ChecksumParts::text)
+        .push_optional(last_event_ms, ChecksumParts::push_int)
+        .finish_sum()
 }
 
 /// The multiplier is small enough for every store: 31 times an object's number fits.
-pub(crate) fn owned(owner: i64, object: i64) -> i64 {
+pub(crate) fn sum_of_owned(owner: i64, object: i64) -> i64 {
     31i64.wrapping_mul(owner).wrapping_add(17i64.wrapping_mul(object))
 }
 
-pub(crate) fn gap(stream: i64, seq: i64, key: &str, body: &str) -> i64 {
-    ChecksumParts::default().int(stream).int(seq).text(key).text(body).sum()
+pub(crate) fn sum_of_gap(stream: i64, seq: i64, key: &str, body: &str) -> i64 {
+    ChecksumParts::default().push_int(stream).push_int(seq).text(key).text(body).finish_sum()
 }
 
 /// The checksum of a finding of an audit.
-pub(crate) fn discrepancy(stream: i64, number: i64, body: &str) -> i64 {
-    ChecksumParts::default().int(stream).int(number).text(body).sum()
+pub(crate) fn sum_of_discrepancy(stream: i64, number: i64, body: &str) -> i64 {
+    ChecksumParts::default().push_int(stream).push_int(number).text(body).finish_sum()
 }
 
 /// `checksum` is that of the bytes as received.
-pub(crate) fn poison(stream: i64, digest: i64, checksum: i64, observed_ms: i64, error: &str) -> i64 {
-    ChecksumParts::default().int(stream).int(digest).int(checksum).int(observed_ms).text(error).sum()
+pub(crate) fn sum_of_poison(stream: i64, digest: i64, checksum: i64, observed_ms: i64, error: &str) -> i64 {
+    ChecksumParts::default()
+        .push_int(stream)
+        .push_int(digest)
+        .push_int(checksum)
+        .push_int(observed_ms)
+        .text(error)
+        .finish_sum()
 }
 
-pub(crate) fn plugin(name: &str, progress: &str) -> i64 {
-    ChecksumParts::default().text(name).text(progress).sum()
+pub(crate) fn sum_of_plugin(name: &str, progress: &str) -> i64 {
+    ChecksumParts::default().text(name).text(progress).finish_sum()
 }
 
 /// The columns of a dead letter, except what was done with it.
@@ -123,25 +132,33 @@ impl<'a> LetterColumns<'a> {
 
 impl<'a> LetterColumns<'a> {
     /// The row of a state that is owed. It tells nothing but that: the state is where its position says.
-    pub fn owed(plugin: &'a str, seq: Seq) -> Self {
+    pub fn owed_row(plugin: &'a str, seq: Seq) -> Self {
         let (id, error, tries) = ("", "", "[]");
         Self { plugin, seq: seq as i64, id, attempts: 0, error, first_ms: 0, last_ms: 0, tries }
     }
 
     /// The operator's action is added to the checksum of the rest, so that it can change separately.
-    pub fn sum(&self, mark: i64) -> i64 {
+    pub fn row_checksum(&self, mark: i64) -> i64 {
         let Self { plugin, seq, id, attempts, error, first_ms, last_ms, tries } = self;
-        let parts = ChecksumParts::default().text(plugin).int(*seq).text(id).int(*attempts).text(error);
-        parts.int(*first_ms).int(*last_ms).text(tries).sum() | mark << 32
+        let parts =
+            ChecksumParts::default().text(plugin).push_int(*seq).text(id).push_int(*attempts).text(error);
+        parts.push_int(*first_ms).push_int(*last_ms).text(tries).finish_sum() | mark << 32
     }
 }
 
 pub(crate) fn key_value(plugin: &str, key: &str, value: &[u8]) -> i64 {
-    ChecksumParts::default().text(plugin).text(key).text(value).sum()
+    ChecksumParts::default().text(plugin).text(key).text(value).finish_sum()
 }
 
-pub(crate) fn replay(plugin: &str, what: &str, who: &str, why: &str, seqs: &str, at_ms: i64) -> i64 {
-    ChecksumParts::default().text(plugin).text(what).text(who).text(why).text(seqs).int(at_ms).sum()
+pub(crate) fn sum_of_replay(plugin: &str, what: &str, who: &str, why: &str, seqs: &str, at_ms: i64) -> i64 {
+    ChecksumParts::default()
+        .text(plugin)
+        .text(what)
+        .text(who)
+        .text(why)
+        .text(seqs)
+        .push_int(at_ms)
+        .finish_sum()
 }
 
 /// A linear sum, so that the checksums of two rows add up to that of both.
@@ -158,7 +175,7 @@ pub(crate) enum SumCell {
 }
 
 impl SumCell {
-    pub fn int(&self) -> Option<i64> {
+    pub fn as_int(&self) -> Option<i64> {
         match self {
             Self::Int(number) => Some(*number),
             _ => None,
@@ -172,14 +189,14 @@ impl SumCell {
         }
     }
 
-    fn bytes(&self) -> Option<&[u8]> {
+    fn as_bytes(&self) -> Option<&[u8]> {
         match self {
             Self::Bytes(bytes) => Some(bytes),
             _ => None,
         }
     }
 
-    fn optional<T>(&self, value: Option<T>) -> Option<Option<T>> {
+    fn as_optional<T>(&self, value: Option<T>) -> Option<Option<T>> {
         match self {
             Self::Null => Some(None),
             _ => value.map(Some),
@@ -206,26 +223,26 @@ impl SummedTable {
     }
 
     /// The checksum that the row must have.
-    pub fn sum(&self, cells: &[SumCell]) -> Option<i64> {
+    pub fn row_checksum(&self, cells: &[SumCell]) -> Option<i64> {
         if cells.len() < self.columns.len() { None } else { (self.sum)(&cells[..self.columns.len()]) }
     }
 
     /// Whether it is the row that was written. Its checksum follows its columns.
     pub fn is_sound(&self, cells: &[SumCell]) -> bool {
-        let stored = cells.get(self.columns.len()).and_then(SumCell::int);
-        stored.is_some() && stored == self.sum(cells)
+        let stored = cells.get(self.columns.len()).and_then(SumCell::as_int);
+        stored.is_some() && stored == self.row_checksum(cells)
     }
 
     /// The checksum for a row of an older format. `None` if it already has it, or if its old checksum shows
     /// that the row was changed.
-    pub fn refill(&self, cells: &[SumCell]) -> Option<i64> {
-        let stored = cells.get(self.columns.len()).and_then(SumCell::int);
+    pub fn refilled_checksum(&self, cells: &[SumCell]) -> Option<i64> {
+        let stored = cells.get(self.columns.len()).and_then(SumCell::as_int);
         let is_damaged = self.name == STATUSES.name && stored != cells[1].text().map(status_before);
-        self.sum(cells).filter(|sum| !is_damaged && stored != Some(*sum))
+        self.row_checksum(cells).filter(|sum| !is_damaged && stored != Some(*sum))
     }
 
     /// Describes the row for a message.
-    pub fn place(&self, cells: &[SumCell]) -> String {
+    pub fn describe_row(&self, cells: &[SumCell]) -> String {
         let part = |cell: &SumCell| match cell {
             SumCell::Null => "-".to_owned(),
             SumCell::Int(number) => number.to_string(),
@@ -241,7 +258,7 @@ pub(crate) const STATUSES: SummedTable = SummedTable {
     code: code::ENVELOPE,
     columns: &["id", "body"],
     keys: 1,
-    sum: |c| Some(status(c[0].int()?, c[1].text()?)),
+    sum: |c| Some(sum_of_status(c[0].as_int()?, c[1].text()?)),
 };
 
 pub(crate) const GAPS: SummedTable = SummedTable {
@@ -249,7 +266,7 @@ pub(crate) const GAPS: SummedTable = SummedTable {
     code: code::GAP,
     columns: &["id", "stream", "seq", "key", "body"],
     keys: 1,
-    sum: |c| Some(gap(c[1].int()?, c[2].int()?, c[3].text()?, c[4].text()?)),
+    sum: |c| Some(sum_of_gap(c[1].as_int()?, c[2].as_int()?, c[3].text()?, c[4].text()?)),
 };
 
 pub(crate) const POISON: SummedTable = SummedTable {
@@ -257,7 +274,9 @@ pub(crate) const POISON: SummedTable = SummedTable {
     code: code::POISON,
     columns: &["id", "stream", "digest", "checksum", "observed_ms", "error"],
     keys: 1,
-    sum: |c| Some(poison(c[1].int()?, c[2].int()?, c[3].int()?, c[4].int()?, c[5].text()?)),
+    sum: |c| {
+        Some(sum_of_poison(c[1].as_int()?, c[2].as_int()?, c[3].as_int()?, c[4].as_int()?, c[5].text()?))
+    },
 };
 
 pub(crate) const REPLAYS: SummedTable = SummedTable {
@@ -265,7 +284,16 @@ pub(crate) const REPLAYS: SummedTable = SummedTable {
     code: code::RECORD,
     columns: &["id", "plugin", "what", "who", "why", "seqs", "at_ms"],
     keys: 1,
-    sum: |c| Some(replay(c[1].text()?, c[2].text()?, c[3].text()?, c[4].text()?, c[5].text()?, c[6].int()?)),
+    sum: |c| {
+        Some(sum_of_replay(
+            c[1].text()?,
+            c[2].text()?,
+            c[3].text()?,
+            c[4].text()?,
+            c[5].text()?,
+            c[6].as_int()?,
+        ))
+    },
 };
 
 /// All of them. The checksums of states, objects and documents are compared when these are read, and counters
@@ -277,8 +305,8 @@ pub(crate) const TABLES: [SummedTable; 12] = [
         columns: &["id", "source", "epoch", "checkpoint", "last_event_ms"],
         keys: 1,
         sum: |c| {
-            let (checkpoint, last) = (c[3].optional(c[3].text())?, c[4].optional(c[4].int())?);
-            Some(stream(c[0].int()?, c[1].text()?, c[2].int()?, checkpoint, last))
+            let (checkpoint, last) = (c[3].as_optional(c[3].text())?, c[4].as_optional(c[4].as_int())?);
+            Some(sum_of_stream(c[0].as_int()?, c[1].text()?, c[2].as_int()?, checkpoint, last))
         },
     },
     SummedTable {
@@ -286,7 +314,7 @@ pub(crate) const TABLES: [SummedTable; 12] = [
         code: code::ENVELOPE,
         columns: &["id", "api_group", "version", "kind"],
         keys: 1,
-        sum: |c| Some(kind(c[0].int()?, c[1].text()?, c[2].text()?, c[3].text()?)),
+        sum: |c| Some(sum_of_kind(c[0].as_int()?, c[1].text()?, c[2].text()?, c[3].text()?)),
     },
     STATUSES,
     SummedTable {
@@ -294,7 +322,7 @@ pub(crate) const TABLES: [SummedTable; 12] = [
         code: code::DOCUMENT,
         columns: &["id", "stream", "checksum"],
         keys: 1,
-        sum: |c| Some(anchor(c[0].int()?, c[1].int()?, c[2].int()?)),
+        sum: |c| Some(sum_of_anchor(c[0].as_int()?, c[1].as_int()?, c[2].as_int()?)),
     },
     GAPS,
     POISON,
@@ -303,14 +331,14 @@ pub(crate) const TABLES: [SummedTable; 12] = [
         code: code::RECORD,
         columns: &["stream", "number", "body"],
         keys: 2,
-        sum: |c| Some(discrepancy(c[0].int()?, c[1].int()?, c[2].text()?)),
+        sum: |c| Some(sum_of_discrepancy(c[0].as_int()?, c[1].as_int()?, c[2].text()?)),
     },
     SummedTable {
         name: "plugins",
         code: code::CURSOR,
         columns: &["name", "progress"],
         keys: 1,
-        sum: |c| Some(plugin(c[0].text()?, c[1].text()?)),
+        sum: |c| Some(sum_of_plugin(c[0].text()?, c[1].text()?)),
     },
     SummedTable {
         name: "letters",
@@ -320,15 +348,15 @@ pub(crate) const TABLES: [SummedTable; 12] = [
         sum: |c| {
             let letter = LetterColumns {
                 plugin: c[0].text()?,
-                seq: c[1].int()?,
+                seq: c[1].as_int()?,
                 id: c[2].text()?,
-                attempts: c[3].int()?,
+                attempts: c[3].as_int()?,
                 error: c[4].text()?,
-                first_ms: c[5].int()?,
-                last_ms: c[6].int()?,
+                first_ms: c[5].as_int()?,
+                last_ms: c[6].as_int()?,
                 tries: c[7].text()?,
             };
-            Some(letter.sum(c[8].int()?))
+            Some(letter.row_checksum(c[8].as_int()?))
         },
     },
     SummedTable {
@@ -336,7 +364,7 @@ pub(crate) const TABLES: [SummedTable; 12] = [
         code: code::KEY,
         columns: &["plugin", "key", "value"],
         keys: 2,
-        sum: |c| Some(key_value(c[0].text()?, c[1].text()?, c[2].bytes()?)),
+        sum: |c| Some(key_value(c[0].text()?, c[1].text()?, c[2].as_bytes()?)),
     },
     REPLAYS,
     SummedTable {
@@ -344,7 +372,7 @@ pub(crate) const TABLES: [SummedTable; 12] = [
         code: code::COMPLETENESS,
         columns: &["plugin", "finished", "untold"],
         keys: 1,
-        sum: |c| Some(taken_sum(c[1].int()?, c[2].int()?)),
+        sum: |c| Some(taken_sum(c[1].as_int()?, c[2].as_int()?)),
     },
 ];
 
@@ -354,9 +382,9 @@ mod tests {
 
     #[test]
     fn texts_do_not_run_into_each_other_and_nothing_is_not_empty() {
-        assert_ne!(kind(1, "ab", "c", "d"), kind(1, "a", "bc", "d"));
-        assert_ne!(stream(1, "jobs", 0, None, None), stream(1, "jobs", 0, Some(""), None));
-        assert_ne!(stream(1, "jobs", 0, None, Some(-1)), stream(1, "jobs", 0, None, None));
+        assert_ne!(sum_of_kind(1, "ab", "c", "d"), sum_of_kind(1, "a", "bc", "d"));
+        assert_ne!(sum_of_stream(1, "jobs", 0, None, None), sum_of_stream(1, "jobs", 0, Some(""), None));
+        assert_ne!(sum_of_stream(1, "jobs", 0, None, Some(-1)), sum_of_stream(1, "jobs", 0, None, None));
     }
 
     #[test]
@@ -371,7 +399,7 @@ mod tests {
             last_ms: 4,
             tries: "[]",
         };
-        assert_eq!(letter.sum(0) & 0xFFFF_FFFF | 2 << 32, letter.sum(2));
+        assert_eq!(letter.row_checksum(0) & 0xFFFF_FFFF | 2 << 32, letter.row_checksum(2));
     }
 
     #[test]

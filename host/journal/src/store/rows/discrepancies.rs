@@ -7,7 +7,7 @@ use kubewitness_core::limits::DISCREPANCIES;
 use kubewitness_core::ports::AuditDifferences;
 use kubewitness_core::views::DiscrepancyView;
 
-use crate::store::rows::{StoreResult, decoded};
+use crate::store::rows::{StoreResult, decode_column};
 
 /// The differences that one append reports.
 #[derive(Clone, Debug, Default)]
@@ -36,7 +36,7 @@ impl FoundDifferences {
     }
 
     /// `kept` are the stream's rows, in any order. Findings that are already stored are not written again.
-    pub fn change(self, kept: &[NumberedRow]) -> StreamRowChange {
+    pub fn row_change(self, kept: &[NumberedRow]) -> StreamRowChange {
         let Some(last) = self.bodies.last() else { return StreamRowChange::default() };
         if kept.iter().any(|(_, body)| body == last) {
             return StreamRowChange::default();
@@ -59,7 +59,7 @@ pub(crate) fn read(rows: Vec<(i64, i64, String)>) -> StoreResult<AuditDifference
         *count = (*count).max(*number);
     }
     let decode = |(stream, number, body): (i64, i64, String)| {
-        decoded(&body, || format!("discrepancy {number} of stream {stream}"))
+        decode_column(&body, || format!("discrepancy {number} of stream {stream}"))
     };
     Ok(AuditDifferences {
         count: counts.into_values().sum::<i64>() as u64,
@@ -87,14 +87,14 @@ mod tests {
 
     #[test]
     fn the_greatest_number_counts_all_and_only_the_newest_are_kept() {
-        let mut rows = applied(&[], found(0..3).change(&[]));
-        rows = applied(&rows, found(3..3).change(&rows));
-        rows = applied(&rows, found(3..5).change(&rows));
+        let mut rows = applied(&[], found(0..3).row_change(&[]));
+        rows = applied(&rows, found(3..3).row_change(&rows));
+        rows = applied(&rows, found(3..5).row_change(&rows));
         assert_eq!(rows.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
         let most = DISCREPANCIES as u64;
-        rows = applied(&rows, found(5..5 + 3 * most).change(&rows));
+        rows = applied(&rows, found(5..5 + 3 * most).row_change(&rows));
         assert_eq!(rows.len(), DISCREPANCIES);
-        rows = applied(&rows, found(5 + 3 * most..6 + 3 * most).change(&rows));
+        rows = applied(&rows, found(5 + 3 * most..6 + 3 * most).row_change(&rows));
         assert_eq!(rows.len(), DISCREPANCIES);
         let newest_first = rows.into_iter().rev().map(|(number, body)| (7, number, body)).collect();
         let read = read(newest_first).unwrap();
@@ -104,9 +104,9 @@ mod tests {
 
     #[test]
     fn what_is_written_once_more_changes_nothing() {
-        let first = applied(&[], found(0..2).change(&[]));
-        let both = applied(&first, found(2..4).change(&first));
-        assert_eq!(found(0..2).change(&both), StreamRowChange::default());
-        assert_eq!(found(2..4).change(&both), StreamRowChange::default());
+        let first = applied(&[], found(0..2).row_change(&[]));
+        let both = applied(&first, found(2..4).row_change(&first));
+        assert_eq!(found(0..2).row_change(&both), StreamRowChange::default());
+        assert_eq!(found(2..4).row_change(&both), StreamRowChange::default());
     }
 }

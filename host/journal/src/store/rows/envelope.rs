@@ -38,7 +38,7 @@ pub(crate) struct RowFlags {
 }
 
 impl RowFlags {
-    pub fn pack(self) -> i64 {
+    pub fn pack_bits(self) -> i64 {
         let change = match self.change {
             Change::Present => 0,
             Change::Gone => 1,
@@ -59,7 +59,7 @@ impl RowFlags {
             | i64::from(rules) << RULES_SHIFT
     }
 
-    pub fn unpack(bits: i64) -> Option<Self> {
+    pub fn unpack_bits(bits: i64) -> Option<Self> {
         let change = match bits & 3 {
             0 => Change::Present,
             1 => Change::Gone,
@@ -101,12 +101,12 @@ pub(crate) struct StateEnvelope {
 
 impl StateEnvelope {
     /// Covers every column, so that a changed byte is detected in the envelope as well as in the document.
-    pub fn seal(&self) -> u32 {
+    pub fn seal_checksum(&self) -> u32 {
         let mut bytes = Vec::with_capacity(112);
         for number in [
             self.seq as i64,
             self.object,
-            self.flags.pack(),
+            self.flags.pack_bits(),
             self.back as i64,
             self.status,
             self.previous.unwrap_or(-1),
@@ -125,8 +125,8 @@ impl StateEnvelope {
     }
 
     /// Seal and checksum in one column.
-    pub fn sums(&self) -> i64 {
-        (u64::from(self.seal()) << 32 | u64::from(self.checksum)) as i64
+    pub fn both_checksums(&self) -> i64 {
+        (u64::from(self.seal_checksum()) << 32 | u64::from(self.checksum)) as i64
     }
 
     pub fn version(&self) -> Option<Version> {
@@ -144,7 +144,7 @@ pub(crate) struct StateRow {
 }
 
 /// Joins both documents. A delta on both is based on the result.
-pub(crate) fn both(anchor: &[u8], before: &[u8]) -> Vec<u8> {
+pub(crate) fn join_documents(anchor: &[u8], before: &[u8]) -> Vec<u8> {
     [anchor, before].concat()
 }
 
@@ -154,8 +154,8 @@ mod tests {
 
     #[test]
     fn flags_of_no_format_are_refused() {
-        assert_eq!(RowFlags::unpack(1 << (RULES_SHIFT + 32)), None);
-        assert_eq!(RowFlags::unpack(-1), None);
+        assert_eq!(RowFlags::unpack_bits(1 << (RULES_SHIFT + 32)), None);
+        assert_eq!(RowFlags::unpack_bits(-1), None);
     }
 
     #[test]
@@ -170,7 +170,7 @@ mod tests {
                 ] {
                     let quotes_none_under = RulesPrint::from_bits(rules);
                     let flags = RowFlags { change, late: depth == 1, encoding, depth, quotes_none_under };
-                    assert_eq!(RowFlags::unpack(flags.pack()), Some(flags));
+                    assert_eq!(RowFlags::unpack_bits(flags.pack_bits()), Some(flags));
                 }
             }
         }

@@ -20,8 +20,8 @@ pub(crate) use batch::{
     AnchorRow, GapRow, KnownKeys, ObjectOutcome, ObjectRow, PoisonRow, ROW_BYTES, RowBatch, SEGMENT,
     SnapshotRow, StreamRow, parse_status, status_text,
 };
-pub(crate) use damage::{StoreResult, damaged, decoded};
-pub(crate) use envelope::{DocumentEncoding, RowFlags, StateEnvelope, StateRow, both};
+pub(crate) use damage::{StoreResult, damaged_state, decode_column};
+pub(crate) use envelope::{DocumentEncoding, RowFlags, StateEnvelope, StateRow, join_documents};
 pub(crate) use key::StateKey;
 pub(crate) use operator_actions::{DROPPED, LetterMarking, OWED_STATE, OperatorAct};
 pub(crate) use returned::{
@@ -30,6 +30,6 @@ pub(crate) use returned::{
 };
 
 /// A number in the form of a column.
-pub(crate) fn bounded(number: u64) -> i64 {
+pub(crate) fn bounded_i64(number: u64) -> i64 {
     number.min(i64::MAX as u64) as i64
 }

@@ -44,7 +44,7 @@ impl OperatorAct {
     }
 
     /// The mark that the action leaves on letters; `None` for an action without letters.
-    pub fn mark(self) -> Option<i64> {
+    pub fn letter_mark(self) -> Option<i64> {
         match self {
             Self::Replay => Some(REPLAYING),
             Self::Drop => Some(DROPPED),

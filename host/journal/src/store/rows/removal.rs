@@ -57,13 +57,13 @@ pub(crate) struct LinkRow {
 
 impl LinkRow {
     pub fn version(&self) -> Option<Version> {
-        match RowFlags::unpack(self.flags)?.change {
+        match RowFlags::unpack_bits(self.flags)?.change {
             Change::Present | Change::Left => self.key.as_ref()?.version(),
             Change::Gone | Change::Gap => self.version.as_ref()?.version(),
         }
     }
 
-    pub fn link(&self, settled: bool) -> StateLink {
+    pub fn as_link(&self, settled: bool) -> StateLink {
         let Self { seq, before, object, stream, observed_ms, end, .. } = *self;
         StateLink {
             seq,
@@ -177,7 +177,7 @@ pub(crate) struct RemovalPlan {
 
 impl RemovalPlan {
     /// By how much the counts of segments and streams shrink.
-    pub fn tallies(&self) -> BTreeMap<(u64, i64), (u64, i64)> {
+    pub fn tallies_taken(&self) -> BTreeMap<(u64, i64), (u64, i64)> {
         let mut tallies: BTreeMap<(u64, i64), (u64, i64)> = BTreeMap::new();
         for link in &self.taken {
             let tally = tallies.entry((link.seq / SEGMENT, link.stream)).or_default();
@@ -190,7 +190,7 @@ impl RemovalPlan {
         tallies
     }
 
-    pub fn bytes(&self) -> u64 {
+    pub fn bytes_taken(&self) -> u64 {
         self.taken.iter().map(|link| link.bytes).sum()
     }
 

@@ -8,7 +8,7 @@ use kubewitness_core::views::LetterQuery;
 use kubewitness_core::{Change, ObjectRef, Seq, Version};
 
 use super::batch::SnapshotRow;
-use super::bounded;
+use super::bounded_i64;
 use super::checksum;
 use super::damage::StoreResult;
 use super::envelope::{DocumentEncoding, RowFlags, StateEnvelope};
@@ -49,7 +49,8 @@ impl SourceEpoch {
     /// A watch must not resume from a forged checkpoint.
     pub fn check(&self) -> StoreResult<()> {
         let Self { id, source, epoch, checkpoint, last_event_ms, sum, .. } = self;
-        let written = checksum::stream(*id, source, i64::from(*epoch), checkpoint.as_deref(), *last_event_ms);
+        let written =
+            checksum::sum_of_stream(*id, source, i64::from(*epoch), checkpoint.as_deref(), *last_event_ms);
         match written == *sum {
             true => Ok(()),
             false => Err(JournalError::Fatal(format!("{source}: its row differs from what was written"))),
@@ -82,7 +83,7 @@ pub(crate) struct EndRow {
 impl EndRow {
     /// Computes the version from the columns of the state.
     pub fn version_of(flags: Option<i64>, key: Option<StateKey>, at: Option<StateKey>) -> Option<Version> {
-        match RowFlags::unpack(flags?)?.change {
+        match RowFlags::unpack_bits(flags?)?.change {
             Change::Present | Change::Left => key?.version(),
             Change::Gone | Change::Gap => at?.version(),
         }
@@ -185,20 +186,20 @@ pub(crate) enum LetterRange<'a> {
 }
 
 impl LetterRange<'_> {
-    pub fn all(query: &LetterQuery) -> Vec<LetterRange<'_>> {
+    pub fn all_ranges(query: &LetterQuery) -> Vec<LetterRange<'_>> {
         let plugin = query.plugin.as_deref();
         match (plugin, &query.cursor) {
             (None, None) => vec![LetterRange::Behind("")],
             (Some(plugin), None) => vec![LetterRange::Of(plugin, 0)],
             (None, Some(behind)) => {
                 vec![
-                    LetterRange::Of(&behind.plugin, bounded(behind.seq)),
+                    LetterRange::Of(&behind.plugin, bounded_i64(behind.seq)),
                     LetterRange::Behind(&behind.plugin),
                 ]
             }
             (Some(plugin), Some(behind)) => match plugin.cmp(&behind.plugin) {
                 Ordering::Less => Vec::new(),
-                Ordering::Equal => vec![LetterRange::Of(plugin, bounded(behind.seq))],
+                Ordering::Equal => vec![LetterRange::Of(plugin, bounded_i64(behind.seq))],
                 Ordering::Greater => vec![LetterRange::Of(plugin, 0)],
             },
         }

@@ -14,4 +14,4 @@ mod writer;
 
 pub use connect::replicas::ReplicaSharing;
 pub(super) use connect::server::ServerAddress;
-pub(super) use open::{ServerStore, discard, open_to_read};
+pub(super) use open::{ServerStore, discard_unfinished_import, open_to_read};

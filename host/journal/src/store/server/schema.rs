@@ -154,19 +154,19 @@ const OWED: [&str; 0] = [];
 pub(super) const LATER: [&str; 2] = ["@COLUMN kw_journal.moves", "@COLUMN kw_journal.line"];
 
 /// The tables that the steps create: all except the one with the version.
-pub(super) fn tables() -> impl Iterator<Item = &'static str> {
+pub(super) fn created_tables() -> impl Iterator<Item = &'static str> {
     let made = |text: &'static str| text.strip_prefix("CREATE TABLE IF NOT EXISTS ")?.split(' ').next();
     STEPS.into_iter().flatten().filter_map(move |text| made(text))
 }
 
 /// The column that a statement adds: its table and its name.
-pub(super) fn added(shared: &str) -> Option<(&str, &str)> {
+pub(super) fn added_column(shared: &str) -> Option<(&str, &str)> {
     shared.strip_prefix("@COLUMN ")?.split_once('.')
 }
 
 /// The index that a statement adds to an existing table: the table, the index, its columns, and the rows that
 /// it covers.
-pub(super) fn indexed(shared: &str) -> Option<(&str, &str, &str, &str)> {
+pub(super) fn added_index(shared: &str) -> Option<(&str, &str, &str, &str)> {
     let (table, rest) = shared.strip_prefix("@ADD_INDEX ")?.split_once('.')?;
     let (index, rest) = rest.split_once(' ')?;
     let (columns, rows) = rest.split_once(" WHERE ")?;
@@ -178,15 +178,15 @@ pub(super) const MARK: &str = "CREATE TABLE IF NOT EXISTS kw_journal (id @INT PR
      epoch @INT NOT NULL, holder @BYTES NOT NULL, since_ms @INT NOT NULL)@TABLE";
 
 /// One statement in the form of an engine; `None` if the engine needs none.
-pub(super) fn statement(dialect: ServerDialect, shared: &str) -> Option<String> {
+pub(super) fn statement_for(dialect: ServerDialect, shared: &str) -> Option<String> {
     let (bytes, table) = match dialect {
         ServerDialect::Postgres => ("bytea", ""),
         ServerDialect::Mysql => ("LONGBLOB", " ENGINE = InnoDB ROW_FORMAT = DYNAMIC"),
     };
-    if let Some((table, column)) = added(shared) {
+    if let Some((table, column)) = added_column(shared) {
         return Some(format!("ALTER TABLE {table} ADD COLUMN {column} bigint NOT NULL DEFAULT 0"));
     }
-    if let Some((table, index, columns, rows)) = indexed(shared) {
+    if let Some((table, index, columns, rows)) = added_index(shared) {
         return Some(match dialect {
             ServerDialect::Postgres => {
                 format!("CREATE INDEX IF NOT EXISTS {index} ON {table} {columns} WHERE {rows}")
@@ -205,18 +205,18 @@ pub(super) fn statement(dialect: ServerDialect, shared: &str) -> Option<String> 
         (ServerDialect::Mysql, _) => return None,
     };
     let text = text.replace("@INT", "bigint").replace("@BYTES", bytes).replace("@TABLE", table);
-    let text = between(&text, ("@KEY(", ')'), |length| match dialect {
+    let text = replace_between(&text, ("@KEY(", ')'), |length| match dialect {
         ServerDialect::Postgres => "bytea".to_owned(),
         // An indexed column needs a length.
         ServerDialect::Mysql => format!("VARBINARY({length})"),
     });
-    Some(between(&text, ("@INSIDE{", '}'), |inside| match dialect {
+    Some(replace_between(&text, ("@INSIDE{", '}'), |inside| match dialect {
         ServerDialect::Postgres => String::new(),
         ServerDialect::Mysql => inside.to_owned(),
     }))
 }
 
-fn between(text: &str, (open, close): (&str, char), becomes: impl Fn(&str) -> String) -> String {
+fn replace_between(text: &str, (open, close): (&str, char), becomes: impl Fn(&str) -> String) -> String {
     let mut parts = text.split(open);
     let mut out = parts.next().unwrap_or_default().to_owned();
     for part in parts {

@@ -8,9 +8,10 @@ use kubewitness_core::Seq;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::ports::JournalError;
 
-use super::connect::commits::{self, AFTER_A_COPY, CommitIdentity, emptied};
+use super::connect::commits::{self, AFTER_A_COPY, CommitIdentity, emptied_table_error};
 use super::connect::lock::{
-    LockAttempt, LockRight, end_own, holding_session, lock, myself, own_number, own_number_expression, unlock,
+    LockAttempt, LockRight, acquire_lock, describe_this_process, end_own, holding_session, own_number,
+    own_number_expression, release_lock,
 };
 use super::connect::pooler;
 use super::connect::replicas::{self, ReplicaSharing};
@@ -19,7 +20,7 @@ use super::connect::session::ServerSession;
 use super::connect::watches::{self, ReplicaWatches, WatchEdition};
 use super::schema;
 use super::statements::lookup;
-use crate::store::format::marked;
+use crate::store::format::with_mark;
 use crate::store::memory::{FoundObject, ObjectIdentity, StoreMemory};
 use crate::store::rows::removal::{RemovalPlan, UnusedRows};
 use crate::store::rows::{KnownKeys, RowBatch, StateKey, StoreResult};
@@ -46,7 +47,7 @@ impl ReplicaShare {
         Self { sharing, slot, term: None, watches, telling: None }
     }
 
-    pub fn watches(&self) -> Arc<ReplicaWatches> {
+    pub fn replica_watches(&self) -> Arc<ReplicaWatches> {
         Arc::clone(&self.watches)
     }
 }
@@ -79,8 +80,8 @@ impl ServerWriter {
         share: Option<ReplicaShare>,
     ) -> StoreResult<Self> {
         let number = own_number(&mut session).await?;
-        let rows = session.fetch("SELECT epoch FROM kw_journal WHERE id = 1", Vec::new()).await?;
-        let last = rows.first().map_or(Ok(0), |row| row.int(0))?;
+        let rows = session.fetch_rows("SELECT epoch FROM kw_journal WHERE id = 1", Vec::new()).await?;
+        let last = rows.first().map_or(Ok(0), |row| row.int_at(0))?;
         let known = commits::begin_line(&mut session, None).await?;
         let (epoch, found, under_way) = (last, last, known);
         let mut writer = Self { server, session, number, epoch, found, known, under_way, clock, share };
@@ -95,28 +96,30 @@ impl ServerWriter {
         let session = &mut self.session;
         let text = "UPDATE kw_journal SET epoch = ?, holder = ?, since_ms = ? WHERE id = 1 AND epoch = ?";
         let (next, now) = (self.epoch + 1, self.clock.now_ms() as i64);
-        let params = vec![next.into(), myself().as_str().into(), now.into(), self.epoch.into()];
-        session.fetch(text, params).await?;
-        let rows = session.fetch("SELECT epoch, holder FROM kw_journal WHERE id = 1", Vec::new()).await?;
+        let params =
+            vec![next.into(), describe_this_process().as_str().into(), now.into(), self.epoch.into()];
+        session.fetch_rows(text, params).await?;
+        let rows =
+            session.fetch_rows("SELECT epoch, holder FROM kw_journal WHERE id = 1", Vec::new()).await?;
         let Some(mut row) = rows.into_iter().next() else {
-            return Err(emptied());
+            return Err(emptied_table_error());
         };
-        let (epoch, holder) = (row.int(0)?, row.text(1)?);
-        if epoch != next || holder != myself() {
-            return Err(taken_over(&holder, epoch, self.epoch));
+        let (epoch, holder) = (row.int_at(0)?, row.text(1)?);
+        if epoch != next || holder != describe_this_process() {
+            return Err(taken_over_error(&holder, epoch, self.epoch));
         }
         (self.epoch, self.found) = (next, next);
         Ok(())
     }
 
-    fn seat(&self) -> LockRight {
+    fn lock_right(&self) -> LockRight {
         self.share.as_ref().map_or(LockRight::Whole, |share| LockRight::Replica(share.slot))
     }
 
     /// Ends the transaction. `news` is set if others have to learn of it.
-    async fn finish(&mut self, news: bool) -> StoreResult<()> {
+    async fn finish_transaction(&mut self, news: bool) -> StoreResult<()> {
         let news = news && self.share.is_some();
-        self.session.script(if news { COMMIT_NEWS } else { COMMIT }).await?;
+        self.session.run_script(if news { COMMIT_NEWS } else { COMMIT }).await?;
         self.known = self.under_way;
         // Nobody else has written in between.
         if news && self.epoch == self.found {
@@ -129,23 +132,23 @@ impl ServerWriter {
     }
 
     /// Announces the news about this replica's watches that the others have not read.
-    async fn tell_watches(&mut self) -> StoreResult<()> {
+    async fn announce_watches(&mut self) -> StoreResult<()> {
         let Some(share) = &mut self.share else { return Ok(()) };
-        let Some((edition, text)) = share.watches.unannounced() else { return Ok(()) };
-        watches::tell(&mut self.session, share.slot, &text).await?;
+        let Some((edition, text)) = share.watches.unannounced_changes() else { return Ok(()) };
+        watches::announce_watches(&mut self.session, share.slot, &text).await?;
         share.telling = Some(edition);
         Ok(())
     }
 
     /// Takes a replica's seat again. Only the holder of the journal's own lock may join.
     async fn sit_again(&mut self, session: &mut ServerSession) -> StoreResult<()> {
-        replicas::end_stalled(session, self.seat()).await?;
+        replicas::end_stalled(session, self.lock_right()).await?;
         let Some(share) = &self.share else { return Ok(()) };
-        if let LockAttempt::Others(holder) = replicas::come_in(session, &share.sharing).await? {
+        if let LockAttempt::Others(holder) = replicas::join_replicas(session, &share.sharing).await? {
             return Err(replicas::had_by(&holder.name));
         }
         // As long as the old session lives, the fate of its transaction is undecided.
-        let old = holding_session(session, self.seat()).await?;
+        let old = holding_session(session, self.lock_right()).await?;
         if old == Some(self.number) {
             return Err(JournalError::Unavailable(
                 "the server has not ended the lost session of this process yet".into(),
@@ -158,23 +161,25 @@ impl ServerWriter {
         share.slot = slot.ok_or_else(full)?;
         share.telling = None;
         share.watches.are_forgotten();
-        unlock(session, LockRight::Whole).await
+        release_lock(session, LockRight::Whole).await
     }
 
     /// Takes the journal's lock again.
     async fn hold_again(&mut self, session: &mut ServerSession) -> StoreResult<()> {
-        let LockAttempt::Others(holder) = lock(session, LockRight::Whole).await? else { return Ok(()) };
+        let LockAttempt::Others(holder) = acquire_lock(session, LockRight::Whole).await? else {
+            return Ok(());
+        };
         // The epoch shows who it is, and whether it is a writer.
-        let rows = session.fetch("SELECT epoch FROM kw_journal WHERE id = 1", Vec::new()).await?;
-        let epoch = rows.first().map_or(Ok(0), |row| row.int(0))?;
+        let rows = session.fetch_rows("SELECT epoch FROM kw_journal WHERE id = 1", Vec::new()).await?;
+        let epoch = rows.first().map_or(Ok(0), |row| row.int_at(0))?;
         if epoch != self.epoch {
-            return Err(taken_over(&holder.name, epoch, self.epoch));
+            return Err(taken_over_error(&holder.name, epoch, self.epoch));
         }
         Err(JournalError::Unavailable("another session has the journal's lock".into()))
     }
 
     /// Begins a transaction in which nobody else can become the writer.
-    async fn fence(&mut self) -> StoreResult<TransactionFence> {
+    async fn begin_fenced(&mut self) -> StoreResult<TransactionFence> {
         // The second statement sees what was committed while the first one waited.
         let number = own_number_expression(self.session.dialect());
         let newest = if self.share.is_some() { ", (SELECT max(seq) FROM kw_states)" } else { "" };
@@ -183,22 +188,22 @@ impl ServerWriter {
              WHERE id = 1",
             commits::MOVE
         );
-        let Some(mut row) = self.session.answers(&text).await?.into_iter().next() else {
-            return Err(emptied());
+        let Some(mut row) = self.session.run_script_for_rows(&text).await?.into_iter().next() else {
+            return Err(emptied_table_error());
         };
         // The lock belongs to the session that opened the journal.
-        if row.int(3)? != self.number {
+        if row.int_at(3)? != self.number {
             return Err(JournalError::Unavailable(format!("{}; {}", pooler::LENT, pooler::REMEDY)));
         }
-        let epoch = row.int(0)?;
+        let epoch = row.int_at(0)?;
         if epoch < self.epoch || (epoch != self.epoch && self.share.is_none()) {
-            return Err(taken_over(&row.text(1)?, epoch, self.epoch));
+            return Err(taken_over_error(&row.text(1)?, epoch, self.epoch));
         }
-        let found = CommitIdentity::before_move(row.int(4)?, row.int(5)?);
-        commits::expect(&mut self.session, found, self.known).await?;
+        let found = CommitIdentity::before_move(row.int_at(4)?, row.int_at(5)?);
+        commits::expect_known_commit(&mut self.session, found, self.known).await?;
         (self.found, self.known, self.under_way) = (epoch, found, found.next());
         let newest = if self.share.is_some() { row.optional_int(6)? } else { None };
-        Ok(TransactionFence { term: row.int(2)?, newest: newest.unwrap_or(0) as Seq })
+        Ok(TransactionFence { term: row.int_at(2)?, newest: newest.unwrap_or(0) as Seq })
     }
 }
 
@@ -211,7 +216,7 @@ struct TransactionFence {
 
 /// The error for an epoch that is not ours. Epochs only ascend: an earlier one comes from another time or
 /// another journal.
-fn taken_over(holder: &str, epoch: i64, mine: i64) -> JournalError {
+fn taken_over_error(holder: &str, epoch: i64, mine: i64) -> JournalError {
     if epoch < mine {
         return JournalError::Fatal(format!(
             "the journal's epoch is {epoch}, and it was {mine}: somebody put an older copy in its place, or began a \
@@ -231,7 +236,7 @@ impl StoreWriter for ServerWriter {
         let mut session = self.server.dial_directly().await.map_err(SessionRefusal::into_error)?;
         self.server.make_durable(&mut session).await?;
         let number = own_number(&mut session).await?;
-        end_own(&mut session, self.seat(), self.number).await?;
+        end_own(&mut session, self.lock_right(), self.number).await?;
         match self.share {
             Some(_) => self.sit_again(&mut session).await?,
             None => self.hold_again(&mut session).await?,
@@ -245,9 +250,9 @@ impl StoreWriter for ServerWriter {
         }
     }
 
-    async fn begin(&mut self) -> StoreResult<TransactionStart> {
-        let TransactionFence { term, newest } = self.fence().await?;
-        self.tell_watches().await?;
+    async fn begin_transaction(&mut self) -> StoreResult<TransactionStart> {
+        let TransactionFence { term, newest } = self.begin_fenced().await?;
+        self.announce_watches().await?;
         Ok(match &self.share {
             None => TransactionStart::ALONE,
             Some(share) => TransactionStart {
@@ -259,16 +264,16 @@ impl StoreWriter for ServerWriter {
     }
 
     /// A term that does not belong to this process is left alone, because it may already be the next one's.
-    async fn lead(&mut self, leads: bool) -> StoreResult<()> {
+    async fn set_leadership(&mut self, leads: bool) -> StoreResult<()> {
         let Some(share) = &mut self.share else { return Ok(()) };
         let (slot, mine) = (share.slot, share.term.take());
-        let TransactionFence { term, .. } = self.fence().await?;
+        let TransactionFence { term, .. } = self.begin_fenced().await?;
         if leads {
             replicas::begin_term(&mut self.session, slot, term + 1).await?;
         } else if mine == Some(term) {
             replicas::end_term(&mut self.session).await?;
         }
-        self.finish(false).await?;
+        self.finish_transaction(false).await?;
         if let Some(share) = self.share.as_mut().filter(|_| leads) {
             share.term = Some(term + 1);
         }
@@ -279,80 +284,80 @@ impl StoreWriter for ServerWriter {
         let Some(share) = &mut self.share else { return Ok(()) };
         lease.clone_into(&mut share.sharing.lease);
         let slot = share.slot;
-        self.fence().await?;
+        self.begin_fenced().await?;
         replicas::elect_by(&mut self.session, slot, lease).await?;
-        self.finish(false).await
+        self.finish_transaction(false).await
     }
 
-    async fn mark(&mut self, unfinished: bool) -> StoreResult<()> {
-        self.fence().await?;
-        let format = marked(schema::VERSION, unfinished);
-        self.session.fetch("UPDATE kw_journal SET format = ? WHERE id = 1", vec![format.into()]).await?;
-        self.finish(false).await
+    async fn mark_import(&mut self, unfinished: bool) -> StoreResult<()> {
+        self.begin_fenced().await?;
+        let format = with_mark(schema::VERSION, unfinished);
+        self.session.fetch_rows("UPDATE kw_journal SET format = ? WHERE id = 1", vec![format.into()]).await?;
+        self.finish_transaction(false).await
     }
 
-    async fn forget(&mut self, plugin: &str) -> StoreResult<()> {
-        self.fence().await?;
+    async fn forget_plugin(&mut self, plugin: &str) -> StoreResult<()> {
+        self.begin_fenced().await?;
         for text in [
             "DELETE FROM kw_plugins WHERE name = ?",
             "DELETE FROM kw_letters WHERE plugin = ?",
             "DELETE FROM kw_kv WHERE plugin = ?",
             "DELETE FROM kw_taken WHERE plugin = ?",
         ] {
-            self.session.fetch(text, vec![plugin.into()]).await?;
+            self.session.fetch_rows(text, vec![plugin.into()]).await?;
         }
-        self.finish(false).await
+        self.finish_transaction(false).await
     }
 
-    async fn memory(&mut self) -> StoreResult<StoreMemory> {
-        let memory = lookup::memory(&mut self.session).await?;
+    async fn load_memory(&mut self) -> StoreResult<StoreMemory> {
+        let memory = lookup::load_memory(&mut self.session).await?;
         self.epoch = self.found;
         Ok(memory)
     }
 
-    async fn tails(
+    async fn find_chain_ends(
         &mut self,
         memory: &StoreMemory,
         strangers: Vec<ObjectIdentity>,
     ) -> StoreResult<Vec<FoundObject>> {
-        lookup::tails(&mut self.session, memory, strangers).await
+        lookup::find_chain_ends(&mut self.session, memory, strangers).await
     }
 
-    async fn keys(&mut self, questions: Vec<(i64, StateKey)>) -> StoreResult<KnownKeys> {
-        lookup::keys(&mut self.session, questions).await
+    async fn find_known_keys(&mut self, questions: Vec<(i64, StateKey)>) -> StoreResult<KnownKeys> {
+        lookup::find_known_keys(&mut self.session, questions).await
     }
 
     /// An error leaves the session as it is: the next batch begins with another session, and the open
     /// transaction of this one is rolled back.
-    async fn commit(&mut self, rows: Option<RowBatch>, left: &PluginWrites<'_>) -> StoreResult<()> {
+    async fn commit_rows(&mut self, rows: Option<RowBatch>, left: &PluginWrites<'_>) -> StoreResult<()> {
         let news = rows.is_some();
         self.session.write(rows, left).await?;
-        self.finish(news).await
+        self.finish_transaction(news).await
     }
 
-    async fn end(&mut self) -> StoreResult<()> {
+    async fn end_transaction(&mut self) -> StoreResult<()> {
         match self.share.as_ref().is_some_and(|share| share.telling.is_some()) {
-            true => self.finish(false).await,
-            false => self.session.script("ROLLBACK").await,
+            true => self.finish_transaction(false).await,
+            false => self.session.run_script("ROLLBACK").await,
         }
     }
 
-    fn rows(&mut self) -> &mut dyn StoreReader {
+    fn store_reader(&mut self) -> &mut dyn StoreReader {
         &mut self.session
     }
 
     /// No replica caches what retention removes.
     async fn remove(&mut self, removal: &RemovalPlan) -> StoreResult<()> {
         self.session.remove(removal).await?;
-        self.finish(false).await
+        self.finish_transaction(false).await
     }
 
-    async fn sweep(&mut self, sweep: &UnusedRows) -> StoreResult<()> {
-        self.session.sweep(sweep).await?;
-        self.finish(true).await
+    async fn sweep_unused_rows(&mut self, sweep: &UnusedRows) -> StoreResult<()> {
+        self.session.sweep_unused_rows(sweep).await?;
+        self.finish_transaction(true).await
     }
 
-    async fn tend(&mut self) {}
+    async fn maintain_store(&mut self) {}
 
     async fn close(self: Box<Self>) -> StoreResult<()> {
         // The lock ends with the session.
@@ -360,7 +365,7 @@ impl StoreWriter for ServerWriter {
         Ok(())
     }
 
-    fn abandon(self: Box<Self>) {}
+    fn abandon_store(self: Box<Self>) {}
 
     #[cfg(test)]
     async fn limit_pages(&mut self, _: Option<i64>) -> StoreResult<()> {

@@ -40,7 +40,7 @@ impl BlockReader {
     }
 
     /// States after a position, in order.
-    pub async fn after(self: &Arc<Self>, after: i64, limit: i64) -> StoreResult<Vec<StateEnvelope>> {
+    pub async fn states_after(self: &Arc<Self>, after: i64, limit: i64) -> StoreResult<Vec<StateEnvelope>> {
         let readers = Arc::clone(self);
         let read = tokio::task::spawn_blocking(move || readers.read(after, limit)).await;
         let ended = |error| JournalError::Fatal(format!("a reading thread ended: {error}: {DOUBTFUL}"));
@@ -51,10 +51,10 @@ impl BlockReader {
     fn read(&self, after: i64, limit: i64) -> StoreResult<Vec<StateEnvelope>> {
         let connection = match self.take()? {
             Some(connection) => connection,
-            None => self.connect().map_err(|error| classify_direct(&error))?,
+            None => self.open_connection().map_err(|error| classify_direct(&error))?,
         };
-        let found = envelopes(&connection, after, limit)?;
-        self.give_back(connection);
+        let found = read_envelopes(&connection, after, limit)?;
+        self.return_connection(connection);
         Ok(found)
     }
 
@@ -64,7 +64,7 @@ impl BlockReader {
         Ok(idle.as_mut().ok_or_else(closed)?.pop())
     }
 
-    fn give_back(&self, connection: Connection) {
+    fn return_connection(&self, connection: Connection) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(idle) = idle.as_mut().filter(|idle| idle.len() < self.most) {
             idle.push(connection);
@@ -76,7 +76,7 @@ impl BlockReader {
         drop(self.idle.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 
-    fn connect(&self) -> rusqlite::Result<Connection> {
+    fn open_connection(&self) -> rusqlite::Result<Connection> {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(&self.path, flags)?;
         connection.busy_timeout(BUSY)?;
@@ -86,12 +86,12 @@ impl BlockReader {
     }
 }
 
-fn envelopes(connection: &Connection, after: i64, limit: i64) -> StoreResult<Vec<StateEnvelope>> {
-    let read = columns(connection, after, limit).map_err(|error| classify_direct(&error))?;
-    read.into_iter().map(check::envelope).collect()
+fn read_envelopes(connection: &Connection, after: i64, limit: i64) -> StoreResult<Vec<StateEnvelope>> {
+    let read = read_columns(connection, after, limit).map_err(|error| classify_direct(&error))?;
+    read.into_iter().map(check::check_envelope).collect()
 }
 
-fn columns(connection: &Connection, after: i64, limit: i64) -> rusqlite::Result<Vec<EnvelopeColumns>> {
+fn read_columns(connection: &Connection, after: i64, limit: i64) -> rusqlite::Result<Vec<EnvelopeColumns>> {
     let mut statement = connection.prepare_cached(AFTER)?;
     let read = statement.query_map([after, limit], |row| {
         Ok((
@@ -170,22 +170,24 @@ mod tests {
             state(3, Change::Gap, StateKey::of_gap("12-15"), Some(StateKey::Number(15))),
             state(4, Change::Gone, StateKey::GONE, Some(StateKey::Text("=".into()))),
         ];
-        write::rows(&writer, RowBatch { states, ..RowBatch::default() }).unwrap();
+        write::write_rows(&writer, RowBatch { states, ..RowBatch::default() }).unwrap();
         let reader = Arc::new(BlockReader::new(path.clone(), 1));
         let mut single = SqliteConnectOptions::new().filename(&path).connect().await.unwrap();
         for (after, limit) in [(0, 10), (1, 2), (4, 10)] {
-            let block = reader.after(after, limit).await.unwrap();
+            let block = reader.states_after(after, limit).await.unwrap();
             assert_eq!(
                 block,
-                StoreReader::after(&mut single, after, limit).await.unwrap(),
+                StoreReader::states_after(&mut single, after, limit).await.unwrap(),
                 "{after} {limit}"
             );
         }
-        assert_eq!(reader.after(0, 10).await.unwrap().len(), 4);
+        assert_eq!(reader.states_after(0, 10).await.unwrap().len(), 4);
         writer.execute("UPDATE states SET previous = 5 WHERE seq = 3", []).unwrap();
-        assert!(matches!(reader.after(0, 10).await, Err(JournalError::Fatal(why)) if why.contains('3')));
-        assert_eq!(reader.after(0, 2).await.unwrap().len(), 2, "what is whole is still read");
+        assert!(
+            matches!(reader.states_after(0, 10).await, Err(JournalError::Fatal(why)) if why.contains('3'))
+        );
+        assert_eq!(reader.states_after(0, 2).await.unwrap().len(), 2, "what is whole is still read");
         reader.close();
-        assert!(matches!(reader.after(0, 1).await, Err(JournalError::Unavailable(_))));
+        assert!(matches!(reader.states_after(0, 1).await, Err(JournalError::Unavailable(_))));
     }
 }

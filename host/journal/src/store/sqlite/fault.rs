@@ -25,16 +25,16 @@ const IO_NO_MEMORY: i64 = IO | 12 << 8;
 const READ_ONLY_ROLLBACK: i64 = READ_ONLY | 3 << 8;
 
 /// The extended result code, if the error comes from SQLite itself.
-pub(super) fn code(error: &sqlx::Error) -> Option<i64> {
+pub(super) fn result_code(error: &sqlx::Error) -> Option<i64> {
     error.as_database_error()?.code()?.parse().ok()
 }
 
 pub(super) fn is_cut_off(error: &sqlx::Error) -> bool {
-    code(error) == Some(READ_ONLY_ROLLBACK)
+    result_code(error) == Some(READ_ONLY_ROLLBACK)
 }
 
-pub(crate) fn classify(error: sqlx::Error) -> JournalError {
-    match (code(&error), error) {
+pub(crate) fn classify_error(error: sqlx::Error) -> JournalError {
+    match (result_code(&error), error) {
         (Some(code), error) => by_code(code, &error),
         (None, error @ (sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed)) => {
             JournalError::Unavailable(error.to_string())

@@ -7,13 +7,13 @@ use kubewitness_core::files;
 
 use crate::report::OpenError;
 
-pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
+pub(super) fn path_with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()
 }
 
-pub(super) fn bytes(path: &Path) -> u64 {
+pub(super) fn file_bytes(path: &Path) -> u64 {
     std::fs::metadata(path).map_or(0, |metadata| metadata.len())
 }
 
@@ -28,15 +28,15 @@ pub(super) fn file_id(path: &Path) -> std::io::Result<Option<u64>> {
 }
 
 pub(super) fn wal_bytes(path: &Path) -> u64 {
-    bytes(&beside(path, "-wal"))
+    file_bytes(&path_with_suffix(path, "-wal"))
 }
 
 /// The bytes of the file and of its WAL.
-pub(super) fn sizes(path: &Path) -> (u64, u64) {
-    (bytes(path), wal_bytes(path))
+pub(super) fn file_and_wal_bytes(path: &Path) -> (u64, u64) {
+    (file_bytes(path), wal_bytes(path))
 }
 
-pub(super) fn unavailable(path: &Path, reason: impl std::fmt::Display) -> OpenError {
+pub(super) fn unavailable_error(path: &Path, reason: impl std::fmt::Display) -> OpenError {
     OpenError::Unavailable { path: path.to_path_buf(), reason: reason.to_string() }
 }
 
@@ -44,10 +44,10 @@ pub(super) fn unavailable(path: &Path, reason: impl std::fmt::Display) -> OpenEr
 /// answers.
 pub(super) async fn expect_files(path: &Path) -> Result<(), OpenError> {
     for suffix in ["", ".lock", "-wal", "-shm", "-journal"] {
-        let name = beside(path, suffix);
+        let name = path_with_suffix(path, suffix);
         let asked = name.clone();
-        let looked = files::within(&name, files::ANSWER, move || files::look(&asked)).await;
-        looked.map_err(|error| unavailable(&name, error))?;
+        let looked = files::run_within_limit(&name, files::ANSWER, move || files::look(&asked)).await;
+        looked.map_err(|error| unavailable_error(&name, error))?;
     }
     Ok(())
 }

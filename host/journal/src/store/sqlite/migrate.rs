@@ -10,7 +10,7 @@ use sqlx::{AssertSqlSafe, Connection, SqliteConnection};
 
 use super::schema::VERSION;
 use super::statements::checksums;
-use crate::store::format::marked;
+use crate::store::format::with_mark;
 
 /// `STEPS[n]` makes version `n + 2` of version `n + 1`.
 const STEPS: [&str; VERSION as usize - 1] = [
@@ -71,7 +71,7 @@ const SEALED: i64 = 6;
 
 /// Migrates a file of version `from` to the present one. With `unfinished`, the mark of an unfinished import
 /// stays.
-pub(super) async fn migrate(
+pub(super) async fn migrate_file(
     connection: &mut SqliteConnection,
     path: &Path,
     from: i64,
@@ -80,11 +80,11 @@ pub(super) async fn migrate(
     for (version, step) in (2..).zip(STEPS).filter(|(version, _)| *version > from) {
         tracing::info!(path = %path.display(), version, "migrating the journal to a newer format");
         let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
-        let format = marked(version, unfinished);
+        let format = with_mark(version, unfinished);
         let text = format!("{step} PRAGMA user_version = {format};");
         sqlx::raw_sql(AssertSqlSafe(text)).execute(&mut *transaction).await?;
         if version == SEALED {
-            checksums::fill(&mut transaction).await?;
+            checksums::fill_checksums(&mut transaction).await?;
         }
         transaction.commit().await?;
     }

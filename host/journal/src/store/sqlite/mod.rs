@@ -15,4 +15,4 @@ mod statements;
 mod writer;
 mod writer_thread;
 
-pub(super) use open::{SqliteStore, discard, open_to_read};
+pub(super) use open::{SqliteStore, discard_unfinished_import, open_to_read};

@@ -17,14 +17,16 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
 
 use super::block_reader::{BlockReader, READER_CACHE_KIB};
 use super::fault;
-use super::files::{beside, bytes, expect_files, file_id, sizes, unavailable, wal_bytes};
-use super::migrate::migrate;
-use super::schema::{APPLICATION_ID, TABLES, VERSION, triggers};
+use super::files::{
+    expect_files, file_and_wal_bytes, file_bytes, file_id, path_with_suffix, unavailable_error, wal_bytes,
+};
+use super::migrate::migrate_file;
+use super::schema::{APPLICATION_ID, TABLES, VERSION, triggers_and_views};
 use super::statements::fetch;
 use super::writer::SqliteWriter;
 use super::writer_thread::{BUSY, WriterThread};
 use crate::report::OpenError;
-use crate::store::format::unmarked;
+use crate::store::format::split_mark;
 use crate::store::rows::StoreResult;
 use crate::store::{self, OpenedJournal};
 
@@ -57,7 +59,7 @@ enum FileContent {
     Journal(i64, bool),
 }
 
-fn options(path: &Path) -> SqliteConnectOptions {
+fn connect_options(path: &Path) -> SqliteConnectOptions {
     SqliteConnectOptions::new()
         .filename(path)
         .busy_timeout(BUSY)
@@ -71,16 +73,16 @@ fn options(path: &Path) -> SqliteConnectOptions {
 /// An error of SQLite before the journal is open.
 pub(super) fn open_error(path: &Path, error: sqlx::Error) -> OpenError {
     const NOT_A_DATABASE: i64 = 26;
-    if fault::code(&error).is_some_and(|code| code & 0xFF == NOT_A_DATABASE) {
+    if fault::result_code(&error).is_some_and(|code| code & 0xFF == NOT_A_DATABASE) {
         return OpenError::NotAJournal { path: path.to_path_buf(), reason: "it is no SQLite file".into() };
     }
-    refused(path, fault::classify(error))
+    open_error_of(path, fault::classify_error(error))
 }
 
-fn refused(path: &Path, error: JournalError) -> OpenError {
+fn open_error_of(path: &Path, error: JournalError) -> OpenError {
     match error {
         JournalError::Fatal(reason) => OpenError::Damaged { path: path.to_path_buf(), reason },
-        error => unavailable(path, error),
+        error => unavailable_error(path, error),
     }
 }
 
@@ -94,28 +96,29 @@ impl SqliteStore {
         expect_files(path).await?;
         let lock = FileLock::of(path)?;
         // Before any write: a file that isn't ours must stay as it is.
-        let found = inspect(path).await?;
+        let found = inspect_file(path).await?;
         let is_unfinished = matches!(found, FileContent::Journal(_, true));
         if is_unfinished && !unfinished {
             return Err(OpenError::Unfinished { place: path.display().to_string() });
         }
         let fail = |error| open_error(path, error);
-        let writing = options(path)
+        let writing = connect_options(path)
             .create_if_missing(true)
             .journal_mode(SqliteJournalMode::Wal)
             .synchronous(SqliteSynchronous::Full);
         let mut connection = writing.connect().await.map_err(fail)?;
         match found {
-            FileContent::Nothing => create(&mut connection).await.map_err(fail)?,
+            FileContent::Nothing => create_schema(&mut connection).await.map_err(fail)?,
             FileContent::Journal(version, marked) => {
-                migrate(&mut connection, path, version, marked).await.map_err(fail)?;
+                migrate_file(&mut connection, path, version, marked).await.map_err(fail)?;
             }
         }
         expect_ours(&mut connection, path).await?;
-        let file = file_id(path).map_err(|error| unavailable(path, error))?;
-        let thread = WriterThread::open(path).await.map_err(|error| refused(path, error))?;
+        let file = file_id(path).map_err(|error| unavailable_error(path, error))?;
+        let thread = WriterThread::open(path).await.map_err(|error| open_error_of(path, error))?;
         connection.close().await.map_err(fail)?;
-        let reading = options(path).read_only(true).pragma("cache_size", (-READER_CACHE_KIB).to_string());
+        let reading =
+            connect_options(path).read_only(true).pragma("cache_size", (-READER_CACHE_KIB).to_string());
         let reader = reading.connect().await.map_err(fail)?;
         let pool = SqlitePoolOptions::new()
             .max_connections(readers.max(1))
@@ -131,20 +134,20 @@ impl SqliteStore {
 
 #[async_trait]
 impl store::OpenStore for SqliteStore {
-    async fn connection(&self) -> StoreResult<Box<dyn store::StoreConnection>> {
-        let connection = self.readers.acquire().await.map_err(fault::classify)?;
+    async fn open_connection(&self) -> StoreResult<Box<dyn store::StoreConnection>> {
+        let connection = self.readers.acquire().await.map_err(fault::classify_error)?;
         Ok(Box::new(fetch::LentConnection::new(connection, Arc::clone(&self.blocks))))
     }
 
-    async fn bytes(&self) -> StoreResult<u64> {
-        let (file, wal) = sizes(&self.path);
+    async fn size_on_disk(&self) -> StoreResult<u64> {
+        let (file, wal) = file_and_wal_bytes(&self.path);
         Ok(file + wal)
     }
 
     async fn close(&self) -> StoreResult<()> {
         self.readers.close().await;
         self.blocks.close();
-        let unlocked = self.lock.let_go();
+        let unlocked = self.lock.release_file();
         unlocked
             .map_err(|error| JournalError::Unavailable(format!("the lock could not be let go of: {error}")))
     }
@@ -152,17 +155,17 @@ impl store::OpenStore for SqliteStore {
 
 impl FileLock {
     fn of(path: &Path) -> Result<Self, OpenError> {
-        let name = beside(path, ".lock");
+        let name = path_with_suffix(path, ".lock");
         let file = files::open(&name, OpenOptions::new().create(true).truncate(false).write(true));
-        let file = file.map_err(|error| unavailable(&name, error))?;
+        let file = file.map_err(|error| unavailable_error(&name, error))?;
         match file.try_lock() {
             Ok(()) => Ok(Self(file)),
             Err(TryLockError::WouldBlock) => Err(OpenError::InUse(path.to_path_buf())),
-            Err(TryLockError::Error(error)) => Err(unavailable(&name, error)),
+            Err(TryLockError::Error(error)) => Err(unavailable_error(&name, error)),
         }
     }
 
-    fn let_go(&self) -> std::io::Result<()> {
+    fn release_file(&self) -> std::io::Result<()> {
         self.0.unlock()
     }
 }
@@ -170,22 +173,22 @@ impl FileLock {
 impl Drop for FileLock {
     /// Unlocked explicitly and not by closing: a child process that is just starting has the file open, too.
     fn drop(&mut self) {
-        if let Err(error) = self.let_go() {
+        if let Err(error) = self.release_file() {
             tracing::debug!(%error, "the journal's lock is let go of by closing its file");
         }
     }
 }
 
 /// Reads marks and version, and changes nothing.
-async fn inspect(path: &Path) -> Result<FileContent, OpenError> {
-    match (bytes(path), wal_bytes(path)) {
+async fn inspect_file(path: &Path) -> Result<FileContent, OpenError> {
+    match (file_bytes(path), wal_bytes(path)) {
         (0, 0) => return Ok(FileContent::Nothing),
         // The header is on disk before anything is in the WAL.
         (0, _) => return Err(OpenError::Orphan { path: path.to_path_buf() }),
         _ => {}
     }
     let mut connection = read_only(path).await?;
-    let found = marks(&mut connection).await;
+    let found = read_marks(&mut connection).await;
     connection.close().await.map_err(|error| open_error(path, error))?;
     let found = match found {
         Err(error) if fault::is_cut_off(&error) => return cut_off(path),
@@ -194,7 +197,7 @@ async fn inspect(path: &Path) -> Result<FileContent, OpenError> {
     match found {
         // A crash came between the file's creation and its first transaction.
         (0, 0, 0) => Ok(FileContent::Nothing),
-        (APPLICATION_ID, format, _) => match unmarked(format) {
+        (APPLICATION_ID, format, _) => match split_mark(format) {
             (found, _) if found > VERSION => {
                 Err(OpenError::Newer { path: path.to_path_buf(), found, known: VERSION })
             }
@@ -209,7 +212,7 @@ async fn inspect(path: &Path) -> Result<FileContent, OpenError> {
 
 /// Refuses a file with a trigger: each of our writes would run it.
 async fn expect_ours(connection: &mut SqliteConnection, path: &Path) -> Result<(), OpenError> {
-    let triggers = triggers(connection).await.map_err(|error| open_error(path, error))?;
+    let triggers = triggers_and_views(connection).await.map_err(|error| open_error(path, error))?;
     match triggers.first() {
         None => Ok(()),
         Some(name) => Err(OpenError::Foreign { path: path.to_path_buf(), name: name.clone() }),
@@ -219,11 +222,11 @@ async fn expect_ours(connection: &mut SqliteConnection, path: &Path) -> Result<(
 /// A process died within a transaction that it wrote without a WAL. Only a journal's first transaction, which
 /// creates the file, is written so. The next writer rolls it back, and nothing is left.
 fn cut_off(path: &Path) -> Result<FileContent, OpenError> {
-    let name = beside(path, "-journal");
+    let name = path_with_suffix(path, "-journal");
     let mut header = [0; PAGES_BEFORE.end];
     let opened = files::open(&name, OpenOptions::new().read(true));
     let read = opened.and_then(|mut file| file.read_exact(&mut header));
-    read.map_err(|error| unavailable(&name, error))?;
+    read.map_err(|error| unavailable_error(&name, error))?;
     if header[PAGES_BEFORE] == [0; 4] {
         return Ok(FileContent::Nothing);
     }
@@ -232,19 +235,19 @@ fn cut_off(path: &Path) -> Result<FileContent, OpenError> {
 }
 
 pub(super) async fn read_only(path: &Path) -> Result<SqliteConnection, OpenError> {
-    options(path).read_only(true).connect().await.map_err(|error| open_error(path, error))
+    connect_options(path).read_only(true).connect().await.map_err(|error| open_error(path, error))
 }
 
 /// A journal of this format, with a connection that can't write.
 pub(crate) async fn open_to_read(path: &Path) -> Result<OpenedJournal, OpenError> {
     expect_files(path).await?;
-    if bytes(path) == 0 && wal_bytes(path) == 0 {
-        return Err(unavailable(path, NOTHING));
+    if file_bytes(path) == 0 && wal_bytes(path) == 0 {
+        return Err(unavailable_error(path, NOTHING));
     }
-    match inspect(path).await? {
+    match inspect_file(path).await? {
         FileContent::Journal(VERSION, unfinished) => {
             let connection = Box::new(read_only(path).await?);
-            let (bytes, wal_bytes) = sizes(path);
+            let (bytes, wal_bytes) = file_and_wal_bytes(path);
             Ok(OpenedJournal { connection, bytes, wal_bytes, unfinished })
         }
         FileContent::Journal(found, _) => {
@@ -258,34 +261,34 @@ pub(crate) async fn open_to_read(path: &Path) -> Result<OpenedJournal, OpenError
 }
 
 /// Removes a journal with an unfinished import, and no other.
-pub(crate) async fn discard(path: &Path) -> Result<(), OpenError> {
+pub(crate) async fn discard_unfinished_import(path: &Path) -> Result<(), OpenError> {
     let nothing = || OpenError::NothingToDiscard { place: path.display().to_string() };
-    if bytes(path) == 0 && wal_bytes(path) == 0 {
+    if file_bytes(path) == 0 && wal_bytes(path) == 0 {
         return Err(nothing());
     }
     let lock = FileLock::of(path)?;
-    let FileContent::Journal(_, true) = inspect(path).await? else { return Err(nothing()) };
+    let FileContent::Journal(_, true) = inspect_file(path).await? else { return Err(nothing()) };
     // Without its WAL, the file is an older state of the same import, or empty. So a killed process leaves
     // something that can be discarded again, or used for a new start. The lock file stays, as always.
-    for name in [beside(path, "-wal"), beside(path, "-shm"), path.to_path_buf()] {
+    for name in [path_with_suffix(path, "-wal"), path_with_suffix(path, "-shm"), path.to_path_buf()] {
         match std::fs::remove_file(&name) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(unavailable(&name, error));
+                return Err(unavailable_error(&name, error));
             }
             _ => {}
         }
     }
-    lock.let_go().map_err(|error| unavailable(path, error))
+    lock.release_file().map_err(|error| unavailable_error(path, error))
 }
 
-async fn marks(connection: &mut SqliteConnection) -> Result<(i64, i64, i64), sqlx::Error> {
+async fn read_marks(connection: &mut SqliteConnection) -> Result<(i64, i64, i64), sqlx::Error> {
     let application: i64 = sqlx::query_scalar("PRAGMA application_id").fetch_one(&mut *connection).await?;
     let version: i64 = sqlx::query_scalar("PRAGMA user_version").fetch_one(&mut *connection).await?;
     let tables: i64 = sqlx::query_scalar("SELECT count(*) FROM sqlite_schema").fetch_one(connection).await?;
     Ok((application, version, tables))
 }
 
-async fn create(connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {
+async fn create_schema(connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
     let marks = format!("PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION};");
     sqlx::raw_sql(AssertSqlSafe(format!("{TABLES}{marks}"))).execute(&mut *transaction).await?;

@@ -178,7 +178,9 @@ CREATE TABLE replays (
 ";
 
 /// The names of triggers and views. A journal has none.
-pub(super) async fn triggers(connection: &mut SqliteConnection) -> Result<Vec<String>, sqlx::Error> {
+pub(super) async fn triggers_and_views(
+    connection: &mut SqliteConnection,
+) -> Result<Vec<String>, sqlx::Error> {
     sqlx::query_scalar(
         "SELECT name FROM sqlite_schema WHERE type IN ('trigger', 'view') ORDER BY name LIMIT 8",
     )

@@ -65,10 +65,10 @@ struct WriterConnection {
 
 impl WriterConnection {
     fn open(path: &Path) -> rusqlite::Result<Self> {
-        Ok(Self { connection: connect(path)?, sync: SyncMode::Full })
+        Ok(Self { connection: open_existing(path)?, sync: SyncMode::Full })
     }
 
-    fn set(&mut self, sync: SyncMode) -> rusqlite::Result<()> {
+    fn set_sync(&mut self, sync: SyncMode) -> rusqlite::Result<()> {
         if self.sync != sync {
             self.connection.pragma_update(None, "synchronous", sync.pragma())?;
             self.sync = sync;
@@ -78,7 +78,7 @@ impl WriterConnection {
 }
 
 /// Opens an existing file.
-fn connect(path: &Path) -> rusqlite::Result<Connection> {
+fn open_existing(path: &Path) -> rusqlite::Result<Connection> {
     let connection = Connection::open_with_flags(
         path,
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
@@ -96,7 +96,7 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-fn done<T>(done: Result<rusqlite::Result<T>, JoinError>) -> StoreResult<T> {
+fn thread_result<T>(done: Result<rusqlite::Result<T>, JoinError>) -> StoreResult<T> {
     let ended =
         |error| JournalError::Fatal(format!("the journal's writing thread ended: {error}: {DOUBTFUL}"));
     done.map_err(ended)?.map_err(|error| classify_direct(&error))
@@ -106,7 +106,8 @@ impl WriterThread {
     pub async fn open(path: &Path) -> StoreResult<Self> {
         let path = path.to_path_buf();
         let place = path.clone();
-        let connection = done(tokio::task::spawn_blocking(move || WriterConnection::open(&place)).await)?;
+        let connection =
+            thread_result(tokio::task::spawn_blocking(move || WriterConnection::open(&place)).await)?;
         Ok(Self {
             path,
             connection: Arc::new(Mutex::new(connection)),
@@ -120,26 +121,26 @@ impl WriterThread {
         &self,
         work: impl FnOnce(&mut Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> StoreResult<T> {
-        self.with(|writing| work(&mut writing.connection)).await
+        self.with_connection(|writing| work(&mut writing.connection)).await
     }
 
-    async fn with<T: Send + 'static>(
+    async fn with_connection<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut WriterConnection) -> rusqlite::Result<T> + Send + 'static,
     ) -> StoreResult<T> {
         let writing = Arc::clone(&self.connection);
         let locked = move || work(&mut writing.lock().unwrap_or_else(PoisonError::into_inner));
-        done(tokio::task::spawn_blocking(locked).await)
+        thread_result(tokio::task::spawn_blocking(locked).await)
     }
 
     /// Atomic.
-    pub async fn transaction<T: Send + 'static>(
+    pub async fn run_transaction<T: Send + 'static>(
         &self,
         sync: SyncMode,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> StoreResult<T> {
-        self.with(move |writing| {
-            writing.set(sync)?;
+        self.with_connection(move |writing| {
+            writing.set_sync(sync)?;
             // A deferred transaction would be refused when it starts to write.
             let transaction = writing.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let done = work(&transaction)?;
@@ -151,11 +152,11 @@ impl WriterThread {
 
     /// Gets a connection without open work. Once this returns, an abandoned transaction has been committed or
     /// rolled back.
-    pub async fn reopen(&self) -> StoreResult<()> {
+    pub async fn reopen_connection(&self) -> StoreResult<()> {
         let path = self.path.clone();
         #[cfg(test)]
         let most_pages = self.most_pages;
-        self.with(move |writing| {
+        self.with_connection(move |writing| {
             *writing = WriterConnection::open(&path)?;
             #[cfg(test)]
             if let Some(most) = most_pages {
@@ -167,7 +168,7 @@ impl WriterThread {
     }
 
     /// Moves the WAL into the file and truncates it, unless somebody reads it for longer than `patience`.
-    pub async fn fold(&self, patience: Duration) -> StoreResult<()> {
+    pub async fn fold_wal(&self, patience: Duration) -> StoreResult<()> {
         self.run(move |connection| {
             connection.busy_timeout(patience)?;
             let folded = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
@@ -182,12 +183,12 @@ impl WriterThread {
         let writing = writing.into_inner().unwrap_or_else(PoisonError::into_inner);
         let closed =
             tokio::task::spawn_blocking(|| writing.connection.close().map_err(|(_, error)| error)).await;
-        done(closed)
+        thread_result(closed)
     }
 
     /// Closing the last connection would move the log into the file and sync both once more. This connection
     /// is never closed, so no other one is the last.
-    pub fn abandon(self) {
+    pub fn abandon_connection(self) {
         std::mem::forget(self.connection);
     }
 }

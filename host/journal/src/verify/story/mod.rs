@@ -18,7 +18,7 @@
 //!
 //! The following is **not** checked, because honest writers produce it as well:
 //!
-//! - Versions without an order (`Version::compare`), which some servers give, and versions beyond 64 bits in
+//! - Versions without an order (`Version::compare_to`), which some servers give, and versions beyond 64 bits in
 //!   a rule about numbers.
 //! - One version of two objects. Some servers count the versions of each object separately, and comparing
 //!   each state with all others would cost memory for each state, not for each object.
@@ -81,19 +81,19 @@ pub(crate) struct ObjectLife {
 
 impl ObjectLife {
     /// The newest version that is certain.
-    pub fn newest(&self) -> Option<&Version> {
+    pub fn newest_version(&self) -> Option<&Version> {
         self.newest.as_ref()
     }
 
     /// Its own newest numeric version that was recorded in order.
-    pub fn number(&self) -> Option<u64> {
+    pub fn newest_number(&self) -> Option<u64> {
         self.numbers.first().copied().filter(|number| *number != 0)
     }
 
     /// Takes a gap of the object: versions are missing there.
-    pub fn lacks(&self, gap: &Gap) -> Result<(), StoryContradiction> {
+    pub fn note_gap(&self, gap: &Gap) -> Result<(), StoryContradiction> {
         let (Some(after), Some(before)) =
-            (Version::new(&gap.after).number(), Version::new(&gap.before).number())
+            (Version::new(&gap.after).as_number(), Version::new(&gap.before).as_number())
         else {
             return Ok(());
         };
@@ -115,7 +115,7 @@ impl ObjectLife {
             Change::Gap => true,
             Change::Gone => self.is_gone,
             Change::Present | Change::Left => {
-                self.newest.as_ref().is_some_and(|newest| match state.resource_version.compare(newest) {
+                self.newest.as_ref().is_some_and(|newest| match state.resource_version.compare_to(newest) {
                     Some(Ordering::Greater) => false,
                     Some(Ordering::Equal) => self.is_told,
                     Some(Ordering::Less) | None => true,
@@ -128,11 +128,11 @@ impl ObjectLife {
     pub fn next(&mut self, state: &State, is_whole: bool) -> Result<(), StoryContradiction> {
         let (version, uid) = (&state.resource_version, &state.object.uid);
         let is_version = matches!(state.change, Change::Present | Change::Left);
-        let order = self.newest.as_ref().and_then(|newest| version.compare(newest));
+        let order = self.newest.as_ref().and_then(|newest| version.compare_to(newest));
         let is_older = order == Some(Ordering::Less);
         let contradiction = |code, text: String| Err(StoryContradiction::new(code, text));
         let fits = match state.change {
-            Change::Present | Change::Left => self.version(state, order, is_whole),
+            Change::Present | Change::Left => self.check_version(state, order, is_whole),
             Change::Gone | Change::Gap if state.late => {
                 contradiction(code::ORDER, format!("a state of {uid} is marked late and is no version"))
             }
@@ -153,7 +153,7 @@ impl ObjectLife {
             self.ends_at_newest = !is_version || (self.ends_at_newest && order == Some(Ordering::Equal));
             self.newest = Some(version.clone());
         }
-        if let Some(number) = version.number().filter(|_| is_certain && is_version && !is_older) {
+        if let Some(number) = version.as_number().filter(|_| is_certain && is_version && !is_older) {
             self.is_number(number);
         }
         fits
@@ -168,11 +168,11 @@ impl ObjectLife {
 
     /// Whether a version is lower than one of the object, with versions without an order between the two.
     fn is_behind(&self, version: &Version) -> bool {
-        let has_order = self.newest.as_ref().is_some_and(|newest| version.compare(newest).is_some());
-        !has_order && version.number().is_some_and(|number| number < self.numbers[0])
+        let has_order = self.newest.as_ref().is_some_and(|newest| version.compare_to(newest).is_some());
+        !has_order && version.as_number().is_some_and(|number| number < self.numbers[0])
     }
 
-    fn version(
+    fn check_version(
         &self,
         state: &State,
         order: Option<Ordering>,
@@ -200,19 +200,23 @@ impl ObjectLife {
 }
 
 /// Decodes the document of a gap, if it is the gap that the state's id names.
-pub(crate) fn gap(state: &State, document: &[u8]) -> Result<Gap, StoryContradiction> {
-    state_check::gap(state, document).map_err(|text| StoryContradiction::new(code::GAP, text))
+pub(crate) fn check_gap(state: &State, document: &[u8]) -> Result<Gap, StoryContradiction> {
+    state_check::check_gap(state, document).map_err(|text| StoryContradiction::new(code::GAP, text))
 }
 
 /// Checks that the document of a state, unless it is a gap, has exactly its version. An end that nobody saw
 /// has no document.
-pub(crate) fn document(state: &State, document: &[u8]) -> Result<(), StoryContradiction> {
-    state_check::document(state, document).map_err(|text| StoryContradiction::new(code::DOCUMENT, text))
+pub(crate) fn check_document(state: &State, document: &[u8]) -> Result<(), StoryContradiction> {
+    state_check::check_document(state, document).map_err(|text| StoryContradiction::new(code::DOCUMENT, text))
 }
 
 /// Whether a watch may resume from a checkpoint. `newest` is the greatest numeric version of its source; 0 if
 /// none is numeric.
-pub(crate) fn checkpoint(source: &str, checkpoint: &str, newest: u64) -> Result<(), StoryContradiction> {
+pub(crate) fn check_checkpoint(
+    source: &str,
+    checkpoint: &str,
+    newest: u64,
+) -> Result<(), StoryContradiction> {
     // A source that arrives over a stream says how far each partition was read.
     if ReaderPositions::parse(checkpoint).is_ok() {
         return Ok(());
@@ -220,7 +224,7 @@ pub(crate) fn checkpoint(source: &str, checkpoint: &str, newest: u64) -> Result<
     let version = Version::new(checkpoint);
     let is_malformed = checkpoint.is_empty() || (newest != 0 && !version.is_comparable());
     // The maximum for a number beyond 64 bits.
-    let number = version.number().unwrap_or(u64::MAX);
+    let number = version.as_number().unwrap_or(u64::MAX);
     let text = match () {
         () if checkpoint.len() > VERSION_BYTES => format!("has more than {VERSION_BYTES} bytes"),
         () if is_malformed => format!("is no version: `{checkpoint}`"),

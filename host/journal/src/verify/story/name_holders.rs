@@ -30,10 +30,10 @@ impl NameHolders {
     /// that are not versions of an object, say nothing about a name.
     pub fn next(&mut self, state: &State, life: &ObjectLife) -> Result<(), StoryContradiction> {
         let State { source, epoch, object, resource_version: version, .. } = state;
-        let (Change::Present | Change::Left, Some(number)) = (state.change, version.number()) else {
+        let (Change::Present | Change::Left, Some(number)) = (state.change, version.as_number()) else {
             return Ok(());
         };
-        let fresh = NameHolder { epoch: *epoch, uid: self.marks.of(source, object), since: number };
+        let fresh = NameHolder { epoch: *epoch, uid: self.marks.mark_of(source, object), since: number };
         let holder = match self.of.entry(self.marks.of_name(source, object)) {
             Entry::Vacant(vacant) => {
                 vacant.insert(fresh);
@@ -47,7 +47,7 @@ impl NameHolders {
             holder.since = holder.since.min(number);
         } else if number > holder.since {
             let since = holder.since;
-            if life.number().is_some_and(|before| before < since) {
+            if life.newest_number().is_some_and(|before| before < since) {
                 let text = format!(
                     "version {version} of {} comes after another object took its name, {}/{}, at version {since}",
                     object.uid, object.namespace, object.name

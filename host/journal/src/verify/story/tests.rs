@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kubewitness_core::{Change, ObjectRef, State, StateId, Status, Version};
 
-use super::document as document_of;
+use super::check_document as document_of;
 use super::*;
 
 fn state(change: Change, version: &str) -> State {
@@ -113,7 +113,8 @@ fn bearing(states: &[(&str, &str)]) -> Result<(), String> {
         state.object = Arc::new(ObjectRef { uid: (*uid).into(), ..(*state.object).clone() });
         let life: &mut ObjectLife = lives.entry(*uid).or_default();
         holders.next(&state, life).map_err(|contradiction| contradiction.text)?;
-        state.late = life.newest().is_some_and(|newest| newest.is_newer_than(&state.resource_version));
+        state.late =
+            life.newest_version().is_some_and(|newest| newest.is_newer_than(&state.resource_version));
         life.next(&state, true).unwrap();
     }
     Ok(())
@@ -136,7 +137,7 @@ fn a_gap_that_begins_at_a_version_lacks_no_version_that_was_told_since() {
     let lacks = |versions: &[&str], after: &str, before: &str| {
         let mut life = ObjectLife::default();
         versions.iter().for_each(|version| life.next(&present(version), true).unwrap());
-        life.lacks(&hole(after, before).1).map_err(|contradiction| contradiction.text)
+        life.note_gap(&hole(after, before).1).map_err(|contradiction| contradiction.text)
     };
     let text = lacks(&["30", "35", "40"], "30", "40").unwrap_err();
     assert_eq!(text, "version 35 lies in a gap from 30 to 40 and was told before it");
@@ -191,7 +192,7 @@ fn hole(after: &str, before: &str) -> (State, Gap) {
 
 fn gap_verdict(state: &State, said: &Gap) -> Result<(), String> {
     let document = serde_json::to_vec(said).unwrap();
-    gap(state, &document).map(drop).map_err(|contradiction| contradiction.text)
+    check_gap(state, &document).map(drop).map_err(|contradiction| contradiction.text)
 }
 
 #[test]

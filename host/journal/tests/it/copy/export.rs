@@ -5,7 +5,7 @@ use std::io::BufReader;
 use kubewitness_core::ports::{AppendBatch, Backlog, DocumentReader, StateWitness};
 use kubewitness_core::{Change, State, Version};
 use kubewitness_journal::{
-    ExportError, ExportQuery, ImportError, OpeningProgress, export, export_with, verify_with,
+    ExportError, ExportQuery, ImportError, OpeningProgress, export_journal, export_with, verify_with,
 };
 use sqlx::{ConnectOptions, Connection};
 
@@ -19,13 +19,13 @@ fn all() -> ExportQuery {
 
 async fn exported(desk: &TestJournal, query: &ExportQuery) -> String {
     let mut out = Vec::new();
-    export(&desk.place, query, &mut out).await.unwrap();
+    export_journal(&desk.place, query, &mut out).await.unwrap();
     String::from_utf8(out).unwrap()
 }
 
 async fn import(text: &[u8]) -> (TestJournal, Result<u64, ImportError>) {
     let desk = TestJournal::new().await;
-    let done = desk.journal.import(&mut BufReader::new(text)).await;
+    let done = desk.journal.import_lines(&mut BufReader::new(text)).await;
     (desk, done.map(|done| done.states))
 }
 
@@ -40,10 +40,10 @@ async fn story() -> TestJournal {
     desk.append(vec![state(&job(3), Change::Left, "170"), present(&job(0), 3)]).await;
     let pods: Vec<_> =
         (1..=300).map(|v| in_source("pods", 2, &job(9), Change::Present, &v.to_string())).collect();
-    desk.journal.append(of("pods", 2, pods)).await.unwrap();
+    desk.journal.append_batch(of("pods", 2, pods)).await.unwrap();
     for (source, epoch, at) in [(SOURCE, 0, "310"), ("pods", 2, "300")] {
         let append = AppendBatch { checkpoint: Some(Version::new(at)), ..of(source, epoch, Vec::new()) };
-        desk.journal.append(append).await.unwrap();
+        desk.journal.append_batch(append).await.unwrap();
     }
     desk
 }
@@ -67,12 +67,14 @@ async fn what_was_exported_is_read_back_as_it_was() {
     let states = desk.journal.read(0, 1000).await.unwrap();
     assert_eq!(again.journal.read(0, 1000).await.unwrap(), states);
     for state in &states {
-        let document = desk.journal.document(state.seq).await.unwrap();
-        assert_eq!(again.journal.document(state.seq).await.unwrap(), document, "{}", state.id);
+        let document = desk.journal.document_at(state.seq).await.unwrap();
+        assert_eq!(again.journal.document_at(state.seq).await.unwrap(), document, "{}", state.id);
     }
     for source in [SOURCE, "pods"] {
-        let (one, other) =
-            (desk.journal.warm(source).await.unwrap(), again.journal.warm(source).await.unwrap());
+        let (one, other) = (
+            desk.journal.load_warm_start(source).await.unwrap(),
+            again.journal.load_warm_start(source).await.unwrap(),
+        );
         assert_eq!(
             (one.epoch, one.checkpoint, one.objects.len()),
             (other.epoch, other.checkpoint, other.objects.len())
@@ -91,11 +93,11 @@ async fn a_journal_that_lacks_states_is_not_exported_as_whole() {
         let mut connection = options.connect().await.unwrap();
         sqlx::raw_sql(lost).execute(&mut connection).await.unwrap();
         connection.close().await.unwrap();
-        let refused = export(&desk.place, &all(), &mut Vec::new()).await.unwrap_err();
+        let refused = export_journal(&desk.place, &all(), &mut Vec::new()).await.unwrap_err();
         assert!(matches!(refused, ExportError::Short { .. }), "{refused}");
         assert!(refused.to_string().contains("journal verify"), "{refused}");
         let readable = ExportQuery { after: Some(0), ..all() };
-        assert!(export(&desk.place, &readable, &mut Vec::new()).await.unwrap().states > 100);
+        assert!(export_journal(&desk.place, &readable, &mut Vec::new()).await.unwrap().states > 100);
     }
 }
 
@@ -125,7 +127,7 @@ async fn a_selection_is_only_what_was_asked_for_and_sets_no_checkpoint() {
     assert_eq!(states(&asked(later).await).len(), 0);
     let (again, done) = import(asked(ExportQuery { documents: true, ..one.clone() }).await.as_bytes()).await;
     assert_eq!(done.unwrap(), 30);
-    assert_eq!(again.journal.warm(SOURCE).await.unwrap().checkpoint, None);
+    assert_eq!(again.journal.load_warm_start(SOURCE).await.unwrap().checkpoint, None);
     let (_, refused) = import(asked(one).await.as_bytes()).await;
     assert!(refused.unwrap_err().to_string().contains("line 1: the export has no documents"));
 }
@@ -157,7 +159,7 @@ async fn a_damaged_line_is_refused_with_its_number_and_what_to_do() {
     }
     let torn = import(&text.as_bytes()[..text.len() / 2]).await.1.unwrap_err().to_string();
     assert!(torn.contains("it has no line break") && torn.contains("export again"), "{torn}");
-    let full = desk.journal.import(&mut BufReader::new(text.as_bytes())).await.unwrap_err();
+    let full = desk.journal.import_lines(&mut BufReader::new(text.as_bytes())).await.unwrap_err();
     assert!(matches!(full, ImportError::NotEmpty(454)), "{full}");
     if StoreKind::here() != StoreKind::Sqlite {
         // It is the text that is told apart here, wherever it goes.

@@ -29,16 +29,17 @@ fn child_appends_until_it_is_killed() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async move {
         let journal = open_at(&place_of(&path)).await;
-        let mut version = *journal.newest().borrow();
+        let mut version = *journal.newest_position().borrow();
         loop {
             let size = 1 + version % 9;
             let states: Vec<_> =
                 (version + 1..=version + size).map(|v| present(&job(v as usize % OBJECTS), v)).collect();
             version += size;
             let checkpoint = Some(Version::new(&version.to_string()));
-            let appended = journal.append(AppendBatch { checkpoint, ..of(SOURCE, 0, states) }).await.unwrap();
+            let appended =
+                journal.append_batch(AppendBatch { checkpoint, ..of(SOURCE, 0, states) }).await.unwrap();
             let note = KvWrite { key: format!("{NOTE}n"), value: Some(version.to_string().into_bytes()) };
-            journal.note("p", vec![note], NoteDurability::ProcessCrash).await.unwrap();
+            journal.save_notes("p", vec![note], NoteDurability::ProcessCrash).await.unwrap();
             let mut out = std::io::stdout().lock();
             writeln!(out, "durable {}", appended.newest).unwrap();
             out.flush().unwrap();
@@ -86,16 +87,17 @@ async fn nothing_that_was_acknowledged_is_lost() {
         assert!(report.ok, "round {round}: {:#?}", report.problems);
         // Also where the server has not yet noticed that the child is gone.
         let journal = open_at(&place_of(&place)).await;
-        let newest = *journal.newest().borrow();
+        let newest = *journal.newest_position().borrow();
         assert!(newest >= said, "round {round}: it said {said}, and there are {newest}");
-        let noted = journal.kv("p").await.unwrap().pop().map(|(_, value)| String::from_utf8(value).unwrap());
+        let noted =
+            journal.plugin_kv("p").await.unwrap().pop().map(|(_, value)| String::from_utf8(value).unwrap());
         assert!(noted.is_some_and(|noted| noted.parse::<u64>().unwrap() >= said), "round {round}: {said}");
-        let warm = journal.warm(SOURCE).await.unwrap();
+        let warm = journal.load_warm_start(SOURCE).await.unwrap();
         // Every position's version is the position: the checkpoint is that of the last append.
         assert_eq!(warm.checkpoint, Some(Version::new(&newest.to_string())));
         assert_eq!(warm.objects.len(), OBJECTS.min(newest as usize));
         let expected = document(&job(newest as usize % OBJECTS), &newest.to_string());
-        assert_eq!(journal.document(newest).await.unwrap().unwrap(), expected);
+        assert_eq!(journal.document_at(newest).await.unwrap().unwrap(), expected);
         journal.close().await.unwrap();
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kubewitness_core::ports::{Backlog, DocumentReader, StateWitness};
 use kubewitness_core::{Change, document};
-use kubewitness_journal::{Journal, OpenError, verify};
+use kubewitness_journal::{Journal, OpenError, verify_file};
 use sqlx::{ConnectOptions, Connection};
 
 use crate::support::{SOURCE, in_source, job, of, open, options};
@@ -35,11 +35,11 @@ async fn written(path: &Path, dump: &'static str) {
 async fn content(journal: &Journal) -> (Vec<bytes::Bytes>, Vec<(String, String, bytes::Bytes)>) {
     let mut documents = Vec::new();
     for state in journal.read(0, 1000).await.unwrap() {
-        documents.push(journal.document(state.seq).await.unwrap().unwrap_or_default());
+        documents.push(journal.document_at(state.seq).await.unwrap().unwrap_or_default());
     }
-    let warm = journal.warm(SOURCE).await.unwrap();
+    let warm = journal.load_warm_start(SOURCE).await.unwrap();
     let current = warm.objects.iter().map(|current| {
-        let document = document::unpack(&current.packed).unwrap();
+        let document = document::unpack_document(&current.packed).unwrap();
         (current.object.name.clone(), current.resource_version.to_string(), document)
     });
     (documents, current.collect())
@@ -59,11 +59,11 @@ async fn is_migrated(format: i64, dump: &'static str) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("journal.db");
     written(&path, dump).await;
-    let error = verify(&path).await.unwrap_err();
+    let error = verify_file(&path).await.unwrap_err();
     assert!(matches!(error, OpenError::Older { found, known: 10, .. } if found == format), "{error}");
 
     let journal = open(path.clone()).await;
-    assert_eq!(*journal.newest().borrow(), STATES);
+    assert_eq!(*journal.newest_position().borrow(), STATES);
     let (documents, current) = content(&journal).await;
     assert_eq!(documents.len() as u64, STATES);
     let known = |name: &str, version: &str| {
@@ -79,7 +79,7 @@ async fn is_migrated(format: i64, dump: &'static str) {
     known("train-6", "abc");
     known("train-7", "21");
     assert_eq!(current.len(), 5);
-    let report = verify(&path).await.unwrap();
+    let report = verify_file(&path).await.unwrap();
     assert!(report.ok, "{:#?}", report.problems);
     assert_eq!((report.states_checked, report.plugins_checked), (STATES, 1));
     let letters = journal.dead_letters("audit").await.unwrap();
@@ -89,9 +89,9 @@ async fn is_migrated(format: i64, dump: &'static str) {
     let more: Vec<_> = (30..60)
         .map(|version| in_source(SOURCE, 1, &job(2), Change::Present, &version.to_string()))
         .collect();
-    journal.append(of(SOURCE, 1, more)).await.unwrap();
+    journal.append_batch(of(SOURCE, 1, more)).await.unwrap();
     journal.close().await.unwrap();
-    let report = verify(&path).await.unwrap();
+    let report = verify_file(&path).await.unwrap();
     assert!(report.ok, "{:#?}", report.problems);
     assert_eq!(report.states_checked, STATES + 30);
 }
@@ -129,7 +129,7 @@ async fn a_migration_that_is_killed_goes_on_at_the_next_start() {
         child.wait().unwrap();
         let journal = open(path.clone()).await;
         assert_eq!(content(&journal).await, expected, "round {round}");
-        let report = verify(&path).await.unwrap();
+        let report = verify_file(&path).await.unwrap();
         assert!(report.ok, "round {round}: {:#?}", report.problems);
     }
 }

@@ -1,7 +1,7 @@
 //! Tests of opening: which files are journals, and which process owns one.
 
 use kubewitness_core::ports::{Backlog, DeadLetter, JournalError, ProgressSave, StateWitness};
-use kubewitness_journal::{Journal, OpenError, verify};
+use kubewitness_journal::{Journal, OpenError, verify_file};
 use sqlx::{ConnectOptions, Connection};
 
 use crate::support::{SOURCE, TestJournal, job, of, options, present};
@@ -52,7 +52,7 @@ async fn a_trigger_in_the_file_is_named_before_anything_is_written() {
     edit(&path, "CREATE TRIGGER forget AFTER INSERT ON states BEGIN DELETE FROM gaps; END").await;
     let told = refused(&path).await.to_string();
     assert!(told.contains("`forget`") && told.contains("DROP TRIGGER"), "{told}");
-    let report = verify(&path).await.unwrap();
+    let report = verify_file(&path).await.unwrap();
     assert!(!report.ok && report.problems[0].message.contains("`forget`"), "{report:?}");
     edit(&path, "DROP TRIGGER forget").await;
     drop(Journal::open(&path, options()).await.unwrap());
@@ -68,7 +68,7 @@ async fn who_verifies_what_is_cut_short_or_not_there_is_told_what_to_do_and_not_
     let path = desk.path();
     let bytes = std::fs::metadata(&path).unwrap().len();
     std::fs::File::options().write(true).open(&path).unwrap().set_len(bytes - 3 * 4096 - 100).unwrap();
-    let report = verify(&path).await.unwrap();
+    let report = verify_file(&path).await.unwrap();
     assert!(!report.ok && report.problems.len() == 1, "{report:?}");
     let told = &report.problems[0].message;
     assert_eq!(
@@ -77,7 +77,7 @@ async fn who_verifies_what_is_cut_short_or_not_there_is_told_what_to_do_and_not_
         "{told}"
     );
     assert!(!told.contains("run `journal verify`"), "{told}");
-    let nowhere = verify(&path.with_file_name("none.db")).await.unwrap_err().to_string();
+    let nowhere = verify_file(&path.with_file_name("none.db")).await.unwrap_err().to_string();
     assert!(
         nowhere.ends_with("there is no journal here: name the controller's data folder with --data"),
         "{nowhere}"
@@ -93,7 +93,7 @@ async fn a_pipe_in_the_place_of_a_journal_or_of_what_lies_beside_it_is_refused_b
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         let told = refused(&folder.path().join("journal.db")).await.to_string();
         assert!(told.contains(&format!("{name}: it is a pipe")), "{told}");
-        let told = verify(&folder.path().join("journal.db")).await.unwrap_err().to_string();
+        let told = verify_file(&folder.path().join("journal.db")).await.unwrap_err().to_string();
         assert!(told.contains(&format!("{name}: it is a pipe")), "{told}");
     }
 }
@@ -103,12 +103,12 @@ async fn after_a_clean_stop_the_one_file_is_the_whole_journal() {
     let desk = TestJournal::new().await;
     desk.append(vec![present(&job(1), 1)]).await;
     // A reader that is there until the end must not keep the file from being completed.
-    assert_eq!(desk.journal.stats().await.unwrap().states, 1);
+    assert_eq!(desk.journal.journal_stats().await.unwrap().states, 1);
     desk.journal.close().await.unwrap();
     let copy = desk.path().with_file_name("copy.db");
     std::fs::copy(desk.path(), &copy).unwrap();
     let journal = Journal::open(&copy, options()).await.unwrap();
-    assert_eq!(journal.stats().await.unwrap().states, 1);
+    assert_eq!(journal.journal_stats().await.unwrap().states, 1);
     journal.close().await.unwrap();
 }
 
@@ -117,10 +117,10 @@ async fn a_closed_journal_refuses_and_does_not_hang() {
     let desk = TestJournal::new().await;
     desk.append(vec![present(&job(1), 1)]).await;
     desk.journal.close().await.unwrap();
-    let late = desk.journal.append(of(SOURCE, 0, vec![present(&job(1), 2)])).await;
+    let late = desk.journal.append_batch(of(SOURCE, 0, vec![present(&job(1), 2)])).await;
     assert!(matches!(late, Err(JournalError::Unavailable(_))), "{late:?}");
-    assert!(matches!(desk.journal.stats().await, Err(JournalError::Unavailable(_))));
-    assert_eq!(*desk.journal.newest().borrow(), 1);
+    assert!(matches!(desk.journal.journal_stats().await, Err(JournalError::Unavailable(_))));
+    assert_eq!(*desk.journal.newest_position().borrow(), 1);
 }
 
 #[tokio::test]
@@ -130,7 +130,7 @@ async fn a_journal_of_a_newer_format_is_refused_and_left_alone() {
     edit(&desk.path(), "PRAGMA user_version = 99").await;
     let error = refused(&desk.path()).await;
     assert!(matches!(error, OpenError::Newer { found: 99, known: 10, .. }), "{error}");
-    assert!(matches!(verify(&desk.path()).await, Err(OpenError::Newer { .. })));
+    assert!(matches!(verify_file(&desk.path()).await, Err(OpenError::Newer { .. })));
 }
 
 #[tokio::test]
@@ -140,11 +140,11 @@ async fn a_journal_of_the_format_before_this_gets_its_mark_and_goes_on() {
     let path = desk.path();
     desk.journal.close().await.unwrap();
     edit(&path, "PRAGMA user_version = 9").await;
-    assert!(matches!(verify(&path).await, Err(OpenError::Older { found: 9, known: 10, .. })));
+    assert!(matches!(verify_file(&path).await, Err(OpenError::Older { found: 9, known: 10, .. })));
     let journal = Journal::open(&path, options()).await.unwrap();
-    assert_eq!(*journal.newest().borrow(), 1);
+    assert_eq!(*journal.newest_position().borrow(), 1);
     journal.close().await.unwrap();
-    assert!(verify(&path).await.is_ok(), "which refuses any other format");
+    assert!(verify_file(&path).await.is_ok(), "which refuses any other format");
 }
 
 #[tokio::test]
@@ -170,7 +170,7 @@ async fn a_journal_of_the_third_format_is_made_one_of_this_and_keeps_its_letters
     let journal = Journal::open(&path, options()).await.unwrap();
     let kept = journal.dead_letters("audit").await.unwrap();
     assert_eq!(kept, [DeadLetter { replaying: true, tries: Vec::new(), ..letter }]);
-    assert_eq!(journal.replays(None, u64::MAX, 100).await.unwrap()[0].what, "replay");
+    assert_eq!(journal.replay_records(None, u64::MAX, 100).await.unwrap()[0].what, "replay");
     let again = ProgressSave { parked: vec![crate::backlog::letter(2)], ..ProgressSave::default() };
     journal.save("audit", again).await.unwrap();
     assert_eq!(journal.dead_letters("audit").await.unwrap()[0].tries.len(), 1);
@@ -190,7 +190,7 @@ async fn a_file_that_is_no_journal_is_refused_and_left_alone() {
     assert!(matches!(error, OpenError::NotAJournal { .. }), "{error}");
     assert_eq!(std::fs::read(&other).unwrap(), before);
     let missing = folder.path().join("missing.db");
-    assert!(matches!(verify(&missing).await, Err(OpenError::Unavailable { .. })));
+    assert!(matches!(verify_file(&missing).await, Err(OpenError::Unavailable { .. })));
     assert!(!missing.exists());
 }
 
@@ -198,12 +198,12 @@ async fn a_file_that_is_no_journal_is_refused_and_left_alone() {
 async fn a_journal_whose_making_was_cut_off_is_made_anew() {
     let folder = tempfile::tempdir().unwrap();
     let path = cut_off(folder.path(), "").await;
-    let error = verify(&path).await.unwrap_err();
+    let error = verify_file(&path).await.unwrap_err();
     assert!(error.to_string().contains("it is an empty database"), "{error}");
     let journal = Journal::open(&path, options()).await.unwrap();
-    journal.append(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
+    journal.append_batch(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
     journal.close().await.unwrap();
-    assert!(verify(&path).await.unwrap().ok);
+    assert!(verify_file(&path).await.unwrap().ok);
 }
 
 #[tokio::test]

@@ -83,7 +83,7 @@ async fn a_version_of_a_real_job_takes_at_most_200_bytes_all_included() {
             }
             let checkpoint = Some(Version::new(&version.to_string()));
             let append = AppendBatch { checkpoint, ..of(SOURCE, 0, std::mem::take(&mut batch)) };
-            desk.journal.append(append).await.unwrap();
+            desk.journal.append_batch(append).await.unwrap();
         }
     }
     desk.assert_sound().await;

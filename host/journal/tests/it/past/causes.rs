@@ -38,7 +38,7 @@ fn failed_pod(number: usize, version: u64) -> WitnessedState {
 }
 
 async fn read_all(index: &PhaseIndex, desk: &TestJournal) {
-    while index.advance(&desk.journal, NOW).await.unwrap() {}
+    while index.index_next_part(&desk.journal, NOW).await.unwrap() {}
 }
 
 async fn index(desk: &TestJournal) -> PhaseIndex {
@@ -91,7 +91,7 @@ async fn each_bad_end_is_explained_once_after_a_moment_and_found_by_its_cause() 
     assert_eq!(names(&index, within).await, ["train-3"]);
     let of = |source: &str, number: usize| (source.to_owned(), job(number).uid.clone());
     let asked = vec![of(SOURCE, 2), of(SOURCE, 1), of("pods", 1)];
-    let causes = index.causes(asked).await.unwrap();
+    let causes = index.causes_of(asked).await.unwrap();
     assert_eq!(causes.into_iter().collect::<Vec<_>>(), [(1, CauseKind::OutOfMemory)]);
 }
 
@@ -140,7 +140,7 @@ async fn an_explanation_that_failed_is_tried_again_later_and_not_for_ever() {
     let mut outcome = due[0].clone();
     let mut failed = 0;
     while outcome.may_wait() {
-        index.put_off(outcome, now).await.unwrap();
+        index.postpone_outcome(outcome, now).await.unwrap();
         failed += 1;
         assert!(index.due_outcomes(now, 100).await.unwrap().is_empty(), "not at once");
         assert!(index.lacks_words(of_here(), NOW).await.unwrap(), "it has no word meanwhile");
@@ -254,10 +254,10 @@ async fn a_cause_goes_with_its_object() {
     let index = index(&desk).await;
     assert_eq!(explain(&index, CauseKind::Signal).await.len(), 2);
     let spec = RetentionSpec { count: Some(3), past_cursors: true, ..RetentionSpec::default() };
-    SourceRetention::new(desk.journal.clone(), SOURCE).in_hand(0).pass(&spec).await.unwrap();
+    SourceRetention::new(desk.journal.clone(), SOURCE).in_hand(0).run_pass(&spec).await.unwrap();
     let mut after = None;
     loop {
-        after = index.sweep(&desk.journal, after).await.unwrap();
+        after = index.sweep_next_part(&desk.journal, after).await.unwrap();
         if after.is_none() {
             break;
         }

@@ -35,7 +35,7 @@ async fn ended(
         namespace.starts_with(fits)
     };
     let query = EndedQuery { sources: &sources, after, before, oldest_first: false, limit, fits: &is_asked };
-    let page = desk.journal.ended(&query).await.unwrap();
+    let page = desk.journal.ended_objects(&query).await.unwrap();
     (page.objects.iter().map(|ended| ended.state.object.name.clone()).collect(), page.next)
 }
 
@@ -45,13 +45,13 @@ async fn ended_from(desk: &TestJournal, after: Seq, limit: usize) -> (Vec<String
     let all = |_: &str, _: &str, _: &str| true;
     let query =
         EndedQuery { sources: &sources, after, before: Seq::MAX, oldest_first: true, limit, fits: &all };
-    let page = desk.journal.ended(&query).await.unwrap();
+    let page = desk.journal.ended_objects(&query).await.unwrap();
     (page.objects.iter().map(|ended| ended.state.object.name.clone()).collect(), page.next)
 }
 
 async fn then(desk: &TestJournal, second: u64, after: Option<ThenCursor>, limit: usize) -> AtPage {
     let at_ms = BEGIN + second * 1000;
-    let seq = desk.journal.moment(at_ms).await.unwrap().seq;
+    let seq = desk.journal.position_of_time(at_ms).await.unwrap().seq;
     let sources = [SOURCE.to_owned()];
     let all = |_: &str, _: &str, _: &str| true;
     let query = AtQuery { sources: &sources, seq, at_ms, after, limit, walked: WALKED, fits: &all };
@@ -134,7 +134,7 @@ async fn an_end_stays_one_when_a_version_from_before_comes_late() {
         limit: 5,
         fits: &all,
     };
-    let page = desk.journal.ended(&query).await.unwrap();
+    let page = desk.journal.ended_objects(&query).await.unwrap();
     let found: Vec<_> =
         page.objects.iter().map(|ended| (ended.position, ended.state.seq, ended.state.change)).collect();
     assert_eq!(found, [(3, 2, Change::Gone)]);
@@ -149,7 +149,7 @@ async fn ends_of_several_histories_come_in_one_order() {
             of_epoch(epoch, number, Change::Present, &(10 + number).to_string()),
             of_epoch(epoch, number, Change::Gone, ""),
         ];
-        desk.journal.append(of(SOURCE, epoch, states)).await.unwrap();
+        desk.journal.append_batch(of(SOURCE, epoch, states)).await.unwrap();
     }
     let (names, _) = ended(&desk, 0, Seq::MAX, 9, "").await;
     assert_eq!(names, ["train-4", "train-2", "train-3", "train-1"]);
@@ -157,7 +157,7 @@ async fn ends_of_several_histories_come_in_one_order() {
 
 async fn the_position_of_a_time_is_found_also_where_the_clock_was_set_back() {
     let desk = TestJournal::new().await;
-    let moment = async |second: u64| desk.journal.moment(BEGIN + second * 1000).await.unwrap();
+    let moment = async |second: u64| desk.journal.position_of_time(BEGIN + second * 1000).await.unwrap();
     assert_eq!((moment(5).await.seq, moment(5).await.oldest_ms), (0, None), "there is nothing yet");
     // Observed at 10, 20, …, 60; then the clock goes back to 40, and on to 80.
     let times = [10, 20, 30, 40, 50, 60, 40, 50, 80];
@@ -262,7 +262,7 @@ async fn a_page_looks_at_no_more_ends_than_its_bound_and_leads_on() {
 
 /// With the time at which it was created, and what it was before.
 fn created(second: u64, mut state: WitnessedState) -> WitnessedState {
-    let time = calendar::rfc3339(BEGIN + second * 1000);
+    let time = calendar::format_rfc3339(BEGIN + second * 1000);
     let text = String::from_utf8(state.document.to_vec()).unwrap();
     let text = text.replace("\"metadata\":{", &format!("\"metadata\":{{\"creationTimestamp\":\"{time}\","));
     state.document = Bytes::from(text);
@@ -281,7 +281,7 @@ async fn an_object_whose_states_retention_took_is_told_to_have_been_there() {
     desk.append(later.collect()).await;
     desk.append(vec![at(310, created(305, present(&job(2), 31)))]).await;
     let spec = RetentionSpec { count: Some(4), past_cursors: true, ..Default::default() };
-    let told = SourceRetention::new(desk.journal.clone(), SOURCE).in_hand(0).pass(&spec).await.unwrap();
+    let told = SourceRetention::new(desk.journal.clone(), SOURCE).in_hand(0).run_pass(&spec).await.unwrap();
     assert!(told.states > 5, "{told:?}");
     let page = then(&desk, 25, None, 9).await;
     let found: Vec<_> = page.rows.iter().map(|then| (then.state.object.name.as_str(), then.known)).collect();
@@ -294,7 +294,7 @@ async fn a_story_of_a_list_is_cut_at_its_newest_states() {
     let desk = TestJournal::new().await;
     let states = (1..=9).map(|version| present(&job(version as usize % 2), version));
     desk.append(states.collect()).await;
-    let stories = desk.journal.stories(&[9, 8], 3).await.unwrap();
+    let stories = desk.journal.object_histories(&[9, 8], 3).await.unwrap();
     let seqs = |head: Seq| stories[&head].iter().map(|state| state.seq).collect::<Vec<_>>();
     assert_eq!((seqs(9), seqs(8)), (vec![5, 7, 9], vec![4, 6, 8]));
 }

@@ -31,8 +31,8 @@ async fn index(desk: &TestJournal) -> PhaseIndex {
 }
 
 async fn read_all(index: &PhaseIndex, desk: &TestJournal) {
-    while index.advance(&desk.journal, 0).await.unwrap() {}
-    assert!(index.reaches(*desk.journal.newest().borrow(), Duration::ZERO).await);
+    while index.index_next_part(&desk.journal, 0).await.unwrap() {}
+    assert!(index.await_position(*desk.journal.newest_position().borrow(), Duration::ZERO).await);
 }
 
 fn query(phase: &str, after: Seq, before: Seq) -> PhaseQuery {
@@ -61,10 +61,10 @@ async fn what_has_ended_is_found_by_its_name_page_by_page() {
     let all = async |query: NamedEndQuery| {
         let (mut query, mut names) = (NamedEndQuery { limit: 2, ..query }, vec![]);
         loop {
-            let page = index.ended(query.clone()).await.unwrap();
+            let page = index.ended_by_name(query.clone()).await.unwrap();
             names.extend(page.iter().map(|end| end.name.clone()));
             let Some(last) = page.last() else { return names };
-            query.beyond = Some(query.place(last));
+            query.beyond = Some(query.place_of(last));
         }
     };
     let query = NamedEndQuery { within: vec![(SOURCE.into(), None)], ..NamedEndQuery::default() };
@@ -85,7 +85,7 @@ async fn what_has_ended_is_found_by_its_name_page_by_page() {
             assert_eq!(all(query).await, names, "what others have is not looked at");
         }
     }
-    let ends = index.ended(NamedEndQuery {
+    let ends = index.ended_by_name(NamedEndQuery {
         within: vec![(SOURCE.into(), None), ("pods".into(), None)],
         limit: 9,
         ..NamedEndQuery::default()
@@ -102,7 +102,7 @@ async fn objects_are_found_by_the_phases_that_they_were_in_within_a_range() {
     desk.append(vec![is(2, "Preempted", 7), gone(2, 8), is(3, "Running", 9)]).await;
     let other =
         WitnessedState { status: status("Preempted"), ..in_source("pods", 0, &job(9), Change::Present, "1") };
-    desk.journal.append(of("pods", 0, vec![other])).await.unwrap();
+    desk.journal.append_batch(of("pods", 0, vec![other])).await.unwrap();
     let index = index(&desk).await;
     assert_eq!(found(&index, "Preempted", 0, Seq::MAX).await, ["train-2", "train-1"]);
     assert_eq!(found(&index, "Running", 0, Seq::MAX).await, ["train-3", "train-1", "train-2"]);
@@ -135,7 +135,7 @@ async fn an_index_goes_on_where_it_was_and_is_made_anew_where_the_journal_is_ano
     let other = TestJournal::new().await;
     other.append(vec![is(7, "Running", 1), is(7, "Preempted", 2), is(8, "Running", 3)]).await;
     let moved = PhaseIndex::new(file(&desk));
-    while moved.advance(&other.journal, 0).await.unwrap() {}
+    while moved.index_next_part(&other.journal, 0).await.unwrap() {}
     assert_eq!(found(&moved, "Preempted", 0, Seq::MAX).await, ["train-7"]);
     drop(moved);
     for damage in [&b"this is no index"[..], &[]] {
@@ -161,10 +161,10 @@ async fn what_retention_took_is_taken_out_of_the_index() {
     let index = index(&desk).await;
     assert_eq!(found(&index, "Preempted", 0, Seq::MAX).await, ["train-1", "train-2"]);
     let spec = RetentionSpec { count: Some(3), past_cursors: true, ..RetentionSpec::default() };
-    SourceRetention::new(desk.journal.clone(), SOURCE).in_hand(0).pass(&spec).await.unwrap();
+    SourceRetention::new(desk.journal.clone(), SOURCE).in_hand(0).run_pass(&spec).await.unwrap();
     let mut after = None;
     loop {
-        after = index.sweep(&desk.journal, after).await.unwrap();
+        after = index.sweep_next_part(&desk.journal, after).await.unwrap();
         if after.is_none() {
             break;
         }
@@ -257,7 +257,7 @@ async fn an_index_that_can_not_be_written_says_so_and_the_journal_goes_on() {
     let desk = TestJournal::new().await;
     std::fs::write(desk.folder.path().join("index"), "no folder").unwrap();
     let index = PhaseIndex::new(file(&desk));
-    let error = index.advance(&desk.journal, 0).await.unwrap_err().to_string();
+    let error = index.index_next_part(&desk.journal, 0).await.unwrap_err().to_string();
     assert!(error.contains("index of phases") && error.contains("making"), "{error}");
     index.set_trouble(Some(error.clone()));
     assert!(index.find(query("Running", 0, 1)).await.unwrap_err().to_string().contains(&error));

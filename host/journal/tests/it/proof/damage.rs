@@ -10,7 +10,7 @@ use kubewitness_core::ports::{
 };
 use kubewitness_core::views::DiscrepancyView;
 use kubewitness_core::{Change, Gap, StateId, Version};
-use kubewitness_journal::{Journal, OpenError, code, verify};
+use kubewitness_journal::{Journal, OpenError, code, verify_file};
 use sqlx::{ConnectOptions, Connection};
 
 use crate::support::{SOURCE, TestJournal, document, gap, job, of, open_at, options, present, state};
@@ -26,7 +26,7 @@ pub async fn sound() -> TestJournal {
         });
         let states = states.collect();
         let checkpoint = Some(Version::new(&(version * 5 + 5).to_string()));
-        desk.journal.append(AppendBatch { checkpoint, ..of(SOURCE, 0, states) }).await.unwrap();
+        desk.journal.append_batch(AppendBatch { checkpoint, ..of(SOURCE, 0, states) }).await.unwrap();
     }
     desk.append(vec![state(&job(4), Change::Gone, "300")]).await;
     let owned = WitnessedState { owner: Some(job(20)), controller: Some(job(21)), ..present(&job(7), 301) };
@@ -44,7 +44,7 @@ pub async fn sound() -> TestJournal {
     };
     let discrepancies = vec![DiscrepancyView { found_ms: 7, ..DiscrepancyView::default() }];
     let append = AppendBatch { poison, gaps: vec![hole], discrepancies, ..of(SOURCE, 0, Vec::new()) };
-    desk.journal.append(append).await.unwrap();
+    desk.journal.append_batch(append).await.unwrap();
     let sources = vec![SourceStart { source: SOURCE.into(), after: 0, until: None }];
     let progress = PluginProgress {
         cursor: 100,
@@ -171,7 +171,7 @@ async fn a_damaged_row_is_an_error_that_names_its_position_and_never_other_bytes
     let TestJournal { folder, place, .. } = desk;
     let desk = TestJournal { journal: open_at(&place).await, folder, place };
     use kubewitness_core::ports::DocumentReader;
-    let error = desk.journal.document(42).await.unwrap_err();
+    let error = desk.journal.document_at(42).await.unwrap_err();
     assert!(matches!(&error, JournalError::Fatal(text) if text.contains("42")), "{error}");
     let error = desk.journal.read(55, 10).await.unwrap_err();
     assert!(matches!(&error, JournalError::Fatal(text) if text.contains("60")), "{error}");
@@ -190,12 +190,12 @@ async fn a_file_that_is_removed_or_replaced_while_it_is_in_use_is_told_to_be_los
     ];
     for way in ways {
         let desk = TestJournal::new().await;
-        desk.journal.append(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
+        desk.journal.append_batch(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
         way(&desk.path());
         let there = desk.path().exists();
         for version in 2..4 {
             let error =
-                desk.journal.append(of(SOURCE, 0, vec![present(&job(1), version)])).await.unwrap_err();
+                desk.journal.append_batch(of(SOURCE, 0, vec![present(&job(1), version)])).await.unwrap_err();
             let text = error.to_string();
             assert!(text.contains("removed or replaced") && !text.contains("in doubt"), "{text}");
         }
@@ -209,12 +209,12 @@ async fn an_older_copy_that_is_written_into_the_file_is_noticed_with_the_next_wr
     for looks in [true, false] {
         let desk = TestJournal::new().await;
         desk.append((1..=3).map(|n| present(&job(1), n)).collect()).await;
-        desk.journal.settle().await.unwrap();
+        desk.journal.await_earlier_writes().await.unwrap();
         // As SQLite's own `.restore` does it.
         desk.run("DELETE FROM states WHERE seq > 1").await;
         let told = match looks {
-            true => desk.journal.settle().await,
-            false => desk.journal.append(of(SOURCE, 0, vec![present(&job(1), 9)])).await.map(drop),
+            true => desk.journal.await_earlier_writes().await,
+            false => desk.journal.append_batch(of(SOURCE, 0, vec![present(&job(1), 9)])).await.map(drop),
         };
         let told = told.unwrap_err().to_string();
         assert!(told.contains("an older copy") && told.contains("journal.db-wal"), "{told}");
@@ -226,9 +226,9 @@ async fn an_older_copy_that_is_written_into_the_file_is_noticed_with_the_next_wr
 async fn a_file_that_was_emptied_while_nothing_came_is_told_to_be_lost() {
     let desk = TestJournal::new().await;
     desk.append(vec![present(&job(1), 1)]).await;
-    desk.journal.settle().await.unwrap();
+    desk.journal.await_earlier_writes().await.unwrap();
     File::create(desk.path()).unwrap();
-    let told = desk.journal.settle().await.unwrap_err().to_string();
+    let told = desk.journal.await_earlier_writes().await.unwrap_err().to_string();
     assert!(told.contains("emptied") && told.contains("Put a copy back"), "{told}");
 }
 
@@ -244,7 +244,7 @@ async fn looking_at_the_journal_lets_go_of_no_lock() {
         all.lines().filter(|line| line.contains("POSIX") && line.contains(&format!(":{inode} "))).count()
     };
     let before = locks();
-    desk.journal.settle().await.unwrap();
+    desk.journal.await_earlier_writes().await.unwrap();
     assert!(before > 0 && locks() == before, "{before} before, {} after", locks());
 }
 
@@ -253,7 +253,7 @@ async fn what_a_lost_journal_has_left_is_not_begun_anew_on() {
     let desk = TestJournal::new().await;
     desk.append(vec![present(&job(1), 1)]).await;
     std::fs::remove_file(desk.path()).unwrap();
-    assert!(desk.journal.settle().await.is_err());
+    assert!(desk.journal.await_earlier_writes().await.is_err());
     let TestJournal { folder, place, journal } = desk;
     journal.close().await.unwrap();
     for _ in 0..2 {
@@ -275,10 +275,10 @@ async fn an_object_that_ends_behind_the_journals_end_is_damage_and_no_panic() {
     desk.append((1..=5).map(|n| present(&job(1), n)).collect()).await;
     desk.run("DELETE FROM states WHERE seq > 2").await;
     let TestJournal { folder: _kept, place, journal } = desk;
-    assert!(journal.settle().await.is_err());
+    assert!(journal.await_earlier_writes().await.is_err());
     journal.close().await.unwrap();
     let journal = open_at(&place).await;
-    let told = journal.append(of(SOURCE, 0, vec![present(&job(1), 9)])).await.unwrap_err();
+    let told = journal.append_batch(of(SOURCE, 0, vec![present(&job(1), 9)])).await.unwrap_err();
     assert!(
         matches!(&told, JournalError::Fatal(text) if text.contains("behind the journal's end")),
         "{told}"
@@ -289,11 +289,11 @@ async fn an_object_that_ends_behind_the_journals_end_is_damage_and_no_panic() {
 async fn a_file_that_was_removed_while_nothing_came_is_told_to_be_lost_to_who_looks_and_at_the_end() {
     for looks in [true, false] {
         let desk = TestJournal::new().await;
-        desk.journal.append(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
-        desk.journal.settle().await.unwrap();
+        desk.journal.append_batch(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
+        desk.journal.await_earlier_writes().await.unwrap();
         std::fs::remove_file(desk.path()).unwrap();
         let told = match looks {
-            true => desk.journal.settle().await,
+            true => desk.journal.await_earlier_writes().await,
             false => desk.journal.close().await,
         };
         let told = told.unwrap_err().to_string();
@@ -311,7 +311,7 @@ async fn a_torn_page_is_refused_and_reported() {
         let mut torn = bytes.clone();
         torn[page * 4096..(page + 1) * 4096].fill(0xA5);
         std::fs::write(desk.path(), torn).unwrap();
-        let whole = verify(&desk.path()).await;
+        let whole = verify_file(&desk.path()).await;
         found += usize::from(whole.is_ok_and(|report| !report.ok));
     }
     // A page that is on the free list holds nothing.
@@ -324,7 +324,7 @@ async fn a_file_that_was_cut_off_is_a_finding_wherever_it_ends() {
     let bytes = std::fs::read(desk.path()).unwrap();
     for length in [50, 100, 1_000, 4_096, 5_000, 50_000, 80_000, bytes.len() - 4_096] {
         std::fs::write(desk.path(), &bytes[..length]).unwrap();
-        let report = verify(&desk.path()).await.unwrap();
+        let report = verify_file(&desk.path()).await.unwrap();
         let codes: Vec<_> = report.problems.iter().map(|problem| problem.code.as_str()).collect();
         assert!(!report.ok && codes.contains(&code::STORE), "{length} bytes: {:#?}", report.problems);
     }

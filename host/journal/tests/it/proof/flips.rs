@@ -2,7 +2,7 @@
 
 use kubewitness_chance::{Dice, ReplayHint, SeedPlan};
 use kubewitness_core::ports::{Backlog, StateWitness};
-use kubewitness_journal::{ExportQuery, JournalLocation, export, verify};
+use kubewitness_journal::{ExportQuery, JournalLocation, export_journal, verify_file};
 
 use crate::proof::damage::sound;
 use crate::support::{SOURCE, StoreKind, TestJournal, on_every_store, open};
@@ -195,22 +195,24 @@ on_every_store!(a_changed_value_of_any_column_is_found);
 async fn exported_text(path: &std::path::Path) -> Result<String, String> {
     let mut out = Vec::new();
     let query = ExportQuery { documents: true, ..ExportQuery::default() };
-    export(&JournalLocation::file(path), &query, &mut out).await.map_err(|error| error.to_string())?;
+    export_journal(&JournalLocation::file(path), &query, &mut out)
+        .await
+        .map_err(|error| error.to_string())?;
     let journal = open(path.to_path_buf()).await;
     let beside = format!(
         "{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}",
-        journal.progress("audit").await,
+        journal.plugin_progress("audit").await,
         journal.dead_letters("audit").await,
-        journal.kv("audit").await,
-        journal.replays(None, u64::MAX, 100).await,
-        journal.gaps().await,
+        journal.plugin_kv("audit").await,
+        journal.replay_records(None, u64::MAX, 100).await,
+        journal.all_gaps().await,
         journal
-            .poison(None, 10)
+            .poison_records(None, 10)
             .await
             .map(|poison| poison.into_iter().map(|one| (one.error, one.raw)).collect::<Vec<_>>()),
-        journal.epochs().await,
+        journal.source_epochs().await,
         journal.removed_before_delivery().await,
-        journal.warm(SOURCE).await.map(|warm| warm
+        journal.load_warm_start(SOURCE).await.map(|warm| warm
             .objects
             .into_iter()
             .map(|one| (one.object, one.seq))
@@ -241,7 +243,7 @@ async fn a_bit_of_the_file_that_turns_round_is_found_or_changes_nothing() {
         let mut flipped = bytes.clone();
         flipped[place] ^= 1 << bit;
         std::fs::write(&path, &flipped).unwrap();
-        if verify(&path).await.is_ok_and(|report| report.ok) {
+        if verify_file(&path).await.is_ok_and(|report| report.ok) {
             let told = exported_text(&path).await;
             assert!(
                 told.as_ref() == Ok(&expected),

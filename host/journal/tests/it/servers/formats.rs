@@ -5,7 +5,7 @@ use super::*;
 pub async fn a_journal_of_the_first_format_is_made_one_of_this() {
     let beside = SharedJournal::new();
     let journal = open_at(&beside.place()).await;
-    journal.append(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
+    journal.append_batch(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
     journal.close().await.unwrap();
     beside.run(
         "DROP TABLE kw_discrepancies; DROP TABLE kw_replicas; DROP TABLE kw_agreed; DROP TABLE kw_watches; ALTER TABLE kw_journal DROP COLUMN term; \
@@ -15,8 +15,8 @@ pub async fn a_journal_of_the_first_format_is_made_one_of_this() {
     let journal = open_at(&beside.place()).await;
     let found = DiscrepancyView { found_ms: 7, ..DiscrepancyView::default() };
     let append = AppendBatch { discrepancies: vec![found], ..of(SOURCE, 0, vec![present(&job(1), 2)]) };
-    assert_eq!(journal.append(append).await.unwrap().newest, 2);
-    assert_eq!(journal.discrepancies(SOURCE).await.unwrap().count, 1);
+    assert_eq!(journal.append_batch(append).await.unwrap().newest, 2);
+    assert_eq!(journal.audit_differences(SOURCE).await.unwrap().count, 1);
     journal.close().await.unwrap();
     let report = verify_at(&beside.place()).await.unwrap();
     assert!(report.ok, "{:#?}", report.problems);
@@ -81,7 +81,7 @@ pub async fn a_journal_of_format_1_gets_sums_and_can_be_cut() {
     let count = Some(20);
     let spec = kubewitness_core::config::RetentionSpec { count, past_cursors: true, ..Default::default() };
     let mut retention = kubewitness_journal::SourceRetention::new(desk.journal.clone(), SOURCE).in_hand(0);
-    let told = retention.pass(&spec).await.unwrap();
+    let told = retention.run_pass(&spec).await.unwrap();
     assert!(told.states > 50, "{told:?}");
     desk.assert_sound().await;
 }

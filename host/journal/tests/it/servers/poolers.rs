@@ -43,7 +43,7 @@ async fn a_pooler_that_lends_sessions_whole_serves_a_journal() {
         let place = through(&pooler, &beside);
         for version in [1, 2] {
             let journal = open_at(&place).await;
-            journal.append(of(SOURCE, 0, vec![present(&job(1), version)])).await.unwrap();
+            journal.append_batch(of(SOURCE, 0, vec![present(&job(1), version)])).await.unwrap();
             assert_eq!(journal.read(0, 10).await.unwrap().len() as u64, version);
             let error = refused(&beside.place()).await;
             assert!(matches!(error, OpenError::Held { .. }), "the lock counts for direct clients: {error}");
@@ -65,7 +65,7 @@ async fn a_writer_whose_session_goes_to_another_client_does_not_write() {
         let (mut others, mut refusal, mut version) = (Vec::new(), None, 0);
         while refusal.is_none() && others.len() < OTHERS {
             version += 1;
-            refusal = journal.append(of(SOURCE, 0, vec![present(&job(1), version)])).await.err();
+            refusal = journal.append_batch(of(SOURCE, 0, vec![present(&job(1), version)])).await.err();
             // It takes the session that was given back last.
             let options: PgConnectOptions = pooler.url(&beside.address).unwrap().parse().unwrap();
             let mut other = options.extra_float_digits(None).connect().await.unwrap();

@@ -25,27 +25,30 @@ pub async fn what_two_witness_is_there_once_and_each_knows_of_the_others() {
     let desk = TestJournal::shared("one").await;
     let (one, two) = (&desk.journal, replica(&desk.place, "two").await);
     let both = |version| of(SOURCE, 0, vec![present(&job(1), version), present(&job(2), version)]);
-    assert_eq!(seqs(&one.append(both(1)).await.unwrap()), [Some(1), Some(2)]);
-    let again = two.append(both(1)).await.unwrap();
+    assert_eq!(seqs(&one.append_batch(both(1)).await.unwrap()), [Some(1), Some(2)]);
+    let again = two.append_batch(both(1)).await.unwrap();
     assert_eq!((seqs(&again), again.through, again.newest), (vec![None, None], 2, 2));
     // By turns, each with something that the other doesn't have.
     for version in (2..20).step_by(2) {
-        two.append(both(version)).await.unwrap();
-        one.append(of(SOURCE, 0, vec![present(&job(1), version), present(&job(3), version)])).await.unwrap();
-        two.append(of(SOURCE, 0, vec![present(&job(3), version), present(&job(3), version + 1)]))
+        two.append_batch(both(version)).await.unwrap();
+        one.append_batch(of(SOURCE, 0, vec![present(&job(1), version), present(&job(3), version)]))
+            .await
+            .unwrap();
+        two.append_batch(of(SOURCE, 0, vec![present(&job(3), version), present(&job(3), version + 1)]))
             .await
             .unwrap();
     }
     // One that comes late is marked so, whoever was before it.
-    let late = one.append(of(SOURCE, 0, vec![present(&job(2), 17)])).await.unwrap();
-    two.settle().await.unwrap();
-    assert_eq!((*two.newest().borrow(), late.newest), (39, 39));
+    let late = one.append_batch(of(SOURCE, 0, vec![present(&job(2), 17)])).await.unwrap();
+    two.await_earlier_writes().await.unwrap();
+    assert_eq!((*two.newest_position().borrow(), late.newest), (39, 39));
     let states = two.read(0, 100).await.unwrap();
     assert!(states.iter().map(|state| state.seq).eq(1..=39) && states[38].late && !states[37].late);
     let ids: std::collections::HashSet<_> = states.iter().map(|state| state.id.clone()).collect();
     assert_eq!(ids.len(), 39);
     for state in &states {
-        let held = kubewitness_core::ports::DocumentReader::document(&two, state.seq).await.unwrap().unwrap();
+        let held =
+            kubewitness_core::ports::DocumentReader::document_at(&two, state.seq).await.unwrap().unwrap();
         assert_eq!(held, document(&state.object, state.resource_version.as_str()));
     }
     two.close().await.unwrap();
@@ -63,16 +66,16 @@ pub async fn one_that_wants_it_alone_and_those_that_share_it_keep_apart() {
     let names = |replicas: Vec<kubewitness_journal::JournalReplica>| -> Vec<_> {
         replicas.into_iter().map(|replica| replica.name).collect()
     };
-    assert_eq!(names(one.replicas().await.unwrap()), ["one", "two"]);
+    assert_eq!(names(one.list_replicas().await.unwrap()), ["one", "two"]);
     one.close().await.unwrap();
     refused(&beside.place()).await;
-    assert_eq!(names(two.replicas().await.unwrap()), ["two"]);
+    assert_eq!(names(two.list_replicas().await.unwrap()), ["two"]);
     two.close().await.unwrap();
     let alone = open_at(&beside.place()).await;
     let error = Journal::open_at(&beside.place(), sharing("three")).await.err().unwrap();
     assert!(matches!(error, OpenError::Held { .. }), "{error}");
-    alone.append(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
-    assert_eq!(alone.replicas().await.unwrap(), []);
+    alone.append_batch(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
+    assert_eq!(alone.list_replicas().await.unwrap(), []);
 }
 
 pub async fn replicas_of_another_election_are_refused() {
@@ -96,7 +99,7 @@ pub async fn a_lease_that_is_made_anew_is_that_of_who_comes_then() {
     assert!(Journal::open_at(&beside.place(), anew("three")).await.is_err(), "not all of them know it");
     two.elect_by("made anew".into()).await.unwrap();
     let three = Journal::open_at(&beside.place(), anew("three")).await.unwrap();
-    three.append(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
+    three.append_batch(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
     assert!(Journal::open_at(&beside.place(), sharing("four")).await.is_err());
 }
 
@@ -125,7 +128,7 @@ pub async fn a_replica_that_stops_while_it_comes_in_is_ended() {
         () = beside.asks_with_bytes() => panic!("it came in too late"),
     };
     assert!(since.elapsed() > Duration::from_secs(4), "nobody was in its way: nothing is tried here");
-    three.append(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
+    three.append_batch(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
 }
 
 pub async fn only_so_many_replicas_come_in() {
@@ -143,35 +146,35 @@ pub async fn only_so_many_replicas_come_in() {
 pub async fn only_who_leads_writes_what_plugins_left() {
     let desk = TestJournal::shared("one").await;
     let (one, two) = (&desk.journal, replica(&desk.place, "two").await);
-    one.append(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
+    one.append_batch(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
     let not_mine = |told: Result<(), JournalError>| match told {
         Err(JournalError::Unavailable(text)) => assert!(text.contains("another replica"), "{text}"),
         other => panic!("{other:?}"),
     };
     not_mine(one.save("p", progress(1)).await);
-    not_mine(one.note("p", Vec::new(), NoteDurability::ProcessCrash).await);
-    one.lead(true).await.unwrap();
+    not_mine(one.save_notes("p", Vec::new(), NoteDurability::ProcessCrash).await);
+    one.set_leadership(true).await.unwrap();
     one.save("p", progress(1)).await.unwrap();
     not_mine(two.save("p", progress(0)).await);
-    two.lead(true).await.unwrap();
+    two.set_leadership(true).await.unwrap();
     not_mine(one.save("p", progress(0)).await);
     not_mine(one.mark_dropped("p", &[1], "me", "why").await);
-    assert_eq!(two.progress("p").await.unwrap().unwrap().cursor, 1);
+    assert_eq!(two.plugin_progress("p").await.unwrap().unwrap().cursor, 1);
     // It may still witness, also together with what is refused.
     let (append, save) =
-        tokio::join!(one.append(of(SOURCE, 0, vec![present(&job(1), 2)])), one.save("p", progress(2)));
+        tokio::join!(one.append_batch(of(SOURCE, 0, vec![present(&job(1), 2)])), one.save("p", progress(2)));
     assert_eq!(append.unwrap().newest, 2);
     not_mine(save);
     // Whose term is over ends nobody else's.
-    one.lead(false).await.unwrap();
+    one.set_leadership(false).await.unwrap();
     two.save("p", progress(2)).await.unwrap();
     let leads = |replicas: Vec<kubewitness_journal::JournalReplica>| -> Vec<bool> {
         replicas.into_iter().map(|replica| replica.dispatches).collect()
     };
-    assert_eq!(leads(one.replicas().await.unwrap()), [false, true]);
-    two.lead(false).await.unwrap();
+    assert_eq!(leads(one.list_replicas().await.unwrap()), [false, true]);
+    two.set_leadership(false).await.unwrap();
     not_mine(two.save("p", progress(2)).await);
-    assert_eq!(leads(one.replicas().await.unwrap()), [false, false]);
+    assert_eq!(leads(one.list_replicas().await.unwrap()), [false, false]);
     desk.assert_sound().await;
 }
 
@@ -198,13 +201,13 @@ pub async fn a_witness_that_lags_takes_no_checkpoint_back() {
         rewinds,
         ..of(SOURCE, 0, Vec::new())
     };
-    let standing = async || one.standing(SOURCE).await.unwrap().unwrap().1.unwrap().to_string();
-    one.append(at("100", false)).await.unwrap();
-    two.append(at("90", false)).await.unwrap();
+    let standing = async || one.shared_standing(SOURCE).await.unwrap().unwrap().1.unwrap().to_string();
+    one.append_batch(at("100", false)).await.unwrap();
+    two.append_batch(at("90", false)).await.unwrap();
     assert_eq!(standing().await, "100");
-    two.append(at("101", false)).await.unwrap();
+    two.append_batch(at("101", false)).await.unwrap();
     assert_eq!(standing().await, "101");
-    one.append(at("50", true)).await.unwrap();
+    one.append_batch(at("50", true)).await.unwrap();
     assert_eq!(standing().await, "50");
     desk.assert_sound().await;
 }
@@ -213,20 +216,22 @@ pub async fn a_gap_of_what_another_witness_has_passed_is_refused_and_its_states_
     let desk = TestJournal::shared("one").await;
     let (one, two) = (&desk.journal, replica(&desk.place, "two").await);
     let at = |version: &str| Some(Version::new(version));
-    one.append(AppendBatch { checkpoint: at("10"), ..of(SOURCE, 0, vec![present(&job(1), 10)]) })
+    one.append_batch(AppendBatch { checkpoint: at("10"), ..of(SOURCE, 0, vec![present(&job(1), 10)]) })
         .await
         .unwrap();
     // Both read back what was since then; one is through first.
     let seen = vec![present(&job(1), 15), present(&job(1), 20)];
-    one.append(AppendBatch { since: at("10"), checkpoint: at("20"), ..of(SOURCE, 0, seen) }).await.unwrap();
+    one.append_batch(AppendBatch { since: at("10"), checkpoint: at("20"), ..of(SOURCE, 0, seen) })
+        .await
+        .unwrap();
     let hole = AppendBatch { since: at("10"), ..of(SOURCE, 0, vec![gap(&job(1), "10", "20")]) };
-    let told = two.append(hole).await;
+    let told = two.append_batch(hole).await;
     assert!(matches!(told, Err(JournalError::Overtaken(_))), "{told:?}");
     let late = AppendBatch { since: at("10"), ..of(SOURCE, 0, vec![present(&job(1), 12)]) };
-    assert_eq!(seqs(&two.append(late).await.unwrap()), [Some(4)]);
+    assert_eq!(seqs(&two.append_batch(late).await.unwrap()), [Some(4)]);
     // From where the other is, what is missing is a gap.
     let next = AppendBatch { since: at("20"), ..of(SOURCE, 0, vec![gap(&job(1), "20", "30")]) };
-    assert_eq!(seqs(&two.append(next).await.unwrap()), [Some(5)]);
+    assert_eq!(seqs(&two.append_batch(next).await.unwrap()), [Some(5)]);
     desk.assert_sound().await;
 }
 
@@ -244,28 +249,28 @@ pub async fn a_watch_that_goes_on_is_known_to_others_while_its_witness_is_there(
             }
         }
     };
-    one.watches(SOURCE, Some((1, version("99"))));
-    one.watches("another", Some((1, version("1"))));
+    one.announce_watch(SOURCE, Some((1, version("99"))));
+    one.announce_watch("another", Some((1, version("1"))));
     assert_eq!(elsewhere(&two, "100").await, None, "it is told with a transaction");
-    one.settle().await.unwrap();
+    one.await_earlier_writes().await.unwrap();
     assert_eq!(elsewhere(&two, "100").await.as_deref(), Some("one"));
     assert_eq!(elsewhere(&two, "99").await, None, "it began no sooner");
     assert_eq!(elsewhere(&one, "100").await, None, "it is no other's");
     assert_eq!(two.watched_elsewhere(SOURCE, 0, &version("100")).await.unwrap(), None, "of another epoch");
     // With what is witnessed; and a session that is lost doesn't take it away for good.
-    two.watches(SOURCE, Some((1, version("7"))));
-    two.append(of(SOURCE, 0, vec![present(&job(1), 8)])).await.unwrap();
+    two.announce_watch(SOURCE, Some((1, version("7"))));
+    two.append_batch(of(SOURCE, 0, vec![present(&job(1), 8)])).await.unwrap();
     assert_eq!(elsewhere(&one, "8").await.as_deref(), Some("two"));
     beside.end_all();
     until_there(&two, of(SOURCE, 0, vec![present(&job(1), 9)])).await;
     until_there(&one, of(SOURCE, 0, vec![present(&job(1), 9)])).await;
     assert_eq!(elsewhere(&one, "8").await.as_deref(), Some("two"));
-    two.watches(SOURCE, None);
+    two.announce_watch(SOURCE, None);
     assert_eq!(elsewhere(&one, "8").await.as_deref(), Some("two"), "it is told with a transaction");
-    two.settle().await.unwrap();
+    two.await_earlier_writes().await.unwrap();
     assert_eq!(elsewhere(&one, "8").await, None);
-    two.watches(SOURCE, Some((1, version("7"))));
-    two.settle().await.unwrap();
+    two.announce_watch(SOURCE, Some((1, version("7"))));
+    two.await_earlier_writes().await.unwrap();
     two.close().await.unwrap();
     // A server notices only a moment later that a client has gone.
     let ended = async {
@@ -282,12 +287,12 @@ pub async fn a_watch_that_goes_on_is_known_to_others_while_its_witness_is_there(
 pub async fn who_witnesses_an_epoch_that_is_over_is_told_where_the_journal_is() {
     let desk = TestJournal::shared("one").await;
     let (one, two) = (&desk.journal, replica(&desk.place, "two").await);
-    one.append(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
-    two.append(of(SOURCE, 0, vec![present(&job(1), 2)])).await.unwrap();
-    one.append(of(SOURCE, 1, Vec::new())).await.unwrap();
-    let told = two.append(of(SOURCE, 0, vec![present(&job(1), 3)])).await;
+    one.append_batch(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
+    two.append_batch(of(SOURCE, 0, vec![present(&job(1), 2)])).await.unwrap();
+    one.append_batch(of(SOURCE, 1, Vec::new())).await.unwrap();
+    let told = two.append_batch(of(SOURCE, 0, vec![present(&job(1), 3)])).await;
     assert!(matches!(told, Err(JournalError::Overtaken(_))), "{told:?}");
-    assert_eq!(two.standing(SOURCE).await.unwrap(), Some((1, None)));
+    assert_eq!(two.shared_standing(SOURCE).await.unwrap(), Some((1, None)));
     desk.assert_sound().await;
 }
 
@@ -299,26 +304,28 @@ pub async fn what_one_sweeps_the_other_does_not_refer_to() {
         ..present(&job(number), version)
     };
     // Both remember the status; then only what retention takes refers to it.
-    one.append(of(SOURCE, 0, vec![witnessed(1, 1, "Rare")])).await.unwrap();
-    two.append(of(SOURCE, 0, vec![witnessed(1, 2, "Running"), witnessed(2, 3, "Running")])).await.unwrap();
+    one.append_batch(of(SOURCE, 0, vec![witnessed(1, 1, "Rare")])).await.unwrap();
+    two.append_batch(of(SOURCE, 0, vec![witnessed(1, 2, "Running"), witnessed(2, 3, "Running")]))
+        .await
+        .unwrap();
     for version in 4..60 {
-        two.append(of(SOURCE, 0, vec![witnessed(1, version, "Running")])).await.unwrap();
+        two.append_batch(of(SOURCE, 0, vec![witnessed(1, version, "Running")])).await.unwrap();
     }
-    one.lead(true).await.unwrap();
-    one.settle().await.unwrap();
+    one.set_leadership(true).await.unwrap();
+    one.await_earlier_writes().await.unwrap();
     let spec = RetentionSpec { count: Some(10), past_cursors: true, ..RetentionSpec::default() };
     let mut retention = SourceRetention::new(one.clone(), SOURCE).in_hand(0);
-    retention.pass(&spec).await.unwrap();
-    retention.sweep().await.unwrap();
+    retention.run_pass(&spec).await.unwrap();
+    retention.sweep_shared_rows().await.unwrap();
     let swept = desk.ask("SELECT count(*) FROM kw_statuses").await;
     assert_eq!(swept, "1", "nothing was swept, so that nothing is tried here");
-    two.append(of(SOURCE, 0, vec![witnessed(2, 70, "Rare")])).await.unwrap();
-    two.settle().await.unwrap();
-    let newest = *two.newest().borrow();
+    two.append_batch(of(SOURCE, 0, vec![witnessed(2, 70, "Rare")])).await.unwrap();
+    two.await_earlier_writes().await.unwrap();
+    let newest = *two.newest_position().borrow();
     assert_eq!(two.read_at(&[newest]).await.unwrap()[0].status.phase, "Rare");
     // Who doesn't lead takes nothing.
     let mut other = SourceRetention::new(two.clone(), SOURCE).in_hand(0);
-    assert!(other.pass(&RetentionSpec { count: Some(2), ..spec }).await.is_err());
+    assert!(other.run_pass(&RetentionSpec { count: Some(2), ..spec }).await.is_err());
     desk.assert_sound().await;
 }
 
@@ -352,11 +359,11 @@ pub async fn a_replica_that_stops_in_the_middle_holds_the_others_up_for_seconds_
     let one = &desk.journal;
     let (wire, place) = beside.behind_a_wire().await;
     let two = replica(&place, "two").await;
-    one.append(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
+    one.append_batch(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
     // It begins, and never hears that it may go on.
     wire.deafen();
     let since = Instant::now();
-    let stopped = two.append(of(SOURCE, 0, vec![present(&job(1), 3)]));
+    let stopped = two.append_batch(of(SOURCE, 0, vec![present(&job(1), 3)]));
     let others = async {
         let begins = async {
             while wire.lost() == 0 {
@@ -377,7 +384,7 @@ pub async fn a_replica_that_stops_in_the_middle_holds_the_others_up_for_seconds_
         }
     }
     assert!(since.elapsed() > Duration::from_secs(5), "it held nobody up: nothing is tried here");
-    assert_eq!(*one.newest().borrow(), 2);
+    assert_eq!(*one.newest_position().borrow(), 2);
     // It goes on.
     wire.cut();
     until_there(&two, of(SOURCE, 0, vec![present(&job(1), 3)])).await;
@@ -388,7 +395,7 @@ pub async fn a_replica_that_stops_in_the_middle_holds_the_others_up_for_seconds_
 async fn until_there(journal: &Journal, append: AppendBatch) {
     let tried = async {
         loop {
-            match journal.append(append.clone()).await {
+            match journal.append_batch(append.clone()).await {
                 Ok(_) => return,
                 Err(JournalError::Unavailable(_)) => tokio::time::sleep(Duration::from_millis(20)).await,
                 Err(error) => panic!("{error}"),

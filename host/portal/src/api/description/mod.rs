@@ -70,7 +70,7 @@ impl ApiDescription {
             SchemaSettings::draft2020_12().with(|settings| {
                 settings.definitions_path = SCHEMAS.into();
                 settings.meta_schema = None;
-                settings.transforms.push(Box::new(RecursiveTransform(tidy)));
+                settings.transforms.push(Box::new(RecursiveTransform(tidy_schema)));
             })
         };
         let answers = settings().for_serialize().with_transform(RecursiveTransform(without_default));
@@ -82,13 +82,14 @@ impl ApiDescription {
     }
 
     fn get(&mut self, path: &'static str, id: &str, summary: &str) -> PathOperation<'_> {
-        self.operation("get", path, id, summary)
+        self.add_operation("get", path, id, summary)
     }
 
     /// An operation that changes something. A page of another site can't call it. `right` is what a signed-in
     /// person needs.
-    fn post(&mut self, path: &'static str, id: &str, summary: &str, right: &str) -> PathOperation<'_> {
-        let mut operation = self.operation("post", path, id, summary).refuses(&[403, 404, 413, 415, 422]);
+    fn add_post(&mut self, path: &'static str, id: &str, summary: &str, right: &str) -> PathOperation<'_> {
+        let mut operation =
+            self.add_operation("post", path, id, summary).with_refusals(&[403, 404, 413, 415, 422]);
         let told = format!(
             "Refused (403) if the request's `Origin` or `Sec-Fetch-Site` names another site. If people sign in: refused \
              (403) if the person lacks the verb {right}."
@@ -97,7 +98,7 @@ impl ApiDescription {
         operation
     }
 
-    fn operation(
+    fn add_operation(
         &mut self,
         method: &'static str,
         path: &'static str,
@@ -110,12 +111,12 @@ impl ApiDescription {
     }
 
     /// The whole document.
-    fn finish(mut self) -> Value {
+    fn into_document(mut self) -> Value {
         let mut schemas = self.answers.take_definitions(true);
         schemas.extend(self.bodies.take_definitions(true));
-        bound(&mut schemas["ReplayRequest"]["properties"]);
+        add_bounds(&mut schemas["ReplayRequest"]["properties"]);
         bound_record(&mut schemas["PauseRequest"]["properties"]);
-        schemas.insert("Problem".into(), problem());
+        schemas.insert("Problem".into(), problem_schema());
         let problem = json!({
             "description": "What went wrong, and what to do about it.",
             "content": {PROBLEM: {"schema": {"$ref": format!("#{SCHEMAS}/Problem")}}},
@@ -140,15 +141,15 @@ impl ApiDescription {
             "security": [{"token": []}, {"session": []}, {}],
             "components": {
                 "schemas": schemas,
-                "responses": {"Problem": problem, "Unknown": unknown(), "Unchanged": unchanged()},
-                "securitySchemes": security(),
+                "responses": {"Problem": problem, "Unknown": sign_in_response(), "Unchanged": unchanged_response()},
+                "securitySchemes": security_schemes(),
             },
         })
     }
 }
 
 /// A problem, with the fields that older clients read.
-fn problem() -> Value {
+fn problem_schema() -> Value {
     let text = json!({"type": "string"});
     let fields = json!({
         "type": "array",
@@ -182,12 +183,12 @@ fn problem() -> Value {
 }
 
 /// The client already has the answer.
-fn unchanged() -> Value {
+fn unchanged_response() -> Value {
     json!({"description": "The answer is the one whose `ETag` was sent as `If-None-Match`. It has no body."})
 }
 
 /// Sign-in is required.
-fn unknown() -> Value {
+fn sign_in_response() -> Value {
     json!({
         "description": "Where people sign in: the request names no person. The header `WWW-Authenticate` is `Bearer`.",
         "headers": {"WWW-Authenticate": {"schema": {"type": "string"}}},
@@ -195,7 +196,7 @@ fn unknown() -> Value {
     })
 }
 
-fn security() -> Value {
+fn security_schemes() -> Value {
     json!({
         "token": {
             "type": "http",
@@ -212,7 +213,7 @@ fn security() -> Value {
 }
 
 /// A bound of [`super::check_replay`] each.
-fn bound(properties: &mut Value) {
+fn add_bounds(properties: &mut Value) {
     bound_record(properties);
     properties["plugin"]["minLength"] = 1.into();
     properties["seqs"]["maxItems"] = MOST_SEQS.into();
@@ -229,7 +230,7 @@ fn bound_record(properties: &mut Value) {
 
 /// Optional fields are never null, a paragraph is one line, and words with a description each are also listed
 /// as an enum.
-fn tidy(schema: &mut Schema) {
+fn tidy_schema(schema: &mut Schema) {
     let required = schema.get("required").cloned().unwrap_or_default();
     let is_required = |name: &str| required.as_array().is_some_and(|all| all.iter().any(|one| one == name));
     if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
@@ -276,13 +277,13 @@ fn never_null(schema: &mut Value) {
 }
 
 impl PathOperation<'_> {
-    fn refuses(mut self, statuses: &[u16]) -> Self {
+    fn with_refusals(mut self, statuses: &[u16]) -> Self {
         self.refusals.extend(statuses);
         self
     }
 
     /// The handler accepts `names`; the type of its query has their meaning.
-    fn query<Q: JsonSchema>(mut self, names: &[&str]) -> Self {
+    fn with_query<Q: JsonSchema>(mut self, names: &[&str]) -> Self {
         let schema = self.of.bodies.root_schema_for::<Q>();
         let known = schema.get("properties").and_then(Value::as_object).expect("a query has fields");
         assert_eq!(known.len(), names.len(), "{}: the handler takes what its query has", self.path);
@@ -290,8 +291,8 @@ impl PathOperation<'_> {
             let mut schema = known.get(*name).unwrap_or_else(|| panic!("{name} is no field")).clone();
             let told = schema.as_object_mut().and_then(|fields| fields.remove("description"));
             self = match *name {
-                LIMIT => self.limit(),
-                _ => self.parameter(
+                LIMIT => self.with_limit(),
+                _ => self.with_parameter(
                     "query",
                     name,
                     told.as_ref().and_then(Value::as_str).unwrap_or(""),
@@ -302,12 +303,12 @@ impl PathOperation<'_> {
         self
     }
 
-    fn limit(self) -> Self {
+    fn with_limit(self) -> Self {
         let schema = json!({"type": "integer", "minimum": 1, "maximum": MOST_ROWS, "default": ROWS});
-        self.parameter("query", LIMIT, &format!("Rows at most; {ROWS} where it is left out."), &schema)
+        self.with_parameter("query", LIMIT, &format!("Rows at most; {ROWS} where it is left out."), &schema)
     }
 
-    fn parameter(mut self, place: &str, name: &str, text: &str, schema: &Value) -> Self {
+    fn with_parameter(mut self, place: &str, name: &str, text: &str, schema: &Value) -> Self {
         assert!(!text.is_empty(), "{}: {name} is not described", self.path);
         let parameters = self.told.entry("parameters").or_insert_with(|| json!([]));
         parameters.as_array_mut().expect("an array").push(json!({
@@ -317,18 +318,18 @@ impl PathOperation<'_> {
     }
 
     /// With the schema of the handler's answer.
-    fn answers<A, F>(mut self, _: impl Fn(State<PortalApp>, PortalViewer, Uri) -> F, text: &str)
+    fn with_answer<A, F>(mut self, _: impl Fn(State<PortalApp>, PortalViewer, Uri) -> F, text: &str)
     where
         A: HandlerAnswer,
         F: Future<Output = Result<A, Problem>>,
     {
         self.has_parts = A::HAS_PARTS;
         let schema = self.of.answers.subschema_for::<A::Body>();
-        self.gives("application/json", schema.as_value(), text);
+        self.with_media("application/json", schema.as_value(), text);
     }
 
     /// The same for a handler with a body.
-    fn changes<B, T, F>(
+    fn with_change<B, T, F>(
         mut self,
         _: impl Fn(State<PortalApp>, PortalViewer, Uri, Result<Json<B>, JsonRejection>) -> F,
         text: &str,
@@ -337,12 +338,12 @@ impl PathOperation<'_> {
         T: JsonSchema,
         F: Future<Output = Result<Json<T>, Problem>>,
     {
-        self = self.takes::<B>();
+        self = self.with_body::<B>();
         let schema = self.of.answers.subschema_for::<T>();
-        self.gives("application/json", schema.as_value(), text);
+        self.with_media("application/json", schema.as_value(), text);
     }
 
-    fn takes<B: JsonSchema>(mut self) -> Self {
+    fn with_body<B: JsonSchema>(mut self) -> Self {
         let body = self.of.bodies.subschema_for::<B>();
         let body = json!({"required": true, "content": {"application/json": {"schema": body}}});
         self.told.insert("requestBody".into(), body);
@@ -368,16 +369,16 @@ impl PathOperation<'_> {
         let handler = |_: State<PortalApp>, _: PortalViewer, _: Uri, _: Result<Json<B>, JsonRejection>| {
             std::future::pending::<Result<Json<T>, Problem>>()
         };
-        self.changes(handler, text);
+        self.with_change(handler, text);
     }
 
-    fn gives(mut self, media: &str, schema: &Value, text: &str) {
+    fn with_media(mut self, media: &str, schema: &Value, text: &str) {
         let mut answer = json!({"description": text, "content": {media: {"schema": schema}}});
         let mut responses = Map::new();
         if self.method == "get" && self.path.starts_with("/api/") && media != "text/event-stream" {
             let about = "The `ETag` of an earlier answer. If the answer is unchanged, the status is 304 and there is \
                          no body.";
-            self = self.parameter("header", "If-None-Match", about, &self::text());
+            self = self.with_parameter("header", "If-None-Match", about, &self::text());
             let of = "The tag of this answer, for this person. An answer with more than 1,000 rows has none.";
             answer["headers"] = json!({"ETag": {"description": of, "schema": self::text()}});
             if self.has_parts {
@@ -396,7 +397,7 @@ impl PathOperation<'_> {
     }
 }
 
-fn number() -> Value {
+fn number_schema() -> Value {
     json!({"type": "integer", "minimum": 0})
 }
 
@@ -406,7 +407,7 @@ fn text() -> Value {
 
 #[test]
 fn the_reference_of_the_api_is_what_the_handlers_say() {
-    let made = parts::describe();
+    let made = parts::describe_api();
     let paths = super::routes().into_iter().chain(crate::health::routes()).map(|(path, _)| path);
     let unsaid: Vec<_> = paths.filter(|path| made["paths"].get(*path).is_none()).collect();
     assert!(unsaid.is_empty(), "describe {unsaid:?} above");

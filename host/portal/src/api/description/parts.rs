@@ -5,75 +5,75 @@ use kubewitness_core::views::{
 };
 use serde_json::{Value, json};
 
-use super::{ApiDescription, number, text};
+use super::{ApiDescription, number_schema, text};
 use crate::api::timeline::{TIMELINE, timeline};
 use crate::api::{self, GAPS, LETTERS, OBJECTS, POISON};
 use crate::submit::KEY_BYTES;
 
-pub(super) fn describe() -> Value {
+pub(super) fn describe_api() -> Value {
     let mut api = ApiDescription::new();
-    api.get("/api/v1/status", "status", "Sources, plugins and the journal in figures").answers(
+    api.get("/api/v1/status", "status", "Sources, plugins and the journal in figures").with_answer(
         api::status,
         "The figures. For each plugin observed = delivered + filtered + dead + waiting + taken.",
     );
     api.get("/api/v1/objects", "objects", "What is there now, each with its status")
-        .query::<ObjectQuery>(OBJECTS)
-        .refuses(&[403])
-        .answers(
+        .with_query::<ObjectQuery>(OBJECTS)
+        .with_refusals(&[403])
+        .with_answer(
             api::objects,
             "Objects, the newest change first. Each `Kubewitness-Notice` is a sentence on what makes the answer less \
              than all. `Kubewitness-Forbidden` comes with an empty answer: it names the verb and the resources that you lack.",
         );
     api.get("/api/v1/timeline", "timeline", "The story of one object and of those that it owns")
-        .query::<TimelineQuery>(TIMELINE)
-        .refuses(&[404])
-        .answers(timeline, "The newest states, oldest first. The next part has the states before them.");
+        .with_query::<TimelineQuery>(TIMELINE)
+        .with_refusals(&[404])
+        .with_answer(timeline, "The newest states, oldest first. The next part has the states before them.");
     api.get(
         "/api/v1/states/{seq}/document",
         "document",
         "The document of one state as the server sent it, with a digest in the place of each secret",
     )
-    .parameter("path", "seq", "The state's position.", &number())
-    .refuses(&[404])
-    .gives(
+    .with_parameter("path", "seq", "The state's position.", &number_schema())
+    .with_refusals(&[404])
+    .with_media(
         "application/json",
         &json!({"type": "object"}),
         "The document. For a gap its description; empty where a deletion was found by comparison.",
     );
     api.get("/api/v1/plugins", "plugins", "The plugins, as in the status")
-        .answers(api::plugins, "The plugins.");
+        .with_answer(api::plugins, "The plugins.");
     describe_pauses(&mut api);
     describe_mutes(&mut api);
-    api.get("/api/v1/gaps", "gaps", "Versions that are known to be missing").query::<GapQuery>(GAPS).refuses(&[403]).answers(
+    api.get("/api/v1/gaps", "gaps", "Versions that are known to be missing").with_query::<GapQuery>(GAPS).with_refusals(&[403]).with_answer(
         api::gaps,
         "The gaps, newest first. Versions strictly between `after` and `before` were not witnessed; an empty bound is \
          not known.",
     );
     api.get("/api/v1/poison", "poison", "Poison messages: bytes that are no object of their source's kind")
-        .query::<PoisonQuery>(POISON)
-        .refuses(&[403])
-        .answers(api::poison, "Poison messages, newest first, without their bytes.");
+        .with_query::<PoisonQuery>(POISON)
+        .with_refusals(&[403])
+        .with_answer(api::poison, "Poison messages, newest first, without their bytes.");
     api.get("/api/v1/poison/{number}/raw", "poisonRaw", "The bytes of one poison message, as they came")
-        .parameter("path", "number", "The poison message's number.", &number())
-        .refuses(&[403, 404])
-        .gives("text/plain", &text(), "The bytes, to be saved and not to be shown.");
+        .with_parameter("path", "number", "The poison message's number.", &number_schema())
+        .with_refusals(&[403, 404])
+        .with_media("text/plain", &text(), "The bytes, to be saved and not to be shown.");
     describe_letters(&mut api);
     describe_submissions(&mut api);
     let position = json!({"type": "string", "pattern": "^[0-9]{1,18}(-[0-9a-f]{12})?$"});
     api.get("/api/v1/events", "events", "The live stream of states")
-        .parameter(
+        .with_parameter(
             "query",
             "after",
             "States after this position: the id of an event, or a number. Where it is left out, those to come.",
             &position,
         )
-        .parameter(
+        .with_parameter(
             "header",
             "Last-Event-ID",
             "Like `after`, and takes precedence. A browser sends it when it reconnects.",
             &position,
         )
-        .gives(
+        .with_media(
             "text/event-stream",
             &text(),
             "Server-sent events. `state`: the id is the position and a mark of what stands there, the data a state as JSON. \
@@ -82,36 +82,36 @@ pub(super) fn describe() -> Value {
              `causes`: causes of outcomes were found; lists that show them are to be asked again. It has no id. \
              `Kubewitness-Notice` tells where retention has removed states after the position.",
         );
-    api.operation(
+    api.add_operation(
         "post",
         "/api/v1/login",
         "login",
         "A one-time login for a browser, for the sender of a token",
     )
-    .refuses(&[403])
-    .answers(api::login, "The code. The page `/login/once?code=CODE` takes it once.");
+    .with_refusals(&[403])
+    .with_answer(api::login_once, "The code. The page `/login/once?code=CODE` takes it once.");
     describe_itself(&mut api);
-    api.finish()
+    api.into_document()
 }
 
 fn describe_pauses(api: &mut ApiDescription) {
     let name = "The plugin's name.";
     let told = "Whether that changed anything, and the pause that is in force now.";
-    api.post(
+    api.add_post(
         "/api/v1/plugins/{name}/pause",
         "pause",
         "Pauses a plugin: it gets no states until it is resumed",
         &on_plugin("pause"),
     )
-    .parameter("path", "name", name, &text())
+    .with_parameter("path", "name", name, &text())
     .changes_named(api::pausing::pause, told);
-    api.post(
+    api.add_post(
         "/api/v1/plugins/{name}/resume",
         "resume",
         "Resumes a plugin: it goes on from where it was",
         &on_plugin("resume"),
     )
-    .parameter("path", "name", name, &text())
+    .with_parameter("path", "name", name, &text())
     .changes_named(api::pausing::resume, told);
 }
 
@@ -123,31 +123,31 @@ fn on_plugin(verb: &str) -> String {
 fn describe_mutes(api: &mut ApiDescription) {
     let right = "`mute` on `notifications` of `kubewitness.dev`, in the namespace or in the cluster";
     api.get("/api/v1/mutes", "mutes", "The mutes: recipient and object of each")
-        .answers(api::muting::mutes, "The mutes that the person may undo, newest first.");
+        .with_answer(api::muting::mutes, "The mutes that the person may undo, newest first.");
     let told = "Whether that changed anything, and the mute.";
-    api.post("/api/v1/mute", "mute", "Mutes an object, a namespace or everything", right)
-        .refuses(&[404])
-        .changes(api::muting::mute, told);
-    api.post("/api/v1/unmute", "unmute", "Undoes a mute", right)
-        .refuses(&[404])
-        .changes(api::muting::unmute, told);
+    api.add_post("/api/v1/mute", "mute", "Mutes an object, a namespace or everything", right)
+        .with_refusals(&[404])
+        .with_change(api::muting::mute, told);
+    api.add_post("/api/v1/unmute", "unmute", "Undoes a mute", right)
+        .with_refusals(&[404])
+        .with_change(api::muting::unmute, told);
 }
 
 fn describe_submissions(api: &mut ApiDescription) {
     api.get("/api/v1/templates", "templates", "The templates of which people make Jobs")
-        .refuses(&[404])
-        .answers(api::submitting::templates, "The templates, by name. 404 where nobody submits Jobs.");
+        .with_refusals(&[404])
+        .with_answer(api::submitting::templates, "The templates, by name. 404 where nobody submits Jobs.");
     let key = json!({"type": "string", "minLength": 1, "maxLength": KEY_BYTES, "pattern": "^[!-~]+$"});
     let mut operation = api
-        .operation("post", "/api/v1/jobs", "submit", "Creates a Job from a template, in the name of the person who asks")
-        .refuses(&[403, 404, 409, 413, 415, 422])
-        .parameter(
+        .add_operation("post", "/api/v1/jobs", "submit", "Creates a Job from a template, in the name of the person who asks")
+        .with_refusals(&[403, 404, 409, 413, 415, 422])
+        .with_parameter(
             "header",
             "Idempotency-Key",
             "A request with the same key makes no second Job, also at another replica. Without it: a new key.",
             &key,
         )
-        .takes::<SubmitRequest>();
+        .with_body::<SubmitRequest>();
     let told = "The API server decides whether the person may. What it refuses has the parameter in `fields`. 503: it \
                 is not known whether the Job was created; the same request with the same key tells.";
     operation.told.insert("description".into(), told.into());
@@ -157,42 +157,42 @@ fn describe_submissions(api: &mut ApiDescription) {
     });
     operation.told.insert("responses".into(), json!({"201": created}));
     let text = "An earlier request with this key has created the Job, or `dry_run` has created none.";
-    operation.gives("application/json", schema.as_value(), text);
+    operation.with_media("application/json", schema.as_value(), text);
 }
 
 fn describe_letters(api: &mut ApiDescription) {
     api.get("/api/v1/deadletters", "deadLetters", "States that were parked after their last try")
-        .query::<LetterQuery>(LETTERS)
-        .refuses(&[404])
-        .answers(api::dead_letters, "The dead letters, by plugin and position.");
-    api.post("/api/v1/deadletters/replay", "replay", "Replays dead letters", &on_plugin("replay"))
-        .refuses(&[409])
-        .changes(api::replay, "The dead letters that were replayed, or with `dry_run` would be.");
+        .with_query::<LetterQuery>(LETTERS)
+        .with_refusals(&[404])
+        .with_answer(api::dead_letters, "The dead letters, by plugin and position.");
+    api.add_post("/api/v1/deadletters/replay", "replay", "Replays dead letters", &on_plugin("replay"))
+        .with_refusals(&[409])
+        .with_change(api::replay, "The dead letters that were replayed, or with `dry_run` would be.");
     let dropped = "The dead letters that were dropped, or with `dry_run` would be. Dropped letters stay counted as dead.";
-    api.post("/api/v1/deadletters/drop", "drop", "Drops dead letters for good", &on_plugin("drop"))
-        .refuses(&[409])
-        .changes(api::drop_letters, dropped);
+    api.add_post("/api/v1/deadletters/drop", "drop", "Drops dead letters for good", &on_plugin("drop"))
+        .with_refusals(&[409])
+        .with_change(api::drop_letters, dropped);
     api.get(
         "/api/v1/deadletters/records",
         "letterRecords",
         "Who replayed or dropped dead letters, newest first",
     )
-    .query::<LetterQuery>(LETTERS)
-    .refuses(&[403])
-    .answers(api::letter_records, "The records.");
+    .with_query::<LetterQuery>(LETTERS)
+    .with_refusals(&[403])
+    .with_answer(api::letter_records, "The records.");
 }
 
 /// The operations about the process and about the API itself.
 fn describe_itself(api: &mut ApiDescription) {
     let mut description = api.get("/api/v1/openapi.json", "openapi", "This description");
     description.refusals.clear();
-    description.gives("application/json", &json!({"type": "object"}), "OpenAPI 3.1.");
-    api.get("/healthz", "healthz", "Whether the process runs").gives("text/plain", &text(), "It does.");
+    description.with_media("application/json", &json!({"type": "object"}), "OpenAPI 3.1.");
+    api.get("/healthz", "healthz", "Whether the process runs").with_media("text/plain", &text(), "It does.");
     let mut ready = api.get("/readyz", "readyz", "Whether the controller is ready");
     let not = json!({"description": "It is not, and why.", "content": {"text/plain": {"schema": text()}}});
     ready.told.insert("responses".into(), json!({"503": not}));
-    ready.gives("text/plain", &text(), "It is.");
-    api.get("/metrics", "metrics", "Figures for Prometheus").refuses(&[403, 503]).gives(
+    ready.with_media("text/plain", &text(), "It is.");
+    api.get("/metrics", "metrics", "Figures for Prometheus").with_refusals(&[403, 503]).with_media(
         "text/plain",
         &text(),
         "Text format 0.0.4.",

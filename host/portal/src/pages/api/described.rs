@@ -38,16 +38,17 @@ pub(super) fn read(text: &str) -> Result<Vec<DescribedOperation>, String> {
     let paths = document["paths"].as_object().ok_or("it has no paths")?;
     let methods = |(path, methods): (&String, &Value)| {
         let methods = methods.as_object().cloned().unwrap_or_default();
-        let read = |(method, told): (String, Value)| operation(&document, path, &method, &told);
+        let read = |(method, told): (String, Value)| describe_operation(&document, path, &method, &told);
         methods.into_iter().map(read).collect::<Vec<_>>()
     };
     Ok(paths.iter().flat_map(methods).collect())
 }
 
-fn operation(document: &Value, path: &str, method: &str, told: &Value) -> DescribedOperation {
-    let body = resolve(document, &told["requestBody"]["content"]["application/json"]["schema"]);
-    let given = resolve(document, &told["responses"]["200"]["content"]["application/json"]["schema"]);
-    let given = if given["type"] == "array" { resolve(document, &given["items"]) } else { given };
+fn describe_operation(document: &Value, path: &str, method: &str, told: &Value) -> DescribedOperation {
+    let body = resolve_reference(document, &told["requestBody"]["content"]["application/json"]["schema"]);
+    let given =
+        resolve_reference(document, &told["responses"]["200"]["content"]["application/json"]["schema"]);
+    let given = if given["type"] == "array" { resolve_reference(document, &given["items"]) } else { given };
     let parameters = told["parameters"].as_array().map(Vec::as_slice).unwrap_or_default();
     let answers = told["responses"].as_object().into_iter().flatten();
     DescribedOperation {
@@ -56,30 +57,32 @@ fn operation(document: &Value, path: &str, method: &str, told: &Value) -> Descri
         path: path.to_owned(),
         summary: text(&told["summary"]),
         about: text(&told["description"]),
-        parameters: parameters.iter().map(parameter).collect(),
-        body: fields(body),
-        answers: answers.map(|(status, answer)| self::answer(status, resolve(document, answer))).collect(),
-        given: fields(given),
+        parameters: parameters.iter().map(describe_parameter).collect(),
+        body: describe_fields(body),
+        answers: answers
+            .map(|(status, answer)| self::describe_answer(status, resolve_reference(document, answer)))
+            .collect(),
+        given: describe_fields(given),
     }
 }
 
 /// The target of a reference, or the value itself.
-fn resolve<'a>(document: &'a Value, value: &'a Value) -> &'a Value {
+fn resolve_reference<'a>(document: &'a Value, value: &'a Value) -> &'a Value {
     let target = value["$ref"].as_str().and_then(|reference| reference.strip_prefix('#'));
     target.and_then(|pointer| document.pointer(pointer)).unwrap_or(value)
 }
 
-fn parameter(told: &Value) -> DescribedField {
+fn describe_parameter(told: &Value) -> DescribedField {
     DescribedField {
         name: text(&told["name"]),
         place: text(&told["in"]),
-        kind: kind(&told["schema"]),
+        kind: kind_in_words(&told["schema"]),
         about: text(&told["description"]),
         is_required: told["required"] == true,
     }
 }
 
-fn answer(status: &str, told: &Value) -> DescribedAnswer {
+fn describe_answer(status: &str, told: &Value) -> DescribedAnswer {
     let media = told["content"].as_object().and_then(|content| content.keys().next());
     let status = if status == "default" { "any other" } else { status };
     DescribedAnswer {
@@ -89,13 +92,13 @@ fn answer(status: &str, told: &Value) -> DescribedAnswer {
     }
 }
 
-fn fields(schema: &Value) -> Vec<DescribedField> {
+fn describe_fields(schema: &Value) -> Vec<DescribedField> {
     let required = schema["required"].as_array().map(Vec::as_slice).unwrap_or_default();
     let properties: Option<&Map<String, Value>> = schema["properties"].as_object();
     let field = |(name, told): (&String, &Value)| DescribedField {
         name: name.clone(),
         place: String::new(),
-        kind: kind(told),
+        kind: kind_in_words(told),
         about: text(&told["description"]),
         is_required: required.iter().any(|one| one == name),
     };
@@ -103,7 +106,7 @@ fn fields(schema: &Value) -> Vec<DescribedField> {
 }
 
 /// A type in words: `integer, 1 to 10000, usually 500`, `Job or Pod`, `list of State`.
-fn kind(schema: &Value) -> String {
+fn kind_in_words(schema: &Value) -> String {
     if let Some(reference) = schema["$ref"].as_str() {
         return reference.rsplit('/').next().unwrap_or_default().to_owned();
     }
@@ -111,7 +114,7 @@ fn kind(schema: &Value) -> String {
         (_, Some(words)) => {
             words.iter().map(text).filter(|word| !word.is_empty()).collect::<Vec<_>>().join(", ")
         }
-        (Value::String(list), _) if list == "array" => format!("list of {}", kind(&schema["items"])),
+        (Value::String(list), _) if list == "array" => format!("list of {}", kind_in_words(&schema["items"])),
         (Value::Array(types), _) => types.iter().map(text).collect::<Vec<_>>().join(" or "),
         (other, _) => text(other),
     }];
@@ -139,7 +142,7 @@ fn text(value: &Value) -> String {
 
 impl DescribedOperation {
     /// A command that calls it. Words in capitals are placeholders.
-    pub(super) fn example(&self) -> String {
+    pub(super) fn example_command(&self) -> String {
         let mut path = self.path.clone();
         for field in self.parameters.iter().filter(|field| field.place == "path") {
             let value = if field.kind == "integer" { "1".to_owned() } else { field.name.to_uppercase() };
@@ -188,7 +191,10 @@ mod tests {
         for operation in &all {
             let DescribedOperation { id, path, summary, answers, parameters, .. } = operation;
             assert!(!id.is_empty() && !summary.is_empty() && !answers.is_empty(), "{path}");
-            assert!(!operation.example().contains(['{', '}']) || !operation.body.is_empty(), "{path}");
+            assert!(
+                !operation.example_command().contains(['{', '}']) || !operation.body.is_empty(),
+                "{path}"
+            );
             for field in parameters.iter().chain(&operation.body) {
                 assert!(!field.kind.is_empty(), "{path} {}", field.name);
             }
@@ -211,15 +217,15 @@ mod tests {
     #[test]
     fn an_example_is_a_whole_command() {
         assert_eq!(
-            of("timeline").example(),
+            of("timeline").example_command(),
             "curl -H \"Authorization: Bearer $TOKEN\" \\\n  \
              \"$PORTAL/api/v1/timeline?kind=Job&name=NAME&namespace=NAMESPACE\""
         );
         assert_eq!(
-            of("pause").example(),
+            of("pause").example_command(),
             "curl -H \"Authorization: Bearer $TOKEN\" -X POST \\\n  -H 'Content-Type: application/json' \
              -d '{\"reason\":\"REASON\"}' \\\n  \"$PORTAL/api/v1/plugins/NAME/pause\""
         );
-        assert!(of("document").example().ends_with("\"$PORTAL/api/v1/states/1/document\""));
+        assert!(of("document").example_command().ends_with("\"$PORTAL/api/v1/states/1/document\""));
     }
 }

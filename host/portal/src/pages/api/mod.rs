@@ -33,7 +33,7 @@ pub(super) async fn page(
     QueryParams::read(&uri, &[])?;
     let operations = OPERATIONS.as_ref().map_err(|error| {
         let message = format!("The description of the API can't be read: {error}");
-        ProblemPage(Problem::of(
+        ProblemPage(Problem::with_code(
             codes::FAILED,
             message,
             "Read /api/v1/openapi.json instead, and report this.",
@@ -52,21 +52,21 @@ pub(super) async fn page(
             "Where nobody signs in, leave the token out. Lists and documents have an " code { "ETag" }
             ": send it as " code { "If-None-Match" } ", and what is still the same answers 304 without a body."
         }
-        (contents(operations))
-        @for operation in operations { (section(operation)) }
+        (render_contents(operations))
+        @for operation in operations { (render_section(operation)) }
         section aria-labelledby="problems" {
             h2 #problems { "Problems" }
             p.lead {
                 "A request that is refused gets " code { "application/problem+json" } ". Its " code { "code" }
                 " keeps its meaning; " code { "detail" } " and " code { "hint" } " are for people."
             }
-            (problems())
+            (render_problems())
         }
     };
     Ok(PageContent::new("API", "", content))
 }
 
-fn contents(operations: &[DescribedOperation]) -> Markup {
+fn render_contents(operations: &[DescribedOperation]) -> Markup {
     html! {
         nav.scroll aria-label="Operations" {
             table.plain.stacked.folds {
@@ -85,14 +85,14 @@ fn contents(operations: &[DescribedOperation]) -> Markup {
     }
 }
 
-fn section(operation: &DescribedOperation) -> Markup {
+fn render_section(operation: &DescribedOperation) -> Markup {
     let DescribedOperation { id, method, path, summary, about, parameters, body, answers, .. } = operation;
     html! {
         section.operation aria-labelledby={ "op-" (id) } {
             h2 id={ "op-" (id) } { code { (method) " " (path) } }
             p.lead { (with_code(summary)) "." @if !about.is_empty() { " " (with_code(about)) } }
-            @if !parameters.is_empty() { (fields(parameters, "Parameters")) }
-            @if !body.is_empty() { (fields(body, "Fields of the body")) }
+            @if !parameters.is_empty() { (render_fields(parameters, "Parameters")) }
+            @if !body.is_empty() { (render_fields(body, "Fields of the body")) }
             div.scroll {
                 table.plain.stacked.folds {
                     caption { "Answers" }
@@ -111,10 +111,10 @@ fn section(operation: &DescribedOperation) -> Markup {
             @if !operation.given.is_empty() {
                 details.given {
                     summary { "Fields of the answer" }
-                    (fields(&operation.given, "Of each element, where it is a list"))
+                    (render_fields(&operation.given, "Of each element, where it is a list"))
                 }
             }
-            pre.document tabindex="0" { (operation.example()) }
+            pre.document tabindex="0" { (operation.example_command()) }
         }
     }
 }
@@ -129,7 +129,7 @@ fn codes_of(status: &str, operation: &str) -> impl Iterator<Item = &'static Prob
     codes::ALL.iter().copied().filter(move |code| code.status.as_str() == status && is_its_own(code))
 }
 
-fn fields(fields: &[DescribedField], caption: &str) -> Markup {
+fn render_fields(fields: &[DescribedField], caption: &str) -> Markup {
     html! {
         div.scroll {
             table.plain.stacked.folds {
@@ -153,7 +153,7 @@ fn fields(fields: &[DescribedField], caption: &str) -> Markup {
     }
 }
 
-fn problems() -> Markup {
+fn render_problems() -> Markup {
     html! {
         div.scroll {
             table.plain.stacked.folds {

@@ -20,7 +20,7 @@ pub(super) struct LetterFilter {
 
 impl LetterFilter {
     pub fn read(params: &QueryParams) -> Self {
-        Self { values: FIELDS.map(|name| params.owned(name)) }
+        Self { values: FIELDS.map(|name| params.owned_text(name)) }
     }
 
     /// Takes a field of a form, if it belongs to the filter.
@@ -30,18 +30,18 @@ impl LetterFilter {
         true
     }
 
-    pub fn plugin(&self) -> Option<&str> {
+    pub fn plugin_name(&self) -> Option<&str> {
         self.values[0].as_deref()
     }
 
     /// Whether it excludes some letters of a plugin.
-    pub fn narrows(&self) -> bool {
+    pub fn narrows_letters(&self) -> bool {
         self.values[1..].iter().any(Option::is_some)
     }
 
-    pub fn request(&self) -> ReplayRequest {
+    pub fn replay_request(&self) -> ReplayRequest {
         let [plugin, namespace, error, since, until] = &self.values;
-        let typed = |text: &Option<String>| text.as_deref().map(time::typed);
+        let typed = |text: &Option<String>| text.as_deref().map(time::normalize_typed_time);
         ReplayRequest {
             plugin: plugin.clone().unwrap_or_default(),
             namespace: namespace.clone(),
@@ -52,18 +52,18 @@ impl LetterFilter {
         }
     }
 
-    pub fn keep(&self, letters: &mut Vec<DeadLetterView>) -> Result<(), Problem> {
-        let request = self.request();
+    pub fn retain_matching(&self, letters: &mut Vec<DeadLetterView>) -> Result<(), Problem> {
+        let request = self.replay_request();
         // This page has no field for ages.
-        let fits = request.filter(0)?;
+        let fits = request.letter_filter(0)?;
         letters.retain(|view| fits(&view.letter, &view.object.namespace));
         Ok(())
     }
 
     /// The address of a page that shows the same, with one more parameter.
-    pub fn address(&self, name: &str, value: u64) -> String {
+    pub fn address_with(&self, name: &str, value: u64) -> String {
         let mut address = format!("/deadletters?{name}={value}");
-        if self.narrows() {
+        if self.narrows_letters() {
             for (name, value) in FIELDS.iter().zip(&self.values) {
                 if let Some(value) = value {
                     address.push_str(&format!("&{name}={}", encode(value)));
@@ -74,7 +74,7 @@ impl LetterFilter {
     }
 
     /// The address of a page with one plugin's matching letters.
-    pub fn page(&self, plugin: &str, cursor: Option<&str>) -> String {
+    pub fn page_of_plugin(&self, plugin: &str, cursor: Option<&str>) -> String {
         let mut address = format!("/deadletters?plugin={}", encode(plugin));
         let others = FIELDS.iter().zip(&self.values).skip(1);
         let others = others.filter_map(|(name, value)| Some((*name, value.as_deref()?)));
@@ -85,7 +85,7 @@ impl LetterFilter {
     }
 
     /// For a form that acts on the shown letters.
-    pub fn hidden(&self, plugin: &str) -> Markup {
+    pub fn hidden_fields(&self, plugin: &str) -> Markup {
         html! {
             input type="hidden" name="plugin" value=(plugin);
             @for (name, value) in FIELDS.iter().zip(&self.values).skip(1) {
@@ -94,7 +94,7 @@ impl LetterFilter {
         }
     }
 
-    pub fn form(&self, plugins: &BTreeSet<String>) -> Markup {
+    pub fn render_form(&self, plugins: &BTreeSet<String>) -> Markup {
         let [plugin, namespace, error, since, until] = &self.values;
         html! {
             form.filters role="search" aria-label="Filter" method="get" action="/deadletters" {
@@ -112,7 +112,7 @@ impl LetterFilter {
                 label { span { "Parked from (UTC)" } input name="since" data-utc value=[since.as_deref()] placeholder="2026-11-24 22:00" autocomplete="off"; }
                 label { span { "Parked before (UTC)" } input name="until" data-utc value=[until.as_deref()] placeholder="2026-11-25 06:00" autocomplete="off"; }
                 button.strong { "Show" }
-                @if plugin.is_some() || self.narrows() { a href="/deadletters" { "Clear" } }
+                @if plugin.is_some() || self.narrows_letters() { a href="/deadletters" { "Clear" } }
             }
         }
     }

@@ -19,12 +19,12 @@ use maud::{Markup, html};
 use self::confirmation::DropConfirmation;
 use self::filter::LetterFilter;
 use self::section::{LetterBudget, LetterRights, LetterSection};
-use super::parts::{at_text, empty, expect_own_page, figure, plural};
+use super::parts::{at_text, expect_own_page, grouped_figure, plural_word, render_empty};
 use crate::access::{GuardedAct, PortalViewer};
 use crate::answer::frame::PageContent;
 use crate::answer::params::{self, QueryParams};
 use crate::answer::{Problem, ProblemPage};
-use crate::api::authorised;
+use crate::api::authorise_replay;
 use crate::app::PortalApp;
 use crate::scope::ViewerVisibility;
 
@@ -42,9 +42,9 @@ pub(super) async fn page(
         ["plugin", "namespace", "error", "since", "until", "replayed", "dropped", "tried", "cursor"];
     let params = QueryParams::read(&uri, &PARAMETERS)?;
     let asked = LetterFilter::read(&params);
-    let plugin = asked.plugin();
-    let done = outcome(&params)?;
-    let from: Option<LetterCursor> = params.cursor("cursor")?;
+    let plugin = asked.plugin_name();
+    let done = outcome_of_form(&params)?;
+    let from: Option<LetterCursor> = params.parse_cursor("cursor")?;
     let visible = ViewerVisibility::new(&app, &viewer);
     let is_operators = visible.is_operators().await?;
     let names = match plugin {
@@ -68,7 +68,7 @@ pub(super) async fn page(
     let seen: u64 = sections.iter().map(|section| section.seen).sum();
     let unseen = match is_operators && !visible.is_whole() {
         true => {
-            let all = visible.status().await?.plugins;
+            let all = visible.visible_status().await?.plugins;
             let of_those = all.iter().filter(|view| plugin.is_none_or(|name| name == view.name));
             of_those.map(|view| view.dead).sum::<u64>().saturating_sub(seen)
         }
@@ -88,13 +88,13 @@ pub(super) async fn page(
         .fold((0, 0), |(replaying, dropped), one| (replaying + one.replaying, dropped + one.dropped));
     let mut shown = Vec::new();
     for section in sections.iter().filter(|section| section.has_something()) {
-        shown.push(section.draw(LetterRights::of(&viewer, &section.name).await?, &asked));
+        shown.push(section.render_section(LetterRights::of(&viewer, &section.name).await?, &asked));
     }
     let content = html! {
-        div.head { h1 { "Dead letters" } (asked.form(&plugins)) }
+        div.head { h1 { "Dead letters" } (asked.render_form(&plugins)) }
         @if let Some(text) = done { p.done role="status" { (text) } }
-        (on_their_way(replaying, is_cut))
-        @if shown.is_empty() { (nothing(&asked, is_operators, unseen)) }
+        (render_replays_under_way(replaying, is_cut))
+        @if shown.is_empty() { (render_nothing(&asked, is_operators, unseen)) }
         @for section in &shown { (section) }
         @if untold {
             p.hint {
@@ -103,8 +103,8 @@ pub(super) async fn page(
         }
         @if dropped > 0 {
             p.hint {
-                @if sections.iter().any(|section| section.has_more_dropped) { "At least " } (figure(dropped)) " " (plural(dropped, "state was", "states were"))
-                " dropped: " (plural(dropped, "it stays", "they stay")) " counted as dead."
+                @if sections.iter().any(|section| section.has_more_dropped) { "At least " } (grouped_figure(dropped)) " " (plural_word(dropped, "state was", "states were"))
+                " dropped: " (plural_word(dropped, "it stays", "they stay")) " counted as dead."
             }
         }
         @if !records.is_empty() { (done_before(&records)) }
@@ -113,26 +113,27 @@ pub(super) async fn page(
 }
 
 /// The result of the form before this page, from its redirect.
-fn outcome(params: &QueryParams) -> Result<Option<String>, Problem> {
-    if let Some(count) = params.number("replayed")? {
-        let noun = plural(count, "state", "states");
-        return Ok(Some(format!("The replay of {} {noun} has begun.", figure(count))));
+fn outcome_of_form(params: &QueryParams) -> Result<Option<String>, Problem> {
+    if let Some(count) = params.optional_number("replayed")? {
+        let noun = plural_word(count, "state", "states");
+        return Ok(Some(format!("The replay of {} {noun} has begun.", grouped_figure(count))));
     }
-    if let Some(count) = params.number("dropped")? {
-        let noun = plural(count, "state was", "states were");
-        return Ok(Some(format!("{} {noun} dropped, for good.", figure(count))));
+    if let Some(count) = params.optional_number("dropped")? {
+        let noun = plural_word(count, "state was", "states were");
+        return Ok(Some(format!("{} {noun} dropped, for good.", grouped_figure(count))));
     }
-    let tried = params.number("tried")?;
-    Ok(tried.map(|count| format!("{} would be replayed or dropped; nothing was changed.", figure(count))))
+    let tried = params.optional_number("tried")?;
+    Ok(tried
+        .map(|count| format!("{} would be replayed or dropped; nothing was changed.", grouped_figure(count))))
 }
 
 /// The progress of replays: letters that are being replayed and not finished. The script polls it.
-fn on_their_way(count: u64, is_cut: bool) -> Markup {
+fn render_replays_under_way(count: u64, is_cut: bool) -> Markup {
     html! {
         div #figures data-live data-refresh="2" {
             @if count > 0 {
                 p.notice role="status" {
-                    @if is_cut { "At least " } (figure(count)) " " (plural(count, "state is", "states are")) " being replayed. What fails again is parked again."
+                    @if is_cut { "At least " } (grouped_figure(count)) " " (plural_word(count, "state is", "states are")) " being replayed. What fails again is parked again."
                 }
             }
         }
@@ -145,7 +146,7 @@ fn done_before(records: &[LetterRecordView]) -> Markup {
         section aria-labelledby="records" {
             h2 id="records" { "What was done" }
             div.scroll tabindex="0" role="group" aria-label="What was done" { table.dense.folds {
-                caption { @if records.len() < RECORDS { "The newest first" } @else { "The newest " (figure(RECORDS as u64)) } }
+                caption { @if records.len() < RECORDS { "The newest first" } @else { "The newest " (grouped_figure(RECORDS as u64)) } }
                 thead { tr {
                     th scope="col" { "When" }
                     th scope="col" { "What" }
@@ -159,7 +160,7 @@ fn done_before(records: &[LetterRecordView]) -> Markup {
                     td.keep data-label="What" { (record.what) }
                     td.keep data-label="Plugin" { (record.plugin) }
                     // A pause and a resume concern no states.
-                    td.num data-label="States" { @if !record.seqs.is_empty() { (figure(record.seqs.len() as u64)) } }
+                    td.num data-label="States" { @if !record.seqs.is_empty() { (grouped_figure(record.seqs.len() as u64)) } }
                     td.keep data-label="Who" { (record.who) }
                     td.wide data-label="Why" { span.message title=(record.why) { (record.why) } }
                 } } }
@@ -168,27 +169,28 @@ fn done_before(records: &[LetterRecordView]) -> Markup {
     }
 }
 
-fn nothing(asked: &LetterFilter, is_operators: bool, unseen: u64) -> Markup {
-    let none_to_see =
-        |title: &str| empty(title, &html! { "A dead letter is shown to people who may list its object." });
-    match asked.plugin() {
-        _ if unseen > 0 && !asked.narrows() => none_to_see(&format!(
+fn render_nothing(asked: &LetterFilter, is_operators: bool, unseen: u64) -> Markup {
+    let none_to_see = |title: &str| {
+        render_empty(title, &html! { "A dead letter is shown to people who may list its object." })
+    };
+    match asked.plugin_name() {
+        _ if unseen > 0 && !asked.narrows_letters() => none_to_see(&format!(
             "{} {} that you may not see",
-            figure(unseen),
-            plural(unseen, "dead letter", "dead letters")
+            grouped_figure(unseen),
+            plural_word(unseen, "dead letter", "dead letters")
         )),
         _ if !is_operators || unseen > 0 => none_to_see("No dead letters that you may see"),
-        _ if asked.narrows() => empty(
+        _ if asked.narrows_letters() => render_empty(
             "Nothing matches",
             &html! { "No dead letter fits the filter. " a href="/deadletters" { "Show all" } "." },
         ),
-        Some(name) => empty(
+        Some(name) => render_empty(
             "Nothing matches",
             &html! {
                 "The plugin " b { (name) } " has no dead letters. " a href="/deadletters" { "Show those of all plugins" } "."
             },
         ),
-        None => empty(
+        None => render_empty(
             "No dead letters",
             &html! {
                 "A state that a plugin rejects, or that fails after its last try, is kept here until it is replayed."
@@ -197,7 +199,7 @@ fn nothing(asked: &LetterFilter, is_operators: bool, unseen: u64) -> Markup {
     }
 }
 
-pub(super) async fn replay(
+pub(super) async fn post_replay(
     State(app): State<PortalApp>,
     viewer: PortalViewer,
     headers: HeaderMap,
@@ -210,20 +212,20 @@ pub(super) async fn replay(
     // Without a selection all of them are affected: they are counted, and the person confirms the number.
     let is_unconfirmed = request.is_unconfirmed();
     request.dry_run |= is_unconfirmed;
-    let request = authorised(&viewer, act, request).await?;
+    let request = authorise_replay(&viewer, act, request).await?;
     let (word, count) = if drops {
         ("dropped", app.views.drop_letters(&request).await?.dropped)
     } else {
-        ("replayed", app.views.replay(&request).await?.replayed)
+        ("replayed", app.views.replay_letters(&request).await?.replayed)
     };
     if is_unconfirmed && count > 0 {
         let signs = viewer.name().is_none();
         return Ok(DropConfirmation { request: &request, drops, asked: &asked, count, on_page, signs }
-            .page()
+            .confirmation_page()
             .into_response());
     }
     let word = if request.dry_run { "tried" } else { word };
-    Ok(Redirect::to(&asked.address(word, count)).into_response())
+    Ok(Redirect::to(&asked.address_with(word, count)).into_response())
 }
 
 /// The request of a form of the page.
@@ -247,17 +249,17 @@ fn form_request(fields: Vec<(String, String)>) -> Result<FormRequest, Problem> {
             "who" => request.who = value.trim().to_owned(),
             "dry_run" => request.dry_run = value == "true",
             "drop" => drops = value == "true",
-            "seq" => request.seqs.push(params::number("seq", &value)?),
-            "exactly" => request.exactly = Some(params::number("exactly", value.trim())?),
-            "on_page" => on_page = params::number("on_page", &value)?,
+            "seq" => request.seqs.push(params::parse_number("seq", &value)?),
+            "exactly" => request.exactly = Some(params::parse_number("exactly", value.trim())?),
+            "on_page" => on_page = params::parse_number("on_page", &value)?,
             _ => {
                 let hint = "It has plugin, namespace, error, since, until, seq, exactly, on_page, reason, who, dry_run \
                             and drop.";
-                return Err(Problem::invalid(format!("`{name}` is no field of this form."), hint));
+                return Err(Problem::invalid_request(format!("`{name}` is no field of this form."), hint));
             }
         }
     }
-    let of = asked.request();
+    let of = asked.replay_request();
     let request = ReplayRequest {
         plugin: of.plugin,
         namespace: of.namespace,

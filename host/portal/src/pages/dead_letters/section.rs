@@ -9,7 +9,9 @@ use super::filter::LetterFilter;
 use crate::access::{GuardedAct, PortalViewer};
 use crate::answer::Problem;
 use crate::api::{REASON_BYTES, WHO_BYTES};
-use crate::pages::parts::{ROWS, at, badge, figure, object_link, pages, plural};
+use crate::pages::parts::{
+    ROWS, grouped_figure, object_link, plural_word, render_page_links, render_phase_badge, render_time,
+};
 use crate::scope::{MOST_READ, ViewerVisibility};
 
 /// How many letters of one plugin a page counts and filters.
@@ -30,8 +32,8 @@ pub(super) struct LetterRights {
 impl LetterRights {
     pub async fn of(viewer: &PortalViewer, plugin: &str) -> Result<Self, Problem> {
         Ok(Self {
-            replay: viewer.may(GuardedAct::Replay, plugin).await?,
-            drop: viewer.may(GuardedAct::Drop, plugin).await?,
+            replay: viewer.has_right(GuardedAct::Replay, plugin).await?,
+            drop: viewer.has_right(GuardedAct::Drop, plugin).await?,
             signs: viewer.name().is_none(),
         })
     }
@@ -83,7 +85,7 @@ impl LetterSection {
         from: Option<&LetterCursor>,
         budget: &mut LetterBudget,
     ) -> Result<Self, Problem> {
-        let (looked, most) = match asked.plugin() {
+        let (looked, most) = match asked.plugin_name() {
             Some(_) => (LOOKED, ROWS),
             None => (LOOKED_OF_EACH, ROWS_OF_EACH),
         };
@@ -99,8 +101,8 @@ impl LetterSection {
         let looked = rows.len() as u64;
         let seen = (rows.len() + gone.rows.len()) as u64;
         let (is_cut, has_more_dropped) = (next.is_some(), gone.next.is_some());
-        asked.keep(&mut rows)?;
-        asked.keep(&mut gone.rows)?;
+        asked.retain_matching(&mut rows)?;
+        asked.retain_matching(&mut gone.rows)?;
         let (dropped, fit) = (gone.rows.len() as u64, rows.len() as u64);
         let replaying = rows.iter().filter(|view| view.letter.replaying).count() as u64;
         if rows.len() > most {
@@ -131,34 +133,34 @@ impl LetterSection {
         self.rows.iter().filter(|view| !view.letter.replaying).count()
     }
 
-    fn caption(&self, narrows: bool) -> Markup {
+    fn render_caption(&self, narrows: bool) -> Markup {
         let shown = self.rows.len() as u64;
         let count = if self.is_behind { shown } else { self.fit };
         html! {
             @if self.is_cut && !self.is_behind && !narrows && count > 0 { "More than " }
             @if self.is_cut && !self.is_behind && !narrows && count == 0 { "So far " }
-            (figure(count)) " " (plural(count, "dead letter", "dead letters"))
-            @if narrows { (plural(count, " that fits the filter", " that fit the filter")) }
-            @if self.is_cut && !self.is_behind && narrows { ", of the first " (figure(self.looked)) }
+            (grouped_figure(count)) " " (plural_word(count, "dead letter", "dead letters"))
+            @if narrows { (plural_word(count, " that fits the filter", " that fit the filter")) }
+            @if self.is_cut && !self.is_behind && narrows { ", of the first " (grouped_figure(self.looked)) }
             @if self.is_behind { " on this page" }
-            @else if shown < count { ", " (figure(shown)) " of them on this page" }
+            @else if shown < count { ", " (grouped_figure(shown)) " of them on this page" }
         }
     }
 
-    pub fn draw(&self, may: LetterRights, asked: &LetterFilter) -> Markup {
+    pub fn render_section(&self, may: LetterRights, asked: &LetterFilter) -> Markup {
         let name = &self.name;
-        let first = self.is_behind.then(|| asked.page(name, None));
-        let next = self.next.as_ref().map(|next| asked.page(name, Some(&next.to_string())));
+        let first = self.is_behind.then(|| asked.page_of_plugin(name, None));
+        let next = self.next.as_ref().map(|next| asked.page_of_plugin(name, Some(&next.to_string())));
         html! {
             section aria-labelledby={ "plugin-" (name) } {
                 h2 id={ "plugin-" (name) } { (name) }
                 form.replay method="post" action="/deadletters/replay" {
-                    (asked.hidden(name))
+                    (asked.hidden_fields(name))
                     input type="hidden" name="on_page" value=(self.can_be_taken());
-                    @if may.replay || may.drop { (tools(may, asked)) }
+                    @if may.replay || may.drop { (render_tools(may, asked)) }
                     @else { p.hint { "You do not have the right to replay or drop them." } }
                     div.scroll { table.dense.folds {
-                        caption { (self.caption(asked.narrows())) }
+                        caption { (self.render_caption(asked.narrows_letters())) }
                         thead { tr {
                             th scope="col" { span.unseen { "Choose" } }
                             th.num scope="col" { "Position" }
@@ -168,16 +170,16 @@ impl LetterSection {
                             th.wide scope="col" { "Last error" }
                             th scope="col" { "Parked" }
                         } }
-                        tbody { @for view in &self.rows { (row(view)) } }
+                        tbody { @for view in &self.rows { (render_row(view)) } }
                     } }
-                    (pages(&format!("Pages of {name}"), first, next))
+                    (render_page_links(&format!("Pages of {name}"), first, next))
                 }
             }
         }
     }
 }
 
-fn tools(may: LetterRights, asked: &LetterFilter) -> Markup {
+fn render_tools(may: LetterRights, asked: &LetterFilter) -> Markup {
     html! {
         div.replay-tools.above {
             label.grow { span { "Reason" } input name="reason" required maxlength=(REASON_BYTES) placeholder="The database is back" autocomplete="off"; }
@@ -189,14 +191,14 @@ fn tools(may: LetterRights, asked: &LetterFilter) -> Markup {
             @if may.drop { button name="drop" value="true" { "Drop for good" } }
             p.hint {
                 "The buttons take the dead letters that you choose. If you choose none, the next page asks whether you mean all of this plugin"
-                @if asked.narrows() { " that fit the filter" }
+                @if asked.narrows_letters() { " that fit the filter" }
                 ", also those on other pages. The reason and your name are kept."
             }
         }
     }
 }
 
-fn row(view: &DeadLetterView) -> Markup {
+fn render_row(view: &DeadLetterView) -> Markup {
     let letter = &view.letter;
     let choose = format!("Choose position {}", letter.seq);
     html! {
@@ -204,7 +206,7 @@ fn row(view: &DeadLetterView) -> Markup {
             td data-label="Choose" { input type="checkbox" name="seq" value=(letter.seq) aria-label=(choose) disabled[letter.replaying]; }
             td.num data-label="Position" { a href={ "/states/" (letter.seq) } { (letter.seq) } }
             td.object data-label="Object" { (object_link(&view.object)) }
-            td.keep data-label="Phase" { (badge(&view.phase)) @if letter.replaying { " " span.mark { "replaying" } } }
+            td.keep data-label="Phase" { (render_phase_badge(&view.phase)) @if letter.replaying { " " span.mark { "replaying" } } }
             td.num data-label="Tries" { (letter.attempts) }
             td.wide data-label="Last error" {
                 span.message title=(letter.error) { (letter.error) }
@@ -212,12 +214,12 @@ fn row(view: &DeadLetterView) -> Markup {
                     details {
                         summary { "each try" }
                         ol { @for tried in &letter.tries {
-                            li value=(tried.attempt) { (at(tried.at_ms)) " after " (tried.took_ms) " ms: " (tried.error) }
+                            li value=(tried.attempt) { (render_time(tried.at_ms)) " after " (tried.took_ms) " ms: " (tried.error) }
                         } }
                     }
                 }
             }
-            td.when data-label="Parked" { (at(letter.last_ms)) }
+            td.when data-label="Parked" { (render_time(letter.last_ms)) }
         }
     }
 }

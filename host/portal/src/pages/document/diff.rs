@@ -19,7 +19,7 @@ pub(super) enum DiffLine<'a> {
     Skipped(usize),
 }
 
-pub(super) fn lines<'a>(old: &'a str, new: &'a str) -> Vec<DiffLine<'a>> {
+pub(super) fn diff_lines<'a>(old: &'a str, new: &'a str) -> Vec<DiffLine<'a>> {
     let (old, new): (Vec<&str>, Vec<&str>) = (old.lines().collect(), new.lines().collect());
     let deadline = Some(Instant::now() + WITHIN);
     let changes = capture_diff_slices_deadline(Algorithm::Myers, &old, &new, deadline);
@@ -49,7 +49,7 @@ mod tests {
         let old = "1\n2\n3\n4\n5\n6\n7\n8\n9";
         let new = "1\n2\n3\n4\nfive\n6\n7\n8\n9\n10";
         assert_eq!(
-            lines(old, new),
+            diff_lines(old, new),
             [
                 DiffLine::Skipped(1),
                 DiffLine::Same("2"),
@@ -68,14 +68,14 @@ mod tests {
 
     #[test]
     fn equal_documents_have_no_changes_and_huge_ones_an_answer() {
-        assert_eq!(lines("a\nb", "a\nb"), [DiffLine::Skipped(2)]);
+        assert_eq!(diff_lines("a\nb", "a\nb"), [DiffLine::Skipped(2)]);
         // With too many differences, the shortest list is not found, but the shown lines must still lead from
         // one document to the other.
         let text =
             |step: usize| (0..20_000).map(|line| format!("{}\n", line * step % 9973)).collect::<String>();
         let (old, new) = (text(7), text(11));
         let (mut before, mut after) = (old.lines(), new.lines());
-        for line in lines(&old, &new) {
+        for line in diff_lines(&old, &new) {
             match line {
                 DiffLine::Same(text) => assert_eq!((before.next(), after.next()), (Some(text), Some(text))),
                 DiffLine::Removed(text) => assert_eq!(before.next(), Some(text)),

@@ -12,7 +12,7 @@ use maud::{Markup, html};
 use serde_json::Value;
 
 use self::diff::DiffLine;
-use super::parts::{at, at_text, badge, empty, figure, object_link};
+use super::parts::{at_text, grouped_figure, object_link, render_empty, render_phase_badge, render_time};
 use crate::access::PortalViewer;
 use crate::answer::frame::PageContent;
 use crate::answer::params::{self, QueryParams};
@@ -31,12 +31,12 @@ pub(super) async fn page(
     Path(seq): Path<String>,
     uri: Uri,
 ) -> Result<PageContent, ProblemPage> {
-    let seq = params::number("seq", &seq)?;
+    let seq = params::parse_number("seq", &seq)?;
     let params = QueryParams::read(&uri, &["from", "as", "managed"])?;
-    let from = params.number("from")?;
+    let from = params.optional_number("from")?;
     let shape = DocumentShape::of(&params)?;
     let visible = ViewerVisibility::new(&app, &viewer);
-    let document = visible.document(seq).await?;
+    let document = visible.visible_document(seq).await?;
     let state = match visible.state_at(seq).await? {
         Some(state) => Some(app.views.redacted_state(state).await?),
         None => None,
@@ -46,18 +46,18 @@ pub(super) async fn page(
         None => format!("State {seq}"),
     };
     let body = match from {
-        Some(from) => changes(&visible.document(from).await?, &document, from),
-        None => whole(&shaped(&document, shape)),
+        Some(from) => render_changes(&visible.visible_document(from).await?, &document, from),
+        None => render_whole(&shape_document(&document, shape)),
     };
     let changed = changed_by(&document);
     let content = html! {
-        @if let Some(state) = &state { (heading(state, from)) } @else { div.head { h1 { (title) } } }
+        @if let Some(state) = &state { (render_heading(state, from)) } @else { div.head { h1 { (title) } } }
         @if let Some(told) = changed { p.note { (told) } }
         p.tools {
             @if from.is_some() { a href={ "/states/" (seq) } { "Whole document" } " · " }
-            @else { (shape.others(seq)) }
+            @else { (shape.links_to_others(seq)) }
             a href={ "/api/v1/states/" (seq) "/document" } download={ (seq) ".json" } { "Download" }
-            " (" (figure(document.len() as u64)) " bytes)"
+            " (" (grouped_figure(document.len() as u64)) " bytes)"
         }
         (body)
     };
@@ -78,25 +78,25 @@ impl DocumentShape {
             None | Some("json") => false,
             Some("yaml") => true,
             Some(other) => {
-                return Err(Problem::invalid(
+                return Err(Problem::invalid_request(
                     format!("`{other}` is no form of a document."),
                     "There are json and yaml.",
                 ));
             }
         };
-        Ok(Self { yaml, managed: params.yes("managed")? })
+        Ok(Self { yaml, managed: params.is_true("managed")? })
     }
 
-    fn address(self, seq: Seq) -> String {
+    fn page_address(self, seq: Seq) -> String {
         let form = if self.yaml { "yaml" } else { "json" };
         format!("/states/{seq}?as={form}&managed={}", self.managed)
     }
 
     /// Links to the other forms of the document.
-    fn others(self, seq: Seq) -> Markup {
+    fn links_to_others(self, seq: Seq) -> Markup {
         html! {
-            a href=(Self { yaml: !self.yaml, ..self }.address(seq)) { (if self.yaml { "As JSON" } else { "As YAML" }) } " · "
-            a href=(Self { managed: !self.managed, ..self }.address(seq)) {
+            a href=(Self { yaml: !self.yaml, ..self }.page_address(seq)) { (if self.yaml { "As JSON" } else { "As YAML" }) } " · "
+            a href=(Self { managed: !self.managed, ..self }.page_address(seq)) {
                 (if self.managed { "Without " } else { "With " }) code { (MANAGED_FIELDS) }
             } " · "
         }
@@ -104,7 +104,7 @@ impl DocumentShape {
 }
 
 /// The document in another shape; unchanged if nothing in it changes.
-fn shaped(document: &[u8], shape: DocumentShape) -> Vec<u8> {
+fn shape_document(document: &[u8], shape: DocumentShape) -> Vec<u8> {
     let Ok(mut value) = serde_json::from_slice::<Value>(document) else { return document.to_vec() };
     let is_less = !shape.managed && without_managed_fields(&mut value);
     let text = match (shape.yaml, is_less) {
@@ -141,10 +141,10 @@ fn changed_by(document: &[u8]) -> Option<Markup> {
 }
 
 /// Redirects from two versions that a form has selected to the address of their comparison.
-pub(super) async fn compare(uri: Uri) -> Result<Redirect, ProblemPage> {
+pub(super) async fn redirect_to_comparison(uri: Uri) -> Result<Redirect, ProblemPage> {
     let params = QueryParams::read(&uri, &["from", "to"])?;
-    let (Some(from), Some(to)) = (params.number("from")?, params.number("to")?) else {
-        return Err(ProblemPage(Problem::invalid(
+    let (Some(from), Some(to)) = (params.optional_number("from")?, params.optional_number("to")?) else {
+        return Err(ProblemPage(Problem::invalid_request(
             "Two versions are needed.",
             "Choose one to compare from and one to compare to.",
         )));
@@ -152,7 +152,7 @@ pub(super) async fn compare(uri: Uri) -> Result<Redirect, ProblemPage> {
     Ok(Redirect::to(&format!("/states/{to}?from={from}")))
 }
 
-fn heading(state: &Witnessed, from: Option<Seq>) -> Markup {
+fn render_heading(state: &Witnessed, from: Option<Seq>) -> Markup {
     html! {
         p.crumbs { (object_link(&state.object)) }
         div.head {
@@ -163,7 +163,7 @@ fn heading(state: &Witnessed, from: Option<Seq>) -> Markup {
                 }
             }
             // An Event has no phase.
-            @if !is_event(&state.object.group, &state.object.kind) { (badge(&state.status.phase)) }
+            @if !is_event(&state.object.group, &state.object.kind) { (render_phase_badge(&state.status.phase)) }
         }
         p.lead {
             @match state.change {
@@ -172,13 +172,13 @@ fn heading(state: &Witnessed, from: Option<Seq>) -> Markup {
                 Change::Left => { "Version " (state.resource_version) ", which the source's selector no longer takes" }
                 Change::Gap => { "What is known of the missing versions" }
             }
-            ", observed " (at(state.observed_ms))
+            ", observed " (render_time(state.observed_ms))
         }
     }
 }
 
 fn no_document(of: &str) -> Markup {
-    empty(
+    render_empty(
         "There is no document",
         &html! {
             (of) " was found by comparing a list with the journal, so its last content was never sent. "
@@ -187,7 +187,7 @@ fn no_document(of: &str) -> Markup {
     )
 }
 
-fn whole(document: &[u8]) -> Markup {
+fn render_whole(document: &[u8]) -> Markup {
     if document.is_empty() {
         return no_document("This deletion");
     }
@@ -195,12 +195,12 @@ fn whole(document: &[u8]) -> Markup {
     let text = String::from_utf8_lossy(&document[..document.len().min(SHOWN_BYTES)]);
     let is_json = text.starts_with(['{', '[']);
     html! {
-        @if cut { p.note { "Only the first " (figure(SHOWN_BYTES as u64)) " bytes are shown." } }
+        @if cut { p.note { "Only the first " (grouped_figure(SHOWN_BYTES as u64)) " bytes are shown." } }
         pre.document tabindex="0" aria-label="Document" { code { @if is_json { (lay_out(&text)) } @else { (text) } } }
     }
 }
 
-fn changes(old: &[u8], new: &[u8], from: Seq) -> Markup {
+fn render_changes(old: &[u8], new: &[u8], from: Seq) -> Markup {
     // A document that nobody has seen has no removed lines.
     if new.is_empty() {
         return no_document("This deletion");
@@ -209,15 +209,15 @@ fn changes(old: &[u8], new: &[u8], from: Seq) -> Markup {
         return no_document(&format!("The deletion at position {from}"));
     }
     if old.len().max(new.len()) > SHOWN_BYTES {
-        return empty(
+        return render_empty(
             "Too large to compare here",
             &html! { "Download both documents and compare them there." },
         );
     }
-    let (old, new) = (comparable(old), comparable(new));
-    let lines = diff::lines(&old, &new);
+    let (old, new) = (comparable_text(old), comparable_text(new));
+    let lines = diff::diff_lines(&old, &new);
     if lines.iter().all(|line| matches!(line, DiffLine::Skipped(_))) {
-        return empty(
+        return render_empty(
             "No difference",
             &html! {
                 "Apart from " code { (MANAGED_FIELDS) } ", the document is the same as at position " (from) "."
@@ -239,7 +239,7 @@ fn changes(old: &[u8], new: &[u8], from: Seq) -> Markup {
     }
 }
 
-fn comparable(document: &[u8]) -> String {
+fn comparable_text(document: &[u8]) -> String {
     let Ok(mut value) = serde_json::from_slice::<Value>(document) else {
         return String::from_utf8_lossy(document).into_owned();
     };
@@ -316,8 +316,9 @@ mod tests {
         let document = br#"{"kind":"Job","metadata":{"name":"a","managedFields":[
             {"manager":"kubectl-create","time":"2026-11-20T13:00:00Z"},
             {"manager":"kube-controller-manager","time":"2026-11-20T13:05:00Z","subresource":"status"}]}}"#;
-        let text =
-            |yaml, managed| String::from_utf8(shaped(document, DocumentShape { yaml, managed })).unwrap();
+        let text = |yaml, managed| {
+            String::from_utf8(shape_document(document, DocumentShape { yaml, managed })).unwrap()
+        };
         assert_eq!(text(false, true).as_bytes(), document, "as it came");
         assert_eq!(text(false, false), r#"{"kind":"Job","metadata":{"name":"a"}}"#);
         assert_eq!(text(true, false).trim(), "kind: Job\nmetadata:\n  name: a");
@@ -327,7 +328,7 @@ mod tests {
              <time datetime=\"2026-11-20T13:05:00Z\">2026-11-20 13:05:00</time>."
         );
         assert!(changed_by(b"{}").is_none() && changed_by(b"").is_none());
-        assert_eq!(shaped(b"no json", DocumentShape { yaml: true, managed: false }), b"no json");
+        assert_eq!(shape_document(b"no json", DocumentShape { yaml: true, managed: false }), b"no json");
     }
 
     #[test]
@@ -338,17 +339,20 @@ mod tests {
     #[test]
     fn no_more_of_a_document_is_shown_or_compared_than_its_bound() {
         let fits = vec![b'x'; SHOWN_BYTES];
-        assert!(!whole(&fits).into_string().contains("are shown"));
+        assert!(!render_whole(&fits).into_string().contains("are shown"));
         let large = vec![b'x'; SHOWN_BYTES + 1000];
-        let page = whole(&large).into_string();
+        let page = render_whole(&large).into_string();
         assert!(page.contains("Only the first"), "{} bytes", page.len());
-        assert_eq!(page.matches('x').count() - whole(b"{}").into_string().matches('x').count(), SHOWN_BYTES);
+        assert_eq!(
+            page.matches('x').count() - render_whole(b"{}").into_string().matches('x').count(),
+            SHOWN_BYTES
+        );
         for (old, new) in [(&b""[..], &b"{}"[..]), (b"{}", b"")] {
-            let page = changes(old, new, 1).into_string();
+            let page = render_changes(old, new, 1).into_string();
             assert!(page.contains("There is no document") && !page.contains("<del>"), "{page}");
         }
         for (old, new) in [(&large[..], &b"{}"[..]), (b"{}", &large)] {
-            assert!(changes(old, new, 1).into_string().contains("Too large to compare"));
+            assert!(render_changes(old, new, 1).into_string().contains("Too large to compare"));
         }
     }
 }

@@ -7,12 +7,12 @@ use kubewitness_core::views::{CauseKind, GoneFilter, ObjectCounts};
 use maud::{Markup, html};
 
 use super::query::{JobsQuery, RANGES};
-use crate::pages::parts::{encode, figure};
+use crate::pages::parts::{encode, grouped_figure};
 
-pub(super) fn filters(asked: &JobsQuery, namespaces: &BTreeSet<String>) -> Markup {
+pub(super) fn render_filters(asked: &JobsQuery, namespaces: &BTreeSet<String>) -> Markup {
     html! {
         form.filters role="search" aria-label="Filter" method="get" action="/" {
-            @if let Some(sort) = asked.sort() { input type="hidden" name="sort" value=(sort); }
+            @if let Some(sort) = asked.sort_word() { input type="hidden" name="sort" value=(sort); }
             label { span { "Search" }
                 input #search type="search" name="search" value=[asked.search.as_deref()] placeholder="name, uid, submitter, label" autocomplete="off" spellcheck="false";
             }
@@ -57,7 +57,7 @@ pub(super) fn filters(asked: &JobsQuery, namespaces: &BTreeSet<String>) -> Marku
             }
             button.strong { "Show" }
             @if asked.is_narrowed() { a href={ "/?kind=" (encode(&asked.kind)) } { "Clear" } }
-            (times(asked))
+            (render_times(asked))
         }
     }
 }
@@ -69,7 +69,7 @@ pub(super) fn past_chip(asked: &JobsQuery) -> Markup {
     let cause = asked.cause.map(|kind| ("cause", format!("Ended by {}", kind.words())));
     html! {
         @for (name, words) in was.into_iter().chain(cause) {
-            p { a.chip href=(asked.address(name, None)) title="Without this condition" {
+            p { a.chip href=(asked.address_with(name, None)) title="Without this condition" {
                 (words)
                 @match range {
                     Some(("custom", _)) => " between these times",
@@ -83,7 +83,7 @@ pub(super) fn past_chip(asked: &JobsQuery) -> Markup {
 }
 
 /// Rarely used fields are collapsed, and open if they are in use.
-fn times(asked: &JobsQuery) -> Markup {
+fn render_times(asked: &JobsQuery) -> Markup {
     let is_of_times = !asked.range.is_empty() || asked.since.is_some() || asked.until.is_some();
     let is_used = is_of_times || !asked.has_order();
     html! {
@@ -117,9 +117,9 @@ pub(super) fn counts_bar(asked: &JobsQuery, counts: &ObjectCounts) -> Markup {
                 @let count = counts.phases.get(phase).copied().unwrap_or(0);
                 @let is_chosen = asked.phase == Some(phase);
                 @if count > 0 || is_chosen {
-                    a href=(asked.address("phase", Some(phase))) data-phase=(phase) data-key=(phase)
+                    a href=(asked.address_with("phase", Some(phase))) data-phase=(phase) data-key=(phase)
                         aria-current=[is_chosen.then_some("true")] {
-                        b { (figure(count)) } " " (phase)
+                        b { (grouped_figure(count)) } " " (phase)
                     }
                 }
             }

@@ -13,11 +13,11 @@ use kubewitness_core::kinds;
 use kubewitness_core::views::{GoneFilter, ObjectCounts, ObjectQuery, SourceView};
 use maud::{Markup, html};
 
-use self::form::{counts_bar, filters, past_chip};
+use self::form::{counts_bar, past_chip, render_filters};
 use self::query::JobsQuery;
 use self::table::JobList;
-use super::parts::{empty, encode};
-use super::plugins::{notices, render_holds};
+use super::parts::{encode, render_empty};
+use super::plugins::{render_holds, render_notices};
 use crate::access::PortalViewer;
 use crate::answer::frame::{NewsFilter, PageContent};
 use crate::answer::{Problem, ProblemPage, time};
@@ -31,18 +31,20 @@ pub(super) async fn page(
 ) -> Result<PageContent, ProblemPage> {
     let asked = JobsQuery::read(&uri)?;
     // Read before the objects: changes in between are repeated, and recognized by their position.
-    let after = JournalCursor::newest(&*app.views).await?.to_string();
+    let after = JournalCursor::at_newest(&*app.views).await?.to_string();
     let visible = ViewerVisibility::new(&app, &viewer);
     let now_ms = SystemClock::default().now_ms();
-    let mut query = asked.query(now_ms);
-    query.within = match visible.within(&query).await {
-        Err(problem) if problem.status == StatusCode::FORBIDDEN => return Ok(narrow(&asked, &problem)),
+    let mut query = asked.object_query(now_ms);
+    query.within = match visible.visible_objects(&query).await {
+        Err(problem) if problem.status == StatusCode::FORBIDDEN => {
+            return Ok(ask_for_namespace(&asked, &problem));
+        }
         within => within?,
     };
-    let page = visible.objects(query.clone()).await?;
-    let counts = counts(&app, &visible, &query).await?;
+    let page = visible.object_page(query.clone()).await?;
+    let counts = count_present(&app, &visible, &query).await?;
     // The cached objects are shown even if the journal can't be read.
-    let status = match visible.status().await {
+    let status = match visible.visible_status().await {
         Err(problem) if page.objects.is_empty() => return Err(problem.into()),
         status => status.unwrap_or_default(),
     };
@@ -52,7 +54,7 @@ pub(super) async fn page(
     let any = !page.objects.is_empty() || !counts.phases.is_empty();
     let kind = page.objects.first().map(|view| view.object.kind.clone());
     let kind = kind.or_else(|| scope::kind_of(&status.sources, &asked.kind));
-    let title = title(&asked, kind.as_deref());
+    let title = page_title(&asked, kind.as_deref());
     // A search reads documents, so its matches are not counted.
     let is_counted = asked.has_order() && asked.cursor.is_none() && asked.search.is_none() && !counts.more;
     let total = match (asked.gone, asked.phase) {
@@ -70,27 +72,27 @@ pub(super) async fn page(
         objects: &page.objects,
         next: page.next.as_deref(),
         total,
-        now_ms: query.at.as_deref().and_then(kubewitness_core::calendar::moment).unwrap_or(now_ms),
+        now_ms: query.at.as_deref().and_then(kubewitness_core::calendar::parse_rfc3339_ms).unwrap_or(now_ms),
     };
     let content = html! {
-        div.head { h1 { (title) @if let Some(at) = &asked.at { " at " (moment(at)) } } (filters(&asked, &counts.namespaces)) }
+        div.head { h1 { (title) @if let Some(at) = &asked.at { " at " (render_moment(at)) } } (render_filters(&asked, &counts.namespaces)) }
         (past_chip(&asked))
         @if is_offered(&app) { p { a.button href="/submit" { "Submit a Job" } } }
-        (notices(&status, not_ready.as_deref()))
+        (render_notices(&status, not_ready.as_deref()))
         @for notice in &page.notices { p.notice role="status" { (notice) } }
         @if asked.has_order() && asked.gone != GoneFilter::Only && asked.search.is_none() && !counts.more && !asked.is_of_events() { (counts_bar(&asked, &counts)) }
         (render_holds(&now_held))
         p #summary.quiet-live aria-live="polite" data-own {}
-        @if page.objects.is_empty() { (nothing(any, &asked, &status.sources, status.restricted, page.next.is_some())) }
-        (list.draw())
+        @if page.objects.is_empty() { (render_nothing(any, &asked, &status.sources, status.restricted, page.next.is_some())) }
+        (list.render_list())
     };
     let page = PageContent::new(title, "/", content);
     if !asked.is_now() {
         return Ok(page);
     }
-    Ok(page.live(NewsFilter {
+    Ok(page.with_live_news(NewsFilter {
         after,
-        kind: Some(list.kind().to_owned()),
+        kind: Some(list.shown_kind().to_owned()),
         namespace: asked.namespace.clone(),
         ..NewsFilter::default()
     }))
@@ -98,23 +100,23 @@ pub(super) async fn page(
 
 /// Whether people can submit Jobs here.
 fn is_offered(app: &PortalApp) -> bool {
-    app.submitter.as_ref().is_some_and(|submitter| submitter.offer().is_some())
+    app.submitter.as_ref().is_some_and(|submitter| submitter.template_offer().is_some())
 }
 
-fn title(asked: &JobsQuery, kind: Option<&str>) -> String {
+fn page_title(asked: &JobsQuery, kind: Option<&str>) -> String {
     match (asked.every_kind(), kind.unwrap_or(&asked.kind)) {
         (true, _) => "Everything".to_owned(),
         (false, kind) if kind.ends_with('s') => kind.to_owned(),
-        (false, kind) => kinds::plural(kind),
+        (false, kind) => kinds::plural_of_kind(kind),
     }
 }
 
 /// A typed time, to the second.
-fn moment(typed: &str) -> Markup {
-    let text = time::typed(typed);
+fn render_moment(typed: &str) -> Markup {
+    let text = time::normalize_typed_time(typed);
     html! {
-        @match kubewitness_core::calendar::moment(&text) {
-            Some(ms) => time datetime=(time::rfc3339(ms)) { (time::readable(ms)) " UTC" },
+        @match kubewitness_core::calendar::parse_rfc3339_ms(&text) {
+            Some(ms) => time datetime=(time::rfc3339_seconds(ms)) { (time::readable_time(ms)) " UTC" },
             None => (text),
         }
     }
@@ -122,7 +124,7 @@ fn moment(typed: &str) -> Markup {
 
 /// Counts present objects, whatever phase is selected. The namespaces to choose from are those of all
 /// matches.
-async fn counts(
+async fn count_present(
     app: &PortalApp,
     visible: &ViewerVisibility,
     query: &ObjectQuery,
@@ -137,20 +139,20 @@ async fn counts(
         cause: None,
         ..query.clone()
     };
-    let mut counts = app.views.counts(&all).await?;
+    let mut counts = app.views.object_counts(&all).await?;
     if query.namespace.is_some() {
         let mut everywhere = ObjectQuery { namespace: None, was: None, ..all };
         // A person who may not look everywhere has named one: they have no others to choose from.
-        if let Ok(within) = visible.within(&everywhere).await {
+        if let Ok(within) = visible.visible_objects(&everywhere).await {
             everywhere.within = within;
-            counts.namespaces = app.views.counts(&everywhere).await?.namespaces;
+            counts.namespaces = app.views.object_counts(&everywhere).await?.namespaces;
         }
     }
     Ok(counts)
 }
 
 /// For a person who may not see all namespaces, if there are too many: they have to name one.
-fn narrow(asked: &JobsQuery, problem: &Problem) -> PageContent {
+fn ask_for_namespace(asked: &JobsQuery, problem: &Problem) -> PageContent {
     let content = html! {
         div.head { h1 { (asked.kind) } }
         div.empty {
@@ -166,29 +168,35 @@ fn narrow(asked: &JobsQuery, problem: &Problem) -> PageContent {
     PageContent::new(asked.kind.clone(), "/", content)
 }
 
-fn nothing(any: bool, asked: &JobsQuery, sources: &[SourceView], restricted: bool, goes_on: bool) -> Markup {
+fn render_nothing(
+    any: bool,
+    asked: &JobsQuery,
+    sources: &[SourceView],
+    restricted: bool,
+    goes_on: bool,
+) -> Markup {
     let watched = asked.every_kind() || scope::kind_of(sources, &asked.kind).is_some();
     if goes_on {
-        return empty(
+        return render_empty(
             "Nothing on this page",
             &html! { "One page searches a part of the journal, and nothing in this part fits. The next page continues." },
         );
     }
     match any || (watched && asked.is_narrowed()) {
-        true => empty(
+        true => render_empty(
             "Nothing matches",
             &html! {
                 @if any { "There are objects of this kind, but none fits the filter. " }
                 @else { "No object of this kind fits the filter. " }
-                @if !asked.is_of_time() { a href=(asked.address("gone", Some("true"))) { "Look among those that are gone, too" } ", or " }
+                @if !asked.is_of_time() { a href=(asked.address_with("gone", Some("true"))) { "Look among those that are gone, too" } ", or " }
                 a href={ "/?kind=" (encode(&asked.kind)) } { (if asked.is_of_time() { "Show" } else { "show" }) " all that are there" } "."
             },
         ),
-        false if !watched && !sources.is_empty() => empty(
+        false if !watched && !sources.is_empty() => render_empty(
             "Nobody watches that",
-            &html! { "No source witnesses " b { (asked.kind) } ". " (scope::witnessed(sources)) },
+            &html! { "No source witnesses " b { (asked.kind) } ". " (scope::describe_witnessed(sources)) },
         ),
-        false => empty(
+        false => render_empty(
             "Nothing yet",
             &html! {
                 @if restricted { "You may see no object of this kind. There may be others. " }

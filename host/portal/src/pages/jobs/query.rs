@@ -39,7 +39,7 @@ const PARAMETERS: [&str; 14] = [
 ];
 
 fn unknown_order(error: &UnknownOrder) -> Problem {
-    Problem::invalid(format!("{error}."), "Choose an order by a click on the head of its column.")
+    Problem::invalid_request(format!("{error}."), "Choose an order by a click on the head of its column.")
 }
 
 pub(super) struct JobsQuery {
@@ -67,14 +67,15 @@ impl JobsQuery {
         let params = QueryParams::read(uri, &PARAMETERS)?;
         let range = params.text("range").unwrap_or_default();
         let Some((range, _)) = RANGES.into_iter().find(|(known, _)| *known == range) else {
-            return Err(Problem::invalid(
+            return Err(Problem::invalid_request(
                 format!("`{range}` is no range of time."),
                 "The ranges are hour, day, week, and custom with `since` and `until`.",
             ));
         };
-        let since = params.owned("since");
-        let until = params.owned("until");
-        let (was, at, cause) = (params.phase("was")?, params.owned("at"), params.cause("cause")?);
+        let since = params.owned_text("since");
+        let until = params.owned_text("until");
+        let (was, at, cause) =
+            (params.parse_phase("was")?, params.owned_text("at"), params.parse_cause("cause")?);
         let is_of_past = was.is_some() || cause.is_some();
         let gone = match params.gone_filter()? {
             // Existing objects have not ended before any time.
@@ -92,20 +93,20 @@ impl JobsQuery {
         // A query about the past has its own order.
         let order = if at.is_none() && !is_of_past { order } else { ObjectOrder::default() };
         Ok(Self {
-            kind: params.owned("kind").unwrap_or_else(|| "Job".into()),
-            namespace: params.owned("namespace"),
-            labels: params.owned("labelSelector"),
-            phase: params.phase("phase")?,
+            kind: params.owned_text("kind").unwrap_or_else(|| "Job".into()),
+            namespace: params.owned_text("namespace"),
+            labels: params.owned_text("labelSelector"),
+            phase: params.parse_phase("phase")?,
             was,
             cause,
-            search: params.owned("search"),
+            search: params.owned_text("search"),
             gone,
             range,
             since,
             until,
             at,
             order,
-            cursor: params.owned("cursor"),
+            cursor: params.owned_text("cursor"),
         })
     }
 
@@ -145,15 +146,16 @@ impl JobsQuery {
         self.gone != GoneFilter::No || !self.has_order()
     }
 
-    pub fn query(&self, now_ms: u64) -> ObjectQuery {
+    pub fn object_query(&self, now_ms: u64) -> ObjectQuery {
         let hours = match self.range {
             "hour" => Some(1),
             "day" => Some(24),
             "week" => Some(7 * 24),
             _ => None,
         };
-        let since = hours.map(|hours: u64| calendar::rfc3339(now_ms.saturating_sub(hours * 3_600_000)));
-        let typed = |text: &Option<String>| text.as_deref().map(time::typed);
+        let since =
+            hours.map(|hours: u64| calendar::format_rfc3339(now_ms.saturating_sub(hours * 3_600_000)));
+        let typed = |text: &Option<String>| text.as_deref().map(time::normalize_typed_time);
         ObjectQuery {
             kind: Some(self.kind.clone()),
             namespace: self.namespace.clone(),
@@ -166,7 +168,7 @@ impl JobsQuery {
             since: typed(&self.since).or(since),
             until: typed(&self.until),
             at: typed(&self.at),
-            sort: self.sort().map(str::to_owned),
+            sort: self.sort_word().map(str::to_owned),
             cursor: self.cursor.clone(),
             details: true,
             limit: Some(ROWS),
@@ -175,13 +177,13 @@ impl JobsQuery {
     }
 
     /// In the form of an address; `None` for the default.
-    pub fn sort(&self) -> Option<&'static str> {
+    pub fn sort_word(&self) -> Option<&'static str> {
         Some(self.order.word()).filter(|_| self.order != ObjectOrder::default())
     }
 
     /// The address of this page with another value of one parameter. It leads to the first page, unless the
     /// parameter is the cursor.
-    pub fn address(&self, name: &str, value: Option<&str>) -> String {
+    pub fn address_with(&self, name: &str, value: Option<&str>) -> String {
         let gone = match self.gone {
             GoneFilter::No => None,
             GoneFilter::Too => Some("true"),
@@ -201,7 +203,7 @@ impl JobsQuery {
             ("since", self.since.as_deref()),
             ("until", self.until.as_deref()),
             ("at", self.at.as_deref()),
-            ("sort", self.sort()),
+            ("sort", self.sort_word()),
             ("cursor", None),
         ];
         for (known, kept) in pairs {

@@ -13,13 +13,13 @@ use kubewitness_core::views::{SubmitRequest, SubmitView};
 use maud::{Markup, html};
 use serde_json::Value;
 
-use super::super::parts::{empty, encode, expect_own_page};
+use super::super::parts::{encode, expect_own_page, render_empty};
 use crate::access::PortalViewer;
 use crate::answer::frame::PageContent;
 use crate::answer::params::QueryParams;
 use crate::answer::{Problem, ProblemPage};
 use crate::api::WHO_BYTES;
-use crate::api::submitting::checked;
+use crate::api::submitting::check_key;
 use crate::app::PortalApp;
 use crate::submit::{NAMESPACE, SubmitDesk, random_key};
 
@@ -32,12 +32,12 @@ pub(crate) async fn page(
     uri: Uri,
 ) -> Result<PageContent, ProblemPage> {
     QueryParams::read(&uri, &[])?;
-    let desk = SubmitDesk::of(&app)?;
+    let desk = SubmitDesk::of_app(&app)?;
     let open = desk.open_to(&viewer).await?;
     let content = html! {
         div.head { h1 { "Submit a Job" } }
         @if desk.offer.templates.is_empty() {
-            (empty("No templates", &html! {
+            (render_empty("No templates", &html! {
                 "An operator offers them as ConfigMaps with the label " code { "kubewitness.dev/template: \"true\"" } "."
             }))
         } @else {
@@ -68,18 +68,18 @@ pub(crate) async fn form(
     uri: Uri,
 ) -> Result<PageContent, ProblemPage> {
     let params = QueryParams::read(&uri, &[NAMESPACE])?;
-    let desk = SubmitDesk::of(&app)?;
+    let desk = SubmitDesk::of_app(&app)?;
     // A form that can't be sent is not shown.
-    viewer.acting(desk.offer.credentials)?;
-    let namespaces = namespaces(&desk, &viewer, &name).await?;
-    let template = template(&desk, &name)?;
-    let namespace = params.owned(NAMESPACE).unwrap_or_default();
+    viewer.acting_identity(desk.offer.credentials)?;
+    let namespaces = submittable_namespaces(&desk, &viewer, &name).await?;
+    let template = find_template(&desk, &name)?;
+    let namespace = params.owned_text(NAMESPACE).unwrap_or_default();
     let request = SubmitRequest { template: name, namespace, ..SubmitRequest::default() };
     let typed = FormValues { key: random_key()?, request, is_new: true, namespaces };
-    Ok(drawn(&viewer, &desk, template, &typed, None))
+    Ok(render_submit_form(&viewer, &desk, template, &typed, None))
 }
 
-pub(crate) async fn submit(
+pub(crate) async fn post_submit(
     State(app): State<PortalApp>,
     viewer: PortalViewer,
     Path(name): Path<String>,
@@ -87,19 +87,19 @@ pub(crate) async fn submit(
     fields: Result<Form<Vec<(String, String)>>, FormRejection>,
 ) -> Result<Response, ProblemPage> {
     expect_own_page(&headers)?;
-    let desk = SubmitDesk::of(&app)?;
-    let template = template(&desk, &name)?;
+    let desk = SubmitDesk::of_app(&app)?;
+    let template = find_template(&desk, &name)?;
     let Form(fields) = fields?;
-    let namespaces = namespaces(&desk, &viewer, &name).await?;
+    let namespaces = submittable_namespaces(&desk, &viewer, &name).await?;
     let typed = FormValues { namespaces, ..read(template, name, fields)? };
-    match desk.submit(&app, &viewer, &typed.request, "portal", checked(&typed.key)?).await {
+    match desk.submit_job(&app, &viewer, &typed.request, "portal", check_key(&typed.key)?).await {
         Ok(view) if view.dry_run => {
-            Ok(drawn(&viewer, &desk, template, &typed, Some(&checked_only())).into_response())
+            Ok(render_submit_form(&viewer, &desk, template, &typed, Some(&checked_only())).into_response())
         }
-        Ok(view) => Ok(done(&view).into_response()),
+        Ok(view) => Ok(render_done(&view).into_response()),
         Err(problem) => {
             let status = problem.status;
-            Ok((status, drawn(&viewer, &desk, template, &typed, Some(&problem))).into_response())
+            Ok((status, render_submit_form(&viewer, &desk, template, &typed, Some(&problem))).into_response())
         }
     }
 }
@@ -109,12 +109,16 @@ fn checked_only() -> Problem {
     Problem::new(StatusCode::OK, "The API server takes this Job. Nothing was created.", "Submit creates it.")
 }
 
-fn template<'d>(desk: &'d SubmitDesk, name: &str) -> Result<&'d TemplateSpec, Problem> {
+fn find_template<'d>(desk: &'d SubmitDesk, name: &str) -> Result<&'d TemplateSpec, Problem> {
     desk.offer.templates.get(name).ok_or_else(no_template)
 }
 
 /// The namespaces of the template in which the viewer may submit it.
-async fn namespaces(desk: &SubmitDesk, viewer: &PortalViewer, name: &str) -> Result<Vec<String>, Problem> {
+async fn submittable_namespaces(
+    desk: &SubmitDesk,
+    viewer: &PortalViewer,
+    name: &str,
+) -> Result<Vec<String>, Problem> {
     desk.open_to(viewer).await?.remove(name).ok_or_else(no_template)
 }
 
@@ -143,21 +147,21 @@ fn read(template: &TemplateSpec, name: String, fields: Vec<(String, String)>) ->
             }
             _ => {
                 let hint = "Go back to /submit and open the form again: the template may have changed.";
-                return Err(Problem::invalid(format!("`{field}` is no field of this form."), hint));
+                return Err(Problem::invalid_request(format!("`{field}` is no field of this form."), hint));
             }
         }
     }
     Ok(typed)
 }
 
-fn drawn(
+fn render_submit_form(
     viewer: &PortalViewer,
     desk: &SubmitDesk,
     template: &TemplateSpec,
     typed: &FormValues,
     problem: Option<&Problem>,
 ) -> PageContent {
-    let secret = template.secret(&desk.offer.rules);
+    let secret = template.secret_parameters(&desk.offer.rules);
     let mut faults: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for fault in problem.into_iter().flat_map(|problem| &problem.fields) {
         faults.entry(&fault.field).or_default().push(&fault.message);
@@ -170,8 +174,8 @@ fn drawn(
         @if let Some(problem) = problem { (problem_box(problem, &faults, own)) }
         form.submit method="post" action={ "/submit/" (encode(name)) } {
             input type="hidden" name="key" value=(typed.key);
-            (namespace(typed, &faults))
-            @for parameter in &template.parameters { (field(template, parameter, secret.contains(parameter.name.as_str()), typed, &faults)) }
+            (render_namespace_field(typed, &faults))
+            @for parameter in &template.parameters { (render_parameter_field(template, parameter, secret.contains(parameter.name.as_str()), typed, &faults)) }
             @if viewer.name().is_none() {
                 label { span { "Your name" } input name="who" maxlength=(WHO_BYTES) value=(typed.request.who) autocomplete="name"; }
             }
@@ -207,7 +211,7 @@ fn faults_of(field: &str, faults: &BTreeMap<&str, Vec<&str>>) -> Markup {
     }
 }
 
-fn namespace(typed: &FormValues, faults: &BTreeMap<&str, Vec<&str>>) -> Markup {
+fn render_namespace_field(typed: &FormValues, faults: &BTreeMap<&str, Vec<&str>>) -> Markup {
     let (chosen, wrong) = (&typed.request.namespace, faults.contains_key(NAMESPACE));
     let described = wrong.then_some("fault-namespace");
     html! {
@@ -225,7 +229,7 @@ fn namespace(typed: &FormValues, faults: &BTreeMap<&str, Vec<&str>>) -> Markup {
     }
 }
 
-fn field(
+fn render_parameter_field(
     template: &TemplateSpec,
     parameter: &ParameterSpec,
     is_secret: bool,
@@ -278,7 +282,7 @@ fn text(value: &Value) -> String {
     }
 }
 
-fn done(view: &SubmitView) -> PageContent {
+fn render_done(view: &SubmitView) -> PageContent {
     let now_ms = SystemClock::default().now_ms();
     let title = if view.created { "The Job is created" } else { "The Job was created before" };
     let content = html! {

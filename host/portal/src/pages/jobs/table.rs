@@ -1,7 +1,7 @@
 //! The table of objects on the page of jobs.
 
 use kubewitness_core::Status;
-use kubewitness_core::calendar::moment;
+use kubewitness_core::calendar::parse_rfc3339_ms;
 use kubewitness_core::kinds::is_event;
 use kubewitness_core::order::{ObjectOrder, OrderKey};
 use kubewitness_core::status::{PHASES, phase};
@@ -9,8 +9,11 @@ use kubewitness_core::views::{GoneFilter, ObjectView};
 use maud::{Markup, html};
 
 use super::query::JobsQuery;
-use crate::answer::time::{age, readable, span};
-use crate::pages::parts::{at_text, badge, event_type, event_words, figure, object_link, pages, plural, why};
+use crate::answer::time::{age_text, duration_text, readable_time};
+use crate::pages::parts::{
+    at_text, event_type, event_words, grouped_figure, object_link, plural_word, render_page_links,
+    render_phase_badge, render_status_reason,
+};
 
 pub(super) struct JobList<'a> {
     pub asked: &'a JobsQuery,
@@ -43,25 +46,25 @@ fn order_text(order: ObjectOrder) -> &'static str {
 
 impl JobList<'_> {
     /// The kind of its objects, as states name it, or `all`.
-    pub fn kind(&self) -> &str {
+    pub fn shown_kind(&self) -> &str {
         if self.asked.every_kind() { "all" } else { self.kind.unwrap_or(&self.asked.kind) }
     }
 
-    pub fn draw(&self) -> Markup {
+    pub fn render_list(&self) -> Markup {
         let Self { asked, objects, .. } = self;
         html! {
             div.scroll {
                 table.dense.stacked.folds id=[asked.is_now().then_some("objects")] hidden[objects.is_empty()] {
-                    caption { (self.caption()) }
+                    caption { (self.render_caption()) }
                     thead { tr {
-                        (self.head(OrderKey::Phase, if asked.is_of_events() { "Type" } else { "Phase" }, ""))
-                        (self.head(OrderKey::Name, "Name", ""))
+                        (self.render_column_head(OrderKey::Phase, if asked.is_of_events() { "Type" } else { "Phase" }, ""))
+                        (self.render_column_head(OrderKey::Name, "Name", ""))
                         @if asked.every_kind() { th scope="col" { "Kind" } }
-                        (self.head(OrderKey::Namespace, "Namespace", ""))
+                        (self.render_column_head(OrderKey::Namespace, "Namespace", ""))
                         @if !asked.is_of_events() {
                             th.num scope="col" { (self.no_order("Waited")) }
                             th.num scope="col" { (self.no_order("Ran")) }
-                            (self.head(OrderKey::Restarts, "Restarts", "num"))
+                            (self.render_column_head(OrderKey::Restarts, "Restarts", "num"))
                             @if asked.was.is_none() { th.num scope="col" { "Ready" } }
                             th scope="col" { "Submitter" }
                             th scope="col" { "Plugins" }
@@ -71,17 +74,17 @@ impl JobList<'_> {
                         // There is no room for both the present state and the former one.
                         @match asked.was {
                             Some(phase) => th scope="col" { "Was " (phase) },
-                            None => { (self.head(OrderKey::Created, "Age", "num")) (self.head(OrderKey::Changed, "Last change", "")) },
+                            None => { (self.render_column_head(OrderKey::Created, "Age", "num")) (self.render_column_head(OrderKey::Changed, "Last change", "")) },
                         }
                     } }
-                    tbody { @for view in *objects { (row(view, asked, self.now_ms)) } }
+                    tbody { @for view in *objects { (render_row(view, asked, self.now_ms)) } }
                 }
             }
-            (self.pages())
+            (self.render_pages())
         }
     }
 
-    fn caption(&self) -> Markup {
+    fn render_caption(&self) -> Markup {
         let order = match self.asked.at {
             Some(_) => "first those that have ended since then",
             None if self.asked.was.is_some() => {
@@ -94,9 +97,9 @@ impl JobList<'_> {
         html! {
             @match self.total {
                 // If all rows are on the page, a count of a moment later is not compared with them.
-                Some(total) if total > count && self.next.is_some() => { (figure(count)) " of " (figure(total)) " objects, " }
-                None if self.next.is_some() => { (figure(count)) " " (plural(count, "object", "objects")) " on this page, " }
-                _ => { (figure(count)) " " (plural(count, "object", "objects")) ", " }
+                Some(total) if total > count && self.next.is_some() => { (grouped_figure(count)) " of " (grouped_figure(total)) " objects, " }
+                None if self.next.is_some() => { (grouped_figure(count)) " " (plural_word(count, "object", "objects")) " on this page, " }
+                _ => { (grouped_figure(count)) " " (plural_word(count, "object", "objects")) ", " }
             }
             (order) ". "
             @if self.asked.has_order() && self.asked.gone != GoneFilter::No && self.asked.order.by == OrderKey::Changed {
@@ -124,32 +127,32 @@ impl JobList<'_> {
     }
 
     /// A click orders by this column, and another click reverses the order.
-    fn head(&self, by: OrderKey, name: &str, class: &str) -> Markup {
+    fn render_column_head(&self, by: OrderKey, name: &str, class: &str) -> Markup {
         let asked = self.asked;
         let is_sorted = asked.has_order() && asked.order.by == by;
         let order = ObjectOrder { by, turned: is_sorted && !asked.order.turned };
         let value = Some(order.word()).filter(|_| order != ObjectOrder::default());
         // The newest object has the lowest age.
-        let (sign, way) = match asked.order.descends() != (by == OrderKey::Created) {
+        let (sign, way) = match asked.order.is_descending() != (by == OrderKey::Created) {
             true => (" ↓", "descending"),
             false => (" ↑", "ascending"),
         };
         html! {
             th scope="col" class=[Some(class).filter(|class| !class.is_empty())] aria-sort=[is_sorted.then_some(way)] {
                 @if asked.has_order() {
-                    a href=(asked.address("sort", value)) { (name) @if is_sorted { span aria-hidden="true" { (sign) } } }
+                    a href=(asked.address_with("sort", value)) { (name) @if is_sorted { span aria-hidden="true" { (sign) } } }
                 } @else { (self.no_order(name)) }
             }
         }
     }
 
-    fn pages(&self) -> Markup {
-        let first = self.asked.cursor.as_ref().map(|_| self.asked.address("cursor", None));
-        pages("Pages", first, self.next.map(|next| self.asked.address("cursor", Some(next))))
+    fn render_pages(&self) -> Markup {
+        let first = self.asked.cursor.as_ref().map(|_| self.asked.address_with("cursor", None));
+        render_page_links("Pages", first, self.next.map(|next| self.asked.address_with("cursor", Some(next))))
     }
 }
 
-fn row(view: &ObjectView, asked: &JobsQuery, now_ms: u64) -> Markup {
+fn render_row(view: &ObjectView, asked: &JobsQuery, now_ms: u64) -> Markup {
     let status = &view.status;
     let details = view.details.clone().unwrap_or_default();
     // For a deleted object, the phase in which it ended: the deletion is shown beside it.
@@ -165,25 +168,25 @@ fn row(view: &ObjectView, asked: &JobsQuery, now_ms: u64) -> Markup {
                 @match &details.event {
                     Some(event) => (event_type(event)),
                     None if is_event(&view.object.group, &view.object.kind) => {}
-                    None => (badge(before.unwrap_or(&status.phase))),
+                    None => (render_phase_badge(before.unwrap_or(&status.phase))),
                 }
-                (known(view))
+                (render_certainty(view))
             }
-            th.name scope="row" data-f="name" { a href=(address(view, asked)) title=(view.object.name) { (view.object.name) } }
+            th.name scope="row" data-f="name" { a href=(object_address(view, asked)) title=(view.object.name) { (view.object.name) } }
             @if asked.every_kind() { td.keep data-label="Kind" { (view.object.kind) } }
             td.keep data-label="Namespace" data-f="namespace" { (view.object.namespace) }
             @if !asked.is_of_events() {
-                td.num data-label="Waited" { (lasted(details.queued_ms, grows && !is_running && details.running_ms == 0)) }
-                td.num data-label="Ran" { (lasted(details.running_ms, grows && is_running)) }
+                td.num data-label="Waited" { (render_duration(details.queued_ms, grows && !is_running && details.running_ms == 0)) }
+                td.num data-label="Ran" { (render_duration(details.running_ms, grows && is_running)) }
                 td.num data-label="Restarts" { @if details.restarts > 0 { (details.restarts) } }
                 @if asked.was.is_none() { td.num data-label="Ready" { @if status.total > 0 { (status.ready) "/" (status.total) } } }
                 td.submitter data-label="Submitter" { @if let Some(name) = &details.submitter { span title=(name) { (name) } } }
-                td.keep data-label="Plugins" { @for (plugin, state) in &details.plugins { (dot(plugin, state)) } }
+                td.keep data-label="Plugins" { @for (plugin, state) in &details.plugins { (render_plugin_dot(plugin, state)) } }
             }
-            @if asked.shows_causes() { td.keep data-label="Cause" { (cause(view)) } }
-            td.wide data-label=(if asked.is_of_events() { "Message" } else { "Reason" }) { @if let Some(event) = &details.event { (event_words(event, &object_link(&event.about))) } @else { (why(&told)) } @if details.cut { " " span.mark title="Retention took its first states, or it has more than a list reads." { "cut" } } }
+            @if asked.shows_causes() { td.keep data-label="Cause" { (render_cause(view)) } }
+            td.wide data-label=(if asked.is_of_events() { "Message" } else { "Reason" }) { @if let Some(event) = &details.event { (event_words(event, &object_link(&event.about))) } @else { (render_status_reason(&told)) } @if details.cut { " " span.mark title="Retention took its first states, or it has more than a list reads." { "cut" } } }
             @if let Some(phase) = asked.was {
-                td.when data-label={ "Was " (phase) } { (was(view)) }
+                td.when data-label={ "Was " (phase) } { (render_phase_since(view)) }
             } @else {
                 td.num data-label="Age" { @if let Some(at) = &details.created_at { (age_of(at, now_ms)) } }
                 td.when data-label=(if view.ended_at.is_some() { "Ended" } else { "Last change" }) { (at_text(&view.observed_at)) }
@@ -193,7 +196,7 @@ fn row(view: &ObjectView, asked: &JobsQuery, now_ms: u64) -> Markup {
 }
 
 /// Why it ended badly: a word, with a link to the story.
-fn cause(view: &ObjectView) -> Markup {
+fn render_cause(view: &ObjectView) -> Markup {
     html! {
         @if let Some(kind) = view.cause {
             a href={ "/objects/" (view.object.uid) "#why" } title="Why it ended so" { (kind.words()) }
@@ -202,26 +205,27 @@ fn cause(view: &ObjectView) -> Markup {
 }
 
 /// A duration. The script lets it grow while it continues.
-fn lasted(ms: u64, grows: bool) -> Markup {
+fn render_duration(ms: u64, grows: bool) -> Markup {
     html! {
-        @if grows { span data-ticks=(ms) { @if ms > 0 { (span(ms)) } } } @else if ms > 0 { (span(ms)) }
+        @if grows { span data-ticks=(ms) { @if ms > 0 { (duration_text(ms)) } } } @else if ms > 0 { (duration_text(ms)) }
     }
 }
 
 /// The age, with the creation time.
 fn age_of(created: &str, now_ms: u64) -> Markup {
     html! {
-        @match moment(created) {
-            Some(ms) => span title={ "created " (readable(ms)) " UTC" } { (age(now_ms.saturating_sub(ms))) },
+        @match parse_rfc3339_ms(created) {
+            Some(ms) => span title={ "created " (readable_time(ms)) " UTC" } { (age_text(now_ms.saturating_sub(ms))) },
             None => (created),
         }
     }
 }
 
 /// Since when it was in the phase, and for how long.
-fn was(view: &ObjectView) -> Markup {
+fn render_phase_since(view: &ObjectView) -> Markup {
     let was = view.was.clone().unwrap_or_default();
-    let times = (was.from.as_deref().and_then(moment), was.until.as_deref().and_then(moment));
+    let times =
+        (was.from.as_deref().and_then(parse_rfc3339_ms), was.until.as_deref().and_then(parse_rfc3339_ms));
     html! {
         @match &was.from {
             Some(from) => (at_text(from)),
@@ -229,7 +233,7 @@ fn was(view: &ObjectView) -> Markup {
         }
         @match (&was.until, times) {
             (None, _) => { " " span.note { "still" } },
-            (Some(_), (Some(from), Some(until))) if until > from => { " " span.note { "for " (span(until - from)) } },
+            (Some(_), (Some(from), Some(until))) if until > from => { " " span.note { "for " (duration_text(until - from)) } },
             (Some(until), (None, _)) => { " " span.note { "until " (at_text(until)) } },
             _ => {}
         }
@@ -237,7 +241,7 @@ fn was(view: &ObjectView) -> Markup {
 }
 
 /// An object's page, at the moment of the list.
-fn address(view: &ObjectView, asked: &JobsQuery) -> String {
+fn object_address(view: &ObjectView, asked: &JobsQuery) -> String {
     match &asked.at {
         Some(_) => format!("/objects/{}?state={}", view.object.uid, view.seq),
         None => format!("/objects/{}", view.object.uid),
@@ -245,7 +249,7 @@ fn address(view: &ObjectView, asked: &JobsQuery) -> String {
 }
 
 /// Whether it is gone, or how certain its state at the moment is. Not only by colour.
-fn known(view: &ObjectView) -> Markup {
+fn render_certainty(view: &ObjectView) -> Markup {
     let message = view.then.as_ref().and_then(|then| Some((then.known.as_str(), then.message.as_deref()?)));
     html! {
         @if view.ended_at.is_some() { " " span.mark { "gone" } }
@@ -254,7 +258,7 @@ fn known(view: &ObjectView) -> Markup {
 }
 
 /// A dot for a plugin: its shape and its label say the same as its colour.
-fn dot(plugin: &str, state: &str) -> Markup {
+fn render_plugin_dot(plugin: &str, state: &str) -> Markup {
     let sign = match state {
         "delivered" => "●",
         "dead" => "✕",

@@ -13,7 +13,7 @@ use maud::{Markup, html};
 use tokio::time::timeout;
 
 use crate::answer::Problem;
-use crate::pages::parts::{at, event_type, figure, object_link};
+use crate::pages::parts::{event_type, grouped_figure, object_link, render_time};
 use crate::scope::ViewerVisibility;
 
 /// The newest versions of an Event whose documents one page reads.
@@ -26,7 +26,7 @@ pub(super) type EventVersions = BTreeMap<Seq, EventView>;
 
 /// `None` if the object is not an Event. The content of an Event is only for people who may also get its
 /// object.
-pub(super) async fn versions(
+pub(super) async fn event_versions(
     visible: &ViewerVisibility,
     states: &[Arc<Witnessed>],
 ) -> Result<Option<EventVersions>, Problem> {
@@ -38,7 +38,7 @@ pub(super) async fn versions(
     let reading = async {
         for state in newest {
             // The row is shown without the content.
-            let Ok(document) = visible.document(state.seq).await else { continue };
+            let Ok(document) = visible.visible_document(state.seq).await else { continue };
             told.extend(read(&document, &state.object, state.seq, state.observed_ms));
         }
     };
@@ -49,7 +49,7 @@ pub(super) async fn versions(
 }
 
 /// Its type, beside its name.
-pub(super) fn kind(versions: &EventVersions) -> Markup {
+pub(super) fn render_event_type(versions: &EventVersions) -> Markup {
     html! { @if let Some((_, event)) = versions.last_key_value() { (event_type(event)) } }
 }
 
@@ -63,18 +63,18 @@ pub(super) fn event_text(versions: &EventVersions) -> Markup {
     }
 }
 
-pub(super) fn facts(view: &TimelineView, versions: &EventVersions) -> Markup {
+pub(super) fn render_event_facts(view: &TimelineView, versions: &EventVersions) -> Markup {
     html! {
         dl.facts {
             @if let Some((_, event)) = versions.last_key_value() {
                 div { dt { "About" } dd { (object_link(&event.about)) } }
-                div { dt { "Count" } dd { (figure(event.count)) } }
-                div { dt { "First seen" } dd { (at(event.first_ms)) } }
-                div { dt { "Last seen" } dd { (at(event.last_ms)) } }
+                div { dt { "Count" } dd { (grouped_figure(event.count)) } }
+                div { dt { "First seen" } dd { (render_time(event.first_ms)) } }
+                div { dt { "Last seen" } dd { (render_time(event.last_ms)) } }
                 @if !event.from.is_empty() { div { dt { "From" } dd { (event.from) } } }
             }
             @if let Some(last) = view.states.last() {
-                div { dt { "States" } dd { @if view.cut { "more than " } (figure(view.states.len() as u64)) } }
+                div { dt { "States" } dd { @if view.cut { "more than " } (grouped_figure(view.states.len() as u64)) } }
                 div { dt { "Source" } dd { (last.source) } }
                 div { dt { "UID" } dd { code { (last.object.uid) } } }
             }

@@ -4,15 +4,15 @@
 use kubewitness_core::events::EventView;
 use maud::{Markup, html};
 
-use crate::pages::parts::{at, event_type, figure, object_link, plural};
+use crate::pages::parts::{event_type, grouped_figure, object_link, plural_word, render_time};
 
-pub(super) fn table(events: &[EventView]) -> Markup {
+pub(super) fn render_events(events: &[EventView]) -> Markup {
     let count = events.len() as u64;
     html! {
         div.scroll tabindex="0" role="group" aria-label="Events" {
             table.dense.stacked.plain.folds {
                 caption {
-                    (figure(count)) " " (plural(count, "event", "events"))
+                    (grouped_figure(count)) " " (plural_word(count, "event", "events"))
                     ", oldest first. Equal events share one row. They stay here after the cluster has deleted them."
                 }
                 thead { tr {
@@ -24,17 +24,17 @@ pub(super) fn table(events: &[EventView]) -> Markup {
                     th scope="col" { "From" }
                     th scope="col" { "Document" }
                 } }
-                tbody { @for event in events { (row(event)) } }
+                tbody { @for event in events { (render_event_row(event)) } }
             }
         }
     }
 }
 
-fn row(event: &EventView) -> Markup {
-    let repeated = event.repeated();
+fn render_event_row(event: &EventView) -> Markup {
+    let repeated = event.repetition_text();
     html! {
         tr {
-            td.when data-label="Last seen" { (at(event.last_ms)) @if !repeated.is_empty() { " " span.note { "(" (repeated) ")" } } }
+            td.when data-label="Last seen" { (render_time(event.last_ms)) @if !repeated.is_empty() { " " span.note { "(" (repeated) ")" } } }
             td.keep data-label="Type" { (event_type(event)) }
             td.keep data-label="Reason" { span.reason { (event.reason) } }
             td.object data-label="Object" { (object_link(&event.about)) }

@@ -10,8 +10,8 @@ use maud::{Markup, html};
 
 use super::StoryGaps;
 use crate::answer::time;
-use crate::pages::gaps::bound;
-use crate::pages::parts::plural;
+use crate::pages::gaps::bound_or_open;
+use crate::pages::parts::plural_word;
 
 pub(super) struct TimelineLane {
     pub(super) label: String,
@@ -37,7 +37,7 @@ struct TimeScale {
 }
 
 impl TimeScale {
-    fn x(&self, ms: u64) -> f64 {
+    fn x_of(&self, ms: u64) -> f64 {
         let part = ms.clamp(self.from, self.to) - self.from;
         LABEL + (WIDTH - LABEL - 8.0) * part as f64 / (self.to - self.from) as f64
     }
@@ -50,14 +50,14 @@ const MARKS: usize = 400;
 
 impl TimelineLane {
     /// Whether the object has ended.
-    fn is_over(&self) -> bool {
+    fn has_ended(&self) -> bool {
         self.states.last().is_some_and(|state| state.status.terminal || state.change != Change::Present)
     }
 }
 
 /// `told` has the stage of the first lane's states in each plugin. Running phases are drawn up to `now_ms`;
 /// without it, the picture ends with its last state.
-pub(super) fn svg(
+pub(super) fn render_timeline(
     lanes: &[TimelineLane],
     told: &DeliveryMap,
     holes: &StoryGaps,
@@ -65,7 +65,7 @@ pub(super) fn svg(
 ) -> Markup {
     let times = || lanes.iter().flat_map(|lane| &lane.states).map(|state| state.observed_ms);
     let from = times().min().unwrap_or(0);
-    let now_ms = now_ms.filter(|_| !lanes.iter().all(TimelineLane::is_over));
+    let now_ms = now_ms.filter(|_| !lanes.iter().all(TimelineLane::has_ended));
     // At least a second, so that an object that was seen once has a bar as well.
     let scale = TimeScale { from, to: times().chain(now_ms).max().unwrap_or(0).max(from + 1000) };
     let shown = &lanes[..lanes.len().min(LANES)];
@@ -74,14 +74,14 @@ pub(super) fn svg(
         div.scroll.lanes tabindex="0" role="group" aria-label="Phases over time" {
             svg viewBox={ "0 0 " (WIDTH) " " (height) } role="img" aria-labelledby="lanes-title" {
                 title #lanes-title {
-                    "Phases of " (lanes.len()) " " (plural(lanes.len() as u64, "object", "objects")) " from " (time::readable(scale.from)) " to " (time::readable(scale.to))
+                    "Phases of " (lanes.len()) " " (plural_word(lanes.len() as u64, "object", "objects")) " from " (time::readable_time(scale.from)) " to " (time::readable_time(scale.to))
                     "; the tables below list each state"
                 }
-                @for step in 0..=4 { (grid(&scale, step, height)) }
-                @for (index, lane) in shown.iter().enumerate() { (bar(lane, &scale, TOP + HEIGHT * index as f64, holes)) }
+                @for step in 0..=4 { (render_grid(&scale, step, height)) }
+                @for (index, lane) in shown.iter().enumerate() { (render_bar(lane, &scale, TOP + HEIGHT * index as f64, holes)) }
                 @if let Some(lane) = shown.first() {
                     @for (index, (plugin, told)) in told.iter().enumerate() {
-                        (marks(plugin, told, lane, &scale, TOP + HEIGHT * (shown.len() + index) as f64))
+                        (render_marks(plugin, told, lane, &scale, TOP + HEIGHT * (shown.len() + index) as f64))
                     }
                 }
             }
@@ -90,9 +90,9 @@ pub(super) fn svg(
     }
 }
 
-fn grid(scale: &TimeScale, step: u64, height: f64) -> Markup {
+fn render_grid(scale: &TimeScale, step: u64, height: f64) -> Markup {
     let ms = scale.from + (scale.to - scale.from) * step / 4;
-    let x = scale.x(ms);
+    let x = scale.x_of(ms);
     let anchor = match step {
         0 => "start",
         4 => "end",
@@ -100,33 +100,33 @@ fn grid(scale: &TimeScale, step: u64, height: f64) -> Markup {
     };
     let is_short = scale.to - scale.from < TENTHS;
     html! {
-        line.grid x1=(round(x)) x2=(round(x)) y1=(TOP - 6.0) y2=(height) {}
-        text.axis x=(round(x)) y="12" text-anchor=(anchor) data-ms=(ms) data-tenths[is_short] {
-            (time::clock(ms)) @if is_short { "." (ms / 100 % 10) }
+        line.grid x1=(round_to_tenth(x)) x2=(round_to_tenth(x)) y1=(TOP - 6.0) y2=(height) {}
+        text.axis x=(round_to_tenth(x)) y="12" text-anchor=(anchor) data-ms=(ms) data-tenths[is_short] {
+            (time::clock_time(ms)) @if is_short { "." (ms / 100 % 10) }
         }
     }
 }
 
-fn bar(lane: &TimelineLane, scale: &TimeScale, y: f64, holes: &StoryGaps) -> Markup {
+fn render_bar(lane: &TimelineLane, scale: &TimeScale, y: f64, holes: &StoryGaps) -> Markup {
     let last = lane.states.last();
-    let end = last.filter(|_| lane.is_over()).map_or(scale.to, |state| state.observed_ms);
+    let end = last.filter(|_| lane.has_ended()).map_or(scale.to, |state| state.observed_ms);
     html! {
-        text.label x="0" y=(y + BAR - 3.0) { title { (lane.label) } (shorten(&lane.label)) }
-        @for LaneStretch { phase, from, to } in stretches(lane, end) {
-            @let (x, width) = (scale.x(from), (scale.x(to) - scale.x(from)).max(2.0));
+        text.label x="0" y=(y + BAR - 3.0) { title { (lane.label) } (shorten_label(&lane.label)) }
+        @for LaneStretch { phase, from, to } in lane_stretches(lane, end) {
+            @let (x, width) = (scale.x_of(from), (scale.x_of(to) - scale.x_of(from)).max(2.0));
             @if let Some(phase) = phase { g.span data-phase=(phase) {
-                title { (phase) ", " (time::readable(from)) ", " (time::span(to - from)) }
-                rect x=(round(x)) y=(y) width=(round(width)) height=(BAR) rx="2" {}
-                @if width > NAMED { text x=(round(x + 6.0)) y=(y + BAR - 4.5) { (phase) } }
+                title { (phase) ", " (time::readable_time(from)) ", " (time::duration_text(to - from)) }
+                rect x=(round_to_tenth(x)) y=(y) width=(round_to_tenth(width)) height=(BAR) rx="2" {}
+                @if width > NAMED { text x=(round_to_tenth(x + 6.0)) y=(y + BAR - 4.5) { (phase) } }
             } }
-            @else { rect.unseen x=(round(x)) y=(y) width=(round(width)) height=(BAR) { title { "Nobody saw it here" } } }
+            @else { rect.unseen x=(round_to_tenth(x)) y=(y) width=(round_to_tenth(width)) height=(BAR) { title { "Nobody saw it here" } } }
         }
         @for state in &lane.states {
-            @let x = round(scale.x(state.observed_ms));
+            @let x = round_to_tenth(scale.x_of(state.observed_ms));
             line.tick x1=(x) x2=(x) y1=(y + BAR) y2=(y + BAR + 4.0) {}
             @if state.change == Change::Gap {
                 g {
-                    title { (missing(holes.get(&state.seq))) }
+                    title { (missing_text(holes.get(&state.seq))) }
                     line.hole x1=(x) x2=(x) y1=(y - 3.0) y2=(y + BAR + 4.0) {}
                     line.hole x1=(x) x2=(x) y1=(y - 3.0) y2=(y + BAR + 4.0) {}
                 }
@@ -136,7 +136,7 @@ fn bar(lane: &TimelineLane, scale: &TimeScale, y: f64, holes: &StoryGaps) -> Mar
 }
 
 /// A mark for each state: filled if the plugin got it, hollow while it waits, a cross for a dead letter.
-fn marks(
+fn render_marks(
     plugin: &str,
     told: &BTreeMap<Seq, DeliveryStage>,
     lane: &TimelineLane,
@@ -146,27 +146,27 @@ fn marks(
     let middle = y + BAR / 2.0;
     let from = lane.states.len().saturating_sub(MARKS);
     html! {
-        text.label x="0" y=(y + BAR - 3.0) { title { (plugin) } (shorten(plugin)) }
+        text.label x="0" y=(y + BAR - 3.0) { title { (plugin) } (shorten_label(plugin)) }
         @for (state, told) in lane.states[from..].iter().filter_map(|state| Some((state, told.get(&state.seq)?))) {
-            @let x = scale.x(state.observed_ms);
+            @let x = scale.x_of(state.observed_ms);
             g.told data-state=(told.as_str()) {
                 title { (plugin) ": " (told.as_str()) " at position " (state.seq) }
                 @match told {
                     DeliveryStage::Dead => { path d=(format!("M{:.1} {:.1}l8 8m0 -8l-8 8", x - 4.0, middle - 4.0)) {} }
-                    DeliveryStage::Delivered | DeliveryStage::Waiting => { circle cx=(round(x)) cy=(middle) r="4" {} }
+                    DeliveryStage::Delivered | DeliveryStage::Waiting => { circle cx=(round_to_tenth(x)) cy=(middle) r="4" {} }
                 }
             }
         }
     }
 }
 
-fn missing(hole: Option<&Gap>) -> String {
+fn missing_text(hole: Option<&Gap>) -> String {
     match hole {
         Some(gap) => {
             format!(
                 "Versions are missing here, between {} and {}: {}",
-                bound(&gap.after),
-                bound(&gap.before),
+                bound_or_open(&gap.after),
+                bound_or_open(&gap.before),
                 gap.reason
             )
         }
@@ -182,7 +182,7 @@ struct LaneStretch {
     to: u64,
 }
 
-fn stretches(lane: &TimelineLane, end: u64) -> Vec<LaneStretch> {
+fn lane_stretches(lane: &TimelineLane, end: u64) -> Vec<LaneStretch> {
     let mut all: Vec<LaneStretch> = Vec::new();
     // A phase lasts until the next state. The phase before a gap is certain only at its own time.
     let mut seen = None;
@@ -204,7 +204,7 @@ fn stretches(lane: &TimelineLane, end: u64) -> Vec<LaneStretch> {
     all
 }
 
-fn shorten(label: &str) -> String {
+fn shorten_label(label: &str) -> String {
     let count = label.chars().count();
     if count <= LABEL_CHARS {
         return label.to_owned();
@@ -220,7 +220,7 @@ fn shorten(label: &str) -> String {
     format!("{kind}…{end}")
 }
 
-fn round(x: f64) -> f64 {
+fn round_to_tenth(x: f64) -> f64 {
     (x * 10.0).round() / 10.0
 }
 
@@ -236,7 +236,7 @@ mod tests {
             state(20, "5", Change::Gap, false),
             state(21, "5", Change::Present, false),
         ];
-        let drawn = stretches(&TimelineLane { label: "job".into(), states }, 40_000);
+        let drawn = lane_stretches(&TimelineLane { label: "job".into(), states }, 40_000);
         let phase = || Some("Running".to_owned());
         let expected = [
             LaneStretch { phase: phase(), from: 10_000, to: 10_000 },

@@ -33,7 +33,9 @@ use self::lanes::TimelineLane;
 use self::not_witnessed::SUBMITTED;
 use self::states::StateTable;
 use self::unchanged::QuietStates;
-use super::parts::{at, badge, encode, figure, object_link, why};
+use super::parts::{
+    encode, grouped_figure, object_link, render_phase_badge, render_status_reason, render_time,
+};
 use crate::access::PortalViewer;
 use crate::answer::ProblemPage;
 use crate::answer::frame::{NewsFilter, PageContent};
@@ -64,7 +66,7 @@ struct ObjectQuery<'a> {
 
 impl ObjectQuery<'_> {
     /// The page of the object, with every version or with some folded.
-    fn address(&self, all: bool) -> String {
+    fn page_address(&self, all: bool) -> String {
         let limit = (self.limit != STATES).then(|| format!("limit={}", self.limit));
         let query: Vec<_> = limit.into_iter().chain(all.then(|| "all=true".to_owned())).collect();
         let mark = if query.is_empty() { "" } else { "?" };
@@ -91,9 +93,9 @@ impl RowNotes {
         all: bool,
     ) -> Result<Self, ProblemPage> {
         Ok(Self {
-            holes: holes(app, view.states.iter().chain(&view.related)).await?,
-            quiet: unchanged::quiet(app, view, all).await,
-            versions: event::versions(visible, &view.states).await?,
+            holes: gaps_of_story(app, view.states.iter().chain(&view.related)).await?,
+            quiet: unchanged::find_quiet_states(app, view, all).await,
+            versions: event::event_versions(visible, &view.states).await?,
         })
     }
 }
@@ -105,13 +107,14 @@ pub(super) async fn page(
     uri: Uri,
 ) -> Result<Response, ProblemPage> {
     let params = QueryParams::read(&uri, &["limit", "at", "state", "all", "cursor", SUBMITTED])?;
-    let (all, chosen, submitted) = (params.yes("all")?, params.number("state")?, params.number(SUBMITTED)?);
-    let limit = params.limit(STATES, MOST_ROWS)?;
+    let (all, chosen, submitted) =
+        (params.is_true("all")?, params.optional_number("state")?, params.optional_number(SUBMITTED)?);
+    let limit = params.row_limit(STATES, MOST_ROWS)?;
     let asked = ObjectQuery { uid: &uid, limit, all, chosen };
-    if let Some(cursor) = params.cursor("cursor")? {
+    if let Some(cursor) = params.parse_cursor("cursor")? {
         return older::page(&app, &viewer, asked, cursor).await;
     }
-    let after = JournalCursor::newest(&*app.views).await?.to_string();
+    let after = JournalCursor::at_newest(&*app.views).await?.to_string();
     let query = TimelineQuery {
         uid: Some(uid.clone()),
         limit: Some(limit),
@@ -126,7 +129,7 @@ pub(super) async fn page(
     if let Some(seq) = chosen.filter(|seq| view.cut && *seq < first.seq) {
         // The older part takes a turn of its own.
         drop(turn);
-        return older::page(&app, &viewer, asked, older::with(seq)).await;
+        return older::page(&app, &viewer, asked, older::cursor_with(seq)).await;
     }
     if submitted.is_some() {
         return Ok(Redirect::to(&format!("/objects/{}", encode(&uid))).into_response());
@@ -137,8 +140,8 @@ pub(super) async fn page(
     let name = format!("{}/{}", object.kind, object.name);
     let notes = RowNotes::read(&app, &visible, &view, all).await?;
     let table =
-        StateTable { caption: &name, named: false, asked, other: &asked.address(!all), notes: &notes };
-    let moment = moment::look(&view.states, params.text("at"), &uid)?;
+        StateTable { caption: &name, named: false, asked, other: &asked.page_address(!all), notes: &notes };
+    let moment = moment::render_moment_field(&view.states, params.text("at"), &uid)?;
     let news = NewsFilter {
         after,
         uid: Some(uid.clone()),
@@ -148,52 +151,52 @@ pub(super) async fn page(
     };
     if let Some(versions) = &notes.versions {
         let content = html! {
-            (crumbs(object))
-            div.head { h1 { (object.name) } (event::kind(versions)) (left(last)) }
-            (event::event_text(versions)) (moment) (cut(&view, asked))
-            (event::facts(&view, versions)) (commands(last)) (tables(&view, table))
+            (render_crumbs(object))
+            div.head { h1 { (object.name) } (event::render_event_type(versions)) (render_if_gone(last)) }
+            (event::event_text(versions)) (moment) (render_cut_link(&view, asked))
+            (event::render_event_facts(&view, versions)) (render_commands(last)) (render_tables(&view, table))
         };
-        return Ok(PageContent::new(name.clone(), "/", content).live(news).into_response());
+        return Ok(PageContent::new(name.clone(), "/", content).with_live_news(news).into_response());
     }
     let deliveries = match visible.is_operators().await? {
-        true => app.views.deliveries(&view.states).await?,
+        true => app.views.delivery_stages(&view.states).await?,
         false => DeliveryMap::new(),
     };
     let told = newest_document(&visible, last, &view.states).await;
     let words = view.why.as_ref().map(|why| why.sentence.as_str()).unwrap_or_default();
     let cause = view.why.as_ref().and_then(|why| why.cause.as_ref());
     let content = html! {
-        (crumbs(object))
-        div.head { h1 { (object.name) } (how(last)) }
-        @if !words.is_empty() { p.story #why { (words) "." @if let Some(cause) = cause { " " (evidence(cause)) } } }
-        p.lead { (why(&story::last_work_status(last))) }
-        (moment) (cut(&view, asked))
-        (facts(first, last, view.states.len(), missing, &told, view.next.is_some_and(|next| next.states > 0)))
-        (commands(last))
+        (render_crumbs(object))
+        div.head { h1 { (object.name) } (render_how_it_ended(last)) }
+        @if !words.is_empty() { p.story #why { (words) "." @if let Some(cause) = cause { " " (render_evidence_link(cause)) } } }
+        p.lead { (render_status_reason(&story::last_work_status(last))) }
+        (moment) (render_cut_link(&view, asked))
+        (render_facts(first, last, view.states.len(), missing, &told, view.next.is_some_and(|next| next.states > 0)))
+        (render_commands(last))
         section aria-labelledby="lanes" {
             h2 #lanes { "Phases over time" @if !deliveries.is_empty() { ", and which plugin is done with each state" } }
-            (lanes::svg(&shown, &deliveries, &notes.holes, Some(SystemClock::default().now_ms())))
+            (lanes::render_timeline(&shown, &deliveries, &notes.holes, Some(SystemClock::default().now_ms())))
         }
         @if !view.events.is_empty() {
             section aria-labelledby="events" {
                 h2 #events { "Events" }
-                (events::table(&view.events))
+                (events::render_events(&view.events))
             }
         }
         @if !view.reports.is_empty() {
             section aria-labelledby="told" {
                 h2 #told { "Who was told" }
-                (reports::table(&view.reports))
+                (reports::render_reports(&view.reports))
             }
         }
         (mutes::of_object(&app, &viewer, object, &view.reports).await?)
-        (tables(&view, table))
+        (render_tables(&view, table))
     };
-    Ok(PageContent::new(name.clone(), "/", content).live(news).into_response())
+    Ok(PageContent::new(name.clone(), "/", content).with_live_news(news).into_response())
 }
 
 /// Links to the lists that contain it.
-fn crumbs(object: &ObjectRef) -> Markup {
+fn render_crumbs(object: &ObjectRef) -> Markup {
     let ObjectRef { kind, namespace, .. } = object;
     html! {
         p.crumbs {
@@ -204,17 +207,17 @@ fn crumbs(object: &ObjectRef) -> Markup {
 }
 
 /// The link to the older states, which this page omits.
-fn cut(view: &TimelineView, asked: ObjectQuery<'_>) -> Markup {
+fn render_cut_link(view: &TimelineView, asked: ObjectQuery<'_>) -> Markup {
     let has_older = view.next.is_some_and(|next| next.states > 0 || next.related < Seq::MAX);
     let link = if has_older { "Show older states" } else { "Show what else it owns" };
     html! {
         @if view.cut || view.owns_more {
             p.notice role="status" {
                 @if has_older {
-                    "This page has the newest " (figure(asked.limit as u64)) " states of the object, and as many of what it owns. "
+                    "This page has the newest " (grouped_figure(asked.limit as u64)) " states of the object, and as many of what it owns. "
                 }
                 (owns_more(view))
-                @if let Some(next) = view.next { a rel="next" href=(older::address(asked, next)) { (link) } }
+                @if let Some(next) = view.next { a rel="next" href=(older::part_address(asked, next)) { (link) } }
             }
         }
     }
@@ -232,32 +235,32 @@ fn owns_more(view: &TimelineView) -> Markup {
 }
 
 /// Each state as a row, for the object and for the objects that it owns.
-fn tables(view: &TimelineView, table: StateTable<'_>) -> Markup {
+fn render_tables(view: &TimelineView, table: StateTable<'_>) -> Markup {
     let owned = StateTable { caption: "Objects that it owns", named: true, ..table };
     html! {
         @if !view.states.is_empty() {
             section aria-labelledby="states" {
                 h2 #states { "Every state" }
-                (table.compare(&view.states))
+                (table.render_with_choice(&view.states))
             }
         }
         @if !view.related.is_empty() {
             section aria-labelledby="related" {
                 h2 #related { "What it owns" }
-                (owned.draw(&view.related))
+                (owned.render_states(&view.related))
             }
         }
     }
 }
 
 /// The bounds and reason of each gap in the story, from its document.
-async fn holes(
+async fn gaps_of_story(
     app: &PortalApp,
     states: impl Iterator<Item = &Arc<Witnessed>>,
 ) -> Result<StoryGaps, ProblemPage> {
     let mut holes = StoryGaps::new();
     for state in states.filter(|state| state.change == Change::Gap).take(GAPS) {
-        let document = app.views.document(state.seq).await?;
+        let document = app.views.document_at(state.seq).await?;
         if let Ok(gap) = serde_json::from_slice::<Gap>(&document) {
             holes.insert(state.seq, gap);
         }
@@ -266,7 +269,7 @@ async fn holes(
 }
 
 /// A link to the state on which the cause is based.
-fn evidence(cause: &Cause) -> Markup {
+fn render_evidence_link(cause: &Cause) -> Markup {
     html! { a href={ "/states/" (cause.seq) } title="The state that this rests on" { "State " (cause.seq) } }
 }
 
@@ -285,14 +288,14 @@ fn lanes_of(states: &[Arc<Witnessed>], related: &[Arc<Witnessed>]) -> Vec<Timeli
 }
 
 /// For a deleted object, how it ended, and that it is gone.
-fn how(last: &Witnessed) -> Markup {
+fn render_how_it_ended(last: &Witnessed) -> Markup {
     let before = last.previous.as_ref().filter(|_| last.change == Change::Gone);
     let phase = before.map_or(&last.status.phase, |before| &before.phase);
-    html! { (badge(phase)) (left(last)) }
+    html! { (render_phase_badge(phase)) (render_if_gone(last)) }
 }
 
 /// Whether it is gone, or left the selector.
-fn left(last: &Witnessed) -> Markup {
+fn render_if_gone(last: &Witnessed) -> Markup {
     html! { @if last.change != Change::Present { " " span.mark { (last.change.as_str()) } } }
 }
 
@@ -311,12 +314,12 @@ async fn newest_document(
     let seq =
         states.iter().rfind(|state| state.change == Change::Present).map_or(last.seq, |state| state.seq);
     // A page without a document is better than no page: the table shows the object's state.
-    let Ok(document) = visible.document(seq).await else { return NewestDocument::default() };
+    let Ok(document) = visible.visible_document(seq).await else { return NewestDocument::default() };
     NewestDocument { submitter: DocumentFacts::read(&document).submitter }
 }
 
 /// The same queries on the command line.
-fn commands(last: &Witnessed) -> Markup {
+fn render_commands(last: &Witnessed) -> Markup {
     let object = &last.object;
     let kind = object.kind.to_lowercase();
     let group = if object.group.is_empty() { String::new() } else { format!(".{}", object.group) };
@@ -344,7 +347,7 @@ fn commands(last: &Witnessed) -> Markup {
     }
 }
 
-fn facts(
+fn render_facts(
     first: &Witnessed,
     last: &Witnessed,
     count: usize,
@@ -361,12 +364,12 @@ fn facts(
             @if let Some(code) = status.exit_code { div { dt { "Exit code" } dd { (code) } } }
             @if let Some(owner) = &last.owner { div { dt { "Owner" } dd { (object_link(owner)) } } }
             @if let Some(name) = &told.submitter { div { dt { "Submitter" } dd { (name) } } }
-            div { dt { "First seen" } dd { @if cut { "before " } (at(first.observed_ms)) } }
-            div { dt { "Last change" } dd { (at(last.observed_ms)) } }
-            div { dt { "Between" } dd { @if cut { "more than " } (time::span(lasted)) } }
-            div { dt { "States" } dd { @if cut { "more than " } (figure(count as u64)) } }
+            div { dt { "First seen" } dd { @if cut { "before " } (render_time(first.observed_ms)) } }
+            div { dt { "Last change" } dd { (render_time(last.observed_ms)) } }
+            div { dt { "Between" } dd { @if cut { "more than " } (time::duration_text(lasted)) } }
+            div { dt { "States" } dd { @if cut { "more than " } (grouped_figure(count as u64)) } }
             @if missing > 0 {
-                div { dt { "Gaps" } dd { a href={ "/gaps?uid=" (encode(&last.object.uid)) } { (figure(missing as u64)) } } }
+                div { dt { "Gaps" } dd { a href={ "/gaps?uid=" (encode(&last.object.uid)) } { (grouped_figure(missing as u64)) } } }
             }
             div { dt { "Source" } dd { (last.source) } }
             div { dt { "UID" } dd { code { (last.object.uid) } } }

@@ -8,20 +8,27 @@ use kubewitness_core::{Change, State as Witnessed, calendar};
 use maud::{Markup, html};
 
 use crate::answer::{Problem, time};
-use crate::pages::parts::{at, badge, encode};
+use crate::pages::parts::{encode, render_phase_badge, render_time};
 
 /// A field for a time, and the answer if one was given.
-pub(super) fn look(states: &[Arc<Witnessed>], asked: Option<&str>, uid: &str) -> Result<Markup, Problem> {
+pub(super) fn render_moment_field(
+    states: &[Arc<Witnessed>],
+    asked: Option<&str>,
+    uid: &str,
+) -> Result<Markup, Problem> {
     let at_ms = asked.map(|text| {
-        let moment = calendar::moment(&time::typed(text));
+        let moment = calendar::parse_rfc3339_ms(&time::normalize_typed_time(text));
         moment.ok_or_else(|| {
-            Problem::invalid(format!("`{text}` is no time."), "Write it like 2026-11-24 03:00, in UTC.")
+            Problem::invalid_request(
+                format!("`{text}` is no time."),
+                "Write it like 2026-11-24 03:00, in UTC.",
+            )
         })
     });
     let at_ms = at_ms.transpose()?;
     if at_ms.is_some_and(|at_ms| at_ms > SystemClock::default().now_ms()) {
         let message = format!("`{}` is in the future.", asked.unwrap_or_default());
-        return Err(Problem::invalid(
+        return Err(Problem::invalid_request(
             message,
             "Take a time that has passed; times are UTC unless they name a zone.",
         ));
@@ -31,7 +38,7 @@ pub(super) fn look(states: &[Arc<Witnessed>], asked: Option<&str>, uid: &str) ->
             label { span { "As it was at (UTC)" } input name="at" data-utc value=[asked] placeholder="2026-11-24 03:00" autocomplete="off"; }
             button { "Look" }
         }
-        @if let Some(at_ms) = at_ms { (answer(states, at_ms)) }
+        @if let Some(at_ms) = at_ms { (render_moment_answer(states, at_ms)) }
     })
 }
 
@@ -39,11 +46,11 @@ fn is_in_turn(state: &Witnessed) -> bool {
     state.change != Change::Gap && !state.late
 }
 
-fn answer(states: &[Arc<Witnessed>], at_ms: u64) -> Markup {
+fn render_moment_answer(states: &[Arc<Witnessed>], at_ms: u64) -> Markup {
     let found = states.iter().rposition(|state| is_in_turn(state) && state.observed_ms <= at_ms);
     let Some(index) = found else {
         return html! {
-            p.notice role="status" { "No state from before " (at(at_ms)) " is on this page. It was not there yet, retention took its states, or they are older than those of the page." }
+            p.notice role="status" { "No state from before " (render_time(at_ms)) " is on this page. It was not there yet, retention took its states, or they are older than those of the page." }
         };
     };
     let state = &states[index];
@@ -58,20 +65,20 @@ fn answer(states: &[Arc<Witnessed>], at_ms: u64) -> Markup {
     });
     html! {
         p.done role="status" {
-            "At " (at(at_ms)) " it was "
+            "At " (render_time(at_ms)) " it was "
             @match state.change {
-                Change::Gone => { "gone, since " (at(state.observed_ms)) ". " }
-                Change::Left => { "no longer watched, since " (at(state.observed_ms)) ". " }
+                Change::Gone => { "gone, since " (render_time(state.observed_ms)) ". " }
+                Change::Left => { "no longer watched, since " (render_time(state.observed_ms)) ". " }
                 Change::Present | Change::Gap => {
-                    @if is_event(&state.object.group, &state.object.kind) { "there" } @else { (badge(&state.status.phase)) }
-                    ", as observed at " (at(state.observed_ms)) ". "
+                    @if is_event(&state.object.group, &state.object.kind) { "there" } @else { (render_phase_badge(&state.status.phase)) }
+                    ", as observed at " (render_time(state.observed_ms)) ". "
                 }
             }
             a href={ "/states/" (state.seq) } { "Its document then" }
         }
         @if is_missing || is_late {
             p.notice role="status" {
-                "Between " (at(state.observed_ms)) " and " @match next { Some(next) => (at(states[next].observed_ms)), None => "now" }
+                "Between " (render_time(state.observed_ms)) " and " @match next { Some(next) => (render_time(states[next].observed_ms)), None => "now" }
                 @if is_missing { " versions are missing" } @else { " versions were read back later" }
                 ": it may have had one of them."
             }
@@ -118,12 +125,12 @@ pub(super) mod tests {
             state(40, "7", Change::Present, true),
             state(50, "", Change::Gone, false),
         ];
-        let told = |second: u64| answer(&states, second * 1000).into_string();
+        let told = |second: u64| render_moment_answer(&states, second * 1000).into_string();
         assert!(told(5).contains("No state from before"));
         assert!(told(15).contains("/states/10") && told(15).contains("versions are missing"));
         assert!(told(25).contains("/states/21") && told(25).contains("were read back later"));
         assert!(told(35).contains("/states/30") && !told(35).contains("may have had"), "{}", told(35));
         assert!(told(60).contains("gone, since"));
-        assert!(look(&states, Some("soon"), "u").is_err());
+        assert!(render_moment_field(&states, Some("soon"), "u").is_err());
     }
 }

@@ -14,9 +14,9 @@ use crate::answer::frame::PageContent;
 use crate::answer::params::QueryParams;
 use crate::answer::{Problem, ProblemPage};
 use crate::api::WHO_BYTES;
-use crate::api::muting::{order, visible_mutes};
+use crate::api::muting::{change_mute, visible_mutes};
 use crate::app::PortalApp;
-use crate::pages::parts::{at_text, empty, encode, expect_own_page};
+use crate::pages::parts::{at_text, encode, expect_own_page, render_empty};
 
 const PAGE: &str = "/mutes";
 /// Fits a name in Kubernetes and an e-mail address.
@@ -31,8 +31,8 @@ pub(super) async fn of_object(
 ) -> Result<Markup, Problem> {
     let may = viewer.may_in(GuardedAct::Mute, &object.namespace).await?;
     let mut mutes = Vec::new();
-    for mute in app.views.mutes().await? {
-        if mute.covers(&object.uid, &object.namespace) && viewer.is_in_force(&mute).await? {
+    for mute in app.views.list_mutes().await? {
+        if mute.covers_object(&object.uid, &object.namespace) && viewer.is_in_force(&mute).await? {
             mutes.push(mute);
         }
     }
@@ -46,7 +46,7 @@ pub(super) async fn of_object(
                 h2 #mutes { "Mute" }
                 @for mute in &mutes {
                     p.notice { (mute_text(mute)) }
-                    @if may && mute.uid == object.uid { (undo(mute)) }
+                    @if may && mute.uid == object.uid { (render_unmute_form(mute)) }
                 }
                 @if may {
                     form method="post" action=(PAGE) {
@@ -56,7 +56,7 @@ pub(super) async fn of_object(
                                 option value="" { "everybody" }
                                 @for to in recipients { option value=(to) { (to) @if is_theirs(viewer, to) { " (you)" } } }
                             } }
-                            (who(viewer))
+                            (render_name_field(viewer))
                             button name="do" value="mute" { "Mute" }
                         }
                     }
@@ -73,13 +73,13 @@ fn is_theirs(viewer: &PortalViewer, to: &str) -> bool {
         .is_some_and(|name| to == name || to.split_once(':').is_some_and(|(_, address)| address == name))
 }
 
-fn who(viewer: &PortalViewer) -> Markup {
+fn render_name_field(viewer: &PortalViewer) -> Markup {
     html! {
         @if viewer.name().is_none() { label { span { "Your name" } input name="who" maxlength=(WHO_BYTES) autocomplete="name"; } }
     }
 }
 
-fn what(mute: &MuteView) -> Markup {
+fn render_mute_scope(mute: &MuteView) -> Markup {
     html! {
         @match (mute.uid.is_empty(), mute.namespace.is_empty()) {
             (false, _) => { a href={ "/objects/" (encode(&mute.uid)) } { (mute.object) @if !mute.namespace.is_empty() { " in " (mute.namespace) } } }
@@ -91,10 +91,10 @@ fn what(mute: &MuteView) -> Markup {
 
 fn mute_text(mute: &MuteView) -> Markup {
     let whom = if mute.to.is_empty() { "Nobody is told" } else { mute.to.as_str() };
-    html! { b { (what(mute)) " is muted." } " " (whom) @if !mute.to.is_empty() { " is not told" } ". " (mute.who) " muted it at " (at_text(&mute.at)) "." }
+    html! { b { (render_mute_scope(mute)) " is muted." } " " (whom) @if !mute.to.is_empty() { " is not told" } ". " (mute.who) " muted it at " (at_text(&mute.at)) "." }
 }
 
-fn undo(mute: &MuteView) -> Markup {
+fn render_unmute_form(mute: &MuteView) -> Markup {
     let MuteView { uid, namespace, to, .. } = mute;
     html! {
         form method="post" action=(PAGE) {
@@ -122,17 +122,17 @@ pub(crate) async fn page(
                 label { span { "Namespace" } input name="namespace" maxlength=(TEXT_BYTES) autocomplete="off"; }
                 label { input type="checkbox" name="all" value="true"; span { "Everything, in all namespaces" } }
                 label { span { "Recipient, or empty for everybody" } input name="to" maxlength=(TEXT_BYTES) autocomplete="off"; }
-                (who(&viewer))
+                (render_name_field(&viewer))
                 button.strong name="do" value="mute" { "Mute" }
             }
         }
-        @if mutes.is_empty() { (empty("No mutes", &html! { "There is no mute that you may undo." })) }
-        @for mute in &mutes { p.notice { (mute_text(mute)) } (undo(mute)) }
+        @if mutes.is_empty() { (render_empty("No mutes", &html! { "There is no mute that you may undo." })) }
+        @for mute in &mutes { p.notice { (mute_text(mute)) } (render_unmute_form(mute)) }
     };
     Ok(PageContent::new("Mutes".to_owned(), "/", content))
 }
 
-pub(crate) async fn change(
+pub(crate) async fn post_mute(
     State(app): State<PortalApp>,
     viewer: PortalViewer,
     headers: HeaderMap,
@@ -156,15 +156,19 @@ pub(crate) async fn change(
             ("who", _) => request.who = value,
             _ => {
                 let hint = "The form has the fields do, uid, namespace, all (true), to and who.";
-                return Err(Problem::invalid(format!("`{field}` is no field of this form."), hint).into());
+                return Err(
+                    Problem::invalid_request(format!("`{field}` is no field of this form."), hint).into()
+                );
             }
         }
     }
     let Some(mutes) = mutes else {
-        return Err(Problem::invalid("It is not said what to do.", "`do` is `mute` or `unmute`.").into());
+        return Err(
+            Problem::invalid_request("It is not said what to do.", "`do` is `mute` or `unmute`.").into()
+        );
     };
     let back =
         request.uid.as_ref().map_or_else(|| PAGE.to_owned(), |uid| format!("/objects/{}", encode(uid)));
-    order(&app, &viewer, mutes, request).await?;
+    change_mute(&app, &viewer, mutes, request).await?;
     Ok(Redirect::to(&back).into_response())
 }

@@ -21,7 +21,7 @@ pub(super) fn page(uid: &str, submitted: Option<u64>) -> Result<Response, Proble
     let now_ms = SystemClock::default().now_ms();
     // The clock of another replica may be ahead.
     match submitted.map(|ms| ms.abs_diff(now_ms)) {
-        Some(age_ms) if age_ms < SEEN_WITHIN_MS => Ok(waiting()),
+        Some(age_ms) if age_ms < SEEN_WITHIN_MS => Ok(waiting_page()),
         Some(_) => Err(Problem::new(
             StatusCode::NOT_FOUND,
             format!("Nothing was witnessed of the Job with the uid {uid}."),
@@ -36,7 +36,7 @@ pub(super) fn page(uid: &str, submitted: Option<u64>) -> Result<Response, Proble
     }
 }
 
-fn waiting() -> Response {
+fn waiting_page() -> Response {
     let content = html! {
         div.empty role="status" {
             h1 { "Not seen yet, waiting" }

@@ -8,23 +8,23 @@ use kubewitness_core::views::{DeliveryMap, TimelineQuery, TimelineView};
 use maud::{Markup, html};
 
 use super::states::StateTable;
-use super::{ObjectQuery, RowNotes, lanes, lanes_of, owns_more, tables};
+use super::{ObjectQuery, RowNotes, lanes, lanes_of, owns_more, render_tables};
 use crate::access::PortalViewer;
 use crate::answer::ProblemPage;
 use crate::answer::frame::PageContent;
 use crate::app::PortalApp;
-use crate::pages::parts::{at, encode, figure, pages, plural};
+use crate::pages::parts::{encode, grouped_figure, plural_word, render_page_links, render_time};
 use crate::scope::ViewerVisibility;
 
 /// The cursor of the part that ends with this position.
-pub(super) fn with(seq: Seq) -> StoryCursor {
+pub(super) fn cursor_with(seq: Seq) -> StoryCursor {
     let before = seq.saturating_add(1);
     StoryCursor { states: before, related: before, ..StoryCursor::NEWEST }
 }
 
 /// The page of the part that begins at a cursor.
-pub(super) fn address(asked: ObjectQuery<'_>, cursor: StoryCursor) -> String {
-    let address = asked.address(asked.all);
+pub(super) fn part_address(asked: ObjectQuery<'_>, cursor: StoryCursor) -> String {
+    let address = asked.page_address(asked.all);
     let mark = if address.contains('?') { '&' } else { '?' };
     format!("{address}{mark}cursor={}", encode(&cursor.to_string()))
 }
@@ -49,15 +49,15 @@ pub(super) async fn page(
         None if !view.related.is_empty() => "What else the object owns".to_owned(),
         None => "Older states".to_owned(),
     };
-    let other = address(ObjectQuery { all: !asked.all, ..asked }, cursor);
+    let other = part_address(ObjectQuery { all: !asked.all, ..asked }, cursor);
     let notes = RowNotes::read(app, &visible, &view, asked.all).await?;
     let table = StateTable { caption: "The object", named: false, asked, other: &other, notes: &notes };
     let content = html! {
-        p.crumbs { a href=(asked.address(asked.all)) { "The object now" } }
+        p.crumbs { a href=(asked.page_address(asked.all)) { "The object now" } }
         div.head { h1 { (title) } }
         p.lead { (span_text(&view)) }
-        @if !(view.states.is_empty() && view.related.is_empty()) { (story(&view, table)) }
-        (pages("Pages of the story", Some(asked.address(asked.all)), view.next.map(|next| address(asked, next))))
+        @if !(view.states.is_empty() && view.related.is_empty()) { (render_story(&view, table)) }
+        (render_page_links("Pages of the story", Some(asked.page_address(asked.all)), view.next.map(|next| part_address(asked, next))))
     };
     Ok(PageContent::new(title, "/", content).into_response())
 }
@@ -69,7 +69,7 @@ fn span_text(view: &TimelineView) -> Markup {
     html! {
         @match times {
             (Some(from), Some(through)) => {
-                "This part of the story has " (figure(count)) " " (plural(count, "state", "states")) ", observed from " (at(from)) " to " (at(through)) ". "
+                "This part of the story has " (grouped_figure(count)) " " (plural_word(count, "state", "states")) ", observed from " (render_time(from)) " to " (render_time(through)) ". "
                 @if !view.cut && !view.states.is_empty() { "The journal has none before them. " }
                 (owns_more(view))
             }
@@ -78,14 +78,14 @@ fn span_text(view: &TimelineView) -> Markup {
     }
 }
 
-fn story(view: &TimelineView, table: StateTable<'_>) -> Markup {
+fn render_story(view: &TimelineView, table: StateTable<'_>) -> Markup {
     html! {
         @if table.notes.versions.is_none() {
             section aria-labelledby="lanes" {
                 h2 #lanes { "Phases over time" }
-                (lanes::svg(&lanes_of(&view.states, &view.related), &DeliveryMap::new(), &table.notes.holes, None))
+                (lanes::render_timeline(&lanes_of(&view.states, &view.related), &DeliveryMap::new(), &table.notes.holes, None))
             }
         }
-        (tables(view, table))
+        (render_tables(view, table))
     }
 }

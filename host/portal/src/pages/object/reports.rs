@@ -4,17 +4,17 @@
 use kubewitness_core::reports::ReportView;
 use maud::{Markup, html};
 
-use crate::pages::parts::{at, figure, plural};
+use crate::pages::parts::{grouped_figure, plural_word, render_time};
 
 /// Outcomes in which nobody gets the message.
 const LOST: [&str; 3] = ["refused", "given up", "unreadable"];
 
-pub(super) fn table(reports: &[ReportView]) -> Markup {
+pub(super) fn render_reports(reports: &[ReportView]) -> Markup {
     let count = reports.len() as u64;
     html! {
         div.scroll tabindex="0" role="group" aria-label="Who was told" {
             table.dense.stacked.plain.folds {
-                caption { (figure(count)) " " (plural(count, "report", "reports")) " of plugins, oldest first." }
+                caption { (grouped_figure(count)) " " (plural_word(count, "report", "reports")) " of plugins, oldest first." }
                 thead { tr {
                     th scope="col" { "When" }
                     th scope="col" { "To" }
@@ -23,16 +23,16 @@ pub(super) fn table(reports: &[ReportView]) -> Markup {
                     th.wide scope="col" { "Why" }
                     th scope="col" { "Plugin" }
                 } }
-                tbody { @for report in reports { (row(report)) } }
+                tbody { @for report in reports { (render_report_row(report)) } }
             }
         }
     }
 }
 
-fn row(report: &ReportView) -> Markup {
+fn render_report_row(report: &ReportView) -> Markup {
     html! {
         tr {
-            td.when data-label="When" { (at(report.at_ms)) }
+            td.when data-label="When" { (render_time(report.at_ms)) }
             td.keep data-label="To" { (report.to) @if !report.via.is_empty() { " " span.note { "(" (report.via) ")" } } }
             td.keep data-label="Result" { span.mark.doubt[LOST.contains(&&*report.result)] { (report.result) } }
             td.wide.whole data-label="Message" { (report.title) }

@@ -7,8 +7,11 @@ use kubewitness_core::{Change, Gap, Seq, State as Witnessed};
 use maud::{Markup, html};
 
 use super::{ObjectQuery, RowNotes};
-use crate::pages::gaps::bound;
-use crate::pages::parts::{at, badge, event_type, event_words, figure, object_link, plural, why};
+use crate::pages::gaps::bound_or_open;
+use crate::pages::parts::{
+    event_type, event_words, grouped_figure, object_link, plural_word, render_phase_badge,
+    render_status_reason, render_time,
+};
 
 /// This many consecutive versions without news are folded into one row.
 const FOLDED: usize = 2;
@@ -29,7 +32,7 @@ enum StateRow<'a> {
     Folded(&'a Witnessed, &'a Witnessed, usize),
 }
 
-fn rows<'a>(states: &'a [Arc<Witnessed>], table: &StateTable<'_>) -> Vec<StateRow<'a>> {
+fn fold_rows<'a>(states: &'a [Arc<Witnessed>], table: &StateTable<'_>) -> Vec<StateRow<'a>> {
     let mut rows = Vec::new();
     let mut quiet: Vec<(&Witnessed, Option<&Witnessed>)> = Vec::new();
     let mut newest: HashMap<&str, &Witnessed> = HashMap::new();
@@ -39,14 +42,14 @@ fn rows<'a>(states: &'a [Arc<Witnessed>], table: &StateTable<'_>) -> Vec<StateRo
             quiet.push((state, before));
             continue;
         }
-        fold(&mut quiet, &mut rows);
+        fold_quiet(&mut quiet, &mut rows);
         rows.push(StateRow::One(state, before));
     }
-    fold(&mut quiet, &mut rows);
+    fold_quiet(&mut quiet, &mut rows);
     rows
 }
 
-fn fold<'a>(quiet: &mut Vec<(&'a Witnessed, Option<&'a Witnessed>)>, rows: &mut Vec<StateRow<'a>>) {
+fn fold_quiet<'a>(quiet: &mut Vec<(&'a Witnessed, Option<&'a Witnessed>)>, rows: &mut Vec<StateRow<'a>>) {
     match quiet.as_slice() {
         [(first, _), .., (last, _)] if quiet.len() >= FOLDED => {
             rows.push(StateRow::Folded(first, last, quiet.len()));
@@ -58,28 +61,28 @@ fn fold<'a>(quiet: &mut Vec<(&'a Witnessed, Option<&'a Witnessed>)>, rows: &mut 
 
 impl StateTable<'_> {
     /// With a choice of two versions to compare.
-    pub fn compare(&self, states: &[Arc<Witnessed>]) -> Markup {
+    pub fn render_with_choice(&self, states: &[Arc<Witnessed>]) -> Markup {
         let can = states.len() > 1;
         html! {
             form method="get" action="/compare" {
-                (self.table(states, can))
+                (self.render_table(states, can))
                 @if can { p.tools { button { "Compare the two versions" } } }
             }
         }
     }
 
-    pub fn draw(&self, states: &[Arc<Witnessed>]) -> Markup {
-        self.table(states, false)
+    pub fn render_states(&self, states: &[Arc<Witnessed>]) -> Markup {
+        self.render_table(states, false)
     }
 
-    fn table(&self, states: &[Arc<Witnessed>], choice: bool) -> Markup {
+    fn render_table(&self, states: &[Arc<Witnessed>], choice: bool) -> Markup {
         let count = states.len() as u64;
         let ends = (states.first().map(|state| state.seq), states.last().map(|state| state.seq));
         html! {
             div.scroll {
                 table.dense.folds {
                     caption {
-                        (self.caption) ": " (figure(count)) " " (plural(count, "state", "states")) ", oldest first"
+                        (self.caption) ": " (grouped_figure(count)) " " (plural_word(count, "state", "states")) ", oldest first"
                         @if self.notes.quiet.is_cut { ". Some versions were not compared with the one before, and stand alone" }
                         @if self.asked.all { " · " a href={ (self.other) "#states" } { "fold those that tell nothing new" } }
                     }
@@ -99,10 +102,10 @@ impl StateTable<'_> {
                         @if choice { th scope="col" { "Compare" } }
                     } }
                     tbody {
-                        @for row in rows(states, self) {
+                        @for row in fold_rows(states, self) {
                             @match row {
-                                StateRow::One(state, before) => (self.row(state, before, choice.then_some(ends))),
-                                StateRow::Folded(first, last, count) => (self.folded(first, last, count, choice)),
+                                StateRow::One(state, before) => (self.render_row(state, before, choice.then_some(ends))),
+                                StateRow::Folded(first, last, count) => (self.render_folded_row(first, last, count, choice)),
                             }
                         }
                     }
@@ -111,20 +114,20 @@ impl StateTable<'_> {
         }
     }
 
-    fn folded(&self, first: &Witnessed, last: &Witnessed, count: usize, choice: bool) -> Markup {
+    fn render_folded_row(&self, first: &Witnessed, last: &Witnessed, count: usize, choice: bool) -> Markup {
         let of_phase = if self.notes.versions.is_some() { 1 } else { 3 };
         let columns = 5 + of_phase + usize::from(self.named) + usize::from(choice);
         html! {
             tr.folded {
                 td colspan=(columns) {
-                    (figure(count as u64)) " versions in which nothing but heartbeats and bookkeeping changed, at positions " (first.seq) " to " (last.seq) ", up to " (at(last.observed_ms)) " · "
+                    (grouped_figure(count as u64)) " versions in which nothing but heartbeats and bookkeeping changed, at positions " (first.seq) " to " (last.seq) ", up to " (render_time(last.observed_ms)) " · "
                     a href={ (self.other) "#states" } { "show them" }
                 }
             }
         }
     }
 
-    fn row(
+    fn render_row(
         &self,
         state: &Witnessed,
         before: Option<&Witnessed>,
@@ -137,12 +140,12 @@ impl StateTable<'_> {
         html! {
             tr.gap[state.change == Change::Gap].chosen[self.asked.chosen == Some(state.seq)] id={ "state-" (state.seq) } {
                 td.num data-label="Position" { a href={ "/objects/" (state.object.uid) "?state=" (state.seq) "#state-" (state.seq) } title="The address of this state" { (state.seq) } }
-                td.when data-label="Observed" { (at(state.observed_ms)) }
+                td.when data-label="Observed" { (render_time(state.observed_ms)) }
                 @if self.named { td.object data-label="Object" { (object_link(&state.object)) } }
                 td.keep data-label=(if self.notes.versions.is_some() { "Type" } else { "Phase" }) {
                     @match &self.notes.versions {
                         Some(versions) => { @if let Some(event) = versions.get(&state.seq) { (event_type(event)) } }
-                        None => { span.same[same] { (badge(&status.phase)) } }
+                        None => { span.same[same] { (render_phase_badge(&status.phase)) } }
                     }
                     @match state.change {
                         Change::Present => {}
@@ -154,7 +157,7 @@ impl StateTable<'_> {
                     td.num data-label="Ready" { @if status.total > 0 { (status.ready) "/" (status.total) } }
                     td.num data-label="Attempt" { @if status.attempt > 0 { (status.attempt) } }
                 }
-                (self.reason(state, hole))
+                (self.render_reason(state, hole))
                 td.keep data-label="Document" {
                     a href={ "/states/" (state.seq) } { "show" }
                     @if let Some(before) = before { " · " a href={ "/states/" (state.seq) "?from=" (before.seq) } { "changes" } }
@@ -169,19 +172,19 @@ impl StateTable<'_> {
         }
     }
 
-    fn reason(&self, state: &Witnessed, hole: Option<&Gap>) -> Markup {
+    fn render_reason(&self, state: &Witnessed, hole: Option<&Gap>) -> Markup {
         let event = self.notes.versions.as_ref().map(|versions| versions.get(&state.seq));
         html! {
             @match (hole, event) {
                 (Some(gap), _) => {
                     td.wide.whole data-label="Reason" { span.reason { (gap.reason) } " " span.message { (gap.message) } }
-                    td.num data-label="Version" { span.unseen { "between " } (bound(&gap.after)) span aria-hidden="true" { " … " } span.unseen { " and " } (bound(&gap.before)) }
+                    td.num data-label="Version" { span.unseen { "between " } (bound_or_open(&gap.after)) span aria-hidden="true" { " … " } span.unseen { " and " } (bound_or_open(&gap.before)) }
                 }
                 (None, event) => {
                     td.wide data-label="Reason" {
                         @match event {
                             Some(event) => { @if let Some(event) = event { (event_words(event, &html! {})) } }
-                            None => (why(&state.status)),
+                            None => (render_status_reason(&state.status)),
                         }
                     }
                     td.num data-label="Version" { (state.resource_version) }

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use kubewitness_core::document::substance;
+use kubewitness_core::document::compare_form;
 use kubewitness_core::views::TimelineView;
 use kubewitness_core::{Change, Seq, State as Witnessed};
 use serde_json::Value;
@@ -30,21 +30,21 @@ pub(super) struct QuietStates {
 }
 
 /// With `all`, nothing is folded, so nothing is read.
-pub(super) async fn quiet(app: &PortalApp, view: &TimelineView, all: bool) -> QuietStates {
+pub(super) async fn find_quiet_states(app: &PortalApp, view: &TimelineView, all: bool) -> QuietStates {
     let mut quiet = QuietStates::default();
     if all {
         return quiet;
     }
-    let mut pairs = candidates(&view.related);
-    pairs.extend(candidates(&view.states));
+    let mut pairs = candidate_pairs(&view.related);
+    pairs.extend(candidate_pairs(&view.states));
     let compared = pairs.len().min(COMPARED);
-    let read = compare(app, pairs.drain(pairs.len() - compared..).rev(), &mut quiet.seqs);
+    let read = compare_pairs(app, pairs.drain(pairs.len() - compared..).rev(), &mut quiet.seqs);
     let is_late = timeout(PATIENCE, read).await.is_err();
     quiet.is_cut = is_late || !pairs.is_empty();
     quiet
 }
 
-async fn compare<'a>(
+async fn compare_pairs<'a>(
     app: &PortalApp,
     pairs: impl Iterator<Item = (&'a Witnessed, &'a Witnessed)>,
     quiet: &mut HashSet<Seq>,
@@ -54,9 +54,9 @@ async fn compare<'a>(
     for (before, state) in pairs {
         let later = match read.remove(&*state.object.uid) {
             Some((seq, says)) if seq == state.seq => says,
-            _ => says(app, state).await,
+            _ => substance_of_state(app, state).await,
         };
-        let earlier = says(app, before).await;
+        let earlier = substance_of_state(app, before).await;
         if later.is_some() && later == earlier {
             quiet.insert(state.seq);
         }
@@ -65,7 +65,7 @@ async fn compare<'a>(
 }
 
 /// Versions with an unchanged status, each after its predecessor.
-fn candidates(states: &[Arc<Witnessed>]) -> Vec<(&Witnessed, &Witnessed)> {
+fn candidate_pairs(states: &[Arc<Witnessed>]) -> Vec<(&Witnessed, &Witnessed)> {
     let mut newest: HashMap<&str, &Witnessed> = HashMap::new();
     let mut pairs = Vec::new();
     for state in states {
@@ -79,6 +79,6 @@ fn candidates(states: &[Arc<Witnessed>]) -> Vec<(&Witnessed, &Witnessed)> {
 }
 
 /// `None` if the document is unavailable. Then the version is not folded.
-async fn says(app: &PortalApp, state: &Witnessed) -> Option<Value> {
-    substance(&app.views.document(state.seq).await.ok()?)
+async fn substance_of_state(app: &PortalApp, state: &Witnessed) -> Option<Value> {
+    compare_form(&app.views.document_at(state.seq).await.ok()?)
 }

@@ -3,27 +3,27 @@
 use kubewitness_core::views::{CallsView, PluginView, QueueView};
 use maud::{Markup, html};
 
-use crate::answer::time::span;
-use crate::pages::parts::{at_text, figure, plural};
+use crate::answer::time::duration_text;
+use crate::pages::parts::{at_text, grouped_figure, plural_word};
 
 const MIB: f64 = 1_048_576.0;
 
 pub(super) fn render_calls(plugin: &PluginView) -> Markup {
     let calls = &plugin.calls;
     html! {
-        p.lag { (work(&plugin.queue)) }
-        @if calls.ended.all() > 0 {
+        p.lag { (render_work(&plugin.queue)) }
+        @if calls.ended.count_all() > 0 {
             dl.facts.below {
                 div { dt { "Last good call" } dd { (last_good(calls)) } }
                 @if let Some(failure) = &calls.last_failure {
-                    div { dt { "Last error" } dd { (at_text(&failure.at)) ", " (words(&failure.end)) } }
+                    div { dt { "Last error" } dd { (at_text(&failure.at)) ", " (end_in_words(&failure.end)) } }
                 }
-                @for (name, count) in failures(calls) {
-                    div { dt { (name) } dd { (figure(count)) } }
+                @for (name, count) in failure_counts(calls) {
+                    div { dt { (name) } dd { (grouped_figure(count)) } }
                 }
-                div { dt { "Time in the plugin" } dd { (share(calls)) } }
-                div { dt { "Peak memory" } dd { (memory(plugin)) } }
-                div { dt { "Instances" } dd { (figure(calls.instances)) } }
+                div { dt { "Time in the plugin" } dd { (time_text(calls)) } }
+                div { dt { "Peak memory" } dd { (memory_text(plugin)) } }
+                div { dt { "Instances" } dd { (grouped_figure(calls.instances)) } }
             }
             @if let Some(failure) = calls.last_failure.as_ref().filter(|it| Some(&it.message) != plugin.message.as_ref()) {
                 p.lag { "The last error: " (failure.message) }
@@ -32,17 +32,17 @@ pub(super) fn render_calls(plugin: &PluginView) -> Markup {
     }
 }
 
-fn work(queue: &QueueView) -> Markup {
+fn render_work(queue: &QueueView) -> Markup {
     let work = &queue.work_duration;
     let mean = if work.count == 0 { 0.0 } else { 1000.0 * work.sum_seconds / work.count as f64 };
     html! {
         @if work.count == 0 { "No call has ended since it started." }
         @else {
-            "Since it started, " (figure(work.count)) " " (plural(work.count, "state was in a call", "states were in calls"))
-            " that ended. The call of a state took " (span(mean as u64)) " on average."
+            "Since it started, " (grouped_figure(work.count)) " " (plural_word(work.count, "state was in a call", "states were in calls"))
+            " that ended. The call of a state took " (duration_text(mean as u64)) " on average."
         }
         @if queue.longest_running_seconds > 0.0 {
-            " The longest call in progress takes " (span((queue.longest_running_seconds * 1000.0) as u64)) " so far."
+            " The longest call in progress takes " (duration_text((queue.longest_running_seconds * 1000.0) as u64)) " so far."
         }
     }
 }
@@ -55,7 +55,7 @@ fn last_good(calls: &CallsView) -> Markup {
 
 /// Traps and timeouts are always shown, because a 0 is informative as well. The others are shown if they
 /// occurred.
-fn failures(calls: &CallsView) -> impl Iterator<Item = (&'static str, u64)> {
+fn failure_counts(calls: &CallsView) -> impl Iterator<Item = (&'static str, u64)> {
     let ended = &calls.ended;
     let always = [("Traps", ended.trapped), ("Timeouts", ended.timed_out)];
     let others = [
@@ -68,7 +68,7 @@ fn failures(calls: &CallsView) -> impl Iterator<Item = (&'static str, u64)> {
 }
 
 /// The result of a call, in words for a reader.
-fn words(end: &str) -> String {
+fn end_in_words(end: &str) -> String {
     match end {
         "trapped" => "a trap".into(),
         "timed-out" => "a timeout".into(),
@@ -76,8 +76,8 @@ fn words(end: &str) -> String {
     }
 }
 
-fn share(calls: &CallsView) -> String {
-    let milliseconds = |seconds: f64| span((seconds.max(0.0) * 1000.0) as u64);
+fn time_text(calls: &CallsView) -> String {
+    let milliseconds = |seconds: f64| duration_text((seconds.max(0.0) * 1000.0) as u64);
     format!(
         "{}, and {} in the controller for it",
         milliseconds(calls.guest_seconds),
@@ -85,10 +85,10 @@ fn share(calls: &CallsView) -> String {
     )
 }
 
-fn memory(plugin: &PluginView) -> String {
+fn memory_text(plugin: &PluginView) -> String {
     let peak = plugin.calls.peak_memory as f64 / MIB;
     match &plugin.manifest {
-        Some(manifest) => format!("{peak:.1} of {} MiB", figure(manifest.memory_limit >> 20)),
+        Some(manifest) => format!("{peak:.1} of {} MiB", grouped_figure(manifest.memory_limit >> 20)),
         None => format!("{peak:.1} MiB"),
     }
 }

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use kubewitness_core::shortened;
+use kubewitness_core::shorten_text;
 use kubewitness_core::views::{GrantUseView, ManifestView};
 use maud::{Markup, html};
 use serde_json::{Map, Value};
 
-use crate::answer::time::span;
-use crate::pages::parts::{figure, with_code};
+use crate::answer::time::duration_text;
+use crate::pages::parts::{grouped_figure, with_code};
 
 /// How many bytes of a configuration are shown. The manifest has the rest.
 const SHOWN: usize = 16 * 1024;
@@ -34,13 +34,13 @@ pub(super) fn render_manifest(plugin: &str, manifest: &ManifestView, uses: &[Gra
                         th scope="col" { "Granted" }
                         th scope="col" { "Calls since it started" }
                     } }
-                    tbody { @for name in names { (row(name, manifest, uses)) } }
+                    tbody { @for name in names { (render_row(name, manifest, uses)) } }
                 }
             }
             p {
                 "It subscribes to " (manifest.sources.join(", ")) ". One call may take "
-                (span(manifest.call_limit_ms)) ", and one instance "
-                (figure(manifest.memory_limit >> 20)) " MiB of memory."
+                (duration_text(manifest.call_limit_ms)) ", and one instance "
+                (grouped_figure(manifest.memory_limit >> 20)) " MiB of memory."
             }
             @match &manifest.config {
                 None => p {
@@ -50,13 +50,13 @@ pub(super) fn render_manifest(plugin: &str, manifest: &ManifestView, uses: &[Gra
                 Some(config) if config.is_empty() => p { "It has no configuration of its own." },
                 Some(config) => pre.document tabindex="0" aria-label={ "Configuration of " (plugin) } { (text(config)) },
             }
-            @if !manifest.fields.is_empty() { (fields(plugin, manifest)) }
+            @if !manifest.fields.is_empty() { (render_fields(plugin, manifest)) }
         }
     }
 }
 
 /// The fields of the schema, with the values that are set.
-fn fields(plugin: &str, manifest: &ManifestView) -> Markup {
+fn render_fields(plugin: &str, manifest: &ManifestView) -> Markup {
     html! {
         div.scroll tabindex="0" role="region" aria-label={ "Fields of the configuration of " (plugin) } {
             table.plain.grants.folds {
@@ -72,7 +72,7 @@ fn fields(plugin: &str, manifest: &ManifestView) -> Markup {
                     @for field in &manifest.fields {
                         tr {
                             th scope="row" { code { (field.field) } }
-                            td data-label="Set to" { @if let Some(set) = set(&field.field, manifest.config.as_ref()) { code { (set) } } }
+                            td data-label="Set to" { @if let Some(set) = value_at(&field.field, manifest.config.as_ref()) { code { (set) } } }
                             td data-label="Type" { (with_code(&field.kind)) }
                             td data-label="Default" { @if field.required { "required" } @else if !field.default.is_empty() { code { (field.default) } } }
                             td data-label="Meaning" { (with_code(&field.meaning)) }
@@ -85,14 +85,14 @@ fn fields(plugin: &str, manifest: &ManifestView) -> Markup {
 }
 
 /// The value of a field, if it is a single one. Items of lists and values of maps are many.
-fn set(path: &str, config: Option<&Map<String, Value>>) -> Option<String> {
+fn value_at(path: &str, config: Option<&Map<String, Value>>) -> Option<String> {
     let mut names = path.split('.');
     let first = config?.get(names.next()?)?;
     let value = names.try_fold(first, |value, name| value.get(name))?;
-    Some(shortened(&value.to_string(), SET).into_owned())
+    Some(shorten_text(&value.to_string(), SET).into_owned())
 }
 
-fn row(name: &str, manifest: &ManifestView, uses: &[GrantUseView]) -> Markup {
+fn render_row(name: &str, manifest: &ManifestView, uses: &[GrantUseView]) -> Markup {
     let granted = manifest.granted.iter().find(|grant| grant.name == name);
     html! {
         tr {
@@ -109,7 +109,7 @@ fn row(name: &str, manifest: &ManifestView, uses: &[GrantUseView]) -> Markup {
             td data-label="Calls since it started" {
                 @match uses.iter().find(|used| used.name == name) {
                     Some(used) if used.calls == 0 => "never used",
-                    Some(used) => (figure(used.calls)),
+                    Some(used) => (grouped_figure(used.calls)),
                     None => "",
                 }
             }

@@ -11,7 +11,7 @@ use axum::http::Uri;
 use kubewitness_core::views::{BackfillView, HeldView, PluginView, StatusView, TickView};
 use maud::{Markup, html};
 
-use super::parts::{at_text, empty, figure, plural};
+use super::parts::{at_text, grouped_figure, plural_word, render_empty};
 use crate::access::PortalViewer;
 use crate::answer::ProblemPage;
 use crate::answer::frame::PageContent;
@@ -28,19 +28,19 @@ pub(super) async fn page(
 ) -> Result<PageContent, ProblemPage> {
     QueryParams::read(&uri, &[])?;
     let visible = ViewerVisibility::new(&app, &viewer);
-    let status = visible.status().await?;
+    let status = visible.visible_status().await?;
     let not_ready = visible.not_ready().await?;
     let mut cards = Vec::new();
     for plugin in &status.plugins {
-        cards.push(card(plugin, PauseRights::of(&viewer, &plugin.name).await?));
+        cards.push(render_card(plugin, PauseRights::of(&viewer, &plugin.name).await?));
     }
     let content = html! {
         div.head { h1 { "Plugins" } }
         div #figures data-live data-refresh="5" {
-            (notices(&status, not_ready.as_deref()))
+            (render_notices(&status, not_ready.as_deref()))
             section aria-label="Plugins" {
-                @if status.restricted { (super::parts::restricted("What plugins there are and how far they are")) }
-                @else { (plugins(&cards)) }
+                @if status.restricted { (super::parts::render_restricted("What plugins there are and how far they are")) }
+                @else { (render_plugins(&cards)) }
             }
         }
     };
@@ -49,7 +49,7 @@ pub(super) async fn page(
 
 /// Problems that belong to no plugin. Each is shown once: what keeps the controller from being ready is often
 /// one of the others.
-pub(super) fn notices(status: &StatusView, not_ready: Option<&str>) -> Markup {
+pub(super) fn render_notices(status: &StatusView, not_ready: Option<&str>) -> Markup {
     let is_news = |text: &str| !not_ready.is_some_and(|why| why.contains(text));
     html! {
         @if let Some(why) = not_ready { p.alert { b { "Not ready. " } (why) } }
@@ -79,16 +79,16 @@ pub(super) fn render_holds(held: &[HeldView]) -> Markup {
         @for HeldView { source, holder, states, since, remedy } in held {
             p.alert {
                 b { "Retention of " (source) ". " }
-                (figure(*states)) " " (plural(*states, "state", "states")) " beyond its bounds held by " (holder) " since "
+                (grouped_figure(*states)) " " (plural_word(*states, "state", "states")) " beyond its bounds held by " (holder) " since "
                 (at_text(since)) ": " (remedy)
             }
         }
     }
 }
 
-fn plugins(cards: &[Markup]) -> Markup {
+fn render_plugins(cards: &[Markup]) -> Markup {
     if cards.is_empty() {
-        return empty(
+        return render_empty(
             "No plugin yet",
             &html! {
                 "States are journaled all the same, and a plugin that is added later can start from the beginning: apply a ConfigMap labelled "
@@ -101,7 +101,7 @@ fn plugins(cards: &[Markup]) -> Markup {
     }
 }
 
-fn card(plugin: &PluginView, may: PauseRights) -> Markup {
+fn render_card(plugin: &PluginView, may: PauseRights) -> Markup {
     let mut parts = vec![
         ("delivered", plugin.delivered),
         ("filtered", plugin.filtered),
@@ -126,15 +126,15 @@ fn card(plugin: &PluginView, may: PauseRights) -> Markup {
             @if let Some(module) = &plugin.module { p.module { code { (module) } } }
             @if let Some(message) = &plugin.message { p.alert { (message) } }
             (pausing::of_card(plugin, may))
-            (proportions(&parts, accounted))
+            (render_proportions(&parts, accounted))
             dl.sum {
-                div { dt { "Observed" } dd { (figure(plugin.observed)) } }
+                div { dt { "Observed" } dd { (grouped_figure(plugin.observed)) } }
                 @for (index, (name, count)) in parts.iter().enumerate() {
                     div.part data-part=(name) {
                         dt { span.sign aria-hidden="true" { (if index == 0 { "=" } else { "+" }) } (name) }
                         dd {
-                            @if *name == "dead" && *count > 0 { a href={ "/deadletters?plugin=" (plugin.name) } { (figure(*count)) } }
-                            @else { (figure(*count)) }
+                            @if *name == "dead" && *count > 0 { a href={ "/deadletters?plugin=" (plugin.name) } { (grouped_figure(*count)) } }
+                            @else { (grouped_figure(*count)) }
                         }
                     }
                 }
@@ -142,24 +142,24 @@ fn card(plugin: &PluginView, may: PauseRights) -> Markup {
             p.verdict.wrong[!complete].soft[is_ill] {
                 @if complete && is_ill { "Every observed state is accounted for, but the plugin needs attention." }
                 @else if complete { "✓ Every observed state is accounted for." }
-                @else { "✗ " (figure(plugin.observed.abs_diff(accounted))) " states are not accounted for: run kubewitness journal verify." }
+                @else { "✗ " (grouped_figure(plugin.observed.abs_diff(accounted))) " states are not accounted for: run kubewitness journal verify." }
             }
             p.lag {
                 @if plugin.state == "failed" { "It does not run: no state is handed to it." }
                 @else if plugin.lag_seq == 0 { "Up to date." }
                 @else {
-                    (figure(plugin.lag_seq)) " " (plural(plugin.lag_seq, "position", "positions")) " behind, the oldest unfinished state is "
-                    (time::span((plugin.lag_seconds.max(0.0) * 1000.0) as u64)) " old."
+                    (grouped_figure(plugin.lag_seq)) " " (plural_word(plugin.lag_seq, "position", "positions")) " behind, the oldest unfinished state is "
+                    (time::duration_text((plugin.lag_seconds.max(0.0) * 1000.0) as u64)) " old."
                 }
-                @if plugin.retrying > 0 { " " (figure(plugin.retrying)) " of the waiting failed before and are tried again." }
+                @if plugin.retrying > 0 { " " (grouped_figure(plugin.retrying)) " of the waiting failed before and are tried again." }
             }
             @if let Some(BackfillView { sources, through }) = &plugin.backfill {
                 p.lag {
-                    "It goes back for the past of " (sources.join(", ")) ", up to position " (figure(*through)) "."
+                    "It goes back for the past of " (sources.join(", ")) ", up to position " (grouped_figure(*through)) "."
                 }
             }
             (calls::render_calls(plugin))
-            @if let Some(tick) = &plugin.tick { p.lag { (ticked(tick)) } }
+            @if let Some(tick) = &plugin.tick { p.lag { (render_ticks(tick)) } }
             @if let Some(shadow) = &plugin.shadow { (shadow::render_shadow(&plugin.name, shadow)) }
             @if let Some(manifest) = &plugin.manifest { (manifest::render_manifest(&plugin.name, manifest, &plugin.grants)) }
         }
@@ -167,9 +167,9 @@ fn card(plugin: &PluginView, may: PauseRights) -> Markup {
 }
 
 /// The calls on its schedule.
-fn ticked(TickView { ticks, failed, last, next, error }: &TickView) -> Markup {
+fn render_ticks(TickView { ticks, failed, last, next, error }: &TickView) -> Markup {
     html! {
-        (figure(*ticks)) " " (plural(*ticks, "tick", "ticks")) ", " (figure(*failed)) " failed"
+        (grouped_figure(*ticks)) " " (plural_word(*ticks, "tick", "ticks")) ", " (grouped_figure(*failed)) " failed"
         @if let Some(last) = last { ", the last at " (at_text(last)) }
         @if let Some(next) = next { ", the next at " (at_text(next)) }
         "."
@@ -177,7 +177,7 @@ fn ticked(TickView { ticks, failed, last, next, error }: &TickView) -> Markup {
     }
 }
 
-fn proportions(parts: &[(&str, u64)], total: u64) -> Markup {
+fn render_proportions(parts: &[(&str, u64)], total: u64) -> Markup {
     let mut x = 0.0;
     let bars: Vec<(&str, f64, f64)> = parts
         .iter()

@@ -13,7 +13,7 @@ use crate::access::{GuardedAct, PortalViewer};
 use crate::answer::frame::PageContent;
 use crate::answer::params::QueryParams;
 use crate::answer::{Problem, ProblemPage};
-use crate::api::pausing::order;
+use crate::api::pausing::change_pause;
 use crate::api::{REASON_BYTES, WHO_BYTES};
 use crate::app::PortalApp;
 
@@ -27,8 +27,8 @@ pub(super) struct PauseRights {
 impl PauseRights {
     pub(super) async fn of(viewer: &PortalViewer, name: &str) -> Result<Self, Problem> {
         Ok(Self {
-            pause: viewer.may(GuardedAct::Pause, name).await?,
-            resume: viewer.may(GuardedAct::Resume, name).await?,
+            pause: viewer.has_right(GuardedAct::Pause, name).await?,
+            resume: viewer.has_right(GuardedAct::Resume, name).await?,
         })
     }
 }
@@ -54,7 +54,7 @@ pub(crate) async fn pause_form(
     Path(name): Path<String>,
     uri: Uri,
 ) -> Result<PageContent, ProblemPage> {
-    form(&viewer, true, &name, &uri).await
+    confirm_form(&viewer, true, &name, &uri).await
 }
 
 pub(crate) async fn resume_form(
@@ -62,17 +62,17 @@ pub(crate) async fn resume_form(
     Path(name): Path<String>,
     uri: Uri,
 ) -> Result<PageContent, ProblemPage> {
-    form(&viewer, false, &name, &uri).await
+    confirm_form(&viewer, false, &name, &uri).await
 }
 
-async fn form(
+async fn confirm_form(
     viewer: &PortalViewer,
     pauses: bool,
     name: &str,
     uri: &Uri,
 ) -> Result<PageContent, ProblemPage> {
     QueryParams::read(uri, &[])?;
-    viewer.must(if pauses { GuardedAct::Pause } else { GuardedAct::Resume }, name).await?;
+    viewer.require_right(if pauses { GuardedAct::Pause } else { GuardedAct::Resume }, name).await?;
     let (verb, told, hint) = match pauses {
         true => (
             "Pause",
@@ -97,27 +97,27 @@ async fn form(
     Ok(PageContent::new(format!("{verb} {name}"), "/plugins", content))
 }
 
-pub(crate) async fn pause(
+pub(crate) async fn post_pause(
     State(app): State<PortalApp>,
     viewer: PortalViewer,
     Path(name): Path<String>,
     headers: HeaderMap,
     fields: Result<Form<Vec<(String, String)>>, FormRejection>,
 ) -> Result<Response, ProblemPage> {
-    change(&app, &viewer, true, &name, &headers, fields).await
+    submit_form(&app, &viewer, true, &name, &headers, fields).await
 }
 
-pub(crate) async fn resume(
+pub(crate) async fn post_resume(
     State(app): State<PortalApp>,
     viewer: PortalViewer,
     Path(name): Path<String>,
     headers: HeaderMap,
     fields: Result<Form<Vec<(String, String)>>, FormRejection>,
 ) -> Result<Response, ProblemPage> {
-    change(&app, &viewer, false, &name, &headers, fields).await
+    submit_form(&app, &viewer, false, &name, &headers, fields).await
 }
 
-async fn change(
+async fn submit_form(
     app: &PortalApp,
     viewer: &PortalViewer,
     pauses: bool,
@@ -135,10 +135,12 @@ async fn change(
             "who" => request.who = value.trim().to_owned(),
             _ => {
                 let hint = "It has reason and who.";
-                return Err(Problem::invalid(format!("`{field}` is no field of this form."), hint).into());
+                return Err(
+                    Problem::invalid_request(format!("`{field}` is no field of this form."), hint).into()
+                );
             }
         }
     }
-    order(app, viewer, pauses, name, request).await?;
+    change_pause(app, viewer, pauses, name, request).await?;
     Ok(Redirect::to("/plugins").into_response())
 }

@@ -3,7 +3,7 @@
 use kubewitness_core::views::{ShadowSideView, ShadowView};
 use maud::{Markup, html};
 
-use crate::pages::parts::{at_text, figure, plural};
+use crate::pages::parts::{at_text, grouped_figure, plural_word};
 
 const MIB: f64 = 1_048_576.0;
 
@@ -16,15 +16,15 @@ pub(super) fn render_shadow(name: &str, shadow: &ShadowView) -> Markup {
                 "Since " (at_text(&shadow.since)) ", the version "
                 code title=(shadow.digest) { (shadow.digest.get(..12).unwrap_or(&shadow.digest)) }
                 " is compared with the version at work. Its effects are held back. "
-                (figure(*states)) " " (plural(*states, "state", "states")) " compared, "
-                (figure(*different)) " different, " (figure(*missed)) " missed."
+                (grouped_figure(*states)) " " (plural_word(*states, "state", "states")) " compared, "
+                (grouped_figure(*different)) " different, " (grouped_figure(*missed)) " missed."
             }
             @if let Some(module) = &shadow.module { p.module { code { (module) } } }
             @if let Some(message) = &shadow.message { p.alert { (message) } }
             @if *states > 0 {
                 dl.facts.below {
                     @for (place, side) in [("At work", &shadow.active), ("In the shadow", &shadow.shadow)] {
-                        div { dt { (place) } dd { (cost(side, *states)) } }
+                        div { dt { (place) } dd { (cost_text(side, *states)) } }
                     }
                 }
             }
@@ -40,12 +40,12 @@ pub(super) fn render_shadow(name: &str, shadow: &ShadowView) -> Markup {
     }
 }
 
-fn cost(side: &ShadowSideView, states: u64) -> String {
+fn cost_text(side: &ShadowSideView, states: u64) -> String {
     let each = |seconds: f64| 1_000_000.0 * seconds / states.max(1) as f64;
     format!(
         "{} not done, {} effects, {:.0} µs a state, of which {:.0} µs in the plugin, {:.1} MiB at most",
-        figure(side.not_done),
-        figure(side.effects),
+        grouped_figure(side.not_done),
+        grouped_figure(side.effects),
         each(side.seconds),
         each(side.guest_seconds),
         side.peak_memory as f64 / MIB

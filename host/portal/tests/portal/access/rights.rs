@@ -361,7 +361,7 @@ async fn pausing_and_resuming_are_rights_of_their_own_and_the_record_has_the_sig
     }
     let orders: Vec<_> = portal.views.pauses.lock().unwrap().drain(..).collect();
     let orders: Vec<_> =
-        orders.iter().map(|(name, pauses, asked)| (name.as_str(), *pauses, asked.who())).collect();
+        orders.iter().map(|(name, pauses, asked)| (name.as_str(), *pauses, asked.actor_name())).collect();
     assert_eq!(orders, [("persistence", true, "user-boss"), ("persistence", false, "user-boss")]);
     assert!(portal.as_token("boss", "/plugins").await.text.contains("/plugins/persistence/pause"));
 }

@@ -192,7 +192,7 @@ async fn whoever_asks_is_known_to_what_takes_long_while_they_are_answered_and_no
         assert!(!asked.is_empty());
         assert!(asked.iter().all(|name| name.as_deref() == Some("user-red")), "{asked:?}");
     }
-    assert_eq!(kubewitness_portal::asking(), None);
+    assert_eq!(kubewitness_portal::current_party(), None);
 }
 
 #[tokio::test]

@@ -255,7 +255,7 @@ const BOTH: &str = "red-secret and blue-secret";
 
 #[async_trait]
 impl Views for TenantPortal {
-    async fn status(&self) -> Result<StatusView, ViewError> {
+    async fn status_view(&self) -> Result<StatusView, ViewError> {
         let source = |name: &str, api_version: &str, kind: &str| SourceView {
             name: name.into(),
             api_version: api_version.into(),
@@ -301,7 +301,7 @@ impl Views for TenantPortal {
         })
     }
 
-    fn watched(&self) -> Vec<WatchedResource> {
+    fn watched_resources(&self) -> Vec<WatchedResource> {
         let watched = |source: &str, group: &str, kind: &str, resource: &str| WatchedResource {
             source: source.into(),
             group: group.into(),
@@ -314,12 +314,17 @@ impl Views for TenantPortal {
         sources.into_iter().chain(volcano).chain(events).collect()
     }
 
-    async fn namespaces(&self, _source: &str, _: bool, most: usize) -> Result<BTreeSet<String>, ViewError> {
+    async fn known_namespaces(
+        &self,
+        _source: &str,
+        _: bool,
+        most: usize,
+    ) -> Result<BTreeSet<String>, ViewError> {
         let others = (0..self.others).map(|index| format!("other-{index}"));
         Ok(TENANTS.into_iter().map(Into::into).chain(others).take(most).collect())
     }
 
-    async fn objects(&self, query: &ObjectQuery) -> Result<ObjectPage, ViewError> {
+    async fn object_page(&self, query: &ObjectQuery) -> Result<ObjectPage, ViewError> {
         self.begun.lock().unwrap().push(query.cursor.clone());
         let looked_in = query.within.iter().map(|within| within.sources.keys().cloned().collect());
         self.looked_in.lock().unwrap().extend(looked_in);
@@ -348,7 +353,7 @@ impl Views for TenantPortal {
             owner: None,
             resource_version: "1".into(),
             status: fake::status("Running", &format!("{}-reason", object.namespace), ""),
-            observed_at: calendar::rfc3339(MADE_MS),
+            observed_at: calendar::format_rfc3339(MADE_MS),
             cause: (query.details || query.cause.is_some()).then_some(CauseKind::OutOfMemory),
             details: query.details.then(|| DetailsView {
                 plugins: [("hidden-plugin".to_owned(), "delivered".to_owned())].into(),
@@ -362,16 +367,16 @@ impl Views for TenantPortal {
         Ok(ObjectPage { objects, next: Some(STOPPED_AT.into()), ..ObjectPage::default() })
     }
 
-    async fn counts(&self, query: &ObjectQuery) -> Result<ObjectCounts, ViewError> {
+    async fn object_counts(&self, query: &ObjectQuery) -> Result<ObjectCounts, ViewError> {
         let mut counts = ObjectCounts::default();
-        for view in self.objects(query).await?.objects {
+        for view in self.object_page(query).await?.objects {
             *counts.phases.entry(view.status.phase).or_default() += 1;
             counts.namespaces.insert(view.object.namespace);
         }
         Ok(counts)
     }
 
-    async fn story(&self, query: &TimelineQuery) -> Result<RawStory, ViewError> {
+    async fn raw_story(&self, query: &TimelineQuery) -> Result<RawStory, ViewError> {
         self.lookups.fetch_add(1, Ordering::SeqCst);
         self.within.lock().unwrap().clone_from(&query.kinds);
         let is_it = |object: &ObjectRef| match &query.uid {
@@ -413,14 +418,14 @@ impl Views for TenantPortal {
         Ok(TimelineView { states, related, events, reports, next: story.next, ..TimelineView::default() })
     }
 
-    async fn explain(&self, timeline: &TimelineView) -> Result<WhyView, ViewError> {
-        Ok(timeline.story().explain(&BTreeMap::new(), 0))
+    async fn explain_timeline(&self, timeline: &TimelineView) -> Result<WhyView, ViewError> {
+        Ok(timeline.explained_states().explain_object(&BTreeMap::new(), 0))
     }
 
     async fn redacted_state(&self, state: RawState) -> Result<Arc<State>, ViewError> {
         let state = state.unredacted();
         if !self.copies {
-            self.asked_by.lock().unwrap().push(kubewitness_portal::asking());
+            self.asked_by.lock().unwrap().push(kubewitness_portal::current_party());
             self.redacted.lock().unwrap().push(state.seq);
         }
         Ok(state)
@@ -431,7 +436,7 @@ impl Views for TenantPortal {
         Ok(self.all().iter().find(is_it).map(|_| MADE_MS + 1000))
     }
 
-    async fn deliveries(&self, states: &[Arc<State>]) -> Result<DeliveryMap, ViewError> {
+    async fn delivery_stages(&self, states: &[Arc<State>]) -> Result<DeliveryMap, ViewError> {
         let told = states.iter().map(|state| match state.seq {
             3 => (state.seq, DeliveryStage::Dead),
             18.. => (state.seq, DeliveryStage::Waiting),
@@ -440,8 +445,8 @@ impl Views for TenantPortal {
         Ok(DeliveryMap::from([("hidden-plugin".to_owned(), told.collect())]))
     }
 
-    async fn document(&self, seq: Seq) -> Result<Vec<u8>, ViewError> {
-        self.asked_by.lock().unwrap().push(kubewitness_portal::asking());
+    async fn document_at(&self, seq: Seq) -> Result<Vec<u8>, ViewError> {
+        self.asked_by.lock().unwrap().push(kubewitness_portal::current_party());
         let state =
             self.all().into_iter().find(|state| state.seq == seq).ok_or_else(|| ViewError::NotFound {
                 message: format!("the journal has no document at position {seq}"),
@@ -451,11 +456,11 @@ impl Views for TenantPortal {
         if state.change == Change::Gap {
             return Ok(serde_json::to_vec(&gap(Some((*state.object).clone()), name)).unwrap());
         }
-        let created = calendar::rfc3339(MADE_MS + 1000);
+        let created = calendar::format_rfc3339(MADE_MS + 1000);
         Ok(format!(r#"{{"metadata":{{"name":"{name}","creationTimestamp":"{created}"}}}}"#).into_bytes())
     }
 
-    async fn gaps(&self, query: &GapQuery) -> Result<Vec<(u64, Gap)>, ViewError> {
+    async fn find_gaps(&self, query: &GapQuery) -> Result<Vec<(u64, Gap)>, ViewError> {
         self.lookups.fetch_add(1, Ordering::SeqCst);
         let mut gaps: Vec<_> =
             TENANTS.map(|tenant| gap(Some(job(tenant)), &format!("{tenant}-gap"))).into_iter().collect();
@@ -468,7 +473,7 @@ impl Views for TenantPortal {
         Ok(behind.take(query.limit.unwrap_or(usize::MAX)).collect())
     }
 
-    async fn poison(&self, _: &PoisonQuery) -> Result<Vec<PoisonView>, ViewError> {
+    async fn find_poison(&self, _: &PoisonQuery) -> Result<Vec<PoisonView>, ViewError> {
         Ok(vec![PoisonView { number: 1, source: "jobs".into(), excerpt: BOTH.into(), ..Default::default() }])
     }
 
@@ -497,23 +502,23 @@ impl Views for TenantPortal {
         Ok(all.take(query.limit.unwrap_or(usize::MAX)).collect())
     }
 
-    async fn replay(&self, request: &ReplayRequest) -> Result<ReplayView, ViewError> {
+    async fn replay_letters(&self, request: &ReplayRequest) -> Result<ReplayView, ViewError> {
         self.replays.lock().unwrap().push(request.clone());
-        Ok(ReplayView { replayed: 2, who: request.who().into(), dry_run: false })
+        Ok(ReplayView { replayed: 2, who: request.actor_name().into(), dry_run: false })
     }
 
     async fn drop_letters(&self, request: &ReplayRequest) -> Result<DropView, ViewError> {
-        Ok(DropView { dropped: 2, who: request.who().into(), dry_run: false })
+        Ok(DropView { dropped: 2, who: request.actor_name().into(), dry_run: false })
     }
 
-    async fn mutes(&self) -> Result<Vec<MuteView>, ViewError> {
+    async fn list_mutes(&self) -> Result<Vec<MuteView>, ViewError> {
         let of = |tenant: &str| MuteView {
             uid: format!("uid-{tenant}"),
             object: format!("Job/{tenant}-train"),
             namespace: tenant.into(),
             to: format!("{tenant}-people"),
             who: format!("user-{tenant}"),
-            at: calendar::rfc3339(MADE_MS + 2000),
+            at: calendar::format_rfc3339(MADE_MS + 2000),
             ..MuteView::default()
         };
         let whole = |tenant: &str| MuteView {
@@ -525,12 +530,12 @@ impl Views for TenantPortal {
         Ok(TENANTS.into_iter().flat_map(|tenant| [of(tenant), whole(tenant)]).collect())
     }
 
-    async fn mute(&self, mute: &MuteView, mutes: bool) -> Result<MutedView, ViewError> {
+    async fn set_mute(&self, mute: &MuteView, mutes: bool) -> Result<MutedView, ViewError> {
         self.muted.lock().unwrap().push((mute.clone(), mutes));
         Ok(MutedView { changed: true, mute: mute.clone() })
     }
 
-    async fn pause(
+    async fn set_plugin_pause(
         &self,
         plugin: &str,
         pauses: bool,
@@ -561,7 +566,7 @@ impl Views for TenantPortal {
         Ok(self.raw(found.collect()))
     }
 
-    fn newest(&self) -> Result<watch::Receiver<Seq>, ViewError> {
+    fn newest_position(&self) -> Result<watch::Receiver<Seq>, ViewError> {
         Ok(self.newest.subscribe())
     }
 
@@ -573,7 +578,7 @@ impl Views for TenantPortal {
         vec![HeldView { holder: BOTH.into(), ..Default::default() }]
     }
 
-    fn ready(&self) -> Result<(), String> {
+    fn check_readiness(&self) -> Result<(), String> {
         Err(BOTH.into())
     }
 }
@@ -622,7 +627,7 @@ impl TenantServer {
 
 #[async_trait]
 impl AccessReviewer for TenantServer {
-    async fn authenticate(&self, token: &str) -> Result<Option<Person>, ReviewError> {
+    async fn authenticate_token(&self, token: &str) -> Result<Option<Person>, ReviewError> {
         self.authentications.fetch_add(1, Ordering::SeqCst);
         self.think().await;
         self.answers()?;
@@ -637,7 +642,7 @@ impl AccessReviewer for TenantServer {
         Ok((is_known && !is_gone).then_some(person))
     }
 
-    async fn allows(&self, person: &Person, attempt: &AccessAttempt) -> Result<bool, ReviewError> {
+    async fn allows_attempt(&self, person: &Person, attempt: &AccessAttempt) -> Result<bool, ReviewError> {
         self.reviews.fetch_add(1, Ordering::SeqCst);
         self.asked.lock().unwrap().push(attempt.clone());
         self.think().await;
@@ -665,7 +670,7 @@ impl AccessReviewer for TenantServer {
         })
     }
 
-    async fn namespace(&self, name: &str) -> Result<Option<LiveNamespace>, ReviewError> {
+    async fn find_namespace(&self, name: &str) -> Result<Option<LiveNamespace>, ReviewError> {
         self.answers()?;
         let remade = self.remade.lock().unwrap().get(name).copied();
         let uid = format!("ns-{name}{}", if remade.is_some() { "-again" } else { "" });

@@ -137,7 +137,7 @@ fn meant(request: &ReplayRequest) -> Result<u64, ViewError> {
 
 #[async_trait]
 impl Views for FakeViews {
-    async fn status(&self) -> Result<StatusView, ViewError> {
+    async fn status_view(&self) -> Result<StatusView, ViewError> {
         self.check().await?;
         if self.empty {
             return Ok(StatusView::default());
@@ -146,7 +146,7 @@ impl Views for FakeViews {
         Ok(StatusView { problems, ..status::all(*self.newest.borrow(), self.retention_holds(), paused) })
     }
 
-    fn watched(&self) -> Vec<WatchedResource> {
+    fn watched_resources(&self) -> Vec<WatchedResource> {
         let watched = |source: &str, group: &str, kind: &str, resource: &str| WatchedResource {
             source: source.into(),
             group: group.into(),
@@ -156,11 +156,16 @@ impl Views for FakeViews {
         vec![watched("jobs", "batch", "Job", "jobs"), watched("pods\"\\", "", "Pod", "pods")]
     }
 
-    async fn namespaces(&self, _source: &str, _: bool, most: usize) -> Result<BTreeSet<String>, ViewError> {
+    async fn known_namespaces(
+        &self,
+        _source: &str,
+        _: bool,
+        most: usize,
+    ) -> Result<BTreeSet<String>, ViewError> {
         Ok(objects::jobs().into_iter().map(|view| view.object.namespace).take(most).collect())
     }
 
-    async fn objects(&self, query: &ObjectQuery) -> Result<ObjectPage, ViewError> {
+    async fn object_page(&self, query: &ObjectQuery) -> Result<ObjectPage, ViewError> {
         self.check().await?;
         let mut page = objects::page(query, self.empty)?;
         if query.kind.as_deref() == Some("Job") {
@@ -169,16 +174,16 @@ impl Views for FakeViews {
         Ok(page)
     }
 
-    async fn counts(&self, query: &ObjectQuery) -> Result<ObjectCounts, ViewError> {
+    async fn object_counts(&self, query: &ObjectQuery) -> Result<ObjectCounts, ViewError> {
         let mut counts = ObjectCounts::default();
-        for view in self.objects(query).await?.objects {
+        for view in self.object_page(query).await?.objects {
             *counts.phases.entry(view.status.phase).or_default() += 1;
             counts.namespaces.insert(view.object.namespace);
         }
         Ok(counts)
     }
 
-    async fn story(&self, query: &TimelineQuery) -> Result<RawStory, ViewError> {
+    async fn raw_story(&self, query: &TimelineQuery) -> Result<RawStory, ViewError> {
         self.check().await?;
         match query.uid.as_deref() {
             Some("uid-wide") => return Ok(story::wide(query)),
@@ -206,8 +211,8 @@ impl Views for FakeViews {
         Ok(TimelineView { states, related, events, reports, why: None, cut: next.is_some(), owns_more, next })
     }
 
-    async fn explain(&self, timeline: &TimelineView) -> Result<WhyView, ViewError> {
-        Ok(timeline.story().explain(&BTreeMap::new(), START + 10_000_000))
+    async fn explain_timeline(&self, timeline: &TimelineView) -> Result<WhyView, ViewError> {
+        Ok(timeline.explained_states().explain_object(&BTreeMap::new(), START + 10_000_000))
     }
 
     async fn redacted_state(&self, state: RawState) -> Result<Arc<State>, ViewError> {
@@ -215,10 +220,10 @@ impl Views for FakeViews {
     }
 
     async fn created_ms(&self, seq: Seq) -> Result<Option<u64>, ViewError> {
-        Ok(created_ms(&self.document(seq).await?))
+        Ok(created_ms(&self.document_at(seq).await?))
     }
 
-    async fn deliveries(&self, states: &[Arc<State>]) -> Result<DeliveryMap, ViewError> {
+    async fn delivery_stages(&self, states: &[Arc<State>]) -> Result<DeliveryMap, ViewError> {
         let told = states.iter().map(|state| match state.seq {
             3 => (state.seq, DeliveryStage::Dead),
             18.. => (state.seq, DeliveryStage::Waiting),
@@ -227,7 +232,7 @@ impl Views for FakeViews {
         Ok(DeliveryMap::from([("audit".to_owned(), told.collect())]))
     }
 
-    async fn document(&self, seq: Seq) -> Result<Vec<u8>, ViewError> {
+    async fn document_at(&self, seq: Seq) -> Result<Vec<u8>, ViewError> {
         self.check().await?;
         if let Some(time) = self.slow_document {
             tokio::time::sleep(time).await;
@@ -240,12 +245,12 @@ impl Views for FakeViews {
             12 => Ok(Vec::new()),
             901 | 902 => Ok(story::event_document(seq - 900)),
             14 => {
-                let gaps = self.gaps(&GapQuery::default()).await?;
+                let gaps = self.find_gaps(&GapQuery::default()).await?;
                 Ok(serde_json::to_vec(&gaps[0].1).unwrap())
             }
             1..=18 => {
                 let line = lines[seq as usize % lines.len()].as_bytes();
-                Ok(kubewitness_core::project::frame(line).unwrap().object.to_vec())
+                Ok(kubewitness_core::project::split_frame(line).unwrap().object.to_vec())
             }
             _ => Err(ViewError::NotFound {
                 message: format!("there is no state at position {seq}"),
@@ -254,7 +259,7 @@ impl Views for FakeViews {
         }
     }
 
-    async fn gaps(&self, query: &GapQuery) -> Result<Vec<(u64, Gap)>, ViewError> {
+    async fn find_gaps(&self, query: &GapQuery) -> Result<Vec<(u64, Gap)>, ViewError> {
         self.check().await?;
         if self.empty {
             return Ok(Vec::new());
@@ -303,7 +308,7 @@ impl Views for FakeViews {
         Ok(gaps)
     }
 
-    async fn poison(&self, query: &PoisonQuery) -> Result<Vec<PoisonView>, ViewError> {
+    async fn find_poison(&self, query: &PoisonQuery) -> Result<Vec<PoisonView>, ViewError> {
         self.check().await?;
         let other = query.source.as_ref().is_some_and(|source| source != "jobs");
         if self.empty || other {
@@ -372,7 +377,7 @@ impl Views for FakeViews {
         Ok(letters)
     }
 
-    async fn replay(&self, request: &ReplayRequest) -> Result<ReplayView, ViewError> {
+    async fn replay_letters(&self, request: &ReplayRequest) -> Result<ReplayView, ViewError> {
         self.check().await?;
         if request.plugin != "notification" {
             return Err(no_plugin(&request.plugin));
@@ -389,7 +394,7 @@ impl Views for FakeViews {
         Ok(DropView { dropped: count, who: request.who.clone(), dry_run: request.dry_run })
     }
 
-    async fn pause(
+    async fn set_plugin_pause(
         &self,
         plugin: &str,
         pauses: bool,
@@ -403,7 +408,7 @@ impl Views for FakeViews {
         let changed = paused.is_some() != pauses;
         if changed {
             let view = PausedView {
-                who: request.who().to_owned(),
+                who: request.actor_name().to_owned(),
                 why: request.reason.clone(),
                 since: "2026-11-20T14:00:00.000Z".into(),
             };
@@ -412,14 +417,14 @@ impl Views for FakeViews {
         Ok(PauseView { plugin: plugin.to_owned(), changed, paused: paused.clone() })
     }
 
-    async fn mutes(&self) -> Result<Vec<MuteView>, ViewError> {
+    async fn list_mutes(&self) -> Result<Vec<MuteView>, ViewError> {
         Ok(self.mutes.lock().unwrap().clone())
     }
 
-    async fn mute(&self, mute: &MuteView, mutes: bool) -> Result<MutedView, ViewError> {
+    async fn set_mute(&self, mute: &MuteView, mutes: bool) -> Result<MutedView, ViewError> {
         let mute = MuteView { at: "2026-11-20T14:00:00.000Z".into(), ..mute.clone() };
         let mut all = self.mutes.lock().unwrap();
-        let after = kubewitness_core::mutes::changed(all.clone(), &mute, mutes);
+        let after = kubewitness_core::mutes::with_change(all.clone(), &mute, mutes);
         let changed = after.is_some();
         *all = after.unwrap_or_else(|| all.clone());
         Ok(MutedView { changed, mute })
@@ -458,7 +463,7 @@ impl Views for FakeViews {
         Ok(found.cloned().map(RawState::from).collect())
     }
 
-    fn newest(&self) -> Result<watch::Receiver<Seq>, ViewError> {
+    fn newest_position(&self) -> Result<watch::Receiver<Seq>, ViewError> {
         match self.opens {
             true => Err(ViewError::Unavailable("the journal is being opened".into())),
             false => Ok(self.newest.subscribe()),
@@ -482,7 +487,7 @@ impl Views for FakeViews {
         }]
     }
 
-    fn ready(&self) -> Result<(), String> {
+    fn check_readiness(&self) -> Result<(), String> {
         self.ready.clone()
     }
 }

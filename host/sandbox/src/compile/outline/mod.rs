@@ -34,7 +34,7 @@ pub fn read(bytes: &[u8], limits: &ComponentsSpec) -> Result<ComponentOutline, S
         open: Vec::new(),
     };
     for payload in Parser::new(0).parse_all(bytes) {
-        reader.take(payload.map_err(|error| malformed(&error))?)?;
+        reader.take(payload.map_err(|error| malformed_component(&error))?)?;
     }
     Ok(reader.outline)
 }
@@ -68,20 +68,20 @@ impl<'a> OutlineReader<'a> {
     fn take(&mut self, payload: Payload<'a>) -> Result<(), SandboxError> {
         let limits = self.limits;
         match payload {
-            Payload::Version { .. } => self.begin()?,
+            Payload::Version { .. } => self.begin_module()?,
             Payload::End(_) => drop(self.open.pop()),
             Payload::ComponentImportSection(section) if self.open.len() == 1 => {
                 self.has_names(section.count())?;
                 for import in section {
-                    let name = import.map_err(|error| malformed(&error))?.name.name;
-                    self.outline.imports.push(short(name)?);
+                    let name = import.map_err(|error| malformed_component(&error))?.name.name;
+                    self.outline.imports.push(shortened_name(name)?);
                 }
             }
             Payload::ComponentExportSection(section) if self.open.len() == 1 => {
                 self.has_names(section.count())?;
                 for export in section {
-                    let name = export.map_err(|error| malformed(&error))?.name.name;
-                    self.outline.exports.push(short(name)?);
+                    let name = export.map_err(|error| malformed_component(&error))?.name.name;
+                    self.outline.exports.push(shortened_name(name)?);
                 }
             }
             Payload::TypeSection(section) => self.has_types(section.count())?,
@@ -89,7 +89,7 @@ impl<'a> OutlineReader<'a> {
             Payload::ComponentTypeSection(section) => self.has_types(section.count())?,
             Payload::DataSection(section) => {
                 self.sums.data_segments += u64::from(section.count());
-                within("data segments", self.sums.data_segments, limits.data_segments, "dataSegments")?;
+                check_limit("data segments", self.sums.data_segments, limits.data_segments, "dataSegments")?;
             }
             Payload::ImportSection(section) => {
                 let imports = section.into_imports();
@@ -101,51 +101,55 @@ impl<'a> OutlineReader<'a> {
             }
             Payload::CodeSectionStart { count, .. } => {
                 self.sums.functions += u64::from(count);
-                within("functions", self.sums.functions, limits.functions, "functions")?;
+                check_limit("functions", self.sums.functions, limits.functions, "functions")?;
             }
-            Payload::CodeSectionEntry(body) => self.function(&body)?,
+            Payload::CodeSectionEntry(body) => self.read_function(&body)?,
             _ => {}
         }
         Ok(())
     }
 
-    fn begin(&mut self) -> Result<(), SandboxError> {
+    fn begin_module(&mut self) -> Result<(), SandboxError> {
         let number = self.sums.parts;
         self.sums.parts += 1;
         self.open.push(OpenPart { number, imported: 0, functions: 0 });
-        within("modules and components within it", number, self.limits.parts, "parts")?;
+        check_limit("modules and components within it", number, self.limits.parts, "parts")?;
         let levels = self.open.len() as u64;
-        within("levels of components and modules", levels, self.limits.levels, "levels")
+        check_limit("levels of components and modules", levels, self.limits.levels, "levels")
     }
 
     fn has_names(&self, more: u32) -> Result<(), SandboxError> {
         let names = self.outline.imports.len() + self.outline.exports.len();
-        within("imports and exports", names as u64 + u64::from(more), self.limits.names, "names")
+        check_limit("imports and exports", names as u64 + u64::from(more), self.limits.names, "names")
     }
 
     fn has_types(&mut self, more: u32) -> Result<(), SandboxError> {
         self.sums.types += u64::from(more);
-        within("types", self.sums.types, self.limits.types, "types")
+        check_limit("types", self.sums.types, self.limits.types, "types")
     }
 
-    fn function(&mut self, body: &FunctionBody<'_>) -> Result<(), SandboxError> {
+    fn read_function(&mut self, body: &FunctionBody<'_>) -> Result<(), SandboxError> {
         let Some(part) = self.open.last_mut() else { return Ok(()) };
         let (number, index) = (part.number, part.imported + part.functions);
         part.functions += 1;
-        let Some((what, found, most, field)) = over(body, self.limits).map_err(|error| malformed(&error))?
+        let Some((what, found, most, field)) =
+            exceeded_limit(body, self.limits).map_err(|error| malformed_component(&error))?
         else {
             return Ok(());
         };
         let name = name_of(self.bytes, number, index).map(|name| format!(" (`{name}`)")).unwrap_or_default();
         let whose = format!("function {index}{name} of part {number}");
-        Err(SandboxError::Unfit(format!("{whose} has {found} {what}: {}", raise(most, field))))
+        Err(SandboxError::Unfit(format!("{whose} has {found} {what}: {}", limit_advice(most, field))))
     }
 }
 
 type OverLimit = (&'static str, u64, u64, &'static str);
 
 /// The first limit that a function exceeds.
-fn over(body: &FunctionBody<'_>, limits: &ComponentsSpec) -> Result<Option<OverLimit>, BinaryReaderError> {
+fn exceeded_limit(
+    body: &FunctionBody<'_>,
+    limits: &ComponentsSpec,
+) -> Result<Option<OverLimit>, BinaryReaderError> {
     let size = body.range().len() as u64;
     if size > limits.function_size.0 {
         return Ok(Some(("bytes", size, limits.function_size.0, "functionSize")));
@@ -199,7 +203,7 @@ fn name_of(bytes: &[u8], part: u64, function: u64) -> Option<String> {
                 });
                 let mut named = functions.flatten().filter_map(Result::ok);
                 let found = named.find(|naming| u64::from(naming.index) == function)?;
-                return short(found.name).ok();
+                return shortened_name(found.name).ok();
             }
             _ => {}
         }
@@ -207,21 +211,22 @@ fn name_of(bytes: &[u8], part: u64, function: u64) -> Option<String> {
     None
 }
 
-fn within(what: &str, found: u64, most: u32, field: &str) -> Result<(), SandboxError> {
+fn check_limit(what: &str, found: u64, most: u32, field: &str) -> Result<(), SandboxError> {
     match found <= u64::from(most) {
         true => Ok(()),
-        false => {
-            Err(SandboxError::Unfit(format!("the component has {found} {what}: {}", raise(most, field))))
-        }
+        false => Err(SandboxError::Unfit(format!(
+            "the component has {found} {what}: {}",
+            limit_advice(most, field)
+        ))),
     }
 }
 
 /// The end of every error about a limit.
-pub fn raise(most: impl Display, field: &str) -> String {
+pub fn limit_advice(most: impl Display, field: &str) -> String {
     format!("the limit is {most} (`spec.limits.components.{field}` of the host's settings)")
 }
 
-fn short(name: &str) -> Result<String, SandboxError> {
+fn shortened_name(name: &str) -> Result<String, SandboxError> {
     match name.len() <= NAME_BYTES {
         true => Ok(name.to_owned()),
         false => Err(SandboxError::Unfit(format!(
@@ -231,7 +236,7 @@ fn short(name: &str) -> Result<String, SandboxError> {
     }
 }
 
-fn malformed(error: &BinaryReaderError) -> SandboxError {
+fn malformed_component(error: &BinaryReaderError) -> SandboxError {
     SandboxError::Unfit(format!("the component can't be read: {error}"))
 }
 

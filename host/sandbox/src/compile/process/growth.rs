@@ -13,7 +13,7 @@ const CONTAINERS: [&str; 2] = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memo
 
 /// From how many bytes on a process counts as large: an eighth of its limit, or of a smaller container. Its
 /// limit is on addresses, a quarter of which a compiler may fill by itself.
-fn large(limits: &ComponentsSpec) -> u64 {
+fn large_process_bytes(limits: &ComponentsSpec) -> u64 {
     let told = CONTAINERS.iter().find_map(|file| fs::read_to_string(file).ok()?.trim().parse().ok());
     large_in(limits.compile_memory.0, told)
 }
@@ -24,14 +24,14 @@ fn large_in(may_take: u64, container: Option<u64>) -> u64 {
 
 /// Returns once the process is large, or if its size is unknown.
 pub async fn until_large(process: u32, limits: &ComponentsSpec) {
-    let large = large(limits);
-    while held(process).is_some_and(|held| held < large) {
+    let large = large_process_bytes(limits);
+    while process_memory(process).is_some_and(|held| held < large) {
         tokio::time::sleep(LOOK).await;
     }
 }
 
 /// Its own memory in bytes, without files that it has mapped.
-fn held(process: u32) -> Option<u64> {
+fn process_memory(process: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let told = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
     let kib: u64 = told.trim().strip_suffix("kB")?.trim().parse().ok()?;

@@ -17,7 +17,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 
 use super::child::REFUSED;
-use super::outline::raise;
+use super::outline::limit_advice;
 
 /// The command of the program that compiles.
 pub const COMMAND: &str = "compile-component";
@@ -43,7 +43,7 @@ pub enum NoCode {
 
 /// Compiles in a separate process. The calling thread must outlive the future, because the process ends with
 /// the thread that started it. `is_large` is called once the process may exhaust the container's memory.
-pub async fn compile(
+pub async fn compile_in_process(
     program: &Path,
     component: bytes::Bytes,
     limits: &ComponentsSpec,
@@ -52,9 +52,9 @@ pub async fn compile(
 ) -> Result<(), NoCode> {
     let broken = |what: &'static str| move |error: io::Error| NoCode::Broken(format!("{what}: {error}"));
     let mut child = start(program, limits).map_err(broken("starting the process that compiles"))?;
-    let growing = tell_once_large(child.id(), limits, is_large);
+    let growing = report_once_large(child.id(), limits, is_large);
     let (said, ended) = {
-        let talking = talk(&mut child, &component, limits, &mut keep);
+        let talking = talk_to_child(&mut child, &component, limits, &mut keep);
         let talked = tokio::select! {
             biased;
             talked = tokio::time::timeout(limits.compile_time.0, talking) => talked,
@@ -62,7 +62,13 @@ pub async fn compile(
         };
         match talked {
             Ok(talked) => talked?,
-            Err(_) => return Err(NoCode::Refused(over("time", &limits.compile_time, "compileTime"))),
+            Err(_) => {
+                return Err(NoCode::Refused(exceeded_limit_message(
+                    "time",
+                    &limits.compile_time,
+                    "compileTime",
+                )));
+            }
         }
     };
     if ended.success() {
@@ -91,7 +97,7 @@ fn start(program: &Path, limits: &ComponentsSpec) -> io::Result<Child> {
     Command::from(command).kill_on_drop(true).spawn()
 }
 
-async fn tell_once_large(
+async fn report_once_large(
     process: Option<u32>,
     limits: &ComponentsSpec,
     is_large: impl FnOnce(),
@@ -104,7 +110,7 @@ async fn tell_once_large(
 }
 
 /// Runs until the process has ended, or its output is useless: then it is killed.
-async fn talk(
+async fn talk_to_child(
     child: &mut Child,
     component: &[u8],
     limits: &ComponentsSpec,
@@ -130,12 +136,12 @@ async fn talk(
             }
             taken += read as u64;
             if taken > limits.code.0 {
-                return Err(NoCode::Refused(over("code", &limits.code, "code")));
+                return Err(NoCode::Refused(exceeded_limit_message("code", &limits.code, "code")));
             }
             keep(&chunk[..read]).map_err(NoCode::Unkept)?;
         }
     };
-    let ((), (), said) = tokio::try_join!(feeding, taking, hear(errors))?;
+    let ((), (), said) = tokio::try_join!(feeding, taking, read_error_output(errors))?;
     let ended = child.wait().await;
     let ended = ended.map_err(|error| NoCode::Broken(format!("waiting for the process: {error}")))?;
     Ok((said, ended))
@@ -143,7 +149,7 @@ async fn talk(
 
 /// The first bytes of its error output, as one line. The rest is read, too, so that the process does not
 /// block.
-async fn hear(mut errors: impl AsyncRead + Unpin) -> Result<String, NoCode> {
+async fn read_error_output(mut errors: impl AsyncRead + Unpin) -> Result<String, NoCode> {
     let (mut chunk, mut said) = (vec![0; SAID], Vec::new());
     loop {
         let read = errors.read(&mut chunk).await;
@@ -172,7 +178,7 @@ fn exit_error(ended: ExitStatus, said: &str, limits: &ComponentsSpec) -> NoCode 
     }
     // The message of the standard library before it ends the process.
     if said.contains("memory allocation of") {
-        return NoCode::Refused(over("memory", &limits.compile_memory, "compileMemory"));
+        return NoCode::Refused(exceeded_limit_message("memory", &limits.compile_memory, "compileMemory"));
     }
     if said.contains("overflowed its stack") {
         return NoCode::Refused(
@@ -181,7 +187,7 @@ fn exit_error(ended: ExitStatus, said: &str, limits: &ComponentsSpec) -> NoCode 
     }
     match ended.signal() {
         Some(libc::SIGXCPU) => {
-            NoCode::Refused(over("processor time", &limits.compile_cpu, "compileCpu"))
+            NoCode::Refused(exceeded_limit_message("processor time", &limits.compile_cpu, "compileCpu"))
         }
         Some(libc::SIGKILL) => NoCode::Killed(
             "the process that compiled the component was killed from outside, most likely since the machine or the \
@@ -195,8 +201,8 @@ fn exit_error(ended: ExitStatus, said: &str, limits: &ComponentsSpec) -> NoCode 
     }
 }
 
-fn over(what: &str, most: &impl OperatorText, field: &str) -> String {
-    format!("compiling the component takes too much {what}: {}", raise(most.operator_text(), field))
+fn exceeded_limit_message(what: &str, most: &impl OperatorText, field: &str) -> String {
+    format!("compiling the component takes too much {what}: {}", limit_advice(most.operator_text(), field))
 }
 
 /// In the form that an operator writes.

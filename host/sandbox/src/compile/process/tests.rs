@@ -15,7 +15,7 @@ async fn answer(what: u64, limits: ComponentsSpec) -> Result<Vec<u8>, NoCode> {
         Ok(())
     };
     // More than a pipe holds: who does not read it is not waited for.
-    compile(&program, vec![7; 1 << 20].into(), &limits, || {}, keep).await.map(|()| code)
+    compile_in_process(&program, vec![7; 1 << 20].into(), &limits, || {}, keep).await.map(|()| code)
 }
 
 /// The memory that has the stand-in be killed as by the kernel.
@@ -89,15 +89,16 @@ async fn a_process_that_fails_without_a_word_of_the_component_says_nothing_about
     let error = answer(9, ComponentsSpec::default()).await.unwrap_err();
     assert!(matches!(&error, NoCode::Broken(why) if why.contains("exit status: 1")), "{error:?}");
     let limits = ComponentsSpec::default();
-    let missing = compile(Path::new("/nonexistent"), vec![].into(), &limits, || {}, |_| Ok(())).await;
+    let missing =
+        compile_in_process(Path::new("/nonexistent"), vec![].into(), &limits, || {}, |_| Ok(())).await;
     assert!(matches!(missing, Err(NoCode::Broken(why)) if why.contains("starting")));
 }
 
 #[tokio::test]
 async fn what_is_said_is_kept_up_to_its_bound_and_holds_nobody_up() {
     assert_eq!(answer(10, ComponentsSpec::default()).await.unwrap(), b"code");
-    let said = hear(&b"a\nb"[..]).await.unwrap();
+    let said = read_error_output(&b"a\nb"[..]).await.unwrap();
     assert_eq!(said, "a b");
     let endless = vec![b'e'; 100_000];
-    assert_eq!(hear(&endless[..]).await.unwrap().len(), SAID);
+    assert_eq!(read_error_output(&endless[..]).await.unwrap().len(), SAID);
 }

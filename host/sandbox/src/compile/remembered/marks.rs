@@ -50,25 +50,25 @@ impl UseMarks {
         Self { file, kept: Mutex::new(kept) }
     }
 
-    fn kept(&self) -> MutexGuard<'_, VecDeque<UseMark>> {
+    fn lock_kept(&self) -> MutexGuard<'_, VecDeque<UseMark>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether so many processes have died over it that it should not be tried again.
     pub fn is_deadly(&self, digest: &str, limits: &ComponentsSpec) -> bool {
-        self.tries(digest, limits) >= DEATHS
+        self.count_tries(digest, limits) >= DEATHS
     }
 
-    fn tries(&self, digest: &str, limits: &ComponentsSpec) -> u32 {
-        let kept = self.kept();
+    fn count_tries(&self, digest: &str, limits: &ComponentsSpec) -> u32 {
+        let kept = self.lock_kept();
         let same = kept.iter().find(|mark| mark.digest == digest && mark.limits == *limits);
         same.map_or(0, |mark| mark.tries)
     }
 
     /// The mark is durable once this returns.
-    pub fn begin(&self, digest: &str, limits: &ComponentsSpec) -> UnderMark<'_> {
-        let tries = self.tries(digest, limits) + 1;
-        self.change(|kept| {
+    pub fn begin_use(&self, digest: &str, limits: &ComponentsSpec) -> UnderMark<'_> {
+        let tries = self.count_tries(digest, limits) + 1;
+        self.change_marks(|kept| {
             kept.retain(|mark| mark.digest != digest);
             make_room(kept);
             kept.push_back(UseMark { digest: digest.into(), limits: limits.clone(), tries });
@@ -77,14 +77,14 @@ impl UseMarks {
     }
 
     pub fn remove(&self, digest: &str) {
-        self.change(|kept| kept.retain(|mark| mark.digest != digest));
+        self.change_marks(|kept| kept.retain(|mark| mark.digest != digest));
     }
 
-    fn change(&self, change: impl FnOnce(&mut VecDeque<UseMark>)) {
+    fn change_marks(&self, change: impl FnOnce(&mut VecDeque<UseMark>)) {
         if self.file.file.is_none() {
             return;
         }
-        let mut kept = self.kept();
+        let mut kept = self.lock_kept();
         change(&mut kept);
         self.file.write(kept.clone());
     }
@@ -105,7 +105,7 @@ mod tests {
             let killed = open("1");
             assert!(!killed.is_deadly("bomb", &limits));
             // As after a kill, when nothing is dropped.
-            std::mem::forget(killed.begin("bomb", &limits));
+            std::mem::forget(killed.begin_use("bomb", &limits));
         }
         assert!(open("1").is_deadly("bomb", &limits));
         assert!(!open("1").is_deadly("bomb", &lower) && !open("1").is_deadly("other", &limits));
@@ -120,21 +120,21 @@ mod tests {
         let limits = ComponentsSpec::default();
         let open = || UseMarks::open(Some(folder.path()), "1".into());
         let marks = open();
-        std::mem::forget(marks.begin("killed", &limits));
+        std::mem::forget(marks.begin_use("killed", &limits));
         for _ in 0..5 {
-            drop(marks.begin("stopped", &limits));
+            drop(marks.begin_use("stopped", &limits));
         }
-        assert_eq!((open().tries("stopped", &limits), open().tries("killed", &limits)), (0, 1));
+        assert_eq!((open().count_tries("stopped", &limits), open().count_tries("killed", &limits)), (0, 1));
         for number in 0..KEPT {
-            std::mem::forget(marks.begin(&format!("{number:064}"), &limits));
+            std::mem::forget(marks.begin_use(&format!("{number:064}"), &limits));
         }
-        assert_eq!((open().kept().len(), open().tries("killed", &limits)), (KEPT, 0));
+        assert_eq!((open().lock_kept().len(), open().count_tries("killed", &limits)), (KEPT, 0));
         let file = folder.path().join(NAME);
         assert!(file.metadata().unwrap().len() < FILE_BYTES, "what was written can be read");
         std::fs::write(&file, "{").unwrap();
-        assert_eq!(open().kept().len(), 0, "a damaged file is not taken");
+        assert_eq!(open().lock_kept().len(), 0, "a damaged file is not taken");
         let nowhere = UseMarks::open(None, String::new());
-        drop(nowhere.begin("any", &limits));
+        drop(nowhere.begin_use("any", &limits));
         assert!(!nowhere.is_deadly("any", &limits));
     }
 }

@@ -64,7 +64,7 @@ impl<T: DeserializeOwned + Serialize> EntryFile<T> {
         let contents = FileContents { program: self.program.clone(), entries };
         let written = serde_json::to_vec(&contents)
             .map_err(io::Error::from)
-            .and_then(|text| files::replace(path, &text, 0o600));
+            .and_then(|text| files::replace_file_atomically(path, &text, 0o600));
         if let Err(error) = written {
             tracing::warn!(file = %path.display(), %error, "{}", self.otherwise);
         }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use kubewitness_core::config::ComponentsSpec;
-use kubewitness_core::shortened;
+use kubewitness_core::shorten_text;
 use serde::{Deserialize, Serialize};
 
 use super::{EntryFile, make_room};
@@ -40,44 +40,44 @@ impl CompileRefusals {
     }
 
     /// The file in which they outlive the process.
-    pub fn file(&self) -> Option<&Path> {
+    pub fn refusals_file(&self) -> Option<&Path> {
         self.file.file.as_deref()
     }
 
-    fn kept(&self) -> MutexGuard<'_, VecDeque<CompileRefusal>> {
+    fn lock_kept(&self) -> MutexGuard<'_, VecDeque<CompileRefusal>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Why these bytes were refused, unless the limits have changed since.
-    pub fn why(&self, digest: &str, limits: &ComponentsSpec) -> Option<String> {
-        let kept = self.kept();
+    pub fn refusal_of(&self, digest: &str, limits: &ComponentsSpec) -> Option<String> {
+        let kept = self.lock_kept();
         let found = kept.iter().find(|refusal| refusal.digest == digest && refusal.limits == *limits)?;
         Some(found.why.clone())
     }
 
     /// The next process refuses them, too.
     pub fn add(&self, digest: &str, limits: &ComponentsSpec, why: &str) {
-        let all = self.remember(digest, limits, why, false);
+        let all = self.remember_refusal(digest, limits, why, false);
         self.file.write(all.into_iter().filter(|refusal| !refusal.ends_with_process).collect());
     }
 
     /// The cause may have been this process or its machine.
     pub fn add_until_restart(&self, digest: &str, limits: &ComponentsSpec, why: &str) {
-        self.remember(digest, limits, why, true);
+        self.remember_refusal(digest, limits, why, true);
     }
 
     /// Remembers it. Returns all entries that are then kept.
-    fn remember(
+    fn remember_refusal(
         &self,
         digest: &str,
         limits: &ComponentsSpec,
         why: &str,
         ends_with_process: bool,
     ) -> VecDeque<CompileRefusal> {
-        let mut kept = self.kept();
+        let mut kept = self.lock_kept();
         kept.retain(|refusal| refusal.digest != digest);
         make_room(&mut kept);
-        let why = shortened(why, WHY).into_owned();
+        let why = shorten_text(why, WHY).into_owned();
         kept.push_back(CompileRefusal {
             digest: digest.into(),
             limits: limits.clone(),
@@ -97,15 +97,15 @@ mod tests {
     fn a_refusal_holds_for_the_same_bytes_and_limits_and_their_number_is_bounded() {
         let (refusals, limits) = (CompileRefusals::open(None, "1".into()), ComponentsSpec::default());
         refusals.add("first", &limits, "too large");
-        assert_eq!(refusals.why("first", &limits).as_deref(), Some("too large"));
-        assert_eq!(refusals.why("other", &limits), None);
+        assert_eq!(refusals.refusal_of("first", &limits).as_deref(), Some("too large"));
+        assert_eq!(refusals.refusal_of("other", &limits), None);
         let raised = ComponentsSpec { locals: limits.locals + 1, ..limits.clone() };
-        assert_eq!(refusals.why("first", &raised), None, "the setting was raised");
+        assert_eq!(refusals.refusal_of("first", &raised), None, "the setting was raised");
         for number in 0..KEPT {
             refusals.add(&number.to_string(), &limits, "too large");
         }
-        assert_eq!(refusals.why("first", &limits), None);
-        assert_eq!(refusals.kept().len(), KEPT);
+        assert_eq!(refusals.refusal_of("first", &limits), None);
+        assert_eq!(refusals.lock_kept().len(), KEPT);
     }
 
     #[test]
@@ -120,15 +120,15 @@ mod tests {
         }
         first.add_until_restart("killed", &limits, "no memory");
         first.add("bomb", &limits, "too dear");
-        assert!(first.why("killed", &limits).is_some());
+        assert!(first.refusal_of("killed", &limits).is_some());
         let file = folder.path().join(NAME);
         assert!(file.metadata().unwrap().len() < FILE_BYTES, "what was written can be read");
         let again = open("1");
-        assert_eq!(again.why("bomb", &limits).as_deref(), Some("too dear"));
-        assert_eq!(again.why("bomb", &ComponentsSpec::default()), None);
-        assert_eq!(again.why("killed", &limits), None, "the machine may have more memory now");
-        assert_eq!(open("2").why("bomb", &limits), None);
+        assert_eq!(again.refusal_of("bomb", &limits).as_deref(), Some("too dear"));
+        assert_eq!(again.refusal_of("bomb", &ComponentsSpec::default()), None);
+        assert_eq!(again.refusal_of("killed", &limits), None, "the machine may have more memory now");
+        assert_eq!(open("2").refusal_of("bomb", &limits), None);
         std::fs::write(&file, "{").unwrap();
-        assert_eq!(open("1").why("bomb", &limits), None, "a damaged file is not taken");
+        assert_eq!(open("1").refusal_of("bomb", &limits), None, "a damaged file is not taken");
     }
 }

@@ -12,14 +12,14 @@ use anyhow::{Result, bail};
 use kubewitness_core::views::{ObjectView, SourceView, StatusView, TimelineView};
 use kubewitness_core::{Gap, kinds};
 
-pub use self::poison::poison;
-use self::words::{beside, none, table};
+pub use self::poison::run_poison;
+use self::words::{gaps_table, no_gaps_text, other_blind_spots};
 use super::client::ApiClient;
 use super::live::poll;
-use super::object_name::{ObjectName, is_uid, names};
+use super::object_name::{ObjectName, is_uid, object_lines};
 use crate::cli::GapsArgs;
 use crate::commands::CommandResult;
-use crate::commands::print::{self, clean, note};
+use crate::commands::print::{self, clean_line, note};
 
 type GapParameters = Vec<(&'static str, String)>;
 
@@ -28,37 +28,43 @@ const MOST: usize = 10_000;
 /// The most gaps that are searched: ten answers of the API.
 const MOST_GAPS: usize = 100_000;
 
-pub async fn gaps(args: GapsArgs) -> CommandResult {
-    let client = ApiClient::reach(&args.query.reach).await?;
+pub async fn run_gaps(args: GapsArgs) -> CommandResult {
+    let client = ApiClient::reach_controller(&args.query.reach).await?;
     poll(args.watch, async || gaps_shown(&client, &args).await).await
 }
 
 async fn gaps_shown(client: &ApiClient, args: &GapsArgs) -> Result<String> {
-    let (parameters, about) = asked(args)?;
-    let (gaps, cut) = found(client, &parameters, args).await?;
+    let (parameters, about) = gap_parameters(args)?;
+    let (gaps, cut) = find_gaps(client, &parameters, args).await?;
     if gaps.is_empty() && is_one_object(&parameters) {
         was_witnessed(client, &parameters, &about).await?;
     }
     let status: StatusView = client.get("api/v1/status", &GapParameters::new()).await?;
     let sources: Vec<_> = status.sources.iter().filter(|source| is_asked(&parameters, source)).collect();
     let narrowed = args.selector.is_some() || parameters.iter().any(|(name, _)| *name != "source");
-    let (whole, sees_all) = if narrowed { whole(client, &sources).await? } else { (Vec::new(), true) };
+    let (whole, sees_all) =
+        if narrowed { gaps_of_whole_sources(client, &sources).await? } else { (Vec::new(), true) };
     let Some(output) = args.query.output.shape() else {
-        return Ok(names(gaps.iter().filter_map(|gap| gap.object.as_ref())));
+        return Ok(object_lines(gaps.iter().filter_map(|gap| gap.object.as_ref())));
     };
     print::render_output(output, &gaps, |gaps, wide| {
         let mut text = match (gaps.is_empty(), whole.is_empty()) {
-            (true, true) => none(&about, narrowed, sees_all, &status, &sources),
-            (true, false) => format!("no gap {}, for itself{}\n", clean(&about), that_you_may_see(sees_all)),
-            (false, _) => table(gaps, wide),
+            (true, true) => no_gaps_text(&about, narrowed, sees_all, &status, &sources),
+            (true, false) => {
+                format!("no gap {}, for itself{}\n", clean_line(&about), that_you_may_see(sees_all))
+            }
+            (false, _) => gaps_table(gaps, wide),
         };
         if cut {
             text.push_str(&only_newest(args.limit));
         }
         if !whole.is_empty() {
-            text.push_str(&format!("\nof the whole source, which may concern it:\n{}", table(&whole, wide)));
+            text.push_str(&format!(
+                "\nof the whole source, which may concern it:\n{}",
+                gaps_table(&whole, wide)
+            ));
         }
-        if narrowed { text } else { text + &beside(&sources) }
+        if narrowed { text } else { text + &other_blind_spots(&sources) }
     })
 }
 
@@ -74,9 +80,9 @@ fn is_asked(parameters: &GapParameters, source: &SourceView) -> bool {
 
 /// The gaps of whole sources, each of which may affect every object, and whether all recorded gaps are
 /// visible.
-async fn whole(client: &ApiClient, sources: &[&SourceView]) -> Result<(Vec<Gap>, bool)> {
+async fn gaps_of_whole_sources(client: &ApiClient, sources: &[&SourceView]) -> Result<(Vec<Gap>, bool)> {
     let none: [(&str, &str); 0] = [];
-    let found = client.list::<Gap>("api/v1/gaps", &none, MOST_GAPS).await?;
+    let found = client.fetch_list::<Gap>("api/v1/gaps", &none, MOST_GAPS).await?;
     let (mut all, is_cut) = (found.rows, found.more);
     all.retain(|gap| sources.iter().any(|source| source.name == gap.source));
     let recorded: u64 = sources.iter().map(|source| source.gaps).sum();
@@ -90,7 +96,7 @@ fn that_you_may_see(sees_all: bool) -> &'static str {
 }
 
 /// The parameters for the API, and the same in words.
-fn asked(args: &GapsArgs) -> Result<(GapParameters, String)> {
+fn gap_parameters(args: &GapsArgs) -> Result<(GapParameters, String)> {
     let mut parameters = GapParameters::new();
     let mut words = Vec::new();
     match &args.object[..] {
@@ -99,7 +105,7 @@ fn asked(args: &GapsArgs) -> Result<(GapParameters, String)> {
             parameters.push(("kind", kind.clone()));
             words.push(format!("of any {kind}"));
         }
-        object => match ObjectName::only(object)? {
+        object => match ObjectName::parse_only(object)? {
             ObjectName::Uid(uid) => {
                 words.push(format!("of {uid}"));
                 parameters.push(("uid", uid));
@@ -130,13 +136,17 @@ fn only_newest(limit: usize) -> String {
 
 /// The newest gaps, and whether more may exist. Labels belong to objects, so gaps of objects are selected by
 /// uid.
-async fn found(client: &ApiClient, parameters: &GapParameters, args: &GapsArgs) -> Result<(Vec<Gap>, bool)> {
+async fn find_gaps(
+    client: &ApiClient,
+    parameters: &GapParameters,
+    args: &GapsArgs,
+) -> Result<(Vec<Gap>, bool)> {
     let Some(selector) = &args.selector else {
-        let found = client.list::<Gap>("api/v1/gaps", parameters, args.limit).await?;
+        let found = client.fetch_list::<Gap>("api/v1/gaps", parameters, args.limit).await?;
         return Ok((found.rows, found.more));
     };
-    let uids = labelled(client, selector, parameters).await?;
-    let found = client.list::<Gap>("api/v1/gaps", parameters, MOST_GAPS).await?;
+    let uids = uids_with_labels(client, selector, parameters).await?;
+    let found = client.fetch_list::<Gap>("api/v1/gaps", parameters, MOST_GAPS).await?;
     let (mut gaps, cut) = (found.rows, found.more);
     gaps.retain(|gap| gap.object.as_ref().is_some_and(|object| uids.contains(&object.uid)));
     let more = gaps.len() > args.limit;
@@ -145,7 +155,7 @@ async fn found(client: &ApiClient, parameters: &GapParameters, args: &GapsArgs) 
 }
 
 /// The uids of the objects with these labels that match the parameters, ended ones included.
-pub(super) async fn labelled(
+pub(super) async fn uids_with_labels(
     client: &ApiClient,
     selector: &str,
     parameters: &[(&'static str, String)],
@@ -154,7 +164,7 @@ pub(super) async fn labelled(
     let mut asked: GapParameters =
         parameters.iter().map(|(name, value)| (of_object(name), value.clone())).collect();
     asked.extend([("labelSelector", selector.to_owned()), ("gone", "true".to_owned())]);
-    let objects = client.list::<ObjectView>("api/v1/objects", &asked, MOST).await?;
+    let objects = client.fetch_list::<ObjectView>("api/v1/objects", &asked, MOST).await?;
     if objects.more {
         note!(
             "kubewitness: more than {MOST} objects have these labels, and what is of others is not shown: name fewer labels"

@@ -11,7 +11,7 @@ use crate::cli::{Cli, Command, ZoneArg};
 fn parsed(arguments: &[&str]) -> Result<(GapParameters, String)> {
     let line = ["kubewitness", "gaps"].iter().chain(arguments);
     let Command::Gaps(args) = Cli::parse_from(line).command else { unreachable!("the command is `gaps`") };
-    asked(&args)
+    gap_parameters(&args)
 }
 
 #[test]
@@ -53,14 +53,14 @@ fn a_gap_has_scope_bounds_and_reason_in_its_row_and_its_message_once() {
     };
     let gaps =
         [gap(Some(train), "7", "12", "compaction\u{1b} came first"), gap(None, "3", "", "older words")];
-    let text = table(&gaps, false);
+    let text = gaps_table(&gaps, false);
     let lines: Vec<_> = text.lines().collect();
-    let at = ZoneArg::here().show(1_795_182_311_250);
+    let at = ZoneArg::local_zone().show_time(1_795_182_311_250);
     assert_eq!(lines[1], format!("{at}   jobs     Job/train in a     7       12       Compacted"));
     assert_eq!(lines[2], format!("{at}   jobs     the whole source   3       open     Compacted"));
     assert_eq!(lines[3], "2 gaps: versions strictly between AFTER and BEFORE were not witnessed");
     assert_eq!(lines[4..], ["Compacted: compaction· came first", "Compacted, of a source: older words"]);
-    let wide = table(&gaps, true);
+    let wide = gaps_table(&gaps, true);
     assert!(wide.contains("EPOCH") && wide.contains("u1") && wide.contains("older words"), "{wide}");
 }
 
@@ -89,32 +89,37 @@ fn nothing_found_is_said_with_since_when_and_with_what_may_still_come() {
         JournalView { oldest_at: Some("2026-11-20T11:00:00.000Z".into()), ..JournalView::default() };
     let status = StatusView { journal, ..StatusView::default() };
     let seen = SourceView { name: "jobs".into(), synced: true, ..SourceView::default() };
-    let text = none("of job/x", false, true, &status, &[&seen]);
+    let text = no_gaps_text("of job/x", false, true, &status, &[&seen]);
     assert!(text.starts_with("no gap of job/x: every version since the first list was witnessed"), "{text}");
-    assert!(text.contains(&ZoneArg::here().show_text("2026-11-20T11:00:00.000Z")), "{text}");
+    assert!(text.contains(&ZoneArg::local_zone().show_text("2026-11-20T11:00:00.000Z")), "{text}");
     let held_up = SourceView { condition: Some("403: forbidden".into()), ..seen.clone() };
     let doubted = SourceView { doubt: Some("an event was lost".into()), ..seen.clone() };
     let unseen = SourceView { synced: false, ..seen.clone() };
     let refused = StatusView { problems: vec!["two hosts".into()], ..status.clone() };
-    for text in [none("", false, true, &refused, &[&seen]), none("", false, true, &status, &[])] {
+    for text in
+        [no_gaps_text("", false, true, &refused, &[&seen]), no_gaps_text("", false, true, &status, &[])]
+    {
         assert!(text.starts_with("no gap so far, but not all is watched"), "{text}");
     }
     let restricted = StatusView { restricted: true, ..status.clone() };
-    let text = none("of job/x", false, true, &restricted, &[&seen]);
+    let text = no_gaps_text("of job/x", false, true, &restricted, &[&seen]);
     assert!(text.starts_with("no gap of job/x that you may see; gaps of whole sources are for"), "{text}");
     let hidden = SourceView { gaps: 5, poison: 2, ..seen.clone() };
-    let text = none("", false, true, &status, &[&hidden]);
+    let text = no_gaps_text("", false, true, &status, &[&hidden]);
     assert!(
         text.starts_with("no gap that you may see: 5 are recorded, of other objects or taken by retention ("),
         "{text}"
     );
-    assert!(none("of job/x", true, true, &status, &[&hidden]).contains("every version"), "others have them");
-    let text = none("of job/x", true, false, &status, &[&hidden]);
+    assert!(
+        no_gaps_text("of job/x", true, true, &status, &[&hidden]).contains("every version"),
+        "others have them"
+    );
+    let text = no_gaps_text("of job/x", true, false, &status, &[&hidden]);
     assert!(text.contains("no gap of job/x that you may see") && !text.contains("every version"), "{text}");
-    let text = none("", false, true, &status, &[&doubted]);
+    let text = no_gaps_text("", false, true, &status, &[&doubted]);
     assert!(text.starts_with("no gap is known, but events of jobs get lost ("), "{text}");
     for blind in [held_up, unseen, SourceView { walking: 1, ..seen }] {
-        let text = none("", false, true, &status, &[&blind]);
+        let text = no_gaps_text("", false, true, &status, &[&blind]);
         assert!(
             text.starts_with("no gap so far, but not all is seen now") && text.contains("jobs"),
             "{text}"
@@ -136,10 +141,10 @@ fn nothing_found_is_said_with_since_when_and_with_what_may_still_come() {
         ],
         ..SourceView::default()
     };
-    let lines = beside(&[&source]);
+    let lines = other_blind_spots(&[&source]);
     let found = format!(
         "found at {}: Job/x was last witnessed at version 7, and listed at 9: it is read back, or lies in a gap",
-        ZoneArg::here().show(1_795_182_311_250)
+        ZoneArg::local_zone().show_time(1_795_182_311_250)
     );
     for part in [
         found.as_str(),
@@ -151,7 +156,7 @@ fn nothing_found_is_said_with_since_when_and_with_what_may_still_come() {
     ] {
         assert!(lines.contains(part), "{part} is not in\n{lines}");
     }
-    assert_eq!(beside(&[&SourceView { synced: true, ..SourceView::default() }]), "");
+    assert_eq!(other_blind_spots(&[&SourceView { synced: true, ..SourceView::default() }]), "");
 }
 
 #[test]

@@ -6,23 +6,23 @@ use kubewitness_core::views::{DiscrepancyView, SourceView, StatusView};
 use kubewitness_core::{Gap, ObjectRef};
 
 use crate::cli::ZoneArg;
-use crate::commands::api::status::{blind, plural, source_remarks};
-use crate::commands::print::{TextTable, clean, remarks};
+use crate::commands::api::status::{plural, source_remarks, why_blind};
+use crate::commands::print::{TextTable, clean_line, remarks_text};
 
 /// How many differences of audits are shown for each source; the figures count them all.
 const DIFFERENCES: usize = 10;
 
 /// "Every version" is claimed only while every requested source sees all changes.
-pub(super) fn none(
+pub(super) fn no_gaps_text(
     about: &str,
     is_narrowed: bool,
     sees_all: bool,
     status: &StatusView,
     sources: &[&SourceView],
 ) -> String {
-    let about = if about.is_empty() { String::new() } else { format!(" {}", clean(about)) };
+    let about = if about.is_empty() { String::new() } else { format!(" {}", clean_line(about)) };
     let since = match &status.journal.oldest_at {
-        Some(at) => format!("the journal begins at {}", clean(&ZoneArg::here().show_text(at))),
+        Some(at) => format!("the journal begins at {}", clean_line(&ZoneArg::local_zone().show_text(at))),
         None => "the journal has no state yet".into(),
     };
     if status.restricted {
@@ -38,7 +38,7 @@ pub(super) fn none(
     }
     let named = |of: &dyn Fn(&SourceView) -> bool| {
         let of = sources.iter().filter(|source| of(source));
-        of.map(|source| clean(&source.name).to_string()).collect::<Vec<_>>().join(", ")
+        of.map(|source| clean_line(&source.name).to_string()).collect::<Vec<_>>().join(", ")
     };
     // The list has only what they may see, but the figures count everything.
     let recorded: u64 = sources.iter().map(|source| source.gaps).sum();
@@ -54,7 +54,7 @@ pub(super) fn none(
              people see who may list the kind in the whole cluster, or retention removed them ({since})\n"
         );
     }
-    let blind = named(&|source| blind(source).is_some());
+    let blind = named(&|source| why_blind(source).is_some());
     if !blind.is_empty() {
         return format!(
             "no gap{about} so far, but not all is seen now: `kubewitness status` tells what holds up {blind} ({since})\n"
@@ -69,20 +69,21 @@ pub(super) fn none(
     )
 }
 
-pub(super) fn table(gaps: &[Gap], wide: bool) -> String {
+pub(super) fn gaps_table(gaps: &[Gap], wide: bool) -> String {
     let mut header = vec!["RECORDED", "SOURCE", "SCOPE", "AFTER", "BEFORE", "REASON"];
     if wide {
         header.extend(["EPOCH", "UID", "MESSAGE"]);
     }
     // The reasons also appear below the table.
-    let mut table = TextTable::new(&header).spare(&["REASON", "RECORDED", "SOURCE"]).whole(wide);
+    let mut table =
+        TextTable::new(&header).with_spare_columns(&["REASON", "RECORDED", "SOURCE"]).with_whole_cells(wide);
     for gap in gaps {
         let mut row = vec![
-            ZoneArg::here().show(gap.recorded_ms),
+            ZoneArg::local_zone().show_time(gap.recorded_ms),
             gap.source.clone(),
-            scope(gap),
-            bound(&gap.after),
-            bound(&gap.before),
+            gap_scope(gap),
+            bound_or_open(&gap.after),
+            bound_or_open(&gap.before),
             gap.reason.clone(),
         ];
         if wide {
@@ -90,35 +91,35 @@ pub(super) fn table(gaps: &[Gap], wide: bool) -> String {
             row.push(gap.object.as_ref().map(|object| object.uid.clone()).unwrap_or_default());
             row.push(gap.message.clone());
         }
-        table.row(row);
+        table.push_row(row);
     }
     let count = gaps.len() as u64;
     format!(
         "{}{count} {}: versions strictly between AFTER and BEFORE were not witnessed\n{}",
         table.render(),
         plural(count, "gap", "gaps"),
-        if wide { String::new() } else { reasons(gaps) }
+        if wide { String::new() } else { reasons_text(gaps) }
     )
 }
 
 /// Each reason once, in the words of the newest gap that has it, because a column would be too wide. A reason
 /// means something else for a whole source than for an object.
-fn reasons(gaps: &[Gap]) -> String {
+fn reasons_text(gaps: &[Gap]) -> String {
     let mut words: BTreeMap<(&str, bool), &str> = BTreeMap::new();
     for gap in gaps {
         words.entry((&gap.reason, gap.object.is_none())).or_insert(&gap.message);
     }
     let told = words.into_iter().filter(|(_, message)| !message.is_empty());
-    remarks(told.map(|((reason, whole), message)| {
+    remarks_text(told.map(|((reason, whole), message)| {
         (if whole { format!("{reason}, of a source") } else { reason.to_owned() }, message)
     }))
 }
 
-fn scope(gap: &Gap) -> String {
-    gap.object.as_ref().map_or_else(|| "the whole source".into(), of)
+fn gap_scope(gap: &Gap) -> String {
+    gap.object.as_ref().map_or_else(|| "the whole source".into(), object_text)
 }
 
-fn of(object: &ObjectRef) -> String {
+fn object_text(object: &ObjectRef) -> String {
     match object.namespace.as_str() {
         "" => format!("{}/{}", object.kind, object.name),
         namespace => format!("{}/{} in {namespace}", object.kind, object.name),
@@ -126,12 +127,12 @@ fn of(object: &ObjectRef) -> String {
 }
 
 /// An empty bound is unknown: before the first list, or until now.
-fn bound(version: &str) -> String {
+fn bound_or_open(version: &str) -> String {
     if version.is_empty() { "open".into() } else { version.into() }
 }
 
 /// Names the other things that a source can't see, or did not see.
-pub(super) fn beside(sources: &[&SourceView]) -> String {
+pub(super) fn other_blind_spots(sources: &[&SourceView]) -> String {
     let mut told = Vec::new();
     for source in sources {
         let counts = &source.counts;
@@ -155,25 +156,27 @@ pub(super) fn beside(sources: &[&SourceView]) -> String {
             };
             told.push((name, format!("{what}, in {requests} requests")));
         }
-        told.extend(source.discrepancies.iter().take(DIFFERENCES).map(|found| (name, differed(found))));
+        told.extend(
+            source.discrepancies.iter().take(DIFFERENCES).map(|found| (name, difference_text(found))),
+        );
         let more = source.differed.saturating_sub(source.discrepancies.len().min(DIFFERENCES) as u64);
         if more > 0 {
             let objects = plural(more, "object", "objects");
             told.push((name, format!("{more} more {objects} differed from what was witnessed")));
         }
     }
-    remarks(told)
+    remarks_text(told)
 }
 
 /// The difference that an audit found for one object; `-o json` of the status has all of them.
-fn differed(found: &DiscrepancyView) -> String {
+fn difference_text(found: &DiscrepancyView) -> String {
     let DiscrepancyView { object, witnessed, listed, found_ms } = found;
-    let found = ZoneArg::here().show(*found_ms);
+    let found = ZoneArg::local_zone().show_time(*found_ms);
     let what = match (witnessed.as_str(), listed.as_str()) {
         ("", "") => "was not known, and its deletion came".to_string(),
         ("", listed) => format!("was not known, and listed at version {listed}"),
         (witnessed, "") => format!("was last witnessed at version {witnessed}, and no longer listed"),
         (witnessed, listed) => format!("was last witnessed at version {witnessed}, and listed at {listed}"),
     };
-    format!("found at {found}: {} {what}: it is read back, or lies in a gap", of(object))
+    format!("found at {found}: {} {what}: it is read back, or lies in a gap", object_text(object))
 }

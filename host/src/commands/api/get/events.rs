@@ -5,14 +5,17 @@ use kubewitness_core::views::{EventView, ObjectView};
 
 use super::query::{QueryTime, in_phase};
 use crate::cli::ZoneArg;
-use crate::commands::print::{TextTable, age};
+use crate::commands::print::{TextTable, age_text};
 
 /// For a narrow terminal: the next command needs the object, and people read the message.
-pub(in crate::commands::api) fn fitting(table: TextTable) -> TextTable {
-    table.spare(&["NAMESPACE", "COUNT", "TYPE", "OBJECT"]).above("OBJECT").below("MESSAGE")
+pub(in crate::commands::api) fn fit_to_terminal(table: TextTable) -> TextTable {
+    table
+        .with_spare_columns(&["NAMESPACE", "COUNT", "TYPE", "OBJECT"])
+        .with_above("OBJECT")
+        .with_below("MESSAGE")
 }
 
-pub(super) fn header(when: QueryTime, wide: bool) -> Vec<&'static str> {
+pub(super) fn table_header(when: QueryTime, wide: bool) -> Vec<&'static str> {
     let mut header = vec!["NAMESPACE", "LAST SEEN", "TYPE", "REASON", "OBJECT"];
     header.extend(match when {
         // An Event has no cause.
@@ -28,23 +31,23 @@ pub(super) fn header(when: QueryTime, wide: bool) -> Vec<&'static str> {
     header
 }
 
-pub(super) fn row(view: &ObjectView, when: QueryTime, wide: bool) -> Vec<String> {
-    let zone = ZoneArg::here();
+pub(super) fn table_row(view: &ObjectView, when: QueryTime, wide: bool) -> Vec<String> {
+    let zone = ZoneArg::local_zone();
     let event = view.details.as_ref().and_then(|details| details.event.as_ref());
     let of = |tell: fn(&EventView) -> String| event.map(tell).unwrap_or_default();
     let time = |ms: u64| match when {
         QueryTime::Now | QueryTime::Outcome => {
-            age(SystemClock::default().now_ms().saturating_sub(ms) as f64 / 1000.0)
+            age_text(SystemClock::default().now_ms().saturating_sub(ms) as f64 / 1000.0)
         }
-        QueryTime::Gone | QueryTime::InPhase | QueryTime::At(_) => zone.show(ms),
+        QueryTime::Gone | QueryTime::InPhase | QueryTime::At(_) => zone.show_time(ms),
     };
     let mut row = vec![
         view.object.namespace.clone(),
         event.map(|event| time(event.last_ms)).unwrap_or_default(),
         of(|event| event.kind.clone()),
-        of(|event| format!("{} {}", event.reason, event.repeated()).trim_end().to_owned()),
+        of(|event| format!("{} {}", event.reason, event.repetition_text()).trim_end().to_owned()),
         // An Event whose document is unknown is shown under its own name.
-        event.map_or_else(|| format!("event/{}", view.object.name), about),
+        event.map_or_else(|| format!("event/{}", view.object.name), event_subject),
     ];
     match when {
         QueryTime::Now | QueryTime::Outcome => {}
@@ -72,6 +75,6 @@ pub(super) fn row(view: &ObjectView, when: QueryTime, wide: bool) -> Vec<String>
     row
 }
 
-fn about(event: &EventView) -> String {
+fn event_subject(event: &EventView) -> String {
     format!("{}/{}", event.about.kind.to_lowercase(), event.about.name)
 }

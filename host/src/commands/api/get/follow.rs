@@ -12,14 +12,14 @@ use kubewitness_core::views::{GoneFilter, ObjectQuery, ObjectView};
 use kubewitness_core::{Change, Seq, State};
 use serde::Serialize;
 
-use super::query::{GetQuery, concerns};
-use super::{document, list, tell_blind};
+use super::query::{GetQuery, concerns_query};
+use super::{list_objects, render_document, warn_of_blind_sources};
 use crate::cli::GetOutput;
 use crate::commands::CommandResult;
-use crate::commands::api::client::{ApiClient, is_forbidden, parameters};
+use crate::commands::api::client::{ApiClient, is_forbidden, query_parameters};
 use crate::commands::api::live::{LiveStates, StreamEvent, once_open};
 use crate::commands::api::object_name::name;
-use crate::commands::print::{self, TextTable, clean, escaped_json, note};
+use crate::commands::print::{self, TextTable, clean_line, escaped_json, note};
 
 /// How many rows determine the widths of the next ones' columns; a watch may run for days.
 const LAID_OUT_BY: usize = 200;
@@ -38,18 +38,18 @@ struct FollowEvent<'a> {
     view: &'a ObjectView,
 }
 
-pub(super) async fn follow(client: &ApiClient, asked: &GetQuery) -> CommandResult {
-    print::until_reader_leaves(go_on(client, asked)).await
+pub(super) async fn follow_live(client: &ApiClient, asked: &GetQuery) -> CommandResult {
+    print::until_reader_leaves(follow_stream(client, asked)).await
 }
 
-async fn go_on(client: &ApiClient, asked: &GetQuery) -> CommandResult {
+async fn follow_stream(client: &ApiClient, asked: &GetQuery) -> CommandResult {
     let mut live = once_open(async || LiveStates::open(client, None).await).await?;
     let mut shown = ShownObject::new(client, asked);
-    shown.first().await?;
-    tell_blind(client, asked).await;
+    shown.show_first().await?;
+    warn_of_blind_sources(client, asked).await;
     loop {
         match live.next().await? {
-            StreamEvent::State(state, _) => shown.changed(&state).await?,
+            StreamEvent::State(state, _) => shown.show_changed(&state).await?,
             StreamEvent::Causes => shown.explained().await?,
             // The rows belong to another history, and the stream says nothing about what came before its
             // position.
@@ -57,7 +57,7 @@ async fn go_on(client: &ApiClient, asked: &GetQuery) -> CommandResult {
                 note!("kubewitness: the journal was replaced: what it has now is shown");
                 shown.rows.clear();
                 shown.unexplained.clear();
-                once_open(async || shown.first().await).await?;
+                once_open(async || shown.show_first().await).await?;
             }
         }
     }
@@ -77,11 +77,11 @@ struct ShownObject<'a> {
 
 impl<'a> ShownObject<'a> {
     fn new(client: &'a ApiClient, asked: &'a GetQuery) -> Self {
-        Self { client, asked, table: asked.table(), rows: HashMap::new(), unexplained: VecDeque::new() }
+        Self { client, asked, table: asked.empty_table(), rows: HashMap::new(), unexplained: VecDeque::new() }
     }
 
-    async fn first(&mut self) -> Result<()> {
-        let mut objects = match list(self.client, &self.asked.query, self.asked.first_page()).await {
+    async fn show_first(&mut self) -> Result<()> {
+        let mut objects = match list_objects(self.client, &self.asked.query, self.asked.first_page()).await {
             // The person may have rights in the namespace, but nothing was witnessed there yet.
             Err(error) if is_forbidden(&error) && self.asked.query.namespace.is_none() => Vec::new(),
             first => first?.rows,
@@ -89,30 +89,30 @@ impl<'a> ShownObject<'a> {
         objects.sort_by_key(|view| view.seq);
         if matches!(self.asked.output, GetOutput::Table | GetOutput::Wide) {
             for view in &objects {
-                self.asked.row(&mut self.table, view, Change::Present);
+                self.asked.add_row(&mut self.table, view, Change::Present);
                 self.rows.insert(view.object.uid.clone(), view.seq);
             }
             return print::line_of_many(&self.table.render());
         }
         for view in &objects {
-            self.show(view, Change::Present).await?;
+            self.show_object(view, Change::Present).await?;
         }
         Ok(())
     }
 
-    async fn changed(&mut self, state: &State) -> Result<()> {
+    async fn show_changed(&mut self, state: &State) -> Result<()> {
         let (query, uid) = (&self.asked.query, state.object.uid.as_str());
         let known = self.rows.get(uid).copied();
-        if known.is_some_and(|seq| seq >= state.seq) || !concerns(query, &state.source, &state.object) {
+        if known.is_some_and(|seq| seq >= state.seq) || !concerns_query(query, &state.source, &state.object) {
             return Ok(());
         }
         let over = matches!(state.change, Change::Gone | Change::Left);
-        let (phase, selects) = (query.phase.as_deref(), is_looked_up(query));
+        let (phase, selects) = (query.phase.as_deref(), needs_lookup(query));
         let fits = phase.is_none_or(|phase| state.status.phase.eq_ignore_ascii_case(phase));
         // The end of an object that was not shown here is printed only if nothing is filtered.
         let is_shown = !over || known.is_some() || !selects && phase.is_none();
         let found = match is_shown && query.details || selects && !over {
-            true => self.looked_up(state, over).await?,
+            true => self.look_up_object(state, over).await?,
             false => None,
         };
         let matches = match over {
@@ -126,7 +126,7 @@ impl<'a> ShownObject<'a> {
             return Ok(());
         }
         let (details, cause) = found.map_or((None, None), |view| (view.details, view.cause));
-        self.show(&ObjectView { details, cause, ..ObjectView::from(state) }, state.change).await?;
+        self.show_object(&ObjectView { details, cause, ..ObjectView::from(state) }, state.change).await?;
         let known = self.unexplained.len();
         self.unexplained.retain(|other| other.object.uid != uid);
         let was_open = self.unexplained.len() < known;
@@ -147,10 +147,10 @@ impl<'a> ShownObject<'a> {
     async fn explained(&mut self) -> Result<()> {
         for state in std::mem::take(&mut self.unexplained) {
             let over = state.change == Change::Gone;
-            let found = self.looked_up(&state, over).await?;
+            let found = self.look_up_object(&state, over).await?;
             match found.filter(|view| view.cause.is_some() && view.seq == state.seq) {
                 Some(view) => {
-                    self.show(&view, state.change).await?;
+                    self.show_object(&view, state.change).await?;
                     if over {
                         self.rows.remove(&view.object.uid);
                     }
@@ -162,7 +162,7 @@ impl<'a> ShownObject<'a> {
     }
 
     /// The object of a state, if it matches, with the details that the stream lacks.
-    async fn looked_up(&self, state: &State, over: bool) -> Result<Option<ObjectView>> {
+    async fn look_up_object(&self, state: &State, over: bool) -> Result<Option<ObjectView>> {
         let asked = ObjectQuery {
             source: Some(state.source.to_string()),
             namespace: Some(state.object.namespace.clone()).filter(|namespace| !namespace.is_empty()),
@@ -175,30 +175,33 @@ impl<'a> ShownObject<'a> {
             limit: Some(if over { 1 } else { OF_A_NAME }),
             ..self.asked.query.clone()
         };
-        match self.client.get::<Vec<ObjectView>>("api/v1/objects", &parameters(&asked)).await {
+        match self.client.get::<Vec<ObjectView>>("api/v1/objects", &query_parameters(&asked)).await {
             Ok(found) => Ok(found.into_iter().find(|view| view.object.uid == state.object.uid)),
             // Without details the row is still correct, and the stream survives a restart of the controller.
-            Err(error) if !is_looked_up(&self.asked.query) => {
-                note!("kubewitness: details of {} are not known: {error:#}", clean(&name(&state.object)));
+            Err(error) if !needs_lookup(&self.asked.query) => {
+                note!(
+                    "kubewitness: details of {} are not known: {error:#}",
+                    clean_line(&name(&state.object))
+                );
                 Ok(None)
             }
             Err(error) => Err(error),
         }
     }
 
-    async fn show(&mut self, view: &ObjectView, change: Change) -> Result<()> {
+    async fn show_object(&mut self, view: &ObjectView, change: Change) -> Result<()> {
         self.rows.insert(view.object.uid.clone(), view.seq);
         let text = match self.asked.output {
             GetOutput::Table | GetOutput::Wide => {
                 let shown = self.table.len();
-                self.asked.row(&mut self.table, view, change);
+                self.asked.add_row(&mut self.table, view, change);
                 let text = self.table.render_from(shown);
                 self.table.keep_newest(LAID_OUT_BY);
                 text
             }
-            GetOutput::Name => format!("{}\n", clean(&name(&view.object))),
+            GetOutput::Name => format!("{}\n", clean_line(&name(&view.object))),
             GetOutput::Json | GetOutput::Yaml if self.asked.is_one() && change == Change::Present => {
-                let document = document(self.client, view.seq, self.asked.output).await?;
+                let document = render_document(self.client, view.seq, self.asked.output).await?;
                 if self.asked.output == GetOutput::Yaml { format!("---\n{document}") } else { document }
             }
             GetOutput::Json => {
@@ -211,7 +214,7 @@ impl<'a> ShownObject<'a> {
 }
 
 /// Whether only a lookup shows if an object matches.
-fn is_looked_up(query: &ObjectQuery) -> bool {
+fn needs_lookup(query: &ObjectQuery) -> bool {
     query.label_selector.is_some() || query.index.is_some() || query.search.is_some()
 }
 
@@ -242,11 +245,11 @@ mod tests {
         .await;
         let line = ["kubewitness", "get", "jobs", "-w", "-o", "wide"];
         let Command::Get(args) = Cli::parse_from(line).command else { unreachable!("the command is `get`") };
-        let asked = GetQuery::all(&args.kind, &[], &args.list).unwrap().remove(0);
+        let asked = GetQuery::queries_of_words(&args.kind, &[], &args.list).unwrap().remove(0);
         let mut shown = ShownObject::new(&client, &asked);
         let status = Status { phase: "Failed".into(), terminal: true, ..Status::default() };
         let failed = State { status: Arc::new(status), ..testing::state(7, Change::Present) };
-        shown.changed(&failed).await.unwrap();
+        shown.show_changed(&failed).await.unwrap();
         shown.explained().await.unwrap();
         // With the header.
         assert_eq!(
@@ -276,10 +279,10 @@ mod tests {
         });
         let line = ["kubewitness", "get", "jobs", "-w", "-o", "wide", "--phase", "Running"];
         let Command::Get(args) = Cli::parse_from(line).command else { unreachable!("the command is `get`") };
-        let asked = GetQuery::all(&args.kind, &[], &args.list).unwrap().remove(0);
+        let asked = GetQuery::queries_of_words(&args.kind, &[], &args.list).unwrap().remove(0);
         let client = client.await;
         let shown = ShownObject::new(&client, &asked);
-        let found = shown.looked_up(&testing::state(7, Change::Gone), true).await.unwrap();
+        let found = shown.look_up_object(&testing::state(7, Change::Gone), true).await.unwrap();
         assert_eq!(found.and_then(|view| view.details).map(|details| details.restarts), Some(2));
     }
 }

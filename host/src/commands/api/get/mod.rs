@@ -10,50 +10,51 @@ use kubewitness_core::kinds;
 use kubewitness_core::views::{ObjectQuery, ObjectView, SourceView, StatusView};
 use serde_json::Value;
 
-use super::client::{ApiClient, ListedItems, parameters};
-use super::object_name::{name, names};
-use super::status::blind;
+use super::client::{ApiClient, ListedItems, query_parameters};
+use super::object_name::{name, object_lines};
+use super::status::why_blind;
 use crate::cli::{GetArgs, GetOutput, JobsArgs, ZoneArg};
-use crate::commands::print::{self, clean, escaped_json, note, remarks};
+use crate::commands::print::{self, clean_line, escaped_json, note, remarks_text};
 use crate::commands::{CommandEnd, CommandResult};
 use query::{GetQuery, QueryTime};
 
 pub async fn get(args: GetArgs) -> CommandResult {
-    let asked = GetQuery::all(&args.kind, &args.name, &args.list)?;
-    show(&ApiClient::reach(&args.list.reach).await?, &asked).await
+    let asked = GetQuery::queries_of_words(&args.kind, &args.name, &args.list)?;
+    show_answers(&ApiClient::reach_controller(&args.list.reach).await?, &asked).await
 }
 
-pub async fn jobs(args: JobsArgs) -> CommandResult {
+pub async fn run_jobs(args: JobsArgs) -> CommandResult {
     let asked = match args.name.split_first() {
         // `jobs job/train-7` means the same object as `get job/train-7`.
-        Some((named, names)) if named.contains('/') => GetQuery::all(named, names, &args.list)?,
-        _ => GetQuery::all(&args.kind, &args.name, &args.list)?,
+        Some((named, names)) if named.contains('/') => GetQuery::queries_of_words(named, names, &args.list)?,
+        _ => GetQuery::queries_of_words(&args.kind, &args.name, &args.list)?,
     };
-    show(&ApiClient::reach(&args.list.reach).await?, &asked).await
+    show_answers(&ApiClient::reach_controller(&args.list.reach).await?, &asked).await
 }
 
-async fn show(client: &ApiClient, questions: &[GetQuery]) -> CommandResult {
+async fn show_answers(client: &ApiClient, questions: &[GetQuery]) -> CommandResult {
     match questions {
-        [one] if one.watch => follow::follow(client, one).await,
+        [one] if one.watch => follow::follow_live(client, one).await,
         [one] => show_one(client, one).await,
         several => show_several(client, several).await,
     }
 }
 
 async fn show_one(client: &ApiClient, asked: &GetQuery) -> CommandResult {
-    let objects = found(client, asked).await?;
+    let objects = find_objects(client, asked).await?;
     if objects.is_empty() && asked.is_one() {
-        bail!("{}", asked.nobody());
+        bail!("{}", asked.nothing_found_text());
     }
     match asked.output {
         GetOutput::Json | GetOutput::Yaml if asked.is_one() => {
-            let one = if asked.when == QueryTime::Gone { last_ended(&objects)? } else { single(&objects)? };
-            tell_how_known(one)?;
-            print::text(&document(client, one.seq, asked.output).await?)?;
+            let one =
+                if asked.when == QueryTime::Gone { last_ended(&objects)? } else { expect_single(&objects)? };
+            note_certainty(one)?;
+            print::text(&render_document(client, one.seq, asked.output).await?)?;
         }
         _ => print_rows(&[(asked, objects)])?,
     }
-    tell_blind(client, asked).await;
+    warn_of_blind_sources(client, asked).await;
     Ok(CommandEnd::Fine)
 }
 
@@ -61,9 +62,9 @@ async fn show_one(client: &ApiClient, asked: &GetQuery) -> CommandResult {
 async fn show_several(client: &ApiClient, questions: &[GetQuery]) -> CommandResult {
     let (mut shown, mut missing) = (Vec::<(&GetQuery, Vec<ObjectView>)>::new(), Vec::new());
     for asked in questions {
-        let mut objects = found(client, asked).await?;
+        let mut objects = find_objects(client, asked).await?;
         if objects.is_empty() && asked.is_one() {
-            missing.push(asked.nobody());
+            missing.push(asked.nothing_found_text());
             continue;
         }
         match shown.last_mut().filter(|(last, _)| last.kind == asked.kind) {
@@ -73,7 +74,7 @@ async fn show_several(client: &ApiClient, questions: &[GetQuery]) -> CommandResu
     }
     print_rows(&shown)?;
     for (asked, _) in &shown {
-        tell_blind(client, asked).await;
+        warn_of_blind_sources(client, asked).await;
     }
     anyhow::ensure!(missing.is_empty(), "{}", missing.join("\n"));
     Ok(CommandEnd::Fine)
@@ -86,27 +87,27 @@ fn print_rows(shown: &[(&GetQuery, Vec<ObjectView>)]) -> Result<()> {
     match first.output {
         GetOutput::Json => print::text(&print::json(&all)?),
         GetOutput::Yaml => print::text(&print::yaml(&all)?),
-        GetOutput::Name => print::text(&names(all.iter().map(|view| &view.object))),
+        GetOutput::Name => print::text(&object_lines(all.iter().map(|view| &view.object))),
         GetOutput::Table | GetOutput::Wide => {
             if let QueryTime::At(ms) = first.when {
-                note!("as of {}", ZoneArg::here().show(ms));
+                note!("as of {}", ZoneArg::local_zone().show_time(ms));
             }
             let tables: Vec<_> = shown.iter().map(|(asked, objects)| asked.table_of(objects)).collect();
             print::text(&tables.join("\n"))?;
-            print::text(&remarks(all.into_iter().filter_map(not_exact)))
+            print::text(&remarks_text(all.into_iter().filter_map(not_exact)))
         }
     }
 }
 
 /// The results of a query, in its order.
-async fn found(client: &ApiClient, asked: &GetQuery) -> Result<Vec<ObjectView>> {
+async fn find_objects(client: &ApiClient, asked: &GetQuery) -> Result<Vec<ObjectView>> {
     let mut query = asked.query.clone();
     if asked.when == QueryTime::Now && query.sort.is_none() && query.index.is_none() {
         // In the order of the output. Pages in the order of changes would miss objects that change between
         // two pages.
         query.sort = Some("namespace".into());
     }
-    let ListedItems { rows: mut objects, more } = list(client, &query, asked.limit).await?;
+    let ListedItems { rows: mut objects, more } = list_objects(client, &query, asked.limit).await?;
     if more {
         note!("kubewitness: only the first {} are shown; raise --limit to see more", asked.limit);
     }
@@ -118,16 +119,20 @@ async fn found(client: &ApiClient, asked: &GetQuery) -> Result<Vec<ObjectView>> 
     Ok(objects)
 }
 
-async fn list(client: &ApiClient, query: &ObjectQuery, most: usize) -> Result<ListedItems<ObjectView>> {
-    let asks = parameters(query);
+async fn list_objects(
+    client: &ApiClient,
+    query: &ObjectQuery,
+    most: usize,
+) -> Result<ListedItems<ObjectView>> {
+    let asks = query_parameters(query);
     match query.details {
         true => client.list_detailed("api/v1/objects", &asks, most).await,
-        false => client.list("api/v1/objects", &asks, most).await,
+        false => client.fetch_list("api/v1/objects", &asks, most).await,
     }
 }
 
 /// Warns that witnessed objects may not be up to date.
-async fn tell_blind(client: &ApiClient, asked: &GetQuery) {
+async fn warn_of_blind_sources(client: &ApiClient, asked: &GetQuery) {
     // A source's present problems say nothing about what it saw then.
     if matches!(asked.when, QueryTime::At(_)) {
         return;
@@ -141,7 +146,7 @@ async fn tell_blind(client: &ApiClient, asked: &GetQuery) {
             );
         }
     };
-    for line in status.sources.iter().filter(|source| is_asked(&asked.query, source)).filter_map(blind) {
+    for line in status.sources.iter().filter(|source| is_asked(&asked.query, source)).filter_map(why_blind) {
         note!("kubewitness: {line}");
     }
 }
@@ -159,12 +164,12 @@ fn not_exact(view: &ObjectView) -> Option<(String, &str)> {
 }
 
 /// Adds a sentence if the document may not be exact. A document that retention removed is not available.
-fn tell_how_known(view: &ObjectView) -> Result<()> {
+fn note_certainty(view: &ObjectView) -> Result<()> {
     let Some((name, why)) = not_exact(view) else { return Ok(()) };
     if view.then.as_ref().is_some_and(|then| then.known == "taken") {
-        bail!("{}: {}", clean(&name), clean(why));
+        bail!("{}: {}", clean_line(&name), clean_line(why));
     }
-    note!("kubewitness: {}: {}", clean(&name), clean(why));
+    note!("kubewitness: {}: {}", clean_line(&name), clean_line(why));
     Ok(())
 }
 
@@ -172,7 +177,7 @@ fn key(view: &ObjectView) -> (&str, &str, &str, &str) {
     (&view.source, &view.object.kind, &view.object.namespace, &view.object.name)
 }
 
-fn single(objects: &[ObjectView]) -> Result<&ObjectView> {
+fn expect_single(objects: &[ObjectView]) -> Result<&ObjectView> {
     match objects {
         [one] => Ok(one),
         many => {
@@ -204,16 +209,16 @@ fn last_ended(objects: &[ObjectView]) -> Result<&ObjectView> {
         note!(
             "kubewitness: {} objects of this name have ended; this one ended last: uid {}, in namespace {}",
             objects.len(),
-            clean(&object.uid),
-            clean(&object.namespace)
+            clean_line(&object.uid),
+            clean_line(&object.namespace)
         );
     }
     Ok(last)
 }
 
 /// The document of a state: byte for byte as JSON, the same content as YAML.
-pub(super) async fn document(client: &ApiClient, seq: u64, output: GetOutput) -> Result<String> {
-    let bytes = client.bytes(&format!("api/v1/states/{seq}/document")).await?;
+pub(super) async fn render_document(client: &ApiClient, seq: u64, output: GetOutput) -> Result<String> {
+    let bytes = client.fetch_bytes(&format!("api/v1/states/{seq}/document")).await?;
     if output == GetOutput::Yaml {
         return print::yaml(&serde_json::from_slice::<Value>(&bytes)?);
     }
@@ -255,8 +260,8 @@ mod tests {
     #[test]
     fn one_document_is_of_one_object() {
         let (a, b) = (view("jobs"), view("other-jobs"));
-        assert_eq!(single(std::slice::from_ref(&a)).unwrap().source, "jobs");
-        let text = single(&[a, b]).unwrap_err().to_string();
+        assert_eq!(expect_single(std::slice::from_ref(&a)).unwrap().source, "jobs");
+        let text = expect_single(&[a, b]).unwrap_err().to_string();
         assert!(text.contains("2 objects") && text.contains("source other-jobs"), "{text}");
     }
 
@@ -271,7 +276,7 @@ mod tests {
     fn a_document_that_retention_took_is_not_shown_as_another() {
         let known = |known: &str, message: Option<&str>| {
             let then = ThenView { known: known.into(), message: message.map(Into::into), until: None };
-            tell_how_known(&ObjectView { then: Some(then), ..view("jobs") })
+            note_certainty(&ObjectView { then: Some(then), ..view("jobs") })
         };
         assert!(known("exact", None).is_ok() && known("missing", Some("It may be another.")).is_ok());
         let told = known("taken", Some("Retention took its states.")).unwrap_err().to_string();
@@ -293,7 +298,7 @@ mod tests {
             &["jobs", "--index", "node=a"],
             &["jobs", "--gone"],
         ] {
-            found(&client, &query::tests::asked(line).unwrap()).await.unwrap();
+            find_objects(&client, &query::tests::asked(line).unwrap()).await.unwrap();
         }
         let asked = asked.lock().unwrap();
         let sorted =

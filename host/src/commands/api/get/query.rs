@@ -11,7 +11,7 @@ use super::events;
 use crate::cli::{GetOutput, ListArgs, MomentArg, WhichGone, ZoneArg};
 use crate::commands::UsageError;
 use crate::commands::api::client::PAGE;
-use crate::commands::print::{TextTable, age};
+use crate::commands::print::{TextTable, age_text};
 
 /// The time at which the objects are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub(super) struct GetQuery {
 
 impl GetQuery {
     /// One query for each kind and each name. The words are those after `get`.
-    pub fn all(kind: &str, names: &[String], list: &ListArgs) -> Result<Vec<Self>> {
+    pub fn queries_of_words(kind: &str, names: &[String], list: &ListArgs) -> Result<Vec<Self>> {
         let questions: Vec<_> = if kind.contains('/') {
             let words = std::iter::once(kind).chain(names.iter().map(String::as_str));
             words.map(|word| Self::of_named(word, list)).collect::<Result<_>>()?
@@ -79,10 +79,11 @@ impl GetQuery {
         if kind.is_empty() {
             return Err(UsageError::error("no kind was named: write one such as jobs, or all"));
         }
-        let time = |moment: Option<MomentArg>| moment.map(|moment| calendar::rfc3339(moment.ms()));
-        let at = list.at.map(MomentArg::ms);
+        let time =
+            |moment: Option<MomentArg>| moment.map(|moment| calendar::format_rfc3339(moment.as_unix_ms()));
+        let at = list.at.map(MomentArg::as_unix_ms);
         if let (Some(since), Some(until)) = (list.since, list.until)
-            && since.ms() > until.ms()
+            && since.as_unix_ms() > until.as_unix_ms()
         {
             return Err(UsageError::error(
                 "--since is later than --until, so that no time is between them: exchange the two",
@@ -107,7 +108,7 @@ impl GetQuery {
             },
             since: time(list.since),
             until: time(list.until),
-            at: at.map(calendar::rfc3339),
+            at: at.map(calendar::format_rfc3339),
             sort: list.sort.clone(),
             details: list.output == GetOutput::Wide || is_of_events(kind),
             ..ObjectQuery::default()
@@ -133,7 +134,7 @@ impl GetQuery {
         self.query.name.is_some()
     }
 
-    pub fn nobody(&self) -> String {
+    pub fn nothing_found_text(&self) -> String {
         let name = self.query.name.as_deref().unwrap_or_default();
         let place = self.query.namespace.as_ref().map(|place| format!(" in namespace {place}"));
         let (kind, place) = (&self.kind, place.unwrap_or_default());
@@ -146,7 +147,7 @@ impl GetQuery {
             QueryTime::Outcome => {
                 format!("did not end by {} in this time", self.query.cause.unwrap_or_default().words())
             }
-            QueryTime::At(ms) => format!("was not there at {}", ZoneArg::here().show(ms)),
+            QueryTime::At(ms) => format!("was not there at {}", ZoneArg::local_zone().show_time(ms)),
         };
         let namespace = self.query.namespace.as_deref().unwrap_or("NAMESPACE");
         format!(
@@ -155,10 +156,10 @@ impl GetQuery {
         )
     }
 
-    pub fn table(&self) -> TextTable {
+    pub fn empty_table(&self) -> TextTable {
         if is_of_events(&self.kind) {
-            let header = events::header(self.when, self.is_wide());
-            return events::fitting(TextTable::new(&header)).whole(self.is_wide());
+            let header = events::table_header(self.when, self.is_wide());
+            return events::fit_to_terminal(TextTable::new(&header)).with_whole_cells(self.is_wide());
         }
         let mut header = vec!["NAMESPACE", "NAME", "PHASE", "READY", "ATTEMPT", "REASON"];
         header.extend(match self.when {
@@ -178,7 +179,7 @@ impl GetQuery {
             header.extend(["AGE", "QUEUED", "RUNNING", "RESTARTS", "SUBMITTER", "PLUGINS"]);
             header.extend(["SOURCE", "VERSION", "EXIT", "OWNER", "UID", "MESSAGE"]);
         }
-        TextTable::new(&header).spare(&["READY", "ATTEMPT"]).whole(self.is_wide())
+        TextTable::new(&header).with_spare_columns(&["READY", "ATTEMPT"]).with_whole_cells(self.is_wide())
     }
 
     /// Whether causes get their own column. They don't if one exists already or if all would be empty. A past
@@ -196,9 +197,9 @@ impl GetQuery {
         self.output == GetOutput::Wide
     }
 
-    pub fn row(&self, table: &mut TextTable, view: &ObjectView, change: Change) {
+    pub fn add_row(&self, table: &mut TextTable, view: &ObjectView, change: Change) {
         if is_of_events(&self.kind) {
-            return table.row(events::row(view, self.when, self.is_wide()));
+            return table.push_row(events::table_row(view, self.when, self.is_wide()));
         }
         let (object, status) = (&view.object, &view.status);
         let shown = match change {
@@ -208,19 +209,28 @@ impl GetQuery {
         let ready =
             if status.total > 0 { format!("{}/{}", status.ready, status.total) } else { String::new() };
         let attempt = if status.attempt > 0 { status.attempt.to_string() } else { String::new() };
-        let mut row =
-            vec![object.namespace.clone(), object.name.clone(), shown, ready, attempt, reason(view, change)];
+        let mut row = vec![
+            object.namespace.clone(),
+            object.name.clone(),
+            shown,
+            ready,
+            attempt,
+            shown_reason(view, change),
+        ];
         match self.when {
-            QueryTime::Now => row.push(since(&view.observed_at)),
+            QueryTime::Now => row.push(age_of_time(&view.observed_at)),
             QueryTime::Gone => {
                 row.push(
-                    view.ended_at.as_deref().map(|at| ZoneArg::here().show_text(at)).unwrap_or_default(),
+                    view.ended_at
+                        .as_deref()
+                        .map(|at| ZoneArg::local_zone().show_text(at))
+                        .unwrap_or_default(),
                 );
             }
             QueryTime::InPhase => row.extend(in_phase(view)),
-            QueryTime::Outcome => row.extend([cause(view), since(&view.observed_at)]),
+            QueryTime::Outcome => row.extend([cause_word(view), age_of_time(&view.observed_at)]),
             QueryTime::At(_) => {
-                row.push(ZoneArg::here().show_text(&view.observed_at));
+                row.push(ZoneArg::local_zone().show_text(&view.observed_at));
                 row.push(view.then.as_ref().map(|then| then.known.clone()).unwrap_or_default());
             }
         }
@@ -229,9 +239,9 @@ impl GetQuery {
         }
         if self.is_wide() {
             if self.shows_causes() {
-                row.push(cause(view));
+                row.push(cause_word(view));
             }
-            row.extend(details(view));
+            row.extend(detail_columns(view));
             row.push(view.source.clone());
             row.push(view.resource_version.clone());
             row.push(status.exit_code.map(|code| code.to_string()).unwrap_or_default());
@@ -241,38 +251,39 @@ impl GetQuery {
             row.push(object.uid.clone());
             row.push(status.message.clone());
         }
-        table.row(row);
+        table.push_row(row);
     }
 
     pub fn table_of(&self, objects: &[ObjectView]) -> String {
-        let mut table = self.table();
+        let mut table = self.empty_table();
         for view in objects {
             let is_deleted = view.ended_at.is_some() && view.status.phase == phase::DELETED;
-            self.row(&mut table, view, if is_deleted { Change::Gone } else { Change::Present });
+            self.add_row(&mut table, view, if is_deleted { Change::Gone } else { Change::Present });
         }
         if table.is_empty() { "nothing matches\n".into() } else { table.render() }
     }
 }
 
-fn cause(view: &ObjectView) -> String {
+fn cause_word(view: &ObjectView) -> String {
     view.cause.map(|kind| kind.as_str().to_owned()).unwrap_or_default()
 }
 
 /// Since when an object was in the requested phase, and until when.
 pub(super) fn in_phase(view: &ObjectView) -> [String; 2] {
     let was = view.was.clone().unwrap_or_default();
-    [was.from, was.until].map(|at| at.map(|at| ZoneArg::here().show_text(&at)).unwrap_or_default())
+    [was.from, was.until].map(|at| at.map(|at| ZoneArg::local_zone().show_text(&at)).unwrap_or_default())
 }
 
 /// Columns from the states of an object. A `>` precedes a value for which the known states only give a lower
 /// limit.
-fn details(view: &ObjectView) -> [String; 6] {
+fn detail_columns(view: &ObjectView) -> [String; 6] {
     let Some(details) = &view.details else { return Default::default() };
     let more = if details.cut { ">" } else { "" };
     let told = details.plugins.iter().map(|(plugin, how)| format!("{plugin}:{how}"));
-    let time = |ms: u64| if ms > 0 { format!("{more}{}", age(ms as f64 / 1000.0)) } else { String::new() };
+    let time =
+        |ms: u64| if ms > 0 { format!("{more}{}", age_text(ms as f64 / 1000.0)) } else { String::new() };
     [
-        details.created_at.as_deref().map(since).unwrap_or_default(),
+        details.created_at.as_deref().map(age_of_time).unwrap_or_default(),
         time(details.queued_ms),
         time(details.running_ms),
         format!("{more}{}", details.restarts),
@@ -286,7 +297,7 @@ fn is_of_events(kind: &str) -> bool {
 }
 
 /// For an ended object, the phase in which it ended and its reason there.
-fn reason(view: &ObjectView, change: Change) -> String {
+fn shown_reason(view: &ObjectView, change: Change) -> String {
     let reason = &view.status.reason;
     match &view.ended_reason {
         _ if change != Change::Gone || reason.is_empty() => reason.clone(),
@@ -296,15 +307,15 @@ fn reason(view: &ObjectView, change: Change) -> String {
 }
 
 /// The age of a time; the text itself if it is not a time.
-fn since(at: &str) -> String {
-    match calendar::moment(at) {
-        Some(ms) => age(SystemClock::default().now_ms().saturating_sub(ms) as f64 / 1000.0),
+fn age_of_time(at: &str) -> String {
+    match calendar::parse_rfc3339_ms(at) {
+        Some(ms) => age_text(SystemClock::default().now_ms().saturating_sub(ms) as f64 / 1000.0),
         None => at.to_owned(),
     }
 }
 
 /// Whether a state of the live stream matches the query, as far as the stream can tell.
-pub(super) fn concerns(query: &ObjectQuery, source: &str, object: &ObjectRef) -> bool {
+pub(super) fn concerns_query(query: &ObjectQuery, source: &str, object: &ObjectRef) -> bool {
     let kind = |wanted: &String| kinds::is_kind(&object.group, &object.kind, wanted);
     query.source.as_ref().is_none_or(|wanted| wanted == source)
         && query.kind.as_ref().is_none_or(kind)
@@ -321,7 +332,7 @@ pub(super) mod tests {
 
     use super::*;
     use crate::cli::{Cli, Command};
-    use crate::commands::api::client::parameters;
+    use crate::commands::api::client::query_parameters;
 
     pub fn asked(arguments: &[&str]) -> Result<GetQuery> {
         Ok(all_asked(arguments)?.remove(0))
@@ -330,7 +341,7 @@ pub(super) mod tests {
     fn all_asked(arguments: &[&str]) -> Result<Vec<GetQuery>> {
         let line = ["kubewitness", "get"].iter().chain(arguments);
         let Command::Get(args) = Cli::parse_from(line).command else { unreachable!("the command is `get`") };
-        GetQuery::all(&args.kind, &args.name, &args.list)
+        GetQuery::queries_of_words(&args.kind, &args.name, &args.list)
     }
 
     #[test]
@@ -359,7 +370,7 @@ pub(super) mod tests {
     fn a_question_is_put_as_to_kubectl() {
         let asked_for =
             asked(&["po", "-n", "a", "-l", "team=a,!old", "--index", "node=w1", "--phase", "Running"]);
-        let told = parameters(&asked_for.unwrap().query);
+        let told = query_parameters(&asked_for.unwrap().query);
         let told: Vec<_> = told.iter().map(|(name, value)| format!("{name}={value}")).collect();
         assert_eq!(
             told,
@@ -400,7 +411,7 @@ pub(super) mod tests {
     fn a_question_about_another_time_names_it() {
         let asked_for = asked(&["jobs", "--at", "2026-11-24T03:00:00Z", "--search", "llama"]).unwrap();
         assert_eq!(asked_for.when, QueryTime::At(1_795_489_200_000));
-        let told = parameters(&asked_for.query);
+        let told = query_parameters(&asked_for.query);
         assert_eq!(
             told[1..],
             [("search", "llama".to_owned()), ("at", "2026-11-24T03:00:00.000Z".to_owned())],
@@ -408,7 +419,7 @@ pub(super) mod tests {
         );
         for (which, value) in [("--gone", "only"), ("--gone=only", "only"), ("--gone=too", "true")] {
             let asked_for = asked(&["jobs", which, "--since", "2026-11-20T00:00:00Z"]).unwrap();
-            let told = parameters(&asked_for.query);
+            let told = query_parameters(&asked_for.query);
             assert!(
                 told.contains(&("gone", value.to_owned())) && asked_for.when == QueryTime::Gone,
                 "{told:?}"
@@ -430,12 +441,12 @@ pub(super) mod tests {
     #[test]
     fn a_question_about_a_phase_is_of_what_is_gone_too() {
         let asked_for = asked(&["jobs", "--was", "preempted", "--since", "2026-11-20T00:00:00Z"]).unwrap();
-        let told = parameters(&asked_for.query);
+        let told = query_parameters(&asked_for.query);
         for pair in [("was", "preempted"), ("gone", "true"), ("since", "2026-11-20T00:00:00.000Z")] {
             assert!(told.contains(&(pair.0, pair.1.to_owned())), "{pair:?}: {told:?}");
         }
         let only = asked(&["jobs", "--was", "Failed", "--gone"]).unwrap();
-        assert!(parameters(&only.query).contains(&("gone", "only".to_owned())));
+        assert!(query_parameters(&only.query).contains(&("gone", "only".to_owned())));
         let was = WasView { from: Some("not a time".into()), until: None };
         let text = asked_for.table_of(&[ObjectView { was: Some(was), ..view("jobs", "x") }]);
         assert!(text.contains("SINCE        UNTIL\n") && text.contains("not a time"), "{text}");
@@ -455,7 +466,7 @@ pub(super) mod tests {
     fn a_question_for_a_cause_is_of_what_is_gone_too_and_each_row_says_it() {
         let asked_for =
             asked(&["jobs", "--cause", "out-of-memory", "--since", "2026-11-20T00:00:00Z"]).unwrap();
-        let told = parameters(&asked_for.query);
+        let told = query_parameters(&asked_for.query);
         for pair in [("cause", "out-of-memory"), ("gone", "true"), ("since", "2026-11-20T00:00:00.000Z")] {
             assert!(told.contains(&(pair.0, pair.1.to_owned())), "{pair:?}: {told:?}");
         }
@@ -488,7 +499,7 @@ pub(super) mod tests {
         assert!(text.contains("OBSERVED     KNOWN\n") && text.contains("not a time   missing\n"), "{text}");
         let ended = ObjectView {
             ended_at: Some("not a time either".into()),
-            status: StatusRules::deleted(&view("jobs", "x").status),
+            status: StatusRules::deleted_status(&view("jobs", "x").status),
             ..view("jobs", "x")
         };
         let failed = ObjectView { ended_reason: Some("BackoffLimitExceeded".into()), ..ended.clone() };
@@ -496,8 +507,10 @@ pub(super) mod tests {
         assert!(text.contains("was Running: BackoffLimitExceeded"), "{text}");
         let text = asked(&["jobs", "--gone"]).unwrap().table_of(&[ended, view("jobs", "y")]);
         assert!(text.contains("was Running   not a time either\n") && text.contains("Running"), "{text}");
-        assert!(asked(&["job/x", "--at", "2h"]).unwrap().nobody().contains("was not there at 20"));
-        assert!(asked(&["job", "x"]).unwrap().nobody().contains("timeline job/x -n NAMESPACE"));
+        assert!(
+            asked(&["job/x", "--at", "2h"]).unwrap().nothing_found_text().contains("was not there at 20")
+        );
+        assert!(asked(&["job", "x"]).unwrap().nothing_found_text().contains("timeline job/x -n NAMESPACE"));
         assert!(asked(&["job/x", "--gone"]).unwrap().is_one());
     }
 
@@ -561,10 +574,10 @@ pub(super) mod tests {
     #[test]
     fn what_is_gone_is_not_in_the_phase_in_which_it_went() {
         let mut gone = view("jobs", "x");
-        gone.status = StatusRules::deleted(&Status { phase: "Pending".into(), ..gone.status });
+        gone.status = StatusRules::deleted_status(&Status { phase: "Pending".into(), ..gone.status });
         let asked = asked(&["jobs"]).unwrap();
-        let mut table = asked.table();
-        asked.row(&mut table, &gone, Change::Gone);
+        let mut table = asked.empty_table();
+        asked.add_row(&mut table, &gone, Change::Gone);
         let text = table.render();
         assert!(text.contains("Deleted") && text.contains("was Pending"), "{text}");
     }
@@ -581,7 +594,11 @@ pub(super) mod tests {
             (&["jobs", "-n", "b"], false),
             (&["jobs", "--source", "other"], false),
         ] {
-            assert_eq!(concerns(&asked(arguments).unwrap().query, "jobs", &object), fits, "{arguments:?}");
+            assert_eq!(
+                concerns_query(&asked(arguments).unwrap().query, "jobs", &object),
+                fits,
+                "{arguments:?}"
+            );
         }
     }
 }

@@ -12,11 +12,11 @@ mod wait;
 use anyhow::Result;
 use kubewitness_core::views::{ObjectQuery, ObjectView};
 
-use crate::commands::api::client::{ApiClient, is_forbidden, is_not_now, parameters};
-use crate::commands::print::{clean, note};
+use crate::commands::api::client::{ApiClient, is_forbidden, is_not_now, query_parameters};
+use crate::commands::print::{clean_line, note};
 
-pub use tap::tap;
-pub use wait::{wait, wait_for_new};
+pub use tap::run_tap;
+pub use wait::{run_wait, wait_for_new};
 
 pub(super) use poll::poll;
 pub(super) use stream::{LiveStates, StreamEvent};
@@ -29,7 +29,7 @@ pub(super) async fn once_open<T>(mut ask: impl AsyncFnMut() -> Result<T>) -> Res
         match ask().await {
             Err(error) if is_not_now(&error) && tries < RETRIES => {
                 if tries == 0 {
-                    note!("kubewitness: {}; it is asked again", clean(&format!("{error:#}")));
+                    note!("kubewitness: {}; it is asked again", clean_line(&format!("{error:#}")));
                 }
                 tries += 1;
                 tokio::time::sleep(RETRY_AFTER).await;
@@ -43,7 +43,7 @@ pub(super) async fn once_open<T>(mut ask: impl AsyncFnMut() -> Result<T>) -> Res
 async fn must_be_witnessed(client: &ApiClient, query: ObjectQuery) -> Result<()> {
     if query.source.is_some() || query.kind.is_some() {
         let query = ObjectQuery { limit: Some(1), ..query };
-        match client.get::<Vec<ObjectView>>("api/v1/objects", &parameters(&query)).await {
+        match client.get::<Vec<ObjectView>>("api/v1/objects", &query_parameters(&query)).await {
             // The controller can't know the owner of a namespace in which nothing was witnessed yet.
             Err(error) if is_forbidden(&error) && query.namespace.is_none() => {}
             found => drop(found?),

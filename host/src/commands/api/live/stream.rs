@@ -48,12 +48,12 @@ impl<'a> LiveStates<'a> {
     pub async fn next(&mut self) -> Result<StreamEvent> {
         loop {
             let Some(open) = &mut self.open else {
-                self.open = Some(self.again().await?);
+                self.open = Some(self.reopen_stream().await?);
                 continue;
             };
             match open.next().await {
                 Ok(Some(event)) => {
-                    if let Some(heard) = self.heard(event)? {
+                    if let Some(heard) = self.note_event(event)? {
                         return Ok(heard);
                     }
                 }
@@ -66,7 +66,7 @@ impl<'a> LiveStates<'a> {
         }
     }
 
-    fn heard(&mut self, event: SentEvent) -> Result<Option<StreamEvent>> {
+    fn note_event(&mut self, event: SentEvent) -> Result<Option<StreamEvent>> {
         let heard = match event.kind.as_str() {
             "state" => {
                 let state: Box<State> =
@@ -88,7 +88,7 @@ impl<'a> LiveStates<'a> {
         Ok(heard)
     }
 
-    async fn again(&self) -> Result<EventStream> {
+    async fn reopen_stream(&self) -> Result<EventStream> {
         let mut tries = 0;
         loop {
             tokio::time::sleep(RETRY_AFTER).await;
@@ -114,7 +114,7 @@ struct EventStream {
 impl EventStream {
     async fn open(client: &ApiClient, after: Option<&str>) -> Result<Self> {
         let after: Vec<_> = after.map(|position| ("after", position)).into_iter().collect();
-        Ok(Self { answer: client.stream("api/v1/events", &after).await?, lines: StreamLines::default() })
+        Ok(Self { answer: client.open_stream("api/v1/events", &after).await?, lines: StreamLines::default() })
     }
 
     /// `None` once the controller has ended the stream.

@@ -11,25 +11,25 @@ use super::{must_be_witnessed, once_open};
 use crate::cli::TapArgs;
 use crate::commands::api::client::ApiClient;
 use crate::commands::api::object_name::ObjectName;
-use crate::commands::print::{self, clean, escaped_json, note};
+use crate::commands::print::{self, clean_line, escaped_json, note};
 use crate::commands::{CommandResult, UsageError};
 
-pub async fn tap(args: TapArgs) -> CommandResult {
+pub async fn run_tap(args: TapArgs) -> CommandResult {
     let chosen = TapFilter::new(&args)?;
-    let client = ApiClient::reach(&args.reach).await?;
-    print::until_reader_leaves(go_on(&client, &chosen, args.after)).await
+    let client = ApiClient::reach_controller(&args.reach).await?;
+    print::until_reader_leaves(follow_stream(&client, &chosen, args.after)).await
 }
 
-async fn go_on(client: &ApiClient, chosen: &TapFilter, after: Option<u64>) -> CommandResult {
+async fn follow_stream(client: &ApiClient, chosen: &TapFilter, after: Option<u64>) -> CommandResult {
     let mut live = once_open(async || {
-        must_be_witnessed(client, chosen.about()).await?;
+        must_be_witnessed(client, chosen.object_query()).await?;
         LiveStates::open(client, after).await
     })
     .await?;
     loop {
         match live.next().await? {
             StreamEvent::State(state, json) => {
-                if chosen.fits(&state) && chosen.has_labels(client, &state).await? {
+                if chosen.fits_state(&state) && chosen.has_labels(client, &state).await? {
                     print::line_of_many(&format!("{}\n", escaped_json(&json)))?;
                 }
             }
@@ -58,7 +58,7 @@ impl TapFilter {
             [kind] if !kind.contains('/') && !kind.is_empty() => {
                 ((!kind.eq_ignore_ascii_case("all")).then(|| kind.clone()), None)
             }
-            words => (None, Some(ObjectName::only(words)?)),
+            words => (None, Some(ObjectName::parse_only(words)?)),
         };
         let text = args.selector.as_deref().unwrap_or_default();
         let labels = LabelSelector::parse(text)
@@ -66,7 +66,7 @@ impl TapFilter {
         Ok(Self { kind, object, namespace: args.namespace.clone(), source: args.source.clone(), labels })
     }
 
-    fn about(&self) -> ObjectQuery {
+    fn object_query(&self) -> ObjectQuery {
         let kind = match &self.object {
             Some(ObjectName::Object { kind, .. }) => Some(kind.clone()),
             _ => self.kind.clone(),
@@ -75,7 +75,7 @@ impl TapFilter {
         ObjectQuery { kind, source, namespace, ..ObjectQuery::default() }
     }
 
-    fn fits(&self, state: &State) -> bool {
+    fn fits_state(&self, state: &State) -> bool {
         let object = &state.object;
         let is_named = |named: &ObjectName| match named {
             ObjectName::Uid(uid) => object.uid == *uid,
@@ -94,21 +94,21 @@ impl TapFilter {
         if self.labels.is_empty() {
             return Ok(true);
         }
-        match client.bytes(&format!("api/v1/states/{}/document", state.seq)).await {
-            Ok(bytes) => Ok(self.matches(&serde_json::from_slice(&bytes)?)),
+        match client.fetch_bytes(&format!("api/v1/states/{}/document", state.seq)).await {
+            Ok(bytes) => Ok(self.matches_labels(&serde_json::from_slice(&bytes)?)),
             // An unnecessary state is better than a missing one.
             Err(error) => {
                 let seq = state.seq;
                 note!(
                     "kubewitness: the labels at {seq} can't be read, so it is shown: {}",
-                    clean(&format!("{error:#}"))
+                    clean_line(&format!("{error:#}"))
                 );
                 Ok(true)
             }
         }
     }
 
-    fn matches(&self, document: &Value) -> bool {
+    fn matches_labels(&self, document: &Value) -> bool {
         let labels = &document["metadata"]["labels"];
         self.labels.matches(|key| labels[key].as_str())
     }
@@ -146,7 +146,7 @@ mod tests {
             ("jobs -n b", false),
             ("--source other", false),
         ] {
-            assert_eq!(chosen(line).unwrap().fits(&state), fits, "{line}");
+            assert_eq!(chosen(line).unwrap().fits_state(&state), fits, "{line}");
         }
         for wrong in ["job/", "jobs -l a=b=c"] {
             assert!(chosen(wrong).err().is_some_and(|error| error.is::<UsageError>()), "{wrong}");
@@ -156,8 +156,8 @@ mod tests {
     #[test]
     fn labels_are_those_of_the_state_itself() {
         let chosen = chosen("-l team=a,!old").unwrap();
-        assert!(chosen.matches(&json!({"metadata": {"labels": {"team": "a"}}})));
-        assert!(!chosen.matches(&json!({"metadata": {"labels": {"team": "a", "old": ""}}})));
-        assert!(!chosen.matches(&json!({"metadata": {}})));
+        assert!(chosen.matches_labels(&json!({"metadata": {"labels": {"team": "a"}}})));
+        assert!(!chosen.matches_labels(&json!({"metadata": {"labels": {"team": "a", "old": ""}}})));
+        assert!(!chosen.matches_labels(&json!({"metadata": {}})));
     }
 }

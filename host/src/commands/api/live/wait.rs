@@ -16,8 +16,10 @@ use super::once_open;
 use super::stream::{LiveStates, RETRIES, RETRY_AFTER, StreamEvent};
 use crate::cli::WaitArgs;
 use crate::commands::api::client::{ApiClient, is_away};
-use crate::commands::api::object_name::{ObjectName, namespace, nothing, story};
-use crate::commands::print::{self, clean, note};
+use crate::commands::api::object_name::{
+    ObjectName, fetch_story, namespace_or_context, nothing_witnessed_text,
+};
+use crate::commands::print::{self, clean_line, note};
 use crate::commands::{CommandEnd, CommandResult};
 
 /// The newest states suffice to know the object's phase. A few may be late and don't count.
@@ -28,7 +30,7 @@ const ENDS: [&str; 3] = [phase::SUCCEEDED, phase::FAILED, phase::CANCELLED];
 /// The first state of an existing object arrives within seconds, unless nothing watches it.
 const SEEN_WITHIN: Duration = Duration::from_secs(120);
 
-pub async fn wait(args: WaitArgs) -> CommandResult {
+pub async fn run_wait(args: WaitArgs) -> CommandResult {
     wait_until(args, None).await
 }
 
@@ -38,12 +40,12 @@ pub async fn wait_for_new(args: WaitArgs) -> CommandResult {
 }
 
 async fn wait_until(args: WaitArgs, seen_by: Option<Instant>) -> CommandResult {
-    let named = ObjectName::only(&args.object)?;
-    let client = ApiClient::reach(&args.reach).await?;
-    let namespace = namespace(args.namespace.as_deref(), &args.reach).await?;
+    let named = ObjectName::parse_only(&args.object)?;
+    let client = ApiClient::reach_controller(&args.reach).await?;
+    let namespace = namespace_or_context(args.namespace.as_deref(), &args.reach).await?;
     let mut waited = WaitProgress { seen_by, ..WaitProgress::new(named, namespace) };
     let over = {
-        let waiting = waited.until_over(&client);
+        let waiting = waited.await_end(&client);
         match args.timeout {
             Some(timeout) => tokio::time::timeout(timeout.0, waiting).await.ok(),
             None => Some(waiting.await),
@@ -51,7 +53,7 @@ async fn wait_until(args: WaitArgs, seen_by: Option<Instant>) -> CommandResult {
     };
     match over.transpose()? {
         Some(phase) => {
-            print::text(&format!("{}\n", clean(&phase)))?;
+            print::text(&format!("{}\n", clean_line(&phase)))?;
             Ok(if phase == phase::SUCCEEDED { CommandEnd::Fine } else { CommandEnd::Failed })
         }
         None => timed_out(&waited, args.timeout.map(|timeout| timeout.0).unwrap_or_default()),
@@ -59,10 +61,10 @@ async fn wait_until(args: WaitArgs, seen_by: Option<Instant>) -> CommandResult {
 }
 
 fn timed_out(waited: &WaitProgress, timeout: Duration) -> CommandResult {
-    let (object, after) = (waited.object_label(), print::age(timeout.as_secs_f64()));
+    let (object, after) = (waited.object_label(), print::age_text(timeout.as_secs_f64()));
     match &waited.phase {
         Some(phase) => {
-            print::text(&format!("{}\n", clean(phase)))?;
+            print::text(&format!("{}\n", clean_line(phase)))?;
             note!("kubewitness: {object} has not ended within {after}: a longer --timeout waits on");
         }
         None => note!(
@@ -89,38 +91,38 @@ impl WaitProgress {
     }
 
     fn object_label(&self) -> String {
-        clean(&self.named.label_in(&self.namespace)).into_owned()
+        clean_line(&self.named.label_in(&self.namespace)).into_owned()
     }
 
-    fn unseen(&self) -> anyhow::Error {
+    fn unseen_error(&self) -> anyhow::Error {
         anyhow!(
             "{} is created, and its first state was not witnessed within {}: `kubewitness status` says what the sources \
              watch and what holds them up",
             self.object_label(),
-            print::age(SEEN_WITHIN.as_secs_f64())
+            print::age_text(SEEN_WITHIN.as_secs_f64())
         )
     }
 
     /// Returns the phase in which it ended.
-    async fn until_over(&mut self, client: &ApiClient) -> Result<String> {
-        let (mut live, over) = self.begin(client).await?;
+    async fn await_end(&mut self, client: &ApiClient) -> Result<String> {
+        let (mut live, over) = self.begin_waiting(client).await?;
         if let Some(phase) = over {
             return Ok(phase);
         }
         loop {
             let heard = match self.seen_by.filter(|_| self.phase.is_none()) {
-                Some(by) => timeout_at(by, live.next()).await.map_err(|_| self.unseen())?,
+                Some(by) => timeout_at(by, live.next()).await.map_err(|_| self.unseen_error())?,
                 None => live.next().await,
             };
             let over = match heard? {
-                StreamEvent::State(state, _) if self.named.is(&state.object, &self.namespace) => {
-                    self.takes(&state)
+                StreamEvent::State(state, _) if self.named.is_object(&state.object, &self.namespace) => {
+                    self.take_state(&state)
                 }
                 StreamEvent::State(..) | StreamEvent::Causes => None,
                 StreamEvent::Replaced(_) => {
                     // Positions of another journal can't be compared.
                     self.seen = 0;
-                    once_open(async || self.look(client).await).await?
+                    once_open(async || self.look_at_story(client).await).await?
                 }
             };
             if let Some(phase) = over {
@@ -131,11 +133,11 @@ impl WaitProgress {
 
     /// Opens the stream, then looks. If the controller goes away in between, the stream is opened again
     /// first.
-    async fn begin<'c>(&mut self, client: &'c ApiClient) -> Result<(LiveStates<'c>, Option<String>)> {
+    async fn begin_waiting<'c>(&mut self, client: &'c ApiClient) -> Result<(LiveStates<'c>, Option<String>)> {
         let mut tries = 0;
         loop {
             let begun = match LiveStates::open(client, None).await {
-                Ok(live) => self.look(client).await.map(|over| (live, over)),
+                Ok(live) => self.look_at_story(client).await.map(|over| (live, over)),
                 Err(error) => Err(error),
             };
             match begun {
@@ -150,17 +152,17 @@ impl WaitProgress {
         }
     }
 
-    async fn look(&mut self, client: &ApiClient) -> Result<Option<String>> {
-        let view = story(client, &self.named, &self.namespace, STATES).await?;
-        let Some(newest) = newest(&view.states) else {
-            let nothing = nothing(client, &self.named, &self.namespace).await?;
-            note!("kubewitness: {}; this command waits for it to appear", clean(&nothing));
+    async fn look_at_story(&mut self, client: &ApiClient) -> Result<Option<String>> {
+        let view = fetch_story(client, &self.named, &self.namespace, STATES).await?;
+        let Some(newest) = newest_state(&view.states) else {
+            let nothing = nothing_witnessed_text(client, &self.named, &self.namespace).await?;
+            note!("kubewitness: {}; this command waits for it to appear", clean_line(&nothing));
             return Ok(None);
         };
-        Ok(self.takes(newest))
+        Ok(self.take_state(newest))
     }
 
-    fn takes(&mut self, state: &State) -> Option<String> {
+    fn take_state(&mut self, state: &State) -> Option<String> {
         if state.late || state.change == Change::Gap || state.seq <= self.seen {
             return None;
         }
@@ -168,28 +170,28 @@ impl WaitProgress {
         let phase = &state.status.phase;
         let is_news = self.phase.as_ref() != Some(phase);
         self.phase = Some(phase.clone());
-        let over = end(state);
+        let over = end_phase(state);
         if over.is_none() && is_news && io::stderr().is_terminal() {
-            note!("waiting for {} to end: it is {}", self.object_label(), clean(phase));
+            note!("waiting for {} to end: it is {}", self.object_label(), clean_line(phase));
         }
         if state.change == Change::Left {
             note!(
                 "kubewitness: {} is no longer in its source, which does not show its end",
-                clean(&self.object_label())
+                clean_line(&self.object_label())
             );
         }
         over
     }
 }
 
-fn newest(states: &[Arc<State>]) -> Option<&State> {
+fn newest_state(states: &[Arc<State>]) -> Option<&State> {
     let counted = states.iter().filter(|state| !state.late && state.change != Change::Gap);
     counted.max_by_key(|state| state.seq).map(|state| &**state)
 }
 
 /// The phase in which an object ended; `None` while it runs. An object that was cleaned up after its end did
 /// not fail because of that, so the phase before the deletion counts.
-fn end(state: &State) -> Option<String> {
+fn end_phase(state: &State) -> Option<String> {
     let status = &state.status;
     match state.change {
         Change::Gone => {
@@ -214,7 +216,7 @@ mod tests {
 
     fn state(seq: Seq, change: Change, phase: &str, terminal: bool) -> State {
         let status = Status { phase: phase.into(), terminal, ..Status::default() };
-        let status = if change == Change::Gone { StatusRules::deleted(&status) } else { status };
+        let status = if change == Change::Gone { StatusRules::deleted_status(&status) } else { status };
         State { status: status.into(), ..testing::state(seq, change) }
     }
 
@@ -229,7 +231,7 @@ mod tests {
             (Change::Gone, "Running", false, Some("Deleted")),
             (Change::Left, "Succeeded", true, None),
         ] {
-            assert_eq!(end(&state(1, change, phase, terminal)).as_deref(), ended, "{change:?} {phase}");
+            assert_eq!(end_phase(&state(1, change, phase, terminal)).as_deref(), ended, "{change:?} {phase}");
         }
     }
 
@@ -237,16 +239,23 @@ mod tests {
     fn a_state_that_comes_late_or_again_ends_nothing() {
         let named = ObjectName::Object { kind: "job".into(), name: "x".into() };
         let mut waited = WaitProgress::new(named, "a".into());
-        assert_eq!(waited.takes(&state(7, Change::Present, "Running", false)), None);
+        assert_eq!(waited.take_state(&state(7, Change::Present, "Running", false)), None);
         let mut late = state(8, Change::Present, "Failed", true);
         late.late = true;
-        assert_eq!(waited.takes(&late), None);
-        assert_eq!(waited.takes(&state(6, Change::Present, "Failed", true)), None);
+        assert_eq!(waited.take_state(&late), None);
+        assert_eq!(waited.take_state(&state(6, Change::Present, "Failed", true)), None);
         assert_eq!(waited.phase.as_deref(), Some("Running"));
-        assert_eq!(waited.takes(&state(9, Change::Present, "Succeeded", true)).as_deref(), Some("Succeeded"));
+        assert_eq!(
+            waited.take_state(&state(9, Change::Present, "Succeeded", true)).as_deref(),
+            Some("Succeeded")
+        );
         let states =
             [state(7, Change::Gone, "Failed", true), state(9, Change::Present, "Running", false), late]
                 .map(Arc::new);
-        assert_eq!(newest(&states).map(|state| state.seq), Some(9), "a new object under an old name counts");
+        assert_eq!(
+            newest_state(&states).map(|state| state.seq),
+            Some(9),
+            "a new object under an old name counts"
+        );
     }
 }

@@ -32,22 +32,22 @@ const STARTS: Duration = Duration::from_secs(3);
 /// A browser that had to start has read the file by then.
 const READS: Duration = Duration::from_secs(20);
 
-pub async fn dashboard(args: DashboardArgs) -> CommandResult {
-    let client = ApiClient::reach(&args.reach).await?;
+pub async fn run_dashboard(args: DashboardArgs) -> CommandResult {
+    let client = ApiClient::reach_controller(&args.reach).await?;
     let (portal, has_token, is_forwarded) =
-        client.reached(|reached| (reached.url.clone(), reached.token.is_some(), reached.is_forwarded));
+        client.with_reached(|reached| (reached.url.clone(), reached.token.is_some(), reached.is_forwarded));
     let withheld = args.reach.token.is_some() && !has_token;
     // The code is empty if nobody signs in there.
     let login = match has_token {
         true => Some(one_time_login(&client).await?).filter(|login| !login.code.is_empty()),
         // An address that does not answer is not opened.
-        false => match client.bytes("login").await {
+        false => match client.fetch_bytes("login").await {
             Err(error) if !error.is::<RefusedRequest>() => return Err(error),
             _ => None,
         },
     };
     let url = match &login {
-        Some(login) => once(&portal, Some(&login.code))?,
+        Some(login) => login_once_address(&portal, Some(&login.code))?,
         None => portal.clone(),
     };
     print::text(&format!("{url}\n"))?;
@@ -56,7 +56,7 @@ pub async fn dashboard(args: DashboardArgs) -> CommandResult {
             note!("This address signs you in once, within {} s.", login.good_for_seconds);
         }
         None if has_token => {}
-        None if withheld => note!("{}", client.reached(|reached| reached.to_sign_in.clone())),
+        None if withheld => note!("{}", client.with_reached(|reached| reached.to_sign_in.clone())),
         None => note!("Where the page asks for a token, `{SHOW_A_TOKEN}` prints one."),
     }
     if is_forwarded && url.scheme() == "https" {
@@ -66,7 +66,7 @@ pub async fn dashboard(args: DashboardArgs) -> CommandResult {
         note!("The page is there until Ctrl-C.");
     }
     let shown = async {
-        if let Some(opener) = opener(|name| std::env::var_os(name)).filter(|_| !args.no_open) {
+        if let Some(opener) = browser_opener(|name| std::env::var_os(name)).filter(|_| !args.no_open) {
             match &login {
                 Some(login) => open_signed_in(&opener, &portal, &login.code).await?,
                 None => {
@@ -88,10 +88,10 @@ pub async fn dashboard(args: DashboardArgs) -> CommandResult {
 }
 
 async fn one_time_login(client: &ApiClient) -> Result<LoginView> {
-    client.post("api/v1/login", &json!({})).await
+    client.post_json("api/v1/login", &json!({})).await
 }
 
-fn once(portal: &Url, code: Option<&str>) -> Result<Url> {
+fn login_once_address(portal: &Url, code: Option<&str>) -> Result<Url> {
     let mut url = portal.join("login/once").with_context(|| format!("making an address of {portal}"))?;
     if let Some(code) = code {
         url.query_pairs_mut().append_pair("code", code);
@@ -103,7 +103,7 @@ fn once(portal: &Url, code: Option<&str>) -> Result<Url> {
 async fn open_signed_in(opener: &OsStr, portal: &Url, code: &str) -> Result<()> {
     let folder = private_folder().context("making a private folder for the page that signs you in")?;
     let file = folder.path().join("sign-in.html");
-    write_private(&file, &page(&once(portal, None)?, code))
+    write_private(&file, &login_page(&login_once_address(portal, None)?, code))
         .with_context(|| format!("writing {}", file.display()))?;
     let Ok(address) = Url::from_file_path(&file) else {
         anyhow::bail!("{} is no absolute path: set TMPDIR to one, or give --no-open", file.display());
@@ -125,7 +125,7 @@ fn write_private(file: &Path, text: &str) -> io::Result<()> {
 
 /// A page that posts the code. The code comes from the server, and the page is opened as a file of this
 /// machine: neither the code nor the address may inject HTML.
-fn page(once: &Url, code: &str) -> String {
+fn login_page(once: &Url, code: &str) -> String {
     let (action, code) = (escaped_html(once.as_str()), escaped_html(code));
     format!(
         "<!doctype html>\n<meta charset=\"utf-8\">\n<meta name=\"referrer\" content=\"no-referrer\">\n\
@@ -153,7 +153,7 @@ async fn open(opener: &OsStr, address: &Url) -> bool {
 }
 
 /// The program that opens a browser: the one in `BROWSER`, or the usual one of a machine with a screen.
-fn opener(variable: impl Fn(&str) -> Option<OsString>) -> Option<OsString> {
+fn browser_opener(variable: impl Fn(&str) -> Option<OsString>) -> Option<OsString> {
     let is_set = |name: &str| variable(name).is_some_and(|value| !value.is_empty());
     if is_set("BROWSER") {
         return variable("BROWSER");
@@ -185,7 +185,9 @@ mod tests {
     fn a_browser_is_opened_where_there_is_one() {
         let of = |set: &'static [(&str, &str)]| {
             let set = set.to_vec();
-            opener(move |name| set.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into()))
+            browser_opener(move |name| {
+                set.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into())
+            })
         };
         assert_eq!(of(&[("BROWSER", "firefox"), ("DISPLAY", ":0")]), Some("firefox".into()));
         if cfg!(target_os = "linux") {
@@ -201,7 +203,7 @@ mod tests {
             ("http://127.0.0.1:8787/", "http://127.0.0.1:8787/login/once?code=a-b_c"),
             ("https://kw.example.com/kw/", "https://kw.example.com/kw/login/once?code=a-b_c"),
         ] {
-            assert_eq!(once(&portal.parse().unwrap(), Some("a-b_c")).unwrap().as_str(), login);
+            assert_eq!(login_once_address(&portal.parse().unwrap(), Some("a-b_c")).unwrap().as_str(), login);
         }
     }
 
@@ -209,8 +211,8 @@ mod tests {
     fn the_page_that_signs_in_is_for_its_owner_alone_and_its_address_has_no_code() {
         let folder = private_folder().unwrap();
         let file = folder.path().join("page.html");
-        let address = once(&"http://127.0.0.1:1/a&b/".parse().unwrap(), None).unwrap();
-        write_private(&file, &page(&address, "the-code")).unwrap();
+        let address = login_once_address(&"http://127.0.0.1:1/a&b/".parse().unwrap(), None).unwrap();
+        write_private(&file, &login_page(&address, "the-code")).unwrap();
         let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(folder.path()), mode(&file)), (0o700, 0o600));
         let text = std::fs::read_to_string(&file).unwrap();
@@ -221,8 +223,8 @@ mod tests {
 
     #[test]
     fn a_code_that_a_server_made_up_brings_no_html() {
-        let address = once(&"http://127.0.0.1:1/".parse().unwrap(), None).unwrap();
-        let text = page(&address, "\"><script src='//x'></script>&");
+        let address = login_once_address(&"http://127.0.0.1:1/".parse().unwrap(), None).unwrap();
+        let text = login_page(&address, "\"><script src='//x'></script>&");
         assert!(
             text.contains("value=\"&quot;&gt;&lt;script src=&#39;//x&#39;&gt;&lt;/script&gt;&amp;\">"),
             "{text}"

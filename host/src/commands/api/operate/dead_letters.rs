@@ -14,13 +14,13 @@ use kubewitness_core::{Seq, calendar};
 use serde::de::DeserializeOwned;
 
 use super::super::client::ApiClient;
-use super::super::gaps::labelled;
+use super::super::gaps::uids_with_labels;
 use super::super::live::poll;
-use super::super::object_name::names;
+use super::super::object_name::object_lines;
 use super::super::status::plural;
 use crate::cli::{DeadLetters, GetOutput, LetterChoice, MomentArg, QueryArgs, ZoneArg};
 use crate::commands::print::progress::{self, ProgressUnit};
-use crate::commands::print::{self, TextTable, clean, note};
+use crate::commands::print::{self, TextTable, clean_line, note};
 use crate::commands::{CommandEnd, CommandResult, UsageError};
 
 /// Dead letters, and records of actions on them: ten answers of the API. With more, a person looks at one
@@ -32,25 +32,25 @@ const LOOK: Duration = Duration::from_millis(500);
 pub async fn dead_letters(command: DeadLetters) -> CommandResult {
     match command {
         DeadLetters::List { plugin, namespace, all_namespaces: _, selector, dropped, watch, query } => {
-            let client = ApiClient::reach(&query.reach).await?;
+            let client = ApiClient::reach_controller(&query.reach).await?;
             let chosen = LetterArgs { plugin, namespace, selector, dropped };
             poll(watch, async || list(&client, &chosen, query.output).await).await
         }
         DeadLetters::Show { seq, plugin, query } => show(seq, plugin.as_deref(), &query).await,
         DeadLetters::Replay { choice, wait, query } => replay(choice, wait, &query).await,
         DeadLetters::Drop { choice, all, query } => drop_chosen(choice, all, &query).await,
-        DeadLetters::Records { plugin, query } => records(plugin.as_deref(), &query).await,
+        DeadLetters::Records { plugin, query } => show_records(plugin.as_deref(), &query).await,
     }
 }
 
-async fn letters(client: &ApiClient, plugin: Option<&str>) -> Result<Vec<DeadLetterView>> {
+async fn fetch_letters(client: &ApiClient, plugin: Option<&str>) -> Result<Vec<DeadLetterView>> {
     all_of(client, "api/v1/deadletters", plugin).await
 }
 
 /// A whole list, of one plugin if it is named.
 async fn all_of<T: DeserializeOwned>(client: &ApiClient, path: &str, plugin: Option<&str>) -> Result<Vec<T>> {
     let query: Vec<_> = plugin.map(|name| ("plugin", name)).into_iter().collect();
-    let found = client.list(path, &query, MOST).await?;
+    let found = client.fetch_list(path, &query, MOST).await?;
     if found.more {
         note!("kubewitness: there are more than {MOST}, and the others are not looked at: name one plugin");
     }
@@ -66,18 +66,18 @@ struct LetterArgs {
 }
 
 async fn list(client: &ApiClient, chosen: &LetterArgs, output: GetOutput) -> Result<String> {
-    let mut letters = letters(client, chosen.plugin.as_deref()).await?;
+    let mut letters = fetch_letters(client, chosen.plugin.as_deref()).await?;
     let seen = letters.len() as u64;
     let (namespace, dropped) = (chosen.namespace.as_ref(), chosen.dropped);
     letters.retain(|view| {
         view.letter.dropped == dropped && namespace.is_none_or(|wanted| *wanted == view.object.namespace)
     });
     if let Some(selector) = &chosen.selector {
-        let uids = labelled(client, selector, &[]).await?;
+        let uids = uids_with_labels(client, selector, &[]).await?;
         letters.retain(|view| uids.contains(&view.object.uid));
     }
     let Some(output) = output.shape() else {
-        return Ok(names(letters.iter().map(|view| &view.object)));
+        return Ok(object_lines(letters.iter().map(|view| &view.object)));
     };
     let none: [(&str, &str); 0] = [];
     let sees_all = match letters.is_empty() {
@@ -89,20 +89,21 @@ async fn list(client: &ApiClient, chosen: &LetterArgs, output: GetOutput) -> Res
     };
     print::render_output(output, &letters, |letters, _| {
         let header = ["PLUGIN", "SEQ", "OBJECT", "PHASE", "ATTEMPTS", "LAST", "ERROR"];
-        let mut table = TextTable::new(&header).spare(&["ATTEMPTS", "LAST", "PHASE"]).below("ERROR");
+        let mut table =
+            TextTable::new(&header).with_spare_columns(&["ATTEMPTS", "LAST", "PHASE"]).with_below("ERROR");
         for view in letters {
             let letter = &view.letter;
-            table.row([
+            table.push_row([
                 letter.plugin.clone(),
                 letter.seq.to_string(),
-                object(view),
+                letter_object(view),
                 view.phase.clone(),
                 letter.attempts.to_string(),
-                ZoneArg::here().show(letter.last_ms),
+                ZoneArg::local_zone().show_time(letter.last_ms),
                 one_line(&letter.error),
             ]);
         }
-        if table.is_empty() { nothing(dropped, sees_all) } else { table.render() }
+        if table.is_empty() { no_letters_text(dropped, sees_all) } else { table.render() }
     })
 }
 
@@ -113,12 +114,12 @@ fn sees_all(status: &StatusView, plugin: Option<&str>, seen: u64) -> bool {
     !status.restricted && asked.map(|view| view.dead).sum::<u64>() <= seen
 }
 
-fn nothing(dropped: bool, sees_all: bool) -> String {
+fn no_letters_text(dropped: bool, sees_all: bool) -> String {
     let nothing = if dropped { "there are no dropped dead letters" } else { "there are no dead letters" };
     format!("{nothing}{}\n", if sees_all { "" } else { " that you may see" })
 }
 
-fn object(view: &DeadLetterView) -> String {
+fn letter_object(view: &DeadLetterView) -> String {
     format!("{}/{}/{}", view.object.namespace, view.object.kind, view.object.name)
 }
 
@@ -127,12 +128,12 @@ fn one_line(text: &str) -> String {
 }
 
 async fn show(seq: u64, plugin: Option<&str>, args: &QueryArgs) -> CommandResult {
-    let mut found = letters(&ApiClient::reach(&args.reach).await?, plugin).await?;
+    let mut found = fetch_letters(&ApiClient::reach_controller(&args.reach).await?, plugin).await?;
     found.retain(|view| view.letter.seq == seq);
     if found.is_empty() {
         bail!("no dead letter has the position {seq}: `kubewitness deadletters list` lists them");
     }
-    print::value(args.output, &found, |found| found.iter().map(letter_text).collect())?;
+    print::print_value(args.output, &found, |found| found.iter().map(letter_text).collect())?;
     Ok(CommandEnd::Fine)
 }
 
@@ -145,22 +146,22 @@ fn letter_text(view: &DeadLetterView) -> String {
     };
     let mut text = format!(
         "{} at {}, {place}\n  state     {}\n  object    {} {}\n  tries     {}, from {} to {}\n  error     {}\n",
-        clean(&letter.plugin),
+        clean_line(&letter.plugin),
         letter.seq,
-        clean(letter.id.as_str()),
-        clean(&object(view)),
-        clean(&view.phase),
+        clean_line(letter.id.as_str()),
+        clean_line(&letter_object(view)),
+        clean_line(&view.phase),
         letter.attempts,
-        ZoneArg::here().show(letter.first_ms),
-        ZoneArg::here().show(letter.last_ms),
-        clean(&letter.error),
+        ZoneArg::local_zone().show_time(letter.first_ms),
+        ZoneArg::local_zone().show_time(letter.last_ms),
+        clean_line(&letter.error),
     );
     if !letter.tries.is_empty() {
-        let mut table = TextTable::new(&["TRY", "AT", "TOOK", "ERROR"]).below("ERROR");
+        let mut table = TextTable::new(&["TRY", "AT", "TOOK", "ERROR"]).with_below("ERROR");
         for tried in &letter.tries {
-            table.row([
+            table.push_row([
                 tried.attempt.to_string(),
-                ZoneArg::here().show(tried.at_ms),
+                ZoneArg::local_zone().show_time(tried.at_ms),
                 format!("{} ms", tried.took_ms),
                 one_line(&tried.error),
             ]);
@@ -170,8 +171,8 @@ fn letter_text(view: &DeadLetterView) -> String {
     text
 }
 
-fn request(choice: LetterChoice) -> ReplayRequest {
-    let time = |moment: Option<MomentArg>| moment.map(|moment| calendar::rfc3339(moment.ms()));
+fn replay_request(choice: LetterChoice) -> ReplayRequest {
+    let time = |moment: Option<MomentArg>| moment.map(|moment| calendar::format_rfc3339(moment.as_unix_ms()));
     ReplayRequest {
         plugin: choice.plugin,
         seqs: choice.seq,
@@ -181,7 +182,7 @@ fn request(choice: LetterChoice) -> ReplayRequest {
         since: time(choice.since),
         until: time(choice.until),
         reason: choice.reason,
-        who: choice.who.unwrap_or_else(user),
+        who: choice.who.unwrap_or_else(login_name),
         dry_run: choice.dry_run,
         exactly: choice.yes.flatten(),
     }
@@ -205,14 +206,14 @@ impl LetterAct {
     async fn count(self, client: &ApiClient, request: &ReplayRequest) -> Result<u64> {
         let request = ReplayRequest { dry_run: true, exactly: None, ..request.clone() };
         Ok(match self {
-            Self::Replay => client.post::<ReplayView>(self.path(), &request).await?.replayed,
-            Self::Drop => client.post::<DropView>(self.path(), &request).await?.dropped,
+            Self::Replay => client.post_json::<ReplayView>(self.path(), &request).await?.replayed,
+            Self::Drop => client.post_json::<DropView>(self.path(), &request).await?.dropped,
         })
     }
 
-    fn question(self, count: u64, plugin: &str) -> String {
+    fn confirmation_question(self, count: u64, plugin: &str) -> String {
         let letters = plural(count, "dead letter", "dead letters");
-        let plugin = clean(plugin);
+        let plugin = clean_line(plugin);
         match self {
             Self::Replay => format!("This replays {count} {letters} of {plugin}."),
             Self::Drop => format!("This drops {count} {letters} of {plugin}, for good."),
@@ -222,7 +223,7 @@ impl LetterAct {
 
 /// A request without positions states how many dead letters it is meant for: the number that the person
 /// confirmed. The controller refuses it if the number has changed.
-async fn confirmed(
+async fn confirm_request(
     client: &ApiClient,
     act: LetterAct,
     request: ReplayRequest,
@@ -233,7 +234,7 @@ async fn confirmed(
     }
     let count = act.count(client, &request).await?;
     if count > 0 && !is_sure {
-        let question = act.question(count, &request.plugin);
+        let question = act.confirmation_question(count, &request.plugin);
         if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
             return Err(UsageError::error(format!(
                 "{question} Nothing was changed, because nobody can be asked: say --yes={count} if you mean them all, or \
@@ -261,33 +262,33 @@ fn is_confirmed(typed: &str, count: u64) -> bool {
 }
 
 /// The login name of the person who runs this command, or the numeric id if it has no name.
-pub(super) fn user() -> String {
+pub(super) fn login_name() -> String {
     let name = ["USER", "LOGNAME"].into_iter().find_map(|name| std::env::var(name).ok());
     let number = || std::fs::metadata("/proc/self").map(|process| format!("uid {}", process.uid()));
     name.filter(|name| !name.trim().is_empty()).or_else(|| number().ok()).unwrap_or_default()
 }
 
 async fn replay(choice: LetterChoice, wait: bool, args: &QueryArgs) -> CommandResult {
-    let client = ApiClient::reach(&args.reach).await?;
+    let client = ApiClient::reach_controller(&args.reach).await?;
     let is_sure = choice.yes.is_some();
-    let request = confirmed(&client, LetterAct::Replay, request(choice), is_sure).await?;
+    let request = confirm_request(&client, LetterAct::Replay, replay_request(choice), is_sure).await?;
     let wait = wait && !request.dry_run;
-    let chosen = if wait { followed(&client, &request).await? } else { BTreeSet::new() };
-    let view: ReplayView = client.post(LetterAct::Replay.path(), &request).await?;
-    print::value(args.output, &view, |view| done_text(view.replayed, view.dry_run, "replayed"))?;
+    let chosen = if wait { letters_to_follow(&client, &request).await? } else { BTreeSet::new() };
+    let view: ReplayView = client.post_json(LetterAct::Replay.path(), &request).await?;
+    print::print_value(args.output, &view, |view| done_text(view.replayed, view.dry_run, "replayed"))?;
     if wait && view.replayed > 0 {
-        return follow(&client, &request.plugin, view.replayed, &chosen).await;
+        return follow_replay(&client, &request.plugin, view.replayed, &chosen).await;
     }
     Ok(CommandEnd::Fine)
 }
 
 /// The letters whose end the command waits for: the answer to a replay counts them, but does not list them.
 /// If the person may replay more than they may list, the command fails before anything is replayed.
-async fn followed(client: &ApiClient, request: &ReplayRequest) -> Result<BTreeSet<Seq>> {
-    let listed = letters(client, Some(&request.plugin)).await;
+async fn letters_to_follow(client: &ApiClient, request: &ReplayRequest) -> Result<BTreeSet<Seq>> {
+    let listed = fetch_letters(client, Some(&request.plugin)).await;
     let listed = listed
         .context("nothing was replayed: --wait lists the dead letters, and without it none is listed")?;
-    let chosen = matching(request, &listed)?;
+    let chosen = matching_positions(request, &listed)?;
     let counted = LetterAct::Replay.count(client, request).await?;
     let seen = chosen.len() as u64;
     if counted > seen {
@@ -301,9 +302,9 @@ async fn followed(client: &ApiClient, request: &ReplayRequest) -> Result<BTreeSe
 }
 
 /// The positions of the parked letters that a request replays.
-fn matching(request: &ReplayRequest, letters: &[DeadLetterView]) -> Result<BTreeSet<Seq>> {
+fn matching_positions(request: &ReplayRequest, letters: &[DeadLetterView]) -> Result<BTreeSet<Seq>> {
     let holds = request
-        .filter(SystemClock::default().now_ms())
+        .letter_filter(SystemClock::default().now_ms())
         .map_err(|error| UsageError::error(error.to_string()))?;
     let chosen = letters.iter().filter(|DeadLetterView { letter, object, .. }| {
         let is_named = request.seqs.is_empty() || request.seqs.contains(&letter.seq);
@@ -324,18 +325,29 @@ fn left_and_parked(chosen: &BTreeSet<Seq>, letters: &[DeadLetterView]) -> (u64, 
 }
 
 /// Reports the progress of a replay on standard error until every letter was delivered or parked again.
-async fn follow(client: &ApiClient, plugin: &str, replayed: u64, chosen: &BTreeSet<Seq>) -> CommandResult {
+async fn follow_replay(
+    client: &ApiClient,
+    plugin: &str,
+    replayed: u64,
+    chosen: &BTreeSet<Seq>,
+) -> CommandResult {
     let mut told = u64::MAX;
     loop {
-        let letters = letters(client, Some(plugin)).await?;
+        let letters = fetch_letters(client, Some(plugin)).await?;
         let (left, parked) = left_and_parked(chosen, &letters);
         let tried = replayed.saturating_sub(left);
         match progress::is_seen() {
             true if left > 0 => {
                 let width = print::width_of(&io::stderr());
-                progress::draw(&progress::line("replaying", ProgressUnit::States, tried, replayed, width));
+                progress::draw_line(&progress::progress_line(
+                    "replaying",
+                    ProgressUnit::States,
+                    tried,
+                    replayed,
+                    width,
+                ));
             }
-            true => progress::draw(""),
+            true => progress::draw_line(""),
             false if left != told => note!("{tried} of {replayed} tried again"),
             false => {}
         }
@@ -360,11 +372,11 @@ async fn drop_chosen(choice: LetterChoice, all: bool, args: &QueryArgs) -> Comma
             "a drop is for good: choose by --seq, --namespace, --error, --older-than, --since or --until, or say --all",
         ));
     }
-    let client = ApiClient::reach(&args.reach).await?;
+    let client = ApiClient::reach_controller(&args.reach).await?;
     let is_sure = choice.yes.is_some();
-    let request = confirmed(&client, LetterAct::Drop, request(choice), is_sure).await?;
-    let view: DropView = client.post(LetterAct::Drop.path(), &request).await?;
-    print::value(args.output, &view, |view| done_text(view.dropped, view.dry_run, "dropped"))?;
+    let request = confirm_request(&client, LetterAct::Drop, replay_request(choice), is_sure).await?;
+    let view: DropView = client.post_json(LetterAct::Drop.path(), &request).await?;
+    print::print_value(args.output, &view, |view| done_text(view.dropped, view.dry_run, "dropped"))?;
     Ok(CommandEnd::Fine)
 }
 
@@ -377,16 +389,16 @@ fn done_text(count: u64, dry_run: bool, done: &str) -> String {
     }
 }
 
-async fn records(plugin: Option<&str>, args: &QueryArgs) -> CommandResult {
-    let client = ApiClient::reach(&args.reach).await?;
+async fn show_records(plugin: Option<&str>, args: &QueryArgs) -> CommandResult {
+    let client = ApiClient::reach_controller(&args.reach).await?;
     let records: Vec<LetterRecordView> = all_of(&client, "api/v1/deadletters/records", plugin).await?;
-    print::value(args.output, &records, |records| {
+    print::print_value(args.output, &records, |records| {
         let mut table = TextTable::new(&["AT", "WHAT", "PLUGIN", "STATES", "WHO", "WHY"])
-            .spare(&["STATES", "AT"])
-            .below("WHY");
+            .with_spare_columns(&["STATES", "AT"])
+            .with_below("WHY");
         for record in records {
-            table.row([
-                ZoneArg::here().show_text(&record.at),
+            table.push_row([
+                ZoneArg::local_zone().show_text(&record.at),
                 record.what.clone(),
                 record.plugin.clone(),
                 // A pause and a resume concern no states.
@@ -428,7 +440,7 @@ mod tests {
         for typed in ["", "y\n", "yes\n", "24\n", "-243\n"] {
             assert!(!is_confirmed(typed, 243), "{typed}");
         }
-        assert_eq!(LetterAct::Drop.question(1, "p"), "This drops 1 dead letter of p, for good.");
+        assert_eq!(LetterAct::Drop.confirmation_question(1, "p"), "This drops 1 dead letter of p, for good.");
     }
 
     #[test]
@@ -443,7 +455,7 @@ mod tests {
         };
         let parked =
             [letter(7, "a", false), letter(8, "b", false), letter(9, "a", false), letter(10, "a", true)];
-        let of = |request: &ReplayRequest| matching(request, &parked).unwrap();
+        let of = |request: &ReplayRequest| matching_positions(request, &parked).unwrap();
         let by_seq = of(&ReplayRequest { seqs: vec![7, 9, 10], ..ReplayRequest::default() });
         assert_eq!(by_seq, [7].into());
         let by_place = of(&ReplayRequest {
@@ -453,7 +465,7 @@ mod tests {
         });
         assert_eq!(by_place, [8].into());
         let wrong = ReplayRequest { since: Some("noon".into()), ..ReplayRequest::default() };
-        assert!(matching(&wrong, &parked).unwrap_err().is::<UsageError>());
+        assert!(matching_positions(&wrong, &parked).unwrap_err().is::<UsageError>());
         assert_eq!(left_and_parked(&by_seq, &[letter(7, "a", true), letter(8, "b", false)]), (1, 0));
         assert_eq!(left_and_parked(&by_seq, &[letter(8, "b", false)]), (0, 0), "another letter says nothing");
         assert_eq!(left_and_parked(&by_seq, &parked), (0, 1));
@@ -465,7 +477,7 @@ mod tests {
             true => serde_json::json!({"replayed": 2, "who": "ana", "dry_run": true}),
             false => serde_json::json!([]),
         });
-        let told = followed(&client.await, &ReplayRequest::default()).await.unwrap_err().to_string();
+        let told = letters_to_follow(&client.await, &ReplayRequest::default()).await.unwrap_err().to_string();
         assert!(
             told.contains("nothing was replayed") && told.contains("of 2 dead letters you see 0"),
             "{told}"
@@ -474,22 +486,22 @@ mod tests {
             true => serde_json::json!({"replayed": 0, "who": "ana", "dry_run": true}),
             false => serde_json::json!([]),
         });
-        assert!(followed(&client.await, &ReplayRequest::default()).await.unwrap().is_empty());
+        assert!(letters_to_follow(&client.await, &ReplayRequest::default()).await.unwrap().is_empty());
     }
 
     #[test]
     fn whoever_sees_not_all_letters_is_not_told_that_there_are_none() {
         let plugin = |name: &str, dead| PluginView { name: name.into(), dead, ..PluginView::default() };
         let status = StatusView { plugins: vec![plugin("a", 0), plugin("b", 3)], ..StatusView::default() };
-        let told = |plugin, seen| nothing(false, sees_all(&status, plugin, seen));
+        let told = |plugin, seen| no_letters_text(false, sees_all(&status, plugin, seen));
         assert_eq!(told(Some("a"), 0), "there are no dead letters\n");
         assert_eq!(told(None, 3), "there are no dead letters\n");
         assert_eq!(told(None, 2), "there are no dead letters that you may see\n");
         assert_eq!(told(Some("b"), 0), "there are no dead letters that you may see\n");
         let restricted = StatusView { restricted: true, ..StatusView::default() };
         assert!(!sees_all(&restricted, None, 0));
-        assert_eq!(nothing(true, true), "there are no dropped dead letters\n");
-        assert_eq!(nothing(true, false), "there are no dropped dead letters that you may see\n");
+        assert_eq!(no_letters_text(true, true), "there are no dropped dead letters\n");
+        assert_eq!(no_letters_text(true, false), "there are no dropped dead letters that you may see\n");
     }
 
     #[test]
@@ -505,7 +517,7 @@ mod tests {
         });
         let text = letter_text(&serde_json::from_value(letter).unwrap());
         assert!(text.starts_with("p at 7, parked\n"), "{text}");
-        let first = format!("\n1     {}   12 ms   timed out\n", ZoneArg::here().show(0));
+        let first = format!("\n1     {}   12 ms   timed out\n", ZoneArg::local_zone().show_time(0));
         assert!(text.contains(&first), "{text}");
         assert!(!text.contains('\u{1b}'), "{text}");
     }

@@ -7,8 +7,8 @@ mod muting;
 mod pausing;
 mod submit;
 
-pub use dashboard::dashboard;
+pub use dashboard::run_dashboard;
 pub use dead_letters::dead_letters;
 pub use muting::{mute, unmute};
 pub use pausing::{pause, resume};
-pub use submit::submit;
+pub use submit::run_submit;

@@ -4,10 +4,12 @@ use anyhow::bail;
 use kubewitness_core::views::{MuteRequest, MuteView, MutedView};
 
 use super::super::client::ApiClient;
-use super::super::object_name::{ObjectName, namespace as where_it_is, nothing, story};
-use super::dead_letters::user;
+use super::super::object_name::{
+    ObjectName, fetch_story, namespace_or_context as where_it_is, nothing_witnessed_text,
+};
+use super::dead_letters::login_name;
 use crate::cli::{MuteArgs, ZoneArg};
-use crate::commands::print::{self, TextTable, clean};
+use crate::commands::print::{self, TextTable, clean_line};
 use crate::commands::{CommandEnd, CommandResult, UsageError};
 
 pub async fn mute(args: MuteArgs) -> CommandResult {
@@ -25,43 +27,43 @@ async fn order(args: MuteArgs, verb: &str) -> CommandResult {
             "name what to {verb}: an object such as job/train-7, a namespace with -n, or --all. `--list` shows the mutes"
         )));
     }
-    let client = ApiClient::reach(&query.reach).await?;
+    let client = ApiClient::reach_controller(&query.reach).await?;
     if list {
         let none: [(&str, &str); 0] = [];
         let mutes: Vec<MuteView> = client.get("api/v1/mutes", &none).await?;
-        print::value(query.output, &mutes, |mutes| table(mutes))?;
+        print::print_value(query.output, &mutes, |mutes| table(mutes))?;
         return Ok(CommandEnd::Fine);
     }
-    let (to, who) = (to.unwrap_or_default(), who.unwrap_or_else(user));
+    let (to, who) = (to.unwrap_or_default(), who.unwrap_or_else(login_name));
     let mut request = MuteRequest { all, to, who, ..MuteRequest::default() };
     if object.is_empty() {
         request.namespace = namespace;
     } else {
-        let named = ObjectName::only(&object)?;
+        let named = ObjectName::parse_only(&object)?;
         request.uid = match &named {
             ObjectName::Uid(uid) => Some(uid.clone()),
             ObjectName::Object { .. } => {
                 let namespace = where_it_is(namespace.as_deref(), &query.reach).await?;
-                let story = story(&client, &named, &namespace, 1).await?;
+                let story = fetch_story(&client, &named, &namespace, 1).await?;
                 let Some(state) = story.states.last() else {
-                    bail!(nothing(&client, &named, &namespace).await?)
+                    bail!(nothing_witnessed_text(&client, &named, &namespace).await?)
                 };
                 Some(state.object.uid.clone())
             }
         };
     }
-    let view: MutedView = client.post(&format!("api/v1/{verb}"), &request).await?;
-    print::value(query.output, &view, |view| text(view, verb))?;
+    let view: MutedView = client.post_json(&format!("api/v1/{verb}"), &request).await?;
+    print::print_value(query.output, &view, |view| text(view, verb))?;
     Ok(CommandEnd::Fine)
 }
 
 /// For people: an object, a namespace or everything.
-fn what(mute: &MuteView) -> String {
+fn mute_scope(mute: &MuteView) -> String {
     let MuteView { uid, object, namespace, .. } = mute;
     match (uid.is_empty(), namespace.is_empty()) {
-        (false, true) => clean(object).into_owned(),
-        (false, false) => format!("{} in {}", clean(object), clean(namespace)),
-        (true, false) => format!("the namespace {}", clean(namespace)),
+        (false, true) => clean_line(object).into_owned(),
+        (false, false) => format!("{} in {}", clean_line(object), clean_line(namespace)),
+        (true, false) => format!("the namespace {}", clean_line(namespace)),
         (true, true) => "everything".to_owned(),
     }
 }
@@ -70,14 +72,16 @@ fn text(view: &MutedView, verb: &str) -> String {
     let MutedView { changed, mute } = view;
     let whom = match (mute.to.as_str(), verb) {
         ("", "mute") => "nobody is told of it".to_owned(),
-        (to, "mute") => format!("{} is not told of it", clean(to)),
+        (to, "mute") => format!("{} is not told of it", clean_line(to)),
         ("", _) => "people are told of it".to_owned(),
-        (to, _) => format!("{} is told of it", clean(to)),
+        (to, _) => format!("{} is told of it", clean_line(to)),
     };
     match (changed, verb) {
-        (true, _) => format!("{} is {verb}d: {whom} from now on\n", what(mute)),
-        (false, "mute") => format!("{} was muted already\n", what(mute)),
-        (false, _) => format!("{} was not muted: `kubewitness mute --list` shows what is\n", what(mute)),
+        (true, _) => format!("{} is {verb}d: {whom} from now on\n", mute_scope(mute)),
+        (false, "mute") => format!("{} was muted already\n", mute_scope(mute)),
+        (false, _) => {
+            format!("{} was not muted: `kubewitness mute --list` shows what is\n", mute_scope(mute))
+        }
     }
 }
 
@@ -88,11 +92,11 @@ fn table(mutes: &[MuteView]) -> String {
     let mut table = TextTable::new(&["WHAT", "TO", "WHO", "SINCE", "UID"]);
     for mute in mutes {
         let to = if mute.to.is_empty() { "everybody".to_owned() } else { mute.to.clone() };
-        table.row(vec![
-            what(mute),
+        table.push_row(vec![
+            mute_scope(mute),
             to,
             mute.who.clone(),
-            ZoneArg::here().show_text(&mute.at),
+            ZoneArg::local_zone().show_text(&mute.at),
             mute.uid.clone(),
         ]);
     }

@@ -3,9 +3,9 @@
 use kubewitness_core::views::{PauseRequest, PauseView};
 
 use super::super::client::ApiClient;
-use super::dead_letters::user;
+use super::dead_letters::login_name;
 use crate::cli::{PauseArgs, ZoneArg};
-use crate::commands::print::{self, clean};
+use crate::commands::print::{self, clean_line};
 use crate::commands::{CommandEnd, CommandResult, UsageError};
 use kubewitness_core::config::is_name;
 
@@ -25,24 +25,24 @@ async fn order(args: PauseArgs, verb: &str) -> CommandResult {
             "`{plugin}` is no name of a plugin: `kubewitness plugins` lists them"
         )));
     }
-    let request = PauseRequest { reason, who: who.unwrap_or_else(user) };
-    let client = ApiClient::reach(&query.reach).await?;
-    let view: PauseView = client.post(&format!("api/v1/plugins/{plugin}/{verb}"), &request).await?;
-    print::value(query.output, &view, text)?;
+    let request = PauseRequest { reason, who: who.unwrap_or_else(login_name) };
+    let client = ApiClient::reach_controller(&query.reach).await?;
+    let view: PauseView = client.post_json(&format!("api/v1/plugins/{plugin}/{verb}"), &request).await?;
+    print::print_value(query.output, &view, text)?;
     Ok(CommandEnd::Fine)
 }
 
 fn text(view: &PauseView) -> String {
-    let name = clean(&view.plugin);
+    let name = clean_line(&view.plugin);
     match (&view.paused, view.changed) {
         (Some(_), true) => format!(
             "{name} is paused. Retention keeps the states that it has not finished. Resume it: kubewitness resume {name} --reason …\n"
         ),
         (Some(paused), false) => format!(
             "{name} was paused already, by {} at {}: {}\n",
-            clean(&paused.who),
-            clean(&ZoneArg::here().show_text(&paused.since)),
-            clean(&paused.why)
+            clean_line(&paused.who),
+            clean_line(&ZoneArg::local_zone().show_text(&paused.since)),
+            clean_line(&paused.why)
         ),
         (None, true) => format!("{name} is resumed, and goes on from where it was\n"),
         (None, false) => format!("{name} was not paused\n"),

@@ -10,14 +10,14 @@ use serde_json::Value;
 
 use super::super::client::{ApiClient, RefusedRequest};
 use super::super::live;
-use super::super::object_name::namespace;
-use super::dead_letters::user;
+use super::super::object_name::namespace_or_context;
+use super::dead_letters::login_name;
 use crate::cli::{GetOutput, SubmitArgs, WaitArgs};
-use crate::commands::print::{self, TextTable, clean};
+use crate::commands::print::{self, TextTable, clean_line};
 use crate::commands::{CommandEnd, CommandResult, UsageError};
 
-pub async fn submit(args: SubmitArgs) -> CommandResult {
-    let client = ApiClient::reach(&args.reach).await?;
+pub async fn run_submit(args: SubmitArgs) -> CommandResult {
+    let client = ApiClient::reach_controller(&args.reach).await?;
     if args.list {
         return list(&client, args.template.as_deref(), args.output).await;
     }
@@ -25,13 +25,13 @@ pub async fn submit(args: SubmitArgs) -> CommandResult {
         Some(key) => key.clone(),
         None => random_key()?,
     };
-    let namespace = namespace(args.namespace.as_deref(), &args.reach).await?;
-    let request = request(&args, namespace)?;
+    let namespace = namespace_or_context(args.namespace.as_deref(), &args.reach).await?;
+    let request = submit_request(&args, namespace)?;
     let sent = client.post_with_key("api/v1/jobs", &key, &request).await;
-    let view: SubmitView = sent.map_err(|error| explained(error, args.dry_run, &key))?;
+    let view: SubmitView = sent.map_err(|error| explain_refusal(error, args.dry_run, &key))?;
     match args.output.shape() {
-        Some(output) => print::value(output, &view, text)?,
-        None => print::text(&format!("job.batch/{}\n", clean(&view.name)))?,
+        Some(output) => print::print_value(output, &view, text)?,
+        None => print::text(&format!("job.batch/{}\n", clean_line(&view.name)))?,
     }
     if !args.watch {
         return Ok(CommandEnd::Fine);
@@ -42,7 +42,7 @@ pub async fn submit(args: SubmitArgs) -> CommandResult {
 }
 
 /// A refused request has made nothing, and the refusal says what helps.
-fn explained(error: anyhow::Error, dry_run: bool, key: &str) -> anyhow::Error {
+fn explain_refusal(error: anyhow::Error, dry_run: bool, key: &str) -> anyhow::Error {
     let is_refused = error.is::<RefusedRequest>() || error.is::<UsageError>();
     error.context(match (dry_run, is_refused) {
         (true, _) => "the Job was not checked".to_owned(),
@@ -53,7 +53,7 @@ fn explained(error: anyhow::Error, dry_run: bool, key: &str) -> anyhow::Error {
     })
 }
 
-fn request(args: &SubmitArgs, namespace: String) -> Result<SubmitRequest> {
+fn submit_request(args: &SubmitArgs, namespace: String) -> Result<SubmitRequest> {
     let mut parameters = BTreeMap::new();
     for (name, value) in &args.parameters {
         if parameters.insert(name.clone(), Value::from(value.as_str())).is_some() {
@@ -65,7 +65,7 @@ fn request(args: &SubmitArgs, namespace: String) -> Result<SubmitRequest> {
         namespace,
         parameters,
         channel: "cli".into(),
-        who: args.who.clone().unwrap_or_else(user),
+        who: args.who.clone().unwrap_or_else(login_name),
         dry_run: args.dry_run,
     })
 }
@@ -77,7 +77,7 @@ fn random_key() -> Result<String> {
 }
 
 fn text(view: &SubmitView) -> String {
-    let (name, namespace) = (clean(&view.name), clean(&view.namespace));
+    let (name, namespace) = (clean_line(&view.name), clean_line(&view.namespace));
     match (view.dry_run, view.created) {
         (true, _) => {
             format!("the API server would accept job/{name} in {namespace}; nothing was created\n")
@@ -98,9 +98,9 @@ async fn list(client: &ApiClient, only: Option<&str>, output: GetOutput) -> Comm
         return Err(UsageError::error(format!("there is no template `{only}`; there is {known}")));
     }
     match output.shape() {
-        Some(output) => print::value(output, &templates, |templates| table(templates))?,
+        Some(output) => print::print_value(output, &templates, |templates| table(templates))?,
         None => {
-            let names = templates.iter().map(|template| format!("{}\n", clean(&template.name)));
+            let names = templates.iter().map(|template| format!("{}\n", clean_line(&template.name)));
             print::text(&names.collect::<String>())?;
         }
     }
@@ -114,46 +114,46 @@ fn table(templates: &[TemplateView]) -> String {
     }
     let mut table = TextTable::new(&["TEMPLATE", "PARAMETER", "TYPE", "DEFAULT", "HELP"]);
     for template in templates {
-        table.row([
-            clean(&template.name).into(),
+        table.push_row([
+            clean_line(&template.name).into(),
             String::new(),
             String::new(),
             String::new(),
-            clean(&template.about).into(),
+            clean_line(&template.about).into(),
         ]);
         for parameter in &template.parameters {
-            table.row([
+            table.push_row([
                 String::new(),
-                clean(&parameter.name).into(),
-                kind(parameter),
+                clean_line(&parameter.name).into(),
+                type_with_limits(parameter),
                 match (&parameter.default, parameter.required) {
-                    (Some(default), _) => clean(&plain(default)).into(),
+                    (Some(default), _) => clean_line(&plain_text(default)).into(),
                     (None, true) => "(required)".into(),
                     (None, false) => String::new(),
                 },
-                clean(&parameter.help).into(),
+                clean_line(&parameter.help).into(),
             ]);
         }
     }
     table.render()
 }
 
-fn plain(value: &Value) -> String {
+fn plain_text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
 /// The type and its limits.
-fn kind(parameter: &ParameterSpec) -> String {
-    let name = serde_json::to_value(parameter.kind).map(|name| plain(&name)).unwrap_or_default();
+fn type_with_limits(parameter: &ParameterSpec) -> String {
+    let name = serde_json::to_value(parameter.kind).map(|name| plain_text(&name)).unwrap_or_default();
     let bounds = match (&parameter.min, &parameter.max) {
         (None, None) if parameter.choices.is_empty() => String::new(),
         (None, None) => format!(" {}", parameter.choices.join("|")),
         (min, max) => {
-            let side = |bound: &Option<Value>| bound.as_ref().map(plain).unwrap_or_default();
+            let side = |bound: &Option<Value>| bound.as_ref().map(plain_text).unwrap_or_default();
             format!(" {}..{}", side(min), side(max))
         }
     };
-    clean(&format!("{name}{bounds}")).into_owned()
+    clean_line(&format!("{name}{bounds}")).into_owned()
 }
 
 #[cfg(test)]
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn only_where_nobody_knows_whether_there_is_a_job_a_key_is_advised() {
-        let told = |error: anyhow::Error, dry_run| format!("{:#}", explained(error, dry_run, "k1"));
+        let told = |error: anyhow::Error, dry_run| format!("{:#}", explain_refusal(error, dry_run, "k1"));
         for refused in
             [UsageError::error("no such field"), RefusedRequest::final_refusal("quota exceeded").into()]
         {

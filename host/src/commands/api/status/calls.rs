@@ -3,7 +3,7 @@
 use kubewitness_core::views::{CallsView, PluginView};
 
 use crate::cli::ZoneArg;
-use crate::commands::print::{TextTable, remarks};
+use crate::commands::print::{TextTable, remarks_text};
 
 const HEADER: [&str; 17] = [
     "PLUGIN",
@@ -27,28 +27,29 @@ const HEADER: [&str; 17] = [
 
 /// Empty if no plugin was called yet.
 pub fn calls_text(plugins: &[PluginView]) -> String {
-    let called = || plugins.iter().filter(|plugin| plugin.calls.ended.all() > 0);
+    let called = || plugins.iter().filter(|plugin| plugin.calls.ended.count_all() > 0);
     if called().next().is_none() {
         return String::new();
     }
-    let mut table = TextTable::new(&HEADER).whole(true);
+    let mut table = TextTable::new(&HEADER).with_whole_cells(true);
     for plugin in called() {
-        table.row(row(plugin));
+        table.push_row(plugin_row(plugin));
     }
     let told = called().flat_map(|plugin| {
-        let texts = [failure(&plugin.calls), host_calls(&plugin.calls)];
+        let texts = [last_failure(&plugin.calls), host_calls(&plugin.calls)];
         texts.into_iter().flatten().map(|text| (&plugin.name, text))
     });
-    format!("\n{}{}", table.render(), remarks(told))
+    format!("\n{}{}", table.render(), remarks_text(told))
 }
 
-fn row(plugin: &PluginView) -> Vec<String> {
+fn plugin_row(plugin: &PluginView) -> Vec<String> {
     let calls = &plugin.calls;
     let (ended, verdicts) = (&calls.ended, &calls.verdicts);
-    let limit = plugin.manifest.as_ref().map(|manifest| format!(" of {}", size(manifest.memory_limit)));
+    let limit =
+        plugin.manifest.as_ref().map(|manifest| format!(" of {}", byte_size_text(manifest.memory_limit)));
     vec![
         plugin.name.clone(),
-        ended.all().to_string(),
+        ended.count_all().to_string(),
         calls.states.to_string(),
         verdicts.done.to_string(),
         verdicts.retry.to_string(),
@@ -56,18 +57,18 @@ fn row(plugin: &PluginView) -> Vec<String> {
         ended.trapped.to_string(),
         ended.timed_out.to_string(),
         (ended.out_of_memory + ended.invalid + ended.refused + ended.unavailable).to_string(),
-        time(calls.guest_seconds),
-        time(calls.host_seconds),
-        time(calls.wait_seconds),
-        format!("{} / {}", size(calls.bytes_in), size(calls.bytes_out)),
+        seconds_text(calls.guest_seconds),
+        seconds_text(calls.host_seconds),
+        seconds_text(calls.wait_seconds),
+        format!("{} / {}", byte_size_text(calls.bytes_in), byte_size_text(calls.bytes_out)),
         calls.instances.to_string(),
-        format!("{}{}", size(calls.peak_memory), limit.unwrap_or_default()),
-        if calls.compile_seconds > 0.0 { time(calls.compile_seconds) } else { "cached".into() },
-        ZoneArg::here().show_text(calls.last_answered_at.as_deref().unwrap_or("never")),
+        format!("{}{}", byte_size_text(calls.peak_memory), limit.unwrap_or_default()),
+        if calls.compile_seconds > 0.0 { seconds_text(calls.compile_seconds) } else { "cached".into() },
+        ZoneArg::local_zone().show_text(calls.last_answered_at.as_deref().unwrap_or("never")),
     ]
 }
 
-fn failure(calls: &CallsView) -> Option<String> {
+fn last_failure(calls: &CallsView) -> Option<String> {
     let failure = calls.last_failure.as_ref()?;
     Some(format!("the last error, at {} ({}): {}", failure.at, failure.end, failure.message))
 }
@@ -78,11 +79,11 @@ fn host_calls(calls: &CallsView) -> Option<String> {
     (!all.is_empty()).then(|| format!("calls to the controller: {}", all.join(", ")))
 }
 
-fn time(seconds: f64) -> String {
+fn seconds_text(seconds: f64) -> String {
     if seconds < 10.0 { format!("{:.1} ms", seconds * 1000.0) } else { format!("{seconds:.1} s") }
 }
 
-fn size(bytes: u64) -> String {
+fn byte_size_text(bytes: u64) -> String {
     match bytes {
         0..1024 => format!("{bytes} B"),
         1024..1_048_576 => format!("{} KiB", bytes >> 10),

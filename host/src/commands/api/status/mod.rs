@@ -11,19 +11,19 @@ use super::client::ApiClient;
 use super::live::poll;
 use crate::cli::{StatusArgs, ZoneArg};
 use crate::commands::CommandResult;
-use crate::commands::print::{self, TextTable, age, clean, remarks};
+use crate::commands::print::{self, TextTable, age_text, clean_line, remarks_text};
 use plugins::{PluginColumns, plugins_text};
-pub use plugins::{plugin_views, plugins, plugins_table};
-pub use sources::blind;
+pub use plugins::{plugin_views, plugins_table, run_plugins};
 pub(super) use sources::source_remarks;
+pub use sources::why_blind;
 use sources::{doings_table, sources_text};
 
 const NO_PARAMETERS: [(&str, &str); 0] = [];
 /// The message for people who may see objects but not how the controller works.
 const RESTRICTED: &str = "figures are for people who may `get` `status` in the group `kubewitness.dev`";
 
-pub async fn status(args: StatusArgs) -> CommandResult {
-    let client = ApiClient::reach(&args.query.reach).await?;
+pub async fn run_status(args: StatusArgs) -> CommandResult {
+    let client = ApiClient::reach_controller(&args.query.reach).await?;
     poll(args.watch, async || {
         let status: StatusView = client.get("api/v1/status", &NO_PARAMETERS).await?;
         print::render_output(args.query.output, &status, status_text)
@@ -63,9 +63,9 @@ fn status_text(status: &StatusView, wide: bool) -> String {
         journal
             .oldest_at
             .as_ref()
-            .map(|at| format!(", since {}", clean(&ZoneArg::here().show_text(at))))
+            .map(|at| format!(", since {}", clean_line(&ZoneArg::local_zone().show_text(at))))
             .unwrap_or_default(),
-        clean(&journal.place),
+        clean_line(&journal.place),
     ));
     if let Some(replica) = &status.replica {
         text.push_str(&replicas_text(replica));
@@ -74,7 +74,7 @@ fn status_text(status: &StatusView, wide: bool) -> String {
         text.push_str(&held_text(held));
     }
     for problem in &status.problems {
-        text.push_str(&format!("configuration: {}\n", clean(problem)));
+        text.push_str(&format!("configuration: {}\n", clean_line(problem)));
     }
     text
 }
@@ -85,9 +85,9 @@ fn restricted_text(sources: &[SourceView]) -> String {
         let state = if source.synced { "synced" } else { "not up to date" };
         format!(
             "source {}: {} {}, {state}\n",
-            clean(&source.name),
-            clean(&source.api_version),
-            clean(&source.kind)
+            clean_line(&source.name),
+            clean_line(&source.api_version),
+            clean_line(&source.kind)
         )
     });
     let text: String = lines.collect();
@@ -96,28 +96,30 @@ fn restricted_text(sources: &[SourceView]) -> String {
 
 fn held_text(held: &HeldView) -> String {
     let HeldView { source, holder, states, since, remedy } = held;
-    let kept = plural(*states, "state of {} that is", "states of {} that are").replace("{}", &clean(source));
+    let kept =
+        plural(*states, "state of {} that is", "states of {} that are").replace("{}", &clean_line(source));
     format!(
         "retention: {states} {kept} beyond its bounds held by {} since {since}: {}\n",
-        clean(holder),
-        clean(remedy)
+        clean_line(holder),
+        clean_line(remedy)
     )
 }
 
 fn replicas_text(this: &ReplicaView) -> String {
     let named = |name: &String| match (name == &this.name, Some(name) == this.dispatcher.as_ref()) {
-        (true, true) => format!("{} (this one, leader)", clean(name)),
-        (true, false) => format!("{} (this one)", clean(name)),
-        (false, true) => format!("{} (leader)", clean(name)),
-        (false, false) => clean(name).into_owned(),
+        (true, true) => format!("{} (this one, leader)", clean_line(name)),
+        (true, false) => format!("{} (this one)", clean_line(name)),
+        (false, true) => format!("{} (leader)", clean_line(name)),
+        (false, false) => clean_line(name).into_owned(),
     };
     let names: Vec<_> = this.replicas.iter().map(named).collect();
-    let mut text = format!("shared by: {}\nelected by: Lease {}\n", names.join(", "), clean(&this.lease));
+    let mut text =
+        format!("shared by: {}\nelected by: Lease {}\n", names.join(", "), clean_line(&this.lease));
     if this.dispatcher.is_none() {
         text.push_str("no replica hands states to plugins now\n");
     }
     if let Some(condition) = &this.condition {
-        text.push_str(&format!("election: {}\n", clean(condition)));
+        text.push_str(&format!("election: {}\n", clean_line(condition)));
     }
     text
 }
@@ -125,7 +127,7 @@ fn replicas_text(this: &ReplicaView) -> String {
 fn streams_text(streams: &[StreamView]) -> String {
     let mut table = TextTable::new(&["STREAM", "STATE", "CARRIES", "CARRIED", "WAITING"]);
     for stream in streams {
-        table.row([
+        table.push_row([
             stream.name.clone(),
             if stream.condition.is_some() { "held up".into() } else { "carrying".into() },
             stream.carries.join(","),
@@ -134,7 +136,7 @@ fn streams_text(streams: &[StreamView]) -> String {
         ]);
     }
     table.render()
-        + &remarks(streams.iter().filter_map(|stream| Some((&stream.name, stream.condition.clone()?))))
+        + &remarks_text(streams.iter().filter_map(|stream| Some((&stream.name, stream.condition.clone()?))))
 }
 
 fn ledgers_text(ledgers: &[LedgerView]) -> String {
@@ -142,9 +144,9 @@ fn ledgers_text(ledgers: &[LedgerView]) -> String {
     for ledger in ledgers {
         let waiting = match ledger.waiting {
             0 => "0".into(),
-            waiting => format!("{waiting} ({})", age(ledger.waiting_seconds)),
+            waiting => format!("{waiting} ({})", age_text(ledger.waiting_seconds)),
         };
-        table.row([
+        table.push_row([
             ledger.name.clone(),
             if ledger.condition.is_some() { "held up".into() } else { "shipping".into() },
             ledger.shipped.to_string(),
@@ -154,7 +156,7 @@ fn ledgers_text(ledgers: &[LedgerView]) -> String {
         ]);
     }
     table.render()
-        + &remarks(ledgers.iter().filter_map(|ledger| Some((&ledger.name, ledger.condition.clone()?))))
+        + &remarks_text(ledgers.iter().filter_map(|ledger| Some((&ledger.name, ledger.condition.clone()?))))
 }
 
 pub fn plural<'a>(count: u64, one: &'a str, many: &'a str) -> &'a str {

@@ -10,10 +10,10 @@ use super::super::live::poll;
 use super::{NO_PARAMETERS, RESTRICTED, calls, plural};
 use crate::cli::{GetOutput, PluginsArgs, ZoneArg};
 use crate::commands::CommandResult;
-use crate::commands::print::{self, TextTable, age, clean, remarks};
+use crate::commands::print::{self, TextTable, age_text, clean_line, remarks_text};
 
-pub async fn plugins(args: PluginsArgs) -> CommandResult {
-    let client = ApiClient::reach(&args.reach).await?;
+pub async fn run_plugins(args: PluginsArgs) -> CommandResult {
+    let client = ApiClient::reach_controller(&args.reach).await?;
     poll(args.watch, async || plugins_shown(&client, args.name.as_deref(), args.output).await).await
 }
 
@@ -29,7 +29,10 @@ pub async fn plugin_views(client: &ApiClient, name: Option<&str>) -> Result<Vec<
     if let Some(name) = name {
         plugins.retain(|plugin| plugin.name == name);
         if plugins.is_empty() {
-            return Err(anyhow!("there is no plugin `{}`: `kubewitness plugins` lists them", clean(name)));
+            return Err(anyhow!(
+                "there is no plugin `{}`: `kubewitness plugins` lists them",
+                clean_line(name)
+            ));
         }
     }
     Ok(plugins)
@@ -38,7 +41,7 @@ pub async fn plugin_views(client: &ApiClient, name: Option<&str>) -> Result<Vec<
 async fn plugins_shown(client: &ApiClient, name: Option<&str>, output: GetOutput) -> Result<String> {
     let plugins = plugin_views(client, name).await?;
     let Some(output) = output.shape() else {
-        return Ok(plugins.iter().map(|plugin| format!("{}\n", clean(&plugin.name))).collect());
+        return Ok(plugins.iter().map(|plugin| format!("{}\n", clean_line(&plugin.name))).collect());
     };
     print::render_output(output, &plugins, |plugins, wide| {
         plugins_text(plugins, if wide { PluginColumns::All } else { PluginColumns::WithDigest })
@@ -72,7 +75,8 @@ pub(super) fn plugins_text(plugins: &[PluginView], columns: PluginColumns) -> St
         header.push("DIGEST");
     }
     let spare = &["DIGEST", "FILTERED", "RETRYING", "OBSERVED", "DELIVERED", "DEAD", "WAITING"];
-    let mut table = TextTable::new(&header).spare(spare).whole(columns == PluginColumns::All);
+    let mut table =
+        TextTable::new(&header).with_spare_columns(spare).with_whole_cells(columns == PluginColumns::All);
     for plugin in plugins {
         let mut row = vec![
             plugin.name.clone(),
@@ -83,56 +87,56 @@ pub(super) fn plugins_text(plugins: &[PluginView], columns: PluginColumns) -> St
             plugin.dead.to_string(),
             plugin.waiting.to_string(),
             plugin.retrying.to_string(),
-            format!("{} ({})", plugin.lag_seq, age(plugin.lag_seconds)),
+            format!("{} ({})", plugin.lag_seq, age_text(plugin.lag_seconds)),
         ];
         if columns == PluginColumns::All {
             row.extend(
                 [plugin.dropped, plugin.superseded, plugin.taken, plugin.resynced].map(|n| n.to_string()),
             );
-            row.extend([plugin.filter_errors.to_string(), age(plugin.queue.longest_running_seconds)]);
+            row.extend([plugin.filter_errors.to_string(), age_text(plugin.queue.longest_running_seconds)]);
         }
         match columns {
             PluginColumns::Figures => {}
             PluginColumns::WithDigest => row.push(plugin.digest.chars().take(12).collect()),
             PluginColumns::All => row.push(plugin.digest.clone()),
         }
-        table.row(row);
+        table.push_row(row);
     }
-    let pauses = plugins.iter().filter_map(|p| Some((&p.name, paused(p)?)));
+    let pauses = plugins.iter().filter_map(|p| Some((&p.name, pause_remark(p)?)));
     let messages = plugins.iter().filter_map(|p| Some((&p.name, p.message.clone()?)));
-    let backfills = plugins.iter().filter_map(|p| Some((&p.name, backfilled(p)?)));
-    let resyncs = plugins.iter().filter_map(|p| Some((&p.name, resynced(p)?)));
-    let taken = plugins.iter().filter_map(|p| Some((&p.name, taken(p)?)));
-    let ticks = plugins.iter().filter_map(|p| Some((&p.name, ticked(p, columns)?)));
+    let backfills = plugins.iter().filter_map(|p| Some((&p.name, backfill_remark(p)?)));
+    let resyncs = plugins.iter().filter_map(|p| Some((&p.name, resync_remark(p)?)));
+    let taken = plugins.iter().filter_map(|p| Some((&p.name, taken_remark(p)?)));
+    let ticks = plugins.iter().filter_map(|p| Some((&p.name, ticks_remark(p, columns)?)));
     let shadows = plugins.iter().filter_map(|p| Some((&p.name, in_shadow(p, columns)?)));
     let grants = plugins.iter().filter(|_| columns == PluginColumns::All);
-    let grants = grants.filter_map(|p| Some((&p.name, granted(p)?)));
+    let grants = grants.filter_map(|p| Some((&p.name, grants_remark(p)?)));
     let calls = if columns == PluginColumns::All { calls::calls_text(plugins) } else { String::new() };
     let told = pauses.chain(messages).chain(backfills).chain(resyncs).chain(taken);
     let told = told.chain(ticks).chain(shadows).chain(grants);
-    table.render() + &remarks(told) + &calls
+    table.render() + &remarks_text(told) + &calls
 }
 
-fn paused(plugin: &PluginView) -> Option<String> {
+fn pause_remark(plugin: &PluginView) -> Option<String> {
     let PausedView { who, why, since } = plugin.paused.as_ref()?;
     Some(format!(
         "{who} paused it at {}: {why}. It gets no states until it is resumed, and retention keeps them",
-        ZoneArg::here().show_text(since)
+        ZoneArg::local_zone().show_text(since)
     ))
 }
 
-fn backfilled(plugin: &PluginView) -> Option<String> {
+fn backfill_remark(plugin: &PluginView) -> Option<String> {
     let BackfillView { sources, through } = plugin.backfill.as_ref()?;
     Some(format!("it goes back for the past of {}, up to position {through}", sources.join(", ")))
 }
 
-fn taken(plugin: &PluginView) -> Option<String> {
+fn taken_remark(plugin: &PluginView) -> Option<String> {
     let states = plural(plugin.taken, "state was", "states were");
     let text = format!("{} {states} removed by retention before the plugin got them", plugin.taken);
     (plugin.taken > 0).then_some(text)
 }
 
-fn granted(plugin: &PluginView) -> Option<String> {
+fn grants_remark(plugin: &PluginView) -> Option<String> {
     let told = |grant: &GrantUseView| {
         let declared = if grant.declared { "declared" } else { "not declared" };
         let access = grant.access.iter().map(|access| format!(", access {access}")).collect::<String>();
@@ -156,7 +160,7 @@ fn granted(plugin: &PluginView) -> Option<String> {
 }
 
 /// Ticks without failures are shown in the wide output only.
-fn ticked(plugin: &PluginView, columns: PluginColumns) -> Option<String> {
+fn ticks_remark(plugin: &PluginView, columns: PluginColumns) -> Option<String> {
     let TickView { ticks, failed, last, next, error: _ } = plugin.tick.as_ref()?;
     if columns != PluginColumns::All && *failed == 0 {
         return None;
@@ -182,7 +186,7 @@ fn in_shadow(plugin: &PluginView, columns: PluginColumns) -> Option<String> {
     ))
 }
 
-fn resynced(plugin: &PluginView) -> Option<String> {
+fn resync_remark(plugin: &PluginView) -> Option<String> {
     let PluginView { resyncs, resynced, resync_failed, .. } = plugin;
     let (rounds, states) = (plural(*resyncs, "resync", "resyncs"), plural(*resynced, "state", "states"));
     let failed = if *resync_failed > 0 { format!(", {resync_failed} failed") } else { String::new() };

@@ -4,10 +4,10 @@ use kubewitness_core::views::SourceView;
 
 use super::plural;
 use crate::cli::ZoneArg;
-use crate::commands::print::{TextTable, age, clean, remarks};
+use crate::commands::print::{TextTable, age_text, clean_line, remarks_text};
 
 /// The state of a source in one word.
-fn state(source: &SourceView) -> &'static str {
+fn state_word(source: &SourceView) -> &'static str {
     match (&source.condition, source.synced, source.walking) {
         (Some(_), _, _) => "held up",
         (None, false, _) => "listing",
@@ -17,10 +17,13 @@ fn state(source: &SourceView) -> &'static str {
 }
 
 /// Why a source may not have the present objects; `None` while it sees all changes.
-pub fn blind(source: &SourceView) -> Option<String> {
-    let name = clean(&source.name);
+pub fn why_blind(source: &SourceView) -> Option<String> {
+    let name = clean_line(&source.name);
     if let Some(condition) = &source.condition {
-        return Some(format!("source {name} is held up, what is shown may be old: {}", clean(condition)));
+        return Some(format!(
+            "source {name} is held up, what is shown may be old: {}",
+            clean_line(condition)
+        ));
     }
     if !source.synced {
         return Some(format!("source {name} is listing, so that objects may be missing"));
@@ -31,7 +34,7 @@ pub fn blind(source: &SourceView) -> Option<String> {
     })
 }
 
-fn relists(source: &SourceView) -> u64 {
+fn count_relists(source: &SourceView) -> u64 {
     source.counts.lists_expired + source.counts.lists_replaced
 }
 
@@ -55,29 +58,29 @@ pub(super) fn sources_text(sources: &[SourceView], wide: bool) -> String {
         header.extend(["KIND", "EPOCH", "LAST EVENT"]);
     }
     let spare = &["WALKED", "RELISTS", "DIFFS", "POISON", "CHECKPOINT", "OBJECTS"];
-    let mut table = TextTable::new(&header).spare(spare).whole(wide);
+    let mut table = TextTable::new(&header).with_spare_columns(spare).with_whole_cells(wide);
     for source in sources {
         let mut row = vec![
             source.name.clone(),
-            state(source).into(),
+            state_word(source).into(),
             source.objects.to_string(),
             source.checkpoint.clone(),
             source.gaps.to_string(),
             source.poison.to_string(),
-            relists(source).to_string(),
+            count_relists(source).to_string(),
             source.counts.walked_back.to_string(),
             source.differed.to_string(),
-            source.last_event_age_seconds.map_or_else(|| "never".into(), age),
+            source.last_event_age_seconds.map_or_else(|| "never".into(), age_text),
         ];
         if wide {
             row.push(format!("{} {}", source.api_version, source.kind));
             row.push(source.epoch.to_string());
-            row.push(ZoneArg::here().show_text(source.last_event_at.as_deref().unwrap_or("never")));
+            row.push(ZoneArg::local_zone().show_text(source.last_event_at.as_deref().unwrap_or("never")));
         }
-        table.row(row);
+        table.push_row(row);
     }
     table.render()
-        + &remarks(sources.iter().flat_map(source_remarks).chain(sources.iter().filter_map(audited)))
+        + &remarks_text(sources.iter().flat_map(source_remarks).chain(sources.iter().filter_map(last_audit)))
 }
 
 /// Remarks about a source beside its figures, the most urgent first.
@@ -101,8 +104,8 @@ pub(in crate::commands::api) fn source_remarks(source: &SourceView) -> Vec<(&str
     told.into_iter().map(|text| (source.name.as_str(), text)).collect()
 }
 
-fn audited(source: &SourceView) -> Option<(&str, String)> {
-    let found = ZoneArg::here().show(source.discrepancies.first()?.found_ms);
+fn last_audit(source: &SourceView) -> Option<(&str, String)> {
+    let found = ZoneArg::local_zone().show_time(source.discrepancies.first()?.found_ms);
     let count = source.differed;
     let objects = plural(count, "object", "objects");
     let text = format!(
@@ -114,11 +117,11 @@ fn audited(source: &SourceView) -> Option<(&str, String)> {
 /// Shows the work of each source since the process started. Each source is a column, because the figures
 /// would be wider than a terminal.
 pub(super) fn doings_table(sources: &[SourceView]) -> String {
-    let names = sources.iter().map(|source| clean(&source.name).into_owned());
+    let names = sources.iter().map(|source| clean_line(&source.name).into_owned());
     let header: Vec<String> = std::iter::once("SINCE THE START".to_owned()).chain(names).collect();
     let mut table = TextTable::new(&header.iter().map(String::as_str).collect::<Vec<_>>());
     for (name, figure) in DOINGS {
-        table.row(std::iter::once((*name).to_string()).chain(sources.iter().map(figure)));
+        table.push_row(std::iter::once((*name).to_string()).chain(sources.iter().map(figure)));
     }
     table.render()
 }
@@ -143,7 +146,7 @@ const DOINGS: &[SourceActivity] = &[
     ("walk-back: requests", |s| s.counts.walk_back_requests.to_string()),
     ("walk-back: versions found", |s| s.counts.walked_back.to_string()),
     ("walk-back: objects waiting", |s| s.walking.to_string()),
-    ("audits: last", |s| ZoneArg::here().show_text(s.last_audit_at.as_deref().unwrap_or("never"))),
+    ("audits: last", |s| ZoneArg::local_zone().show_text(s.last_audit_at.as_deref().unwrap_or("never"))),
     ("audits: differences", |s| s.counts.discrepancies.to_string()),
     ("gaps recorded", |s| s.counts.gaps.to_string()),
     ("histories replaced", |s| s.counts.epochs.to_string()),
@@ -159,8 +162,8 @@ mod tests {
     #[test]
     fn a_source_that_does_not_see_what_happens_says_so() {
         let seen = SourceView { name: "jobs".into(), synced: true, ..SourceView::default() };
-        assert_eq!(blind(&seen), None);
-        let said = |source: SourceView| blind(&source).unwrap();
+        assert_eq!(why_blind(&seen), None);
+        let said = |source: SourceView| why_blind(&source).unwrap();
         assert!(said(SourceView { condition: Some("403".into()), ..seen.clone() }).ends_with("old: 403"));
         assert!(said(SourceView { synced: false, ..seen.clone() }).contains("jobs is listing"));
         assert!(said(SourceView { walking: 1, ..seen }).contains("reading 1 object back"));

@@ -12,20 +12,22 @@ use kubewitness_core::{State, Status};
 use super::client::ApiClient;
 use super::get::events;
 use super::live::poll;
-use super::object_name::{ObjectName, names, namespace, nothing, story};
+use super::object_name::{
+    ObjectName, fetch_story, namespace_or_context, nothing_witnessed_text, object_lines,
+};
 use crate::cli::{TimelineArgs, ZoneArg};
 use crate::commands::CommandResult;
 use crate::commands::print::{self, TextTable, note};
-pub use why::why;
+pub use why::run_why;
 
-pub async fn timeline(args: TimelineArgs) -> CommandResult {
-    let named = ObjectName::only(&args.object)?;
-    let client = ApiClient::reach(&args.query.reach).await?;
-    let namespace = namespace(args.namespace.as_deref(), &args.query.reach).await?;
+pub async fn run_timeline(args: TimelineArgs) -> CommandResult {
+    let named = ObjectName::parse_only(&args.object)?;
+    let client = ApiClient::reach_controller(&args.query.reach).await?;
+    let namespace = namespace_or_context(args.namespace.as_deref(), &args.query.reach).await?;
     poll(args.watch, async || {
-        let view = story(&client, &named, &namespace, args.limit).await?;
+        let view = fetch_story(&client, &named, &namespace, args.limit).await?;
         if view.states.is_empty() {
-            bail!(nothing(&client, &named, &namespace).await?);
+            bail!(nothing_witnessed_text(&client, &named, &namespace).await?);
         }
         if view.cut && (!view.owns_more || is_full(&view, args.limit)) {
             note!(
@@ -38,7 +40,7 @@ pub async fn timeline(args: TimelineArgs) -> CommandResult {
         }
         match args.query.output.shape() {
             Some(output) => print::render_output(output, &view, text),
-            None => Ok(names(view.states.iter().chain(&view.related).map(|state| &*state.object))),
+            None => Ok(object_lines(view.states.iter().chain(&view.related).map(|state| &*state.object))),
         }
     })
     .await
@@ -81,11 +83,11 @@ fn events_table(events: &[EventView], wide: bool) -> String {
     if wide {
         header.extend(["FROM", "FIRST SEEN", "SEQ"]);
     }
-    let mut table = events::fitting(TextTable::new(&header)).whole(wide);
+    let mut table = events::fit_to_terminal(TextTable::new(&header)).with_whole_cells(wide);
     for event in events {
-        let repeated = event.repeated();
+        let repeated = event.repetition_text();
         let mut row = vec![
-            ZoneArg::here().show(event.last_ms),
+            ZoneArg::local_zone().show_time(event.last_ms),
             event.kind.clone(),
             event.reason.clone(),
             format!("{}/{}", event.about.kind.to_lowercase(), event.about.name),
@@ -93,9 +95,13 @@ fn events_table(events: &[EventView], wide: bool) -> String {
             event.message.replace('\n', " "),
         ];
         if wide {
-            row.extend([event.from.clone(), ZoneArg::here().show(event.first_ms), event.seq.to_string()]);
+            row.extend([
+                event.from.clone(),
+                ZoneArg::local_zone().show_time(event.first_ms),
+                event.seq.to_string(),
+            ]);
         }
-        table.row(row);
+        table.push_row(row);
     }
     table.render()
 }
@@ -106,14 +112,14 @@ fn reports_table(reports: &[ReportView], wide: bool) -> String {
     if wide {
         header.extend(["VIA", "PLUGIN", "UID"]);
     }
-    let mut table = TextTable::new(&header).whole(wide);
+    let mut table = TextTable::new(&header).with_whole_cells(wide);
     for report in reports {
         let ReportView { plugin, uid, at_ms, to, via, result, title, why } = report.clone();
-        let mut row = vec![ZoneArg::here().show(at_ms), to, result, title, why];
+        let mut row = vec![ZoneArg::local_zone().show_time(at_ms), to, result, title, why];
         if wide {
             row.extend([via, plugin, uid]);
         }
-        table.row(row);
+        table.push_row(row);
     }
     table.render()
 }
@@ -131,12 +137,13 @@ fn states_table(states: &[Arc<State>], wide: bool, has_status: bool) -> String {
     if wide {
         header.extend(["SOURCE", "UID"]);
     }
-    let mut table = TextTable::new(&header).spare(spare).above("OBJECT").whole(wide);
+    let mut table =
+        TextTable::new(&header).with_spare_columns(spare).with_above("OBJECT").with_whole_cells(wide);
     for state in states {
         let (object, status) = (&state.object, &state.status);
         let mut row = vec![
             state.seq.to_string(),
-            ZoneArg::here().show(state.observed_ms),
+            ZoneArg::local_zone().show_time(state.observed_ms),
             format!("{}/{}", object.kind, object.name),
             if state.late {
                 format!("{} (late)", state.change.as_str())
@@ -151,7 +158,7 @@ fn states_table(states: &[Arc<State>], wide: bool, has_status: bool) -> String {
         if wide {
             row.extend([state.source.to_string(), object.uid.clone()]);
         }
-        table.row(row);
+        table.push_row(row);
     }
     table.render()
 }

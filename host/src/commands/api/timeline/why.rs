@@ -1,14 +1,16 @@
 //! `kubewitness why`: the reason that an object failed or waits, with its evidence.
 
 use anyhow::bail;
-use kubewitness_core::shortened;
-use kubewitness_core::story::span;
+use kubewitness_core::shorten_text;
+use kubewitness_core::story::duration_text;
 use kubewitness_core::views::{Cause, EventView, TimelineQuery, TimelineView, WhyView};
 use serde::Serialize;
 
 use crate::cli::{WhyArgs, ZoneArg};
 use crate::commands::api::client::ApiClient;
-use crate::commands::api::object_name::{ObjectName, namespace, nothing, story};
+use crate::commands::api::object_name::{
+    ObjectName, fetch_story, namespace_or_context, nothing_witnessed_text,
+};
 use crate::commands::print::{self, TextTable};
 use crate::commands::{CommandEnd, CommandResult};
 
@@ -27,13 +29,13 @@ struct ExplainedObject<'a> {
     why: &'a WhyView,
 }
 
-pub async fn why(args: WhyArgs) -> CommandResult {
-    let named = ObjectName::only(&args.object)?;
-    let client = ApiClient::reach(&args.query.reach).await?;
-    let namespace = namespace(args.namespace.as_deref(), &args.query.reach).await?;
-    let mut view = story(&client, &named, &namespace, STATES).await?;
+pub async fn run_why(args: WhyArgs) -> CommandResult {
+    let named = ObjectName::parse_only(&args.object)?;
+    let client = ApiClient::reach_controller(&args.query.reach).await?;
+    let namespace = namespace_or_context(args.namespace.as_deref(), &args.query.reach).await?;
+    let mut view = fetch_story(&client, &named, &namespace, STATES).await?;
     let Some(uid) = view.states.last().map(|last| last.object.uid.clone()) else {
-        bail!(nothing(&client, &named, &namespace).await?);
+        bail!(nothing_witnessed_text(&client, &named, &namespace).await?);
     };
     if view.why.is_none() {
         // Several objects had the name; the newest one counts.
@@ -44,15 +46,15 @@ pub async fn why(args: WhyArgs) -> CommandResult {
         bail!("an Event has no cause; ask for the object that it is about");
     };
     let explained = ExplainedObject { object: &last.object, why };
-    print::wide(args.query.output, &explained, |_, wide| text(&view, why, wide))?;
+    print::print_wide(args.query.output, &explained, |_, wide| text(&view, why, wide))?;
     Ok(CommandEnd::Fine)
 }
 
 fn text(view: &TimelineView, why: &WhyView, wide: bool) -> String {
-    let mut text = format!("{}.\n", print::clean(&why.sentence));
+    let mut text = format!("{}.\n", print::clean_line(&why.sentence));
     if let Some(cause) = &why.cause {
         text.push('\n');
-        text.push_str(&facts(cause));
+        text.push_str(&known_facts(cause));
         text.push_str(&states_before(view, cause, wide));
     }
     let warnings: Vec<_> = view.events.iter().filter(|event| event.kind == "Warning").collect();
@@ -64,7 +66,7 @@ fn text(view: &TimelineView, why: &WhyView, wide: bool) -> String {
 }
 
 /// One line for each known fact about the cause.
-fn facts(cause: &Cause) -> String {
+fn known_facts(cause: &Cause) -> String {
     let mut lines = vec![("Cause", cause.kind.as_str().to_owned())];
     if let Some(object) = &cause.object {
         lines.push(("Object", format!("{}/{}", object.kind.to_lowercase(), object.name)));
@@ -81,12 +83,12 @@ fn facts(cause: &Cause) -> String {
             lines.push((name, value.replace(['\n', '\r'], " ")));
         }
     }
-    lines.push(("When", ZoneArg::here().show(cause.at_ms)));
+    lines.push(("When", ZoneArg::local_zone().show_time(cause.at_ms)));
     lines.push(("State", cause.seq.to_string()));
     lines
         .iter()
         .map(|(name, value)| {
-            format!("{:<11}{}\n", format!("{name}:"), shortened(&print::clean(value), VALUE_BYTES))
+            format!("{:<11}{}\n", format!("{name}:"), shorten_text(&print::clean_line(value), VALUE_BYTES))
         })
         .collect()
 }
@@ -97,24 +99,25 @@ fn states_before(view: &TimelineView, cause: &Cause, wide: bool) -> String {
     let all = view.states.iter().chain(&view.related);
     let of_object: Vec<_> =
         all.filter(|state| state.object.uid == object.uid && state.seq <= cause.seq).collect();
-    let mut table = TextTable::new(&["SEQ", "OBSERVED", "PHASE", "REASON", "BEFORE THE END"]).whole(wide);
+    let mut table =
+        TextTable::new(&["SEQ", "OBSERVED", "PHASE", "REASON", "BEFORE THE END"]).with_whole_cells(wide);
     for state in &of_object[of_object.len().saturating_sub(SHOWN)..] {
-        table.row(vec![
+        table.push_row(vec![
             state.seq.to_string(),
-            ZoneArg::here().show(state.observed_ms),
+            ZoneArg::local_zone().show_time(state.observed_ms),
             state.status.phase.clone(),
             state.status.reason.clone(),
-            span(cause.at_ms.saturating_sub(state.observed_ms)),
+            duration_text(cause.at_ms.saturating_sub(state.observed_ms)),
         ]);
     }
     if of_object.is_empty() { String::new() } else { format!("\n{}", table.render()) }
 }
 
 fn warnings_table(warnings: &[&EventView], wide: bool) -> String {
-    let mut table = TextTable::new(&["WARNED AT", "REASON", "OBJECT", "MESSAGE"]).whole(wide);
+    let mut table = TextTable::new(&["WARNED AT", "REASON", "OBJECT", "MESSAGE"]).with_whole_cells(wide);
     for event in warnings {
-        table.row(vec![
-            ZoneArg::here().show(event.last_ms),
+        table.push_row(vec![
+            ZoneArg::local_zone().show_time(event.last_ms),
             event.reason.clone(),
             format!("{}/{}", event.about.kind.to_lowercase(), event.about.name),
             event.message.replace('\n', " "),

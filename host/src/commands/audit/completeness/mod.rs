@@ -15,10 +15,10 @@ use kubewitness_journal::{ExportQuery, JournalLocation, OpeningProgress, ids_at,
 use serde::Deserialize;
 
 use self::writer::MissingOutcome;
-pub use self::writer::{LedgerWriter, writer};
+pub use self::writer::{LedgerWriter, find_ledger_writer};
 use super::findings::{AuditReport, TrailGap};
 use super::merkle::sha256;
-use crate::commands::journal::hint;
+use crate::commands::journal::place_hint;
 
 /// How many positions are named as examples.
 const EXAMPLES: usize = 5;
@@ -46,7 +46,7 @@ struct CompletenessRecord {
 /// Half of an id's hash.
 type HalfHash = [u8; 16];
 
-fn half(id: &str) -> HalfHash {
+fn half_hash(id: &str) -> HalfHash {
     sha256(&[id.as_bytes()]).first_chunk().copied().unwrap_or_default()
 }
 
@@ -76,9 +76,9 @@ impl From<&CompletenessRecord> for RecordComparison {
             .map(Option::as_deref);
         let shown: Option<Vec<_>> = shown.into_iter().collect();
         Self {
-            id: half(&record.id),
-            shown: shown.map(|shown| half(&shown.join("\0"))),
-            document: record.document_sha256.as_deref().map(half),
+            id: half_hash(&record.id),
+            shown: shown.map(|shown| half_hash(&shown.join("\0"))),
+            document: record.document_sha256.as_deref().map(half_hash),
         }
     }
 }
@@ -87,11 +87,11 @@ impl RecordComparison {
     fn of(state: &State, document: Option<&[u8]>) -> Self {
         let ObjectRef { group, kind, namespace, name, uid, .. } = &*state.object;
         let phase = if state.change == Change::Gone { "Deleted" } else { &state.status.phase };
-        let (version, at) = (state.resource_version.as_str(), calendar::rfc3339(state.observed_ms));
+        let (version, at) = (state.resource_version.as_str(), calendar::format_rfc3339(state.observed_ms));
         let shown =
             [state.change.as_str(), group, kind, namespace, name, uid, version, phase, &at].join("\0");
-        let document = document.map(|document| half(&hex::encode(sha256(&[document]))));
-        Self { id: half(state.id.as_str()), shown: Some(half(&shown)), document }
+        let document = document.map(|document| half_hash(&hex::encode(sha256(&[document]))));
+        Self { id: half_hash(state.id.as_str()), shown: Some(half_hash(&shown)), document }
     }
 }
 
@@ -137,11 +137,11 @@ impl UnmatchedTrail {
     }
 
     /// Compares a state of the journal.
-    fn journaled(&mut self, state: &State, has: &RecordComparison, writer: &LedgerWriter) {
+    fn compare_state(&mut self, state: &State, has: &RecordComparison, writer: &LedgerWriter) {
         let Some(own) =
             self.sources.get_mut(&*state.source).and_then(|source| source.states.remove(&state.seq))
         else {
-            return self.lacks(state, writer);
+            return self.note_missing(state, writer);
         };
         let differs = |own: Option<HalfHash>, other: Option<HalfHash>| {
             own.zip(other).is_some_and(|(own, other)| own != other)
@@ -158,8 +158,8 @@ impl UnmatchedTrail {
     }
 
     /// The trail has no record of this state.
-    fn lacks(&mut self, state: &State, writer: &LedgerWriter) {
-        let is_owed = match writer.became(state) {
+    fn note_missing(&mut self, state: &State, writer: &LedgerWriter) {
+        let is_owed = match writer.outcome_of_state(state) {
             Some(MissingOutcome::Waiting) => return self.waiting += 1,
             Some(MissingOutcome::DeadLetter) => return self.letters += 1,
             Some(MissingOutcome::Other) => false,
@@ -188,7 +188,7 @@ impl UnmatchedTrail {
     }
 
     /// Takes a gap of the journal between the trail's records of the source.
-    fn gap(&mut self, state: &State, report: &mut AuditReport) {
+    fn take_gap(&mut self, state: &State, report: &mut AuditReport) {
         if state.change != Change::Gap || !self.is_within(state) {
             return;
         }
@@ -198,40 +198,40 @@ impl UnmatchedTrail {
         }
     }
 
-    fn left(&self) -> usize {
+    fn count_left(&self) -> usize {
         self.sources.values().map(|source| source.states.len()).sum()
     }
 
     /// `is_retained` is set if retention has removed states of the journal.
-    fn tell(self, report: &mut AuditReport, is_retained: bool, writer: &LedgerWriter) {
+    fn report_result(self, report: &mut AuditReport, is_retained: bool, writer: &LedgerWriter) {
         report.compared = Some(self.compared);
-        match self.fault(report.lines, is_retained, writer) {
-            Some(fault) => report.breaks("", None, fault),
+        match self.fault_text(report.lines, is_retained, writer) {
+            Some(fault) => report.note_break("", None, fault),
             None => report.not_shown.extend(self.not_shown(report, writer)),
         }
     }
 
-    fn fault(&self, records: u64, is_retained: bool, writer: &LedgerWriter) -> Option<String> {
-        let left = self.left();
-        let delivered = writer.delivered().filter(|_| self.from_middle.is_none()).unwrap_or_default();
+    fn fault_text(&self, records: u64, is_retained: bool, writer: &LedgerWriter) -> Option<String> {
+        let left = self.count_left();
+        let delivered = writer.count_delivered().filter(|_| self.from_middle.is_none()).unwrap_or_default();
         Some(match () {
             () if !self.others.is_empty() => format!(
                 "the journal has other states at the positions {}: it is of another installation",
-                listed(&self.others)
+                join_positions(&self.others)
             ),
             () if !self.changed.is_empty() => format!(
                 "records say something else than the journal of the states at the positions {}: somebody changed them",
-                listed(&self.changed)
+                join_positions(&self.changed)
             ),
             () if !self.documents.is_empty() => format!(
                 "the documents at the positions {} have another digest in the journal: somebody changed the records, or \
                  the plugin was granted `documents: digest` only later",
-                listed(&self.documents)
+                join_positions(&self.documents)
             ),
             () if self.missing_count > 0 => format!(
                 "{} states of the journal are not in the trail, such as those at the positions {}: {}",
                 self.missing_count,
-                listed(&self.missing),
+                join_positions(&self.missing),
                 writer.why_missing()
             ),
             () if delivered > records => format!(
@@ -273,7 +273,7 @@ impl UnmatchedTrail {
         if self.gaps > 0 {
             reasons.push(gaps_told(self.gaps, &report.gaps));
         }
-        let left = self.left();
+        let left = self.count_left();
         if left > 0 {
             reasons
                 .push(format!("whether {left} records were in the journal: its retention has taken states"));
@@ -300,12 +300,12 @@ fn gaps_told(count: u64, gaps: &[TrailGap]) -> String {
     )
 }
 
-fn listed(seqs: &[Seq]) -> String {
+fn join_positions(seqs: &[Seq]) -> String {
     seqs.iter().map(Seq::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// `is_from_middle` is set if the trail's first files were not given.
-pub async fn compare(
+pub async fn compare_with_journal(
     report: &mut AuditReport,
     mut trail: UnmatchedTrail,
     place: &JournalLocation,
@@ -323,13 +323,13 @@ pub async fn compare(
     };
     let progress = OpeningProgress::default();
     let reading = read_states(place, &query, &progress, |state, document| {
-        trail.gap(state, report);
-        trail.journaled(state, &RecordComparison::of(state, document.as_deref()), writer);
+        trail.take_gap(state, report);
+        trail.compare_state(state, &RecordComparison::of(state, document.as_deref()), writer);
         ControlFlow::Continue(())
     });
-    reading.await.with_context(|| hint("reading", place))?;
-    let known = ids_at(place, &[]).await.with_context(|| hint("reading", place))?;
-    trail.tell(report, known.retained, writer);
+    reading.await.with_context(|| place_hint("reading", place))?;
+    let known = ids_at(place, &[]).await.with_context(|| place_hint("reading", place))?;
+    trail.report_result(report, known.retained, writer);
     Ok(())
 }
 

@@ -18,7 +18,7 @@ fn trail() -> UnmatchedTrail {
 }
 
 fn said(id: &str) -> RecordComparison {
-    RecordComparison { id: half(id), shown: None, document: None }
+    RecordComparison { id: half_hash(id), shown: None, document: None }
 }
 
 fn at(source: &str, seq: Seq) -> State {
@@ -34,10 +34,10 @@ fn told_of(
 ) -> AuditReport {
     let mut report = AuditReport { ok: true, lines: 3, ..AuditReport::default() };
     for seq in journaled {
-        trail.journaled(&at("jobs", *seq), &said(&format!("state {seq}")), writer);
-        trail.journaled(&at("pods", *seq), &said("of another source"), writer);
+        trail.compare_state(&at("jobs", *seq), &said(&format!("state {seq}")), writer);
+        trail.compare_state(&at("pods", *seq), &said("of another source"), writer);
     }
-    trail.tell(&mut report, is_retained, writer);
+    trail.report_result(&mut report, is_retained, writer);
     report
 }
 
@@ -119,7 +119,7 @@ fn missing_added_and_strange_states_are_named() {
     let retained = report_of(trail(), &[4, 6], true);
     assert!(retained.ok && retained.not_shown[1].contains("retention"), "{retained}");
     let mut strange = trail();
-    strange.journaled(&at("jobs", 4), &said("another"), &LedgerWriter::default());
+    strange.compare_state(&at("jobs", 4), &said("another"), &LedgerWriter::default());
     let strange = report_of(strange, &[3, 6], false).what.unwrap();
     assert!(strange.contains("another installation") && strange.contains("positions 4"), "{strange}");
 }
@@ -131,7 +131,7 @@ fn record(state: &State, digest: &str) -> String {
     serde_json::json!({
         "seq": seq, "id": id, "source": source, "change": state.change, "api_group": group, "kind": kind,
         "namespace": namespace, "name": name, "uid": uid, "resource_version": state.resource_version.as_str(),
-        "phase": state.status.phase, "observed_at": calendar::rfc3339(state.observed_ms),
+        "phase": state.status.phase, "observed_at": calendar::format_rfc3339(state.observed_ms),
         "document_sha256": digest,
     })
     .to_string()
@@ -146,13 +146,13 @@ fn gaps(count: Seq) -> AuditReport {
     let mut report = AuditReport { ok: true, lines: 2, ..AuditReport::default() };
     for seq in 1..count + 3 {
         let (id, change) = (StateId::parse(&format!("jobs/0///x/gap:7-{seq}")), Change::Gap);
-        trail.gap(&State { id, change, ..at("jobs", seq) }, &mut report);
-        trail.gap(&at("jobs", seq), &mut report);
+        trail.take_gap(&State { id, change, ..at("jobs", seq) }, &mut report);
+        trail.take_gap(&at("jobs", seq), &mut report);
     }
     for seq in [2, count + 3] {
-        trail.journaled(&at("jobs", seq), &said(&format!("state {seq}")), &LedgerWriter::default());
+        trail.compare_state(&at("jobs", seq), &said(&format!("state {seq}")), &LedgerWriter::default());
     }
-    trail.tell(&mut report, false, &LedgerWriter::default());
+    trail.report_result(&mut report, false, &LedgerWriter::default());
     report
 }
 
@@ -198,9 +198,9 @@ fn a_record_that_says_something_else_than_the_journal_is_named() {
         let mut trail = UnmatchedTrail::default();
         trail.add(text.as_bytes());
         let document = writer.has_digests.then_some(b"{}".as_slice());
-        trail.journaled(&state, &RecordComparison::of(&state, document), writer);
+        trail.compare_state(&state, &RecordComparison::of(&state, document), writer);
         let mut report = AuditReport { ok: true, lines: 1, ..AuditReport::default() };
-        trail.tell(&mut report, false, writer);
+        trail.report_result(&mut report, false, writer);
         report
     };
     assert_eq!((told(&own, &digest).ok, told(&own, &digest).compared), (true, Some(1)));

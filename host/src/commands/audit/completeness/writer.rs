@@ -10,7 +10,7 @@ use kubewitness_core::ledger::{LedgerProgress, is_closed_file};
 use kubewitness_journal::{JournalLocation, PluginAccount, account_at};
 
 use super::ELSEWHERE;
-use crate::commands::journal::{hint, host_of};
+use crate::commands::journal::{host_of, place_hint};
 use crate::config::last_good::LastGood;
 use crate::config::manifest::{ParsedManifest, parse_plugin};
 
@@ -48,10 +48,10 @@ impl LedgerWriter {
     }
 
     /// `None` if unknown.
-    pub fn became(&self, state: &State) -> Option<MissingOutcome> {
+    pub fn outcome_of_state(&self, state: &State) -> Option<MissingOutcome> {
         let PluginAccount { progress, letters, owed } = self.account.as_ref()?;
         Some(match () {
-            () if !progress.sources.iter().any(|start| start.covers(state)) => MissingOutcome::Other,
+            () if !progress.sources.iter().any(|start| start.covers_state(state)) => MissingOutcome::Other,
             () if letters.contains(&state.seq) => MissingOutcome::DeadLetter,
             () if owed.contains(&state.seq) => MissingOutcome::Waiting,
             () if !progress.has_finished(&state.source, state.seq) => MissingOutcome::Waiting,
@@ -61,7 +61,7 @@ impl LedgerWriter {
     }
 
     /// The number of delivered states, each of which left a record; `None` if unknown.
-    pub fn delivered(&self) -> Option<u64> {
+    pub fn count_delivered(&self) -> Option<u64> {
         self.account.as_ref().map(|account| account.progress.delivered)
     }
 
@@ -81,7 +81,11 @@ impl LedgerWriter {
 /// Reads what the configuration in force says about the plugin that writes these files, and what the journal
 /// has of it. Must be called before the files are read: a running plugin appends first, and then records that
 /// it did.
-pub async fn writer(data: &Path, files: &[PathBuf], place: &JournalLocation) -> Result<LedgerWriter> {
+pub async fn find_ledger_writer(
+    data: &Path,
+    files: &[PathBuf],
+    place: &JournalLocation,
+) -> Result<LedgerWriter> {
     let Some(host) = host_of(data)? else { return Ok(LedgerWriter::default()) };
     let kept = LastGood::open(data).and_then(|last_good| last_good.plugins());
     let kept = kept.context("reading the plugins that were taken last")?;
@@ -99,7 +103,7 @@ pub async fn writer(data: &Path, files: &[PathBuf], place: &JournalLocation) -> 
     let subscriptions = plugins.into_iter().flat_map(|plugin| plugin.spec.subscribe);
     let selective = subscriptions.filter(is_some).map(|subscription| subscription.source).collect();
     let found = account_at(place, name.as_deref(), &ledger.name).await;
-    let found = found.with_context(|| hint("reading", place))?;
+    let found = found.with_context(|| place_hint("reading", place))?;
     let signed_every = ledger.signing.as_ref().map(|signing| signing.records);
     // A progress from an older version does not contain where its sources begin.
     let account = found.account.filter(|account| !account.progress.sources.is_empty());

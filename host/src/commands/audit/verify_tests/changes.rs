@@ -54,7 +54,7 @@ impl ChangedLedger {
     }
 
     fn files(&self) -> Vec<Vec<String>> {
-        self.made(ID, &records(self.count), Some(&self.key))
+        self.made(ID, &render_records(self.count), Some(&self.key))
     }
 
     /// As many records as there are, with other content from this one on.
@@ -69,7 +69,9 @@ impl ChangedLedger {
         let mut files = self.files();
         let last = files.len() - 1;
         match change {
-            FileChange::Append(more) => files[last].extend(records(self.count + more).split_off(self.count)),
+            FileChange::Append(more) => {
+                files[last].extend(render_records(self.count + more).split_off(self.count));
+            }
             FileChange::Fork(at) => {
                 let at = at.index(files.len());
                 let is_root =
@@ -87,7 +89,8 @@ impl ChangedLedger {
             FileChange::OfAnother(at, same) => {
                 let (at, other) = (at.index(files.len()), key());
                 let key = if *same { &self.key } else { &other };
-                files[at] = self.made(&ID.replace('0', "f"), &records(self.count), Some(key)).swap_remove(at);
+                files[at] =
+                    self.made(&ID.replace('0', "f"), &render_records(self.count), Some(key)).swap_remove(at);
             }
             _ => return changed(&files, change),
         }

@@ -14,7 +14,7 @@ use ring::signature::{Ed25519KeyPair, KeyPair};
 use super::anchor::RootAnchor;
 use super::findings::AuditReport;
 use super::statements::{PublicKeys, is_statement};
-use super::verify::{ProofDemands, verify};
+use super::verify::{ProofDemands, verify_files};
 use super::{keys, trail};
 
 const HASH_FIELD: &str = ",\"hash\":\"";
@@ -61,26 +61,26 @@ pub fn ledger(
     each_file: usize,
     key: Option<&Ed25519KeyPair>,
 ) -> Vec<Vec<String>> {
-    let mut tally = LedgerTally::first(0);
+    let mut tally = LedgerTally::before_first_statement(0);
     let mut files = vec![Vec::new()];
     let sign = |text: &[u8]| key.unwrap().sign(text).as_ref().to_vec();
     let name = key.map(|key| keys::id(key.public_key().as_ref()));
     for (index, record) in records.iter().enumerate() {
         files.last_mut().unwrap().push(record.clone());
-        tally.record(record.trim_end().as_bytes(), 0);
+        tally.count_record(record.trim_end().as_bytes(), 0);
         let kind = match index + 1 {
             count if count % each_file == 0 => StatementKind::Seal,
             count if count % every == 0 => StatementKind::Root,
             _ => continue,
         };
-        let statement = tally.statement(kind, id, index as u64, name.clone());
-        let line = statement.line(key.is_some().then_some(&sign)).unwrap();
+        let statement = tally.next_statement(kind, id, index as u64, name.clone());
+        let line = statement.encode_line(key.is_some().then_some(&sign)).unwrap();
         files.last_mut().unwrap().push(String::from_utf8([line.as_slice(), b"\n"].concat()).unwrap());
-        tally.line(&line, 0).unwrap();
+        tally.count_line(&line, 0).unwrap();
         if kind == StatementKind::Seal {
-            let head = statement.head_after(&line).line(None).unwrap();
-            tally = LedgerTally::first(0);
-            tally.line(&head, 0).unwrap();
+            let head = statement.head_after(&line).encode_line(None).unwrap();
+            tally = LedgerTally::before_first_statement(0);
+            tally.count_line(&head, 0).unwrap();
             files.push(vec![format!("{}\n", String::from_utf8(head).unwrap())]);
         }
     }
@@ -108,7 +108,7 @@ impl TrailFolder {
 
 fn proved(files: &[Vec<u8>], demands: &ProofDemands) -> AuditReport {
     let (folder, paths) = TrailFolder::of(files);
-    let report = verify(&paths, demands, &mut |_| {}).unwrap();
+    let report = verify_files(&paths, demands, &mut |_| {}).unwrap();
     drop(folder.0);
     report
 }
@@ -227,7 +227,7 @@ fn a_line_without_an_end_is_bad_before_it_fills_the_memory() {
     assert!(report.what.unwrap().contains("too long"));
 }
 
-fn records(count: usize) -> Vec<String> {
+fn render_records(count: usize) -> Vec<String> {
     let ids: Vec<_> = (0..count).map(|number| format!("state {number}")).collect();
     chain_signed(&ids.iter().map(String::as_str).collect::<Vec<_>>(), false)
 }
@@ -237,7 +237,7 @@ const ID: &str = "0123456789abcdef0123456789abcdef";
 #[test]
 fn a_sealed_ledger_holds_and_says_what_is_not_signed_yet() {
     let key = key();
-    let files = bytes(&ledger(ID, &records(11), 2, 4, Some(&key)));
+    let files = bytes(&ledger(ID, &render_records(11), 2, 4, Some(&key)));
     let report = proved(&files, &ProofDemands { keys: public(&key), ..ProofDemands::default() });
     assert!(report.ok, "{report}");
     assert_eq!((report.files, report.seals, report.roots, report.signed_roots), (3, 2, 5, 5));
@@ -267,14 +267,14 @@ fn a_sealed_ledger_holds_and_says_what_is_not_signed_yet() {
 fn a_file_that_is_missing_given_twice_or_of_another_ledger_is_named() {
     let key = key();
     let demands = || ProofDemands { keys: public(&key), ..ProofDemands::default() };
-    let files = bytes(&ledger(ID, &records(11), 2, 4, Some(&key)));
+    let files = bytes(&ledger(ID, &render_records(11), 2, 4, Some(&key)));
     let told = |files: &[Vec<u8>]| proved(files, &demands()).what.unwrap();
     assert!(told(&[files[0].clone(), files[2].clone()]).contains("file 2 of the ledger is missing"));
     assert!(
         told(&[files[0].clone(), files[1].clone(), files[1].clone()])
             .contains("copy, or the ledger was forked")
     );
-    let other = bytes(&ledger(&ID.replace('0', "f"), &records(11), 2, 4, Some(&key)));
+    let other = bytes(&ledger(&ID.replace('0', "f"), &render_records(11), 2, 4, Some(&key)));
     let mixed = told(&[files[0].clone(), other[1].clone(), files[2].clone()]);
     assert!(mixed.contains("another ledger"), "{mixed}");
     // The same ledger with a fork: the earlier files differ.
@@ -285,7 +285,7 @@ fn a_file_that_is_missing_given_twice_or_of_another_ledger_is_named() {
 
 #[test]
 fn an_emptied_file_behind_a_sealed_one_was_cut() {
-    let files = ledger(&"ab".repeat(16), &records(9), 2, 4, None);
+    let files = ledger(&"ab".repeat(16), &render_records(9), 2, 4, None);
     let mut emptied = bytes(&files);
     emptied[2].clear();
     let report = proved(&emptied, &ProofDemands::default());
@@ -308,12 +308,12 @@ fn a_whole_chain_that_is_rewritten_with_correct_hashes_needs_the_key() {
     let (own, other) = (key(), key());
     let demands = ProofDemands { keys: public(&own), ..ProofDemands::default() };
     let told = |key: Option<&Ed25519KeyPair>, every| {
-        proved(&bytes(&ledger(ID, &records(9), every, 4 * every, key)), &demands).what.unwrap()
+        proved(&bytes(&ledger(ID, &render_records(9), every, 4 * every, key)), &demands).what.unwrap()
     };
     assert!(told(Some(&other), 2).contains("it is signed with key"));
     assert!(told(None, 2).contains("no root in these files is signed"));
     // After the signed part.
-    let mut files = ledger(ID, &records(9), 2, 100, Some(&own));
+    let mut files = ledger(ID, &render_records(9), 2, 100, Some(&own));
     let last = files[0].pop().unwrap();
     let root = files[0].iter_mut().rfind(|line| is_statement(line.as_bytes())).unwrap();
     *root = format!("{}}}\n", root.split_once(",\"key\"").unwrap().0);
@@ -321,7 +321,8 @@ fn a_whole_chain_that_is_rewritten_with_correct_hashes_needs_the_key() {
     assert!(proved(&bytes(&files), &demands).what.unwrap().contains("it has no signature"));
     assert!(told(None, 100).contains("no root in these files is signed"));
     // Under the id of the right key.
-    let text = String::from_utf8(bytes(&ledger(ID, &records(9), 2, 100, Some(&other))).remove(0)).unwrap();
+    let text =
+        String::from_utf8(bytes(&ledger(ID, &render_records(9), 2, 100, Some(&other))).remove(0)).unwrap();
     let id = |key: &Ed25519KeyPair| keys::id(key.public_key().as_ref());
     let forged = text.replace(&id(&other), &id(&own)).into_bytes();
     assert!(proved(&[forged], &demands).what.unwrap().contains("signature does not hold"));
@@ -334,8 +335,10 @@ fn with_the_key_only_a_root_that_was_noted_elsewhere_shows_that_all_was_rewritte
         let report = proved(files, &ProofDemands { keys: public(&key), ..ProofDemands::default() });
         report.newest_root.unwrap().anchor.parse().unwrap()
     };
-    let (first, longer) =
-        (ledger(ID, &records(6), 2, 100, Some(&key)), ledger(ID, &records(9), 2, 4, Some(&key)));
+    let (first, longer) = (
+        ledger(ID, &render_records(6), 2, 100, Some(&key)),
+        ledger(ID, &render_records(9), 2, 4, Some(&key)),
+    );
     let (first, longer) = (bytes(&first), bytes(&longer));
     let noted = anchor_of(&longer);
     let demands = |anchor: &RootAnchor| ProofDemands {
@@ -352,7 +355,7 @@ fn with_the_key_only_a_root_that_was_noted_elsewhere_shows_that_all_was_rewritte
     let told = proved(&longer[..1], &demands(&noted)).what.unwrap();
     assert!(told.contains("file 2, which was not given"), "{told}");
     let noted = anchor_of(&first);
-    let short = bytes(&ledger(ID, &records(4), 2, 100, Some(&key)));
+    let short = bytes(&ledger(ID, &render_records(4), 2, 100, Some(&key)));
     let told = proved(&short, &demands(&noted)).what.unwrap();
     assert!(told.contains("its end was cut"), "{told}");
     let other = RootAnchor { ledger: ID.replace('0', "f"), file: 7, ..noted };
@@ -362,18 +365,18 @@ fn with_the_key_only_a_root_that_was_noted_elsewhere_shows_that_all_was_rewritte
 #[test]
 fn a_key_that_was_changed_leaves_both_parts_provable_with_both_keys() {
     let (old, new) = (key(), key());
-    let all = records(8);
+    let all = render_records(8);
     let sign = |key: &Ed25519KeyPair, text: &[u8]| key.sign(text).as_ref().to_vec();
-    let mut tally = LedgerTally::first(0);
+    let mut tally = LedgerTally::before_first_statement(0);
     let mut lines = Vec::new();
     for (index, record) in all.iter().enumerate() {
-        tally.record(record.trim_end().as_bytes(), 0);
+        tally.count_record(record.trim_end().as_bytes(), 0);
         lines.push(record.clone());
         let key = if index < 4 { &old } else { &new };
         let statement =
-            tally.statement(StatementKind::Root, ID, 1, Some(keys::id(key.public_key().as_ref())));
-        let line = statement.line(Some(&|text| sign(key, text))).unwrap();
-        tally.line(&line, 0).unwrap();
+            tally.next_statement(StatementKind::Root, ID, 1, Some(keys::id(key.public_key().as_ref())));
+        let line = statement.encode_line(Some(&|text| sign(key, text))).unwrap();
+        tally.count_line(&line, 0).unwrap();
         lines.push(format!("{}\n", String::from_utf8(line).unwrap()));
     }
     let both = public(&old).into_iter().chain(public(&new)).collect();
@@ -387,7 +390,7 @@ fn a_key_that_was_changed_leaves_both_parts_provable_with_both_keys() {
 #[test]
 fn a_ledger_that_is_signed_later_is_proved_from_its_beginning() {
     let key = key();
-    let files = signed_from(&records(8), 2, &key);
+    let files = signed_from(&render_records(8), 2, &key);
     let demands = || ProofDemands { keys: public(&key), ..ProofDemands::default() };
     let report = proved(&files, &demands());
     assert!(report.ok, "{report}");
@@ -403,22 +406,22 @@ fn a_ledger_that_is_signed_later_is_proved_from_its_beginning() {
 /// A root after each record, and a seal after every third one. The first roots are not signed.
 fn signed_from(records: &[String], unsigned: usize, key: &Ed25519KeyPair) -> Vec<Vec<u8>> {
     let sign = |text: &[u8]| key.sign(text).as_ref().to_vec();
-    let mut tally = LedgerTally::first(0);
+    let mut tally = LedgerTally::before_first_statement(0);
     let mut files = vec![Vec::new()];
     for (index, record) in records.iter().enumerate() {
-        tally.record(record.trim_end().as_bytes(), 0);
+        tally.count_record(record.trim_end().as_bytes(), 0);
         let is_signed = index >= unsigned;
         let kind = if index % 3 == 2 { StatementKind::Seal } else { StatementKind::Root };
         let name = is_signed.then(|| keys::id(key.public_key().as_ref()));
-        let statement = tally.statement(kind, ID, 1, name);
-        let line = statement.line(is_signed.then_some(&sign)).unwrap();
-        tally.line(&line, 0).unwrap();
+        let statement = tally.next_statement(kind, ID, 1, name);
+        let line = statement.encode_line(is_signed.then_some(&sign)).unwrap();
+        tally.count_line(&line, 0).unwrap();
         let file = files.last_mut().unwrap();
         file.extend_from_slice(&[record.as_bytes(), &line, b"\n"].concat());
         if kind == StatementKind::Seal {
-            let head = statement.head_after(&line).line(None).unwrap();
-            tally = LedgerTally::first(0);
-            tally.line(&head, 0).unwrap();
+            let head = statement.head_after(&line).encode_line(None).unwrap();
+            tally = LedgerTally::before_first_statement(0);
+            tally.count_line(&head, 0).unwrap();
             files.push([head.as_slice(), b"\n"].concat());
         }
     }
@@ -427,17 +430,17 @@ fn signed_from(records: &[String], unsigned: usize, key: &Ed25519KeyPair) -> Vec
 
 #[test]
 fn lines_that_the_host_took_over_are_told() {
-    let (all, key) = (records(3), key());
-    let mut tally = LedgerTally::first(0);
+    let (all, key) = (render_records(3), key());
+    let mut tally = LedgerTally::before_first_statement(0);
     let mut lines = Vec::new();
     for record in &all {
-        tally.record(record.trim_end().as_bytes(), 0);
+        tally.count_record(record.trim_end().as_bytes(), 0);
         lines.push(record.clone());
     }
-    tally.adopt(None);
+    tally.adopt_existing_lines(None);
     let sign = |text: &[u8]| key.sign(text).as_ref().to_vec();
-    let root = tally.statement(StatementKind::Root, ID, 1, Some(keys::id(key.public_key().as_ref())));
-    lines.push(format!("{}\n", String::from_utf8(root.line(Some(&sign)).unwrap()).unwrap()));
+    let root = tally.next_statement(StatementKind::Root, ID, 1, Some(keys::id(key.public_key().as_ref())));
+    lines.push(format!("{}\n", String::from_utf8(root.encode_line(Some(&sign)).unwrap()).unwrap()));
     let report = proved(
         &[lines.concat().into_bytes()],
         &ProofDemands { keys: public(&key), ..ProofDemands::default() },
@@ -454,8 +457,8 @@ fn lines_that_the_host_took_over_are_told() {
 fn no_more_records_stand_behind_the_newest_root_than_the_controller_leaves() {
     let key = key();
     let proved_with = |behind: usize, every: Option<u64>| {
-        let mut files = ledger(ID, &records(4), 2, 100, Some(&key));
-        files[0].extend(records(4 + behind).split_off(4));
+        let mut files = ledger(ID, &render_records(4), 2, 100, Some(&key));
+        files[0].extend(render_records(4 + behind).split_off(4));
         let demands = ProofDemands { keys: public(&key), signed_every: every, ..ProofDemands::default() };
         proved(&bytes(&files), &demands)
     };
@@ -467,9 +470,9 @@ fn no_more_records_stand_behind_the_newest_root_than_the_controller_leaves() {
     );
     assert!(proved_with(2025, Some(1001)).ok && !proved_with(1027, Some(2)).ok);
     // As many records as between two signed roots may be unsigned at the end.
-    let many = ledger(ID, &records(4500), 2200, 5000, Some(&key));
+    let many = ledger(ID, &render_records(4500), 2200, 5000, Some(&key));
     assert!(proved(&bytes(&many), &ProofDemands { keys: public(&key), ..ProofDemands::default() }).ok);
     let mut more = many;
-    more[0].extend(records(6700).split_off(4500));
+    more[0].extend(render_records(6700).split_off(4500));
     assert!(!proved(&bytes(&more), &ProofDemands { keys: public(&key), ..ProofDemands::default() }).ok);
 }

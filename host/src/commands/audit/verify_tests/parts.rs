@@ -8,7 +8,7 @@ fn files_that_were_not_given_are_told_whichever_end_lacks_them() {
     let records = chain_signed(&["a", "b", "c", "d", "e", "f", "g"], false);
     let files = bytes(&ledger("0f", &records, 9, 2, None));
     assert_eq!(files.len(), 4);
-    let elsewhere = |given: &[Vec<u8>]| proved(given, &ProofDemands::default()).elsewhere();
+    let elsewhere = |given: &[Vec<u8>]| proved(given, &ProofDemands::default()).files_not_given();
     assert_eq!(elsewhere(&files), None);
     assert_eq!(elsewhere(&files[3..]).unwrap(), "files 1 to 3 of the ledger were not given");
     assert_eq!(elsewhere(&files[1..]).unwrap(), "file 1 of the ledger was not given");
@@ -19,16 +19,16 @@ fn files_that_were_not_given_are_told_whichever_end_lacks_them() {
     );
     assert_eq!(elsewhere(&[records.concat().into_bytes()]), None, "nothing closes this ledger");
     let forged = AuditReport { ok: true, first_file: u64::MAX, files: 1, seals: 1, ..AuditReport::default() };
-    assert!(forged.elsewhere().is_some(), "a number that somebody made up");
+    assert!(forged.files_not_given().is_some(), "a number that somebody made up");
 }
 
 #[test]
 fn a_file_that_is_named_twice_is_read_once() {
     let records = chain_signed(&["a", "b", "c"], false);
     let (folder, mut paths) = TrailFolder::of(&bytes(&ledger("0f", &records, 9, 2, None)));
-    let once = verify(&paths, &ProofDemands::default(), &mut |_| {}).unwrap();
+    let once = verify_files(&paths, &ProofDemands::default(), &mut |_| {}).unwrap();
     paths.push(folder.0.path().join("./trail.jsonl"));
-    let twice = verify(&paths, &ProofDemands::default(), &mut |_| {}).unwrap();
+    let twice = verify_files(&paths, &ProofDemands::default(), &mut |_| {}).unwrap();
     assert!(twice.ok, "{:?}", twice.what);
     assert_eq!((twice.files, twice.lines), (once.files, once.lines));
 }

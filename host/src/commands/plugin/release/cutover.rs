@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, anyhow, bail};
 use kubewitness_core::config::{OciReference, PLUGIN_KEY, PLUGIN_LABEL, is_name};
 use kubewitness_core::views::ShadowView;
-use kubewitness_watch::configmaps::change;
+use kubewitness_watch::configmaps::change_config_map;
 use serde_json::Value;
 
 use super::{pack, shadow};
@@ -30,22 +30,24 @@ pub async fn cutover(args: CutoverPluginArgs) -> CommandResult {
         token,
         kubeconfig: into.kubeconfig.clone(),
         context: into.context.clone(),
-        kubewitness_namespace: Some(pack::namespace(&into).to_owned()),
+        kubewitness_namespace: Some(pack::kubewitness_namespace(&into).to_owned()),
         is_default_namespace: into.namespace.is_none(),
     };
-    let client =
-        ApiClient::reach(&reach).await.context("asking the controller which component it has compared")?;
+    let client = ApiClient::reach_controller(&reach)
+        .await
+        .context("asking the controller which component it has compared")?;
     let compared = shadow::find(&client, &name).await?;
     let take_over = |data: &mut BTreeMap<String, String>| {
-        cut_over(&name, &compared, data).map_err(|error| format!("{error:#}"))
+        replace_module(&name, &compared, data).map_err(|error| format!("{error:#}"))
     };
-    let at = (pack::namespace(&into), map.as_str());
-    let write = async |signed_in: &_| change(signed_in, at, PLUGIN_LABEL, into.dry_run, take_over).await;
-    pack::written(&into, &map, write).await
+    let at = (pack::kubewitness_namespace(&into), map.as_str());
+    let write =
+        async |signed_in: &_| change_config_map(signed_in, at, PLUGIN_LABEL, into.dry_run, take_over).await;
+    pack::write_and_report(&into, &map, write).await
 }
 
 /// Changes the one text of the ConfigMap that the controller reads.
-fn cut_over(name: &str, compared: &ShadowView, data: &mut BTreeMap<String, String>) -> Result<()> {
+fn replace_module(name: &str, compared: &ShadowView, data: &mut BTreeMap<String, String>) -> Result<()> {
     let text = data.get_mut(PLUGIN_KEY);
     let text = text.with_context(|| {
         format!("it has no `{PLUGIN_KEY}`: `--config-map` names the one that has the manifest of `{name}`")
@@ -66,7 +68,7 @@ fn cut_over(name: &str, compared: &ShadowView, data: &mut BTreeMap<String, Strin
             "the plugin `{name}` has no version in its shadow: `spec.shadow.module` of its manifest names one"
         )
     })?;
-    pin(&mut module, compared)?;
+    pin_module(&mut module, compared)?;
     spec.insert("module".to_owned(), module);
     let texts = documents.iter().map(print::yaml).collect::<Result<Vec<_>>>()?;
     *text = texts.join("---\n");
@@ -74,7 +76,7 @@ fn cut_over(name: &str, compared: &ShadowView, data: &mut BTreeMap<String, Strin
 }
 
 /// Pins the module to the component that was compared, whatever has its name by now.
-fn pin(module: &mut Value, compared: &ShadowView) -> Result<()> {
+fn pin_module(module: &mut Value, compared: &ShadowView) -> Result<()> {
     let text = |field: &str| module[field].as_str().map(str::to_owned);
     let (oci, url, wanted) = (text("oci"), text("url"), text("sha256"));
     let digest = &compared.digest;
@@ -129,12 +131,12 @@ mod tests {
         data.insert("old.yaml".into(), old.clone());
         let from = format!("r.example/b:2@sha256:{IMAGE}");
         let compared = compared(Some(&from));
-        cut_over("shout", &compared, &mut data).unwrap();
+        replace_module("shout", &compared, &mut data).unwrap();
         let now: Value = serde_saphyr::from_str(&data["plugin.yaml"]).unwrap();
         let spec = json!({"module": {"oci": from, "sha256": "bb"}, "config": {"phase": "Failed"}});
         assert_eq!((&now["spec"], &now["metadata"]["name"]), (&spec, &"shout".into()));
         assert_eq!((&data["other"], &data["old.yaml"]), (&"a: [".to_owned(), &old));
-        let again = cut_over("shout", &compared, &mut data).unwrap_err().to_string();
+        let again = replace_module("shout", &compared, &mut data).unwrap_err().to_string();
         assert!(again.contains("`spec.shadow.module` of its manifest names one"), "{again}");
     }
 
@@ -150,7 +152,7 @@ mod tests {
         ];
         for (module, from) in cases {
             let mut now = module.clone();
-            pin(&mut now, &compared(from)).unwrap();
+            pin_module(&mut now, &compared(from)).unwrap();
             let mut wanted = module;
             wanted["sha256"] = "bb".into();
             assert_eq!(now, wanted);
@@ -163,18 +165,18 @@ mod tests {
             (json!({"url": "https://a.example/c.wasm", "sha256": "bb"}), Some(url)),
         ];
         for (mut module, from) in others {
-            let told = pin(&mut module, &compared(from)).unwrap_err().to_string();
+            let told = pin_module(&mut module, &compared(from)).unwrap_err().to_string();
             assert!(told.contains("compares another component"), "{module}: {told}");
         }
     }
 
     #[test]
     fn a_manifest_that_is_elsewhere_is_asked_for() {
-        let told = cut_over("whisper", &compared(None), &mut data("{}")).unwrap_err().to_string();
+        let told = replace_module("whisper", &compared(None), &mut data("{}")).unwrap_err().to_string();
         assert!(told.contains("`--config-map` names the one that has it"), "{told}");
         let mut other: BTreeMap<_, _> =
             [("old.yaml".into(), data("{}").remove("plugin.yaml").unwrap())].into();
-        let told = cut_over("shout", &compared(None), &mut other).unwrap_err().to_string();
+        let told = replace_module("shout", &compared(None), &mut other).unwrap_err().to_string();
         assert!(told.contains("it has no `plugin.yaml`"), "{told}");
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
 use kubewitness_core::config::{PLUGIN_LABEL, is_name};
-use kubewitness_watch::configmaps::{InstallError, InstallResult, install as write};
+use kubewitness_watch::configmaps::{InstallError, InstallResult, install_config_map as write};
 use kubewitness_watch::{ConnectOptions, SignedIn};
 use serde_json::{Value, json};
 
@@ -27,29 +27,30 @@ pub async fn pack(args: PackPluginArgs) -> CommandResult {
 
 pub async fn install(args: InstallPluginArgs) -> CommandResult {
     let InstallPluginArgs { dir, into } = args;
-    let (name, map) = config_map(&dir, namespace(&into)).await?;
+    let (name, map) = config_map(&dir, kubewitness_namespace(&into)).await?;
     let map = serde_json::from_value(map)?;
-    written(&into, &name, async |signed_in| write(signed_in, map, PLUGIN_LABEL, into.dry_run).await).await
+    write_and_report(&into, &name, async |signed_in| write(signed_in, map, PLUGIN_LABEL, into.dry_run).await)
+        .await
 }
 
 /// The namespace of Kubewitness.
-pub fn namespace(into: &IntoClusterArgs) -> &str {
+pub fn kubewitness_namespace(into: &IntoClusterArgs) -> &str {
     into.namespace.as_deref().unwrap_or(NAMESPACE)
 }
 
 /// Reports what happened to a ConfigMap.
-pub async fn written(
+pub async fn write_and_report(
     into: &IntoClusterArgs,
     name: &str,
     write: impl AsyncFnOnce(&SignedIn) -> Result<InstallResult, InstallError>,
 ) -> CommandResult {
     let IntoClusterArgs { kubeconfig, context, dry_run, .. } = into;
-    let namespace = namespace(into);
+    let namespace = kubewitness_namespace(into);
     if !is_name(namespace) {
         return Err(UsageError::error(format!("--namespace {namespace}: it is no name of a namespace")));
     }
     let options = ConnectOptions { kubeconfig: kubeconfig.clone(), context: context.clone() };
-    let signed_in = SignedIn::by(&options).await?;
+    let signed_in = SignedIn::sign_in(&options).await?;
     let written = write(&signed_in).await.map_err(|error| match error {
         InstallError::Foreign(_) => {
             anyhow!("{error}. Give the plugin another name, or remove that ConfigMap")
@@ -74,8 +75,8 @@ pub async fn written(
 
 /// The name of the plugin, and its ConfigMap.
 async fn config_map(dir: &Path, namespace: &str) -> Result<(String, Value)> {
-    let parsed = subject::manifest(dir)?;
-    let ExaminedComponent { bytes, component, .. } = subject::examine(&parsed).await?;
+    let parsed = subject::read_manifest(dir)?;
+    let ExaminedComponent { bytes, component, .. } = subject::examine_manifest(&parsed).await?;
     if bytes.len() > MOST {
         bail!(
             "the component has {} KiB, and a ConfigMap holds 1 MiB. Push it to a registry, with `wkg oci push \
@@ -89,7 +90,7 @@ async fn config_map(dir: &Path, namespace: &str) -> Result<(String, Value)> {
     let key = format!("{}.wasm", parsed.name);
     // As its author wrote it, without the defaults.
     let mut manifest = as_written(&parsed.entry.text)?;
-    manifest["spec"]["module"] = json!({"configMapKey": key, "sha256": component.digest()});
+    manifest["spec"]["module"] = json!({"configMapKey": key, "sha256": component.file_digest()});
     let map = json!({
         "apiVersion": "v1",
         "kind": "ConfigMap",

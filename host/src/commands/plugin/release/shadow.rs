@@ -5,19 +5,19 @@ use kubewitness_core::views::{ShadowActView, ShadowDifferenceView, ShadowSideVie
 
 use crate::cli::ShadowPluginArgs;
 use crate::commands::api::{ApiClient, plugin_views};
-use crate::commands::print::{self, clean, line_diff, mark};
+use crate::commands::print::{self, clean_line, coloured_mark, line_diff};
 use crate::commands::{CommandEnd, CommandResult};
 
 const SIDES: [&str; 2] = ["the version at work", "in the shadow"];
 
 pub async fn shadow(args: ShadowPluginArgs) -> CommandResult {
-    let client = ApiClient::reach(&args.query.reach).await?;
+    let client = ApiClient::reach_controller(&args.query.reach).await?;
     let shadow = find(&client, &args.name).await?;
-    print::value(args.query.output, &shadow, |shadow| text(shadow, print::is_coloured()))?;
-    Ok(end(&shadow))
+    print::print_value(args.query.output, &shadow, |shadow| text(shadow, print::is_coloured()))?;
+    Ok(command_end(&shadow))
 }
 
-fn end(shadow: &ShadowView) -> CommandEnd {
+fn command_end(shadow: &ShadowView) -> CommandEnd {
     match (shadow.states, shadow.different) {
         (0, _) => CommandEnd::Warned,
         (_, 0) => CommandEnd::Fine,
@@ -32,7 +32,7 @@ pub async fn find(client: &ApiClient, name: &str) -> Result<ShadowView> {
         anyhow!(
             "the plugin `{}` has no version in its shadow: `spec.shadow.module` of its manifest names one, and \
              `kubewitness plugins` says whether that was taken",
-            clean(name)
+            clean_line(name)
         )
     })
 }
@@ -41,9 +41,9 @@ fn text(shadow: &ShadowView, coloured: bool) -> String {
     let mut text = String::new();
     for ShadowDifferenceView { id, seq, object, change, phase, active, shadow } in &shadow.differences {
         let at = format!("{seq} {object} ({change}): {phase}, state {id}");
-        text.push_str(&format!("{}\n", clean(&at)));
-        let [before, after] = [active, shadow].map(lines);
-        text.push_str(&line_diff::unified(&SIDES.map(str::to_owned), &before, &after, coloured));
+        text.push_str(&format!("{}\n", clean_line(&at)));
+        let [before, after] = [active, shadow].map(json_lines);
+        text.push_str(&line_diff::unified_diff(&SIDES.map(str::to_owned), &before, &after, coloured));
         text.push('\n');
     }
     let ShadowView { digest, since, states, same, different, missed, .. } = shadow;
@@ -53,27 +53,27 @@ fn text(shadow: &ShadowView, coloured: bool) -> String {
     }
     let digest: String = digest.chars().take(12).collect();
     // Without any state, the result is not good.
-    let mark = mark(*states > 0 && *different == 0);
+    let mark = coloured_mark(*states > 0 && *different == 0);
     text.push_str(&format!(
         "{mark} states: {states}, same: {same}, different: {different}, missed: {missed}; {digest} in the shadow since {}\n",
-        clean(since)
+        clean_line(since)
     ));
     match states {
         0 => text.push_str("No state was compared yet, so nothing is known of the version in the shadow.\n"),
         _ => {
             for (name, side) in SIDES.iter().zip([&shadow.active, &shadow.shadow]) {
-                text.push_str(&format!("  {name}: {}\n", cost(side, *states)));
+                text.push_str(&format!("  {name}: {}\n", cost_text(side, *states)));
             }
         }
     }
     if let Some(message) = &shadow.message {
-        text.push_str(&format!("{}\n", clean(message)));
+        text.push_str(&format!("{}\n", clean_line(message)));
     }
     text.push_str("The effects of both were held back.\n");
     text
 }
 
-fn cost(side: &ShadowSideView, states: u64) -> String {
+fn cost_text(side: &ShadowSideView, states: u64) -> String {
     let ShadowSideView { not_done, effects, seconds, guest_seconds, peak_memory } = side;
     let micros = |seconds: f64| (1e6 * seconds / states.max(1) as f64).round();
     format!(
@@ -85,7 +85,7 @@ fn cost(side: &ShadowSideView, states: u64) -> String {
 }
 
 /// As JSON with many lines, so that a diff shows the difference.
-fn lines(act: &ShadowActView) -> String {
+fn json_lines(act: &ShadowActView) -> String {
     serde_json::to_string_pretty(act).unwrap_or_else(|error| error.to_string())
 }
 
@@ -98,18 +98,21 @@ mod tests {
     #[test]
     fn where_nothing_was_compared_nothing_is_called_good() {
         let nothing = ShadowView { missed: 3, message: Some("it traps".into()), ..ShadowView::default() };
-        assert_eq!(end(&nothing), CommandEnd::Warned);
+        assert_eq!(command_end(&nothing), CommandEnd::Warned);
         let said = text(&nothing, false);
         assert!(
-            said.starts_with(&format!("{} states: 0, same: 0, different: 0, missed: 3;", mark(false))),
+            said.starts_with(&format!(
+                "{} states: 0, same: 0, different: 0, missed: 3;",
+                coloured_mark(false)
+            )),
             "{said}"
         );
         assert!(said.contains("No state was compared yet") && said.contains("it traps\n"), "{said}");
-        assert!(!said.contains(mark(true)) && !said.contains("a state,"), "{said}");
+        assert!(!said.contains(coloured_mark(true)) && !said.contains("a state,"), "{said}");
         let one = ShadowView { states: 1, same: 1, ..nothing };
-        assert_eq!(end(&one), CommandEnd::Fine);
-        assert!(text(&one, false).starts_with(mark(true)));
-        assert_eq!(end(&ShadowView { different: 1, ..one }), CommandEnd::Failed);
+        assert_eq!(command_end(&one), CommandEnd::Fine);
+        assert!(text(&one, false).starts_with(coloured_mark(true)));
+        assert_eq!(command_end(&ShadowView { different: 1, ..one }), CommandEnd::Failed);
     }
 
     #[test]

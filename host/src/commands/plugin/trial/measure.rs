@@ -35,7 +35,7 @@ pub async fn measure(subject: &TrialSubject, trial: PluginTrial, batch: usize) -
     let TrialStage { stage, stand_ins } = &TrialStage::open(subject, trial).await?;
     let plugin = &stage.plugin;
     let (first, rest) = stand_ins.steps().split_at(1.min(stand_ins.steps().len()));
-    let batches = [batches(first, 1), batches(rest, batch)].concat();
+    let batches = [split_into_batches(first, 1), split_into_batches(rest, batch)].concat();
     let begun = Instant::now();
     let mut cost = CostSum::default();
     let mut before = CallsView::default();
@@ -44,28 +44,28 @@ pub async fn measure(subject: &TrialSubject, trial: PluginTrial, batch: usize) -
             break;
         }
         if let Some(last) = batch.last() {
-            stand_ins.show(&TrialStep::State(last.clone()));
+            stand_ins.show_step(&TrialStep::State(last.clone()));
         }
-        let deliveries: Vec<_> = batch.iter().map(delivery).collect();
+        let deliveries: Vec<_> = batch.iter().map(first_delivery).collect();
         let called = Instant::now();
-        let outcome = plugin.handle(&deliveries).await;
+        let outcome = plugin.handle_batch(&deliveries).await;
         let took = called.elapsed();
         if place == 0 && batches.len() > 1 {
-            before = plugin.tally().view();
+            before = plugin.plugin_tally().calls_view();
             continue;
         }
         let done = outcome.map_or(0, |it| it.verdicts.iter().filter(|it| **it == Verdict::Done).count());
         cost.add(batch.len(), done, took);
     }
-    Ok(cost.with(&before, plugin.tally().view()))
+    Ok(cost.with(&before, plugin.plugin_tally().calls_view()))
 }
 
-fn delivery(state: &Arc<State>) -> StateDelivery {
+fn first_delivery(state: &Arc<State>) -> StateDelivery {
     StateDelivery { state: state.clone(), attempt: 1, resync: false }
 }
 
 /// In the order of the states. A batch ends before an object repeats.
-fn batches(steps: &[TrialStep], most: usize) -> Vec<Vec<Arc<State>>> {
+fn split_into_batches(steps: &[TrialStep], most: usize) -> Vec<Vec<Arc<State>>> {
     let mut batches = Vec::new();
     let (mut batch, mut objects) = (Vec::new(), HashSet::new());
     for step in steps {
@@ -135,7 +135,7 @@ mod tests {
         let seen =
             ["a", "b", "a", "c", "d", "e"].map(|name| ObservedObject { object: job(name), is_gone: false });
         let stand_ins = StandIns::of(&spec, &seen, ObservedTimes::Fixed).unwrap();
-        let names: Vec<Vec<_>> = batches(stand_ins.steps(), 3)
+        let names: Vec<Vec<_>> = split_into_batches(stand_ins.steps(), 3)
             .iter()
             .map(|batch| batch.iter().map(|state| state.object.name.clone()).collect())
             .collect();

@@ -20,7 +20,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::subject::TrialSubject;
-use crate::commands::print::clean;
+use crate::commands::print::clean_line;
 use crate::controller::trial::{self, EffectKeep, SecretHiding, TrialServices, object_of};
 pub use crate::controller::trial::{TrialEffect, TrialReply, base64_of};
 pub use measure::{CallCost, measure};
@@ -66,7 +66,7 @@ impl TrialCall {
         match self {
             Self::State { seq, object, change, phase } => {
                 let at = seq.map(|seq| format!("{seq} ")).unwrap_or_default();
-                format!("{at}{} ({change}): {phase}", clean(object))
+                format!("{at}{} ({change}): {phase}", clean_line(object))
             }
             Self::Tick { tick } => format!("tick of {tick}"),
         }
@@ -94,18 +94,18 @@ impl HandedCall {
     pub fn text(&self) -> String {
         let mut text = self.call.text() + "\n";
         for TrialEffect { call, to, what, refused } in &self.effects {
-            text.push_str(&format!("  {call:<13} {}", clean(to)));
+            text.push_str(&format!("  {call:<13} {}", clean_line(to)));
             for (name, value) in what {
                 let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-                text.push_str(&format!("  {name}={}", clean(&value)));
+                text.push_str(&format!("  {name}={}", clean_line(&value)));
             }
             if let Some(why) = refused {
-                text.push_str(&format!("  refused: {}", clean(why)));
+                text.push_str(&format!("  refused: {}", clean_line(why)));
             }
             text.push('\n');
         }
         let verdict = self.verdict.as_str().map_or_else(|| self.verdict.to_string(), str::to_owned);
-        text.push_str(&format!("  {:<13} {}\n", "verdict", clean(&verdict)));
+        text.push_str(&format!("  {:<13} {}\n", "verdict", clean_line(&verdict)));
         text
     }
 }
@@ -127,7 +127,7 @@ pub struct TriedCalls {
 }
 
 /// Makes the calls, one at a time.
-pub async fn hand_over(subject: &TrialSubject, trial: PluginTrial) -> Result<TriedCalls> {
+pub async fn run_trial(subject: &TrialSubject, trial: PluginTrial) -> Result<TriedCalls> {
     hand_each(&TrialStage::open(subject, trial).await?).await
 }
 
@@ -146,10 +146,10 @@ impl TrialStage {
             documents: stand_ins.clone(),
             lister: stand_ins.clone(),
             outcomes: Arc::new(NoOutcomes),
-            subscribed: stand_ins.subscribed(spec),
+            subscribed: stand_ins.subscribed_kinds(spec),
             clock: stand_ins.clone(),
             kv: Vec::new(),
-            newest: stand_ins.newest(),
+            newest: stand_ins.newest_position(),
             database: None,
         };
         let hiding = SecretHiding::Rules(trial.redaction.unwrap_or_default().into());
@@ -165,13 +165,13 @@ impl TrialStage {
 async fn hand_each(TrialStage { stage, stand_ins }: &TrialStage) -> Result<TriedCalls> {
     let (mut handed, mut took) = (Vec::new(), Duration::ZERO);
     for step in stand_ins.steps() {
-        stand_ins.show(step);
+        stand_ins.show_step(step);
         let begun = Instant::now();
         let verdict = match step {
-            TrialStep::State(state) => stage.hand_over(state).await,
+            TrialStep::State(state) => stage.deliver_state(state).await,
             TrialStep::Tick { due_ms, timeout } => {
                 let tick = ScheduledCall { due_ms: *due_ms, timeout: *timeout };
-                let called = stage.plugin.tick(tick).await;
+                let called = stage.plugin.handle_tick(tick).await;
                 called.map_or_else(|error| json!({"failed": error.to_string()}), |_| json!("done"))
             }
         };
@@ -179,7 +179,7 @@ async fn hand_each(TrialStage { stage, stand_ins }: &TrialStage) -> Result<Tried
         handed.push(HandedCall {
             call: match step {
                 TrialStep::State(state) => TrialCall::state(state, stand_ins.is_recorded()),
-                TrialStep::Tick { due_ms, .. } => TrialCall::Tick { tick: calendar::rfc3339(*due_ms) },
+                TrialStep::Tick { due_ms, .. } => TrialCall::Tick { tick: calendar::format_rfc3339(*due_ms) },
             },
             effects: stage.recorder.take().effects,
             verdict,

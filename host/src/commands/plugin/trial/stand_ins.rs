@@ -23,7 +23,7 @@ use kubewitness_core::views::ObjectCounts;
 use kubewitness_core::{Change, ObjectRef, Seq, State, StateId, Version};
 use serde_json::Value;
 
-use super::steps::{NEXT, TrialStep, tick, tick_of};
+use super::steps::{NEXT, TrialStep, tick_of, tick_step};
 use crate::commands::object_files::{NamedFile, ObservedObject, text};
 
 /// When the first state is observed that has no time of its own: 2026-01-01. Each further one is observed a
@@ -61,7 +61,9 @@ fn changed_ms(object: &Value, now_ms: u64) -> Option<u64> {
     let mut newest = None;
     while let Some(value) = left.pop() {
         match value {
-            Value::String(text) => newest = newest.max(calendar::moment(text).filter(|ms| *ms <= now_ms)),
+            Value::String(text) => {
+                newest = newest.max(calendar::parse_rfc3339_ms(text).filter(|ms| *ms <= now_ms));
+            }
             Value::Array(list) => left.extend(list),
             Value::Object(fields) => left.extend(fields.values()),
             _ => {}
@@ -93,7 +95,7 @@ impl StandIns {
         let mut before_ms = None;
         for ObservedObject { object, is_gone } in seen {
             if let Some(when) = tick_of(object) {
-                let step = tick(spec, when, before_ms.unwrap_or(BEGIN_MS))?;
+                let step = tick_step(spec, when, before_ms.unwrap_or(BEGIN_MS))?;
                 before_ms = Some(step.at_ms());
                 steps.push(step);
                 continue;
@@ -103,14 +105,14 @@ impl StandIns {
             let seq = states.len() as Seq + 1;
             let named = NamedFile::of_whole(object)?;
             let document = Bytes::from(object.to_string());
-            let mut reference = named.reference(object);
+            let mut reference = named.object_reference(object);
             if reference.uid.is_empty() {
                 reference.uid = format!("uid-of-{}-{}", reference.namespace, reference.name);
             }
             let before = newest.get(&reference).map(|place: &usize| &states[*place].0);
             let change = if *is_gone { Change::Gone } else { Change::Present };
-            let found = rules.status(&reference.group, &reference.kind, &document);
-            let status = if *is_gone { StatusRules::deleted(&found) } else { found };
+            let found = rules.status_of(&reference.group, &reference.kind, &document);
+            let status = if *is_gone { StatusRules::deleted_status(&found) } else { found };
             let source = source(spec, &named.kind);
             let resource_version = version(object, seq);
             let state = State {
@@ -137,7 +139,7 @@ impl StandIns {
     }
 
     /// States of a journal, in their order.
-    pub fn recorded(states: Vec<RecordedState>) -> Self {
+    pub fn from_journal(states: Vec<RecordedState>) -> Self {
         let steps = states.iter().map(|(state, _)| TrialStep::State(state.clone())).collect();
         Self { states, steps, is_recorded: true, shown: AtomicU64::default(), now_ms: BEGIN_MS.into() }
     }
@@ -146,16 +148,17 @@ impl StandIns {
     pub fn then_tick(mut self, spec: &PluginSpec, after: Duration) -> Result<Self> {
         let after_ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
         let last_ms = self.steps.last().map_or(BEGIN_MS, TrialStep::at_ms);
-        self.steps.push(tick(spec, &NEXT.into(), last_ms.saturating_add(after_ms))?);
+        self.steps.push(tick_step(spec, &NEXT.into(), last_ms.saturating_add(after_ms))?);
         Ok(self)
     }
 
     /// The kinds of the delivered objects. For a source without any, the kind that its name usually means.
-    pub fn subscribed(&self, spec: &PluginSpec) -> SubscribedKinds {
+    pub fn subscribed_kinds(&self, spec: &PluginSpec) -> SubscribedKinds {
         let names: HashSet<&str> = spec.subscribe.iter().map(|it| it.source.as_str()).collect();
         let subscribed = self.states.iter().flat_map(|(state, _)| {
             let object = names.contains(&*state.source).then_some(&state.object);
-            let owner = state.owner.iter().filter(|owner| names.contains(usual(&owner.kind).as_str()));
+            let owner =
+                state.owner.iter().filter(|owner| names.contains(usual_source_name(&owner.kind).as_str()));
             object.into_iter().chain(owner).map(|it| (it.group.clone(), it.kind.clone()))
         });
         SubscribedKinds::of(subscribed.collect::<HashSet<_>>().into_iter().map(Some))
@@ -165,7 +168,7 @@ impl StandIns {
         self.is_recorded
     }
 
-    pub fn newest(&self) -> Seq {
+    pub fn newest_position(&self) -> Seq {
         self.states.last().map_or(0, |(state, _)| state.seq)
     }
 
@@ -174,19 +177,19 @@ impl StandIns {
     }
 
     /// From now on the clock has this step's time, and the cache has its state.
-    pub fn show(&self, step: &TrialStep) {
+    pub fn show_step(&self, step: &TrialStep) {
         if let TrialStep::State(state) = step {
             self.shown.store(state.seq, Ordering::Relaxed);
         }
         self.now_ms.store(step.at_ms(), Ordering::Relaxed);
     }
 
-    fn at(&self, seq: Seq) -> Option<&RecordedState> {
+    fn state_at(&self, seq: Seq) -> Option<&RecordedState> {
         self.states.binary_search_by_key(&seq, |(state, _)| state.seq).ok().map(|place| &self.states[place])
     }
 
     /// The objects of a source that exist now.
-    fn there(&self, source: &str) -> Vec<&RecordedState> {
+    fn existing_objects(&self, source: &str) -> Vec<&RecordedState> {
         let shown = self.shown.load(Ordering::Relaxed);
         let so_far = self.states.iter().filter(|(state, _)| state.seq <= shown && *state.source == *source);
         let mut names = HashSet::new();
@@ -211,7 +214,7 @@ fn version(object: &Value, seq: Seq) -> Version {
 
 /// The source that a manifest subscribes to, by its usual name, such as `jobs`; or the only one.
 fn source(spec: &PluginSpec, kind: &str) -> String {
-    let usual = usual(kind);
+    let usual = usual_source_name(kind);
     let mut names = spec.subscribe.iter().map(|subscription| &subscription.source);
     match spec.subscribe.as_slice() {
         [only] => only.source.clone(),
@@ -219,7 +222,7 @@ fn source(spec: &PluginSpec, kind: &str) -> String {
     }
 }
 
-fn usual(kind: &str) -> String {
+fn usual_source_name(kind: &str) -> String {
     format!("{}s", kind.to_ascii_lowercase())
 }
 
@@ -242,12 +245,12 @@ fn owner(object: &Value, namespace: &str) -> Option<ObjectRef> {
 
 #[async_trait]
 impl DocumentReader for StandIns {
-    async fn document(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
-        Ok(self.at(seq).map(|(_, document)| document.clone()))
+    async fn document_at(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
+        Ok(self.state_at(seq).map(|(_, document)| document.clone()))
     }
 
     async fn document_before(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
-        let Some((state, _)) = self.at(seq) else { return Ok(None) };
+        let Some((state, _)) = self.state_at(seq) else { return Ok(None) };
         let before =
             self.states.iter().rev().find(|(other, _)| other.seq < seq && other.object == state.object);
         Ok(before.map(|(_, document)| document.clone()))
@@ -277,10 +280,14 @@ impl ObjectLister for StandIns {
     fn get(&self, source: &str, namespace: &str, name: &str) -> Result<Option<CurrentObject>, SelectError> {
         let is_asked =
             |(state, _): &&&RecordedState| state.object.namespace == namespace && state.object.name == name;
-        Ok(self.there(source).iter().find(is_asked).map(|found| current(found)))
+        Ok(self.existing_objects(source).iter().find(is_asked).map(|found| current(found)))
     }
 
-    fn select(&self, source: &str, selection: &ObjectSelection) -> Result<SelectedObjects, SelectError> {
+    fn select_objects(
+        &self,
+        source: &str,
+        selection: &ObjectSelection,
+    ) -> Result<SelectedObjects, SelectError> {
         let indexes = IndexSet::new(&[]);
         let asked = selection.index.as_ref().map(|(index, key)| indexes.key(index, key)).transpose()?;
         let has = |(state, document): &&RecordedState| match asked {
@@ -288,23 +295,23 @@ impl ObjectLister for StandIns {
             Some(IndexKey::Namespace(namespace)) => state.object.namespace == namespace,
             Some(key) => {
                 let mut is_found = false;
-                let read = indexes.keys(document, |found| is_found |= found == key);
+                let read = indexes.for_each_key(document, |found| is_found |= found == key);
                 read.is_ok() && is_found
             }
         };
-        let there = self.there(source).into_iter().filter(has).take(selection.limit);
+        let there = self.existing_objects(source).into_iter().filter(has).take(selection.limit);
         Ok(SelectedObjects { objects: there.map(current).collect(), ..SelectedObjects::default() })
     }
 
-    fn tally(&self, _: &str, _: &ObjectSelection, _: &mut ObjectCounts) -> Result<(), SelectError> {
+    fn tally_objects(&self, _: &str, _: &ObjectSelection, _: &mut ObjectCounts) -> Result<(), SelectError> {
         Ok(())
     }
 
     fn count(&self, source: &str) -> usize {
-        self.there(source).len()
+        self.existing_objects(source).len()
     }
 
-    async fn shows(&self, _: &str, _: Seq) {}
+    async fn await_shown(&self, _: &str, _: Seq) {}
 }
 
 impl Clock for StandIns {
@@ -342,7 +349,7 @@ mod tests {
 
     fn observed(times: ObservedTimes, seen: &[ObservedObject]) -> Vec<String> {
         let stand_ins = StandIns::of(&spec(), seen, times).unwrap();
-        stand_ins.steps().iter().map(|step| calendar::rfc3339(step.at_ms())).collect()
+        stand_ins.steps().iter().map(|step| calendar::format_rfc3339(step.at_ms())).collect()
     }
 
     #[test]
@@ -359,7 +366,7 @@ mod tests {
             ObservedObject { object: json!({"tick": "2026-11-25T08:00:10Z"}), is_gone: false },
             failed("2026-11-25T09:00:00Z", "never"),
         ];
-        let now_ms = calendar::moment("2026-11-26T00:00:00Z").unwrap();
+        let now_ms = calendar::parse_rfc3339_ms("2026-11-26T00:00:00Z").unwrap();
         let own = ["08:00:00", "08:00:01", "08:00:10", "09:00:00"].map(|at| format!("2026-11-25T{at}.000Z"));
         assert_eq!(observed(ObservedTimes::Own { now_ms }, &seen), own);
         let fixed = ["00:00:00", "00:00:01"].map(|at| format!("2026-01-01T{at}.000Z"));
@@ -375,9 +382,9 @@ mod tests {
     fn a_tick_behind_recorded_states_is_at_a_moment_of_the_schedule() {
         let seen = [job("a", &json!({"startTime": "2026-11-25T08:00:03Z"}))];
         let states = StandIns::of(&spec(), &seen, ObservedTimes::Own { now_ms: u64::MAX }).unwrap().states;
-        let recorded = StandIns::recorded(states).then_tick(&spec(), Duration::from_secs(60)).unwrap();
+        let recorded = StandIns::from_journal(states).then_tick(&spec(), Duration::from_secs(60)).unwrap();
         let last = recorded.steps().last().map(TrialStep::at_ms).unwrap();
-        assert_eq!(calendar::rfc3339(last), "2026-11-25T08:01:10.000Z");
+        assert_eq!(calendar::format_rfc3339(last), "2026-11-25T08:01:10.000Z");
     }
 
     #[test]
@@ -385,11 +392,14 @@ mod tests {
         let seen = [job("a", &json!({}))];
         let stand_ins = StandIns::of(&spec(), &seen, ObservedTimes::Fixed).unwrap();
         let set = stand_ins.states[0].0.owner.clone().unwrap();
-        assert!(stand_ins.subscribed(&spec()).leaves_out(&set));
+        assert!(stand_ins.subscribed_kinds(&spec()).leaves_out(&set));
         let mut with = spec();
         with.subscribe[1].source = "jobsets".into();
-        assert!(!stand_ins.subscribed(&with).leaves_out(&set));
+        assert!(!stand_ins.subscribed_kinds(&with).leaves_out(&set));
         with.subscribe.clear();
-        assert!(!stand_ins.subscribed(&with).leaves_out(&set), "a component alone has no subscriptions");
+        assert!(
+            !stand_ins.subscribed_kinds(&with).leaves_out(&set),
+            "a component alone has no subscriptions"
+        );
     }
 }

@@ -42,34 +42,34 @@ pub fn tick_of(document: &Value) -> Option<&Value> {
 }
 
 /// A tick after `now_ms`, at a moment of the manifest's schedule.
-pub fn tick(spec: &PluginSpec, when: &Value, now_ms: u64) -> Result<TrialStep> {
+pub fn tick_step(spec: &PluginSpec, when: &Value, now_ms: u64) -> Result<TrialStep> {
     let Some(tick) = spec.tick else {
         bail!(
             "there is a tick, and the plugin is never called on a schedule: export `ticker`, and add `spec.tick` to the \
              manifest, such as `tick: {{every: 30s}}`"
         );
     };
-    let next = after(tick, now_ms);
+    let next = first_multiple_after(tick, now_ms);
     let due_ms = match when.as_str() {
         Some(NEXT) => next,
-        moment => moment.and_then(calendar::moment).with_context(|| {
+        moment => moment.and_then(calendar::parse_rfc3339_ms).with_context(|| {
             format!("`tick: {when}`: write `tick: {NEXT}`, or a moment such as `tick: 2026-01-01T08:00:00Z`")
         })?,
     };
-    let told = |ms| calendar::rfc3339(ms);
+    let told = |ms| calendar::format_rfc3339(ms);
     ensure!(
-        due_ms > now_ms && after(tick, due_ms - 1) == due_ms,
+        due_ms > now_ms && first_multiple_after(tick, due_ms - 1) == due_ms,
         "the schedule `every: {}` has no tick at {} after {}: the next is at {}, which is `tick: {NEXT}`",
         tick.every,
         told(due_ms),
         told(now_ms),
         told(next),
     );
-    Ok(TrialStep::Tick { due_ms, timeout: tick.timeout() })
+    Ok(TrialStep::Tick { due_ms, timeout: tick.timeout_or_default() })
 }
 
 /// The first multiple of the pause after a time, as in the controller.
-fn after(tick: TickSpec, now_ms: u64) -> u64 {
+fn first_multiple_after(tick: TickSpec, now_ms: u64) -> u64 {
     let every = u64::try_from(tick.every.0.as_millis()).unwrap_or(u64::MAX).max(1);
     (now_ms / every).saturating_add(1).saturating_mul(every)
 }
@@ -87,8 +87,8 @@ mod tests {
     }
 
     fn due(when: &Value) -> Result<String> {
-        match tick(&spec(&json!({"every": "30s"})), when, NOW)? {
-            TrialStep::Tick { due_ms, .. } => Ok(calendar::rfc3339(due_ms)),
+        match tick_step(&spec(&json!({"every": "30s"})), when, NOW)? {
+            TrialStep::Tick { due_ms, .. } => Ok(calendar::format_rfc3339(due_ms)),
             TrialStep::State(_) => bail!("it is no tick"),
         }
     }
@@ -110,7 +110,7 @@ mod tests {
             let told = due(&when).unwrap_err().to_string();
             assert!(told.contains(why), "{when}: {told}");
         }
-        let told = tick(&spec(&Value::Null), &json!("next"), NOW).err().unwrap().to_string();
+        let told = tick_step(&spec(&Value::Null), &json!("next"), NOW).err().unwrap().to_string();
         assert!(told.contains("add `spec.tick` to the manifest"), "{told}");
     }
 

@@ -29,7 +29,7 @@ async fn aside(bytes: &Bytes) -> KeptComponents {
 }
 
 async fn pull(reference: &str, host: &HostSpec) -> Result<(Bytes, PulledFrom), FetchError> {
-    remote(&json!({"oci": reference}), host).fetch().await
+    remote(&json!({"oci": reference}), host).fetch_component().await
 }
 
 #[tokio::test]
@@ -59,21 +59,21 @@ async fn a_tag_is_resolved_once_and_a_restart_needs_no_registry() {
     let asked = registry.asked().len();
     let kept = async |bytes: &Bytes| {
         let mut again = remote(&json!({"oci": name}), &plain());
-        again.keep(aside(bytes).await, &pulled);
+        again.reuse_kept(aside(bytes).await, &pulled);
         again
     };
     registry.push("plugin", "1", b"\0asm of another");
-    assert_eq!(kept(&bytes).await.fetch().await.unwrap(), (bytes.clone(), pulled.clone()));
+    assert_eq!(kept(&bytes).await.fetch_component().await.unwrap(), (bytes.clone(), pulled.clone()));
     assert_eq!(registry.asked().len(), asked, "nobody was asked");
     let damaged = Bytes::from_static(b"\0asm damaged");
     assert_eq!(
-        &kept(&damaged).await.fetch().await.unwrap().0[..],
+        &kept(&damaged).await.fetch_component().await.unwrap().0[..],
         b"\0asm of another",
         "it is fetched again"
     );
     drop(registry);
-    assert_eq!(kept(&bytes).await.fetch().await.unwrap().0, bytes);
-    assert!(kept(&damaged).await.fetch().await.unwrap_err().to_string().contains("can't be asked"));
+    assert_eq!(kept(&bytes).await.fetch_component().await.unwrap().0, bytes);
+    assert!(kept(&damaged).await.fetch_component().await.unwrap_err().to_string().contains("can't be asked"));
 }
 
 #[tokio::test]
@@ -173,8 +173,8 @@ async fn where_signatures_are_asked_for_an_unsigned_component_is_refused_also_on
     let strict = host(json!({"signedBy": [key.public()]}));
     let (bytes, unsigned) = pull(&name, &plain()).await.unwrap();
     let mut kept = remote(&json!({"oci": name}), &strict);
-    kept.keep(aside(&bytes).await, &unsigned);
-    for refused in [kept.fetch().await, pull(&name, &strict).await] {
+    kept.reuse_kept(aside(&bytes).await, &unsigned);
+    for refused in [kept.fetch_component().await, pull(&name, &strict).await] {
         assert!(refused.unwrap_err().to_string().contains("no signature"));
     }
     registry.sign("plugin", &image, &other);
@@ -183,8 +183,8 @@ async fn where_signatures_are_asked_for_an_unsigned_component_is_refused_also_on
     let (_, signed) = pull(&name, &strict).await.unwrap();
     drop(registry);
     let mut kept = remote(&json!({"oci": name}), &strict);
-    kept.keep(aside(&bytes).await, &signed);
-    assert!(kept.fetch().await.is_ok(), "its signature was kept with it");
+    kept.reuse_kept(aside(&bytes).await, &signed);
+    assert!(kept.fetch_component().await.is_ok(), "its signature was kept with it");
 }
 
 #[tokio::test]
@@ -193,9 +193,9 @@ async fn a_file_at_an_address_is_fetched_and_is_bounded() {
     registry.put("files/p.wasm".into(), COMPONENT.to_vec());
     let digest = sha256(COMPONENT);
     let at = |path: &str| json!({"url": format!("http://{}/v2/{path}", registry.name()), "sha256": digest});
-    let (bytes, pulled) = remote(&at("files/p.wasm"), &plain()).fetch().await.unwrap();
+    let (bytes, pulled) = remote(&at("files/p.wasm"), &plain()).fetch_component().await.unwrap();
     assert_eq!((&bytes[..], pulled.image), (COMPONENT, None));
-    let told = remote(&at("files/gone"), &plain()).fetch().await.unwrap_err().to_string();
+    let told = remote(&at("files/gone"), &plain()).fetch_component().await.unwrap_err().to_string();
     assert!(told.contains("404") && told.starts_with("http://"), "{told}");
 }
 
@@ -257,9 +257,9 @@ async fn a_long_component_comes_by_way_of_the_disk_and_none_of_it_is_left_there(
         RemoteComponent::of(&serde_json::from_value(module.clone()).unwrap(), &plain(), folder).unwrap()
     };
     rustls::crypto::ring::default_provider().install_default().ok();
-    assert_eq!(of(folder.path()).fetch().await.unwrap().0, long);
+    assert_eq!(of(folder.path()).fetch_component().await.unwrap().0, long);
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
-    let told = of(&folder.path().join("gone")).fetch().await.unwrap_err().to_string();
+    let told = of(&folder.path().join("gone")).fetch_component().await.unwrap_err().to_string();
     assert!(told.contains("gone while it comes"), "{told}");
 }
 
@@ -268,7 +268,7 @@ async fn the_time_of_a_fetch_begins_with_its_turn() {
     let registry = ImageRegistry::start(None).await.unwrap();
     registry.push("plugin", "1", COMPONENT);
     let (name, host) = (format!("{}/plugin:1", registry.name()), plain());
-    let before = FetchTurn::wait(&registry.name(), "before".into()).await;
+    let before = FetchTurn::await_turn(&registry.name(), "before".into()).await;
     assert!(is_fetching("before") && !is_fetching(&name));
     let mut waiting = std::pin::pin!(pull(&name, &host));
     assert!(futures::poll!(waiting.as_mut()).is_pending());
@@ -314,7 +314,7 @@ async fn a_server_that_stays_silent_is_given_up() {
 /// Asks for a module at an address of this machine, and returns the error.
 async fn refused(module: Value, modules: Value) -> String {
     let host = HostSpec { modules: serde_json::from_value(modules).unwrap(), ..HostSpec::default() };
-    remote(&module, &host).fetch().await.unwrap_err().to_string()
+    remote(&module, &host).fetch_component().await.unwrap_err().to_string()
 }
 
 #[tokio::test]

@@ -39,7 +39,7 @@ pub struct ComponentChecks {
 
 impl ComponentChecks {
     pub fn new(engine: SandboxEngine, tasks: TaskSupervisor, clock: Arc<dyn Clock>) -> Self {
-        let (work, compiling) = (BTreeMap::new(), engine.compiling());
+        let (work, compiling) = (BTreeMap::new(), engine.digest_in_progress());
         let (to_answer, answers) = mpsc::unbounded_channel();
         Self { engine, tasks, clock, queue: CheckQueue::default(), work, compiling, answers, to_answer }
     }
@@ -54,20 +54,20 @@ impl ComponentChecks {
     }
 
     /// Requests an examination. Returns the number under which its answer arrives.
-    pub fn ask(&mut self, wanted: WantedPlugin) -> u64 {
-        let asked = self.queue.ask(wanted.question.clone(), self.now());
+    pub fn request_check(&mut self, wanted: WantedPlugin) -> u64 {
+        let asked = self.queue.request_check(wanted.question.clone(), self.now());
         if asked.is_new {
-            self.begin(asked.number, wanted);
+            self.begin_check(asked.number, wanted);
         }
         asked.number
     }
 
-    fn begin(&mut self, number: u64, wanted: WantedPlugin) {
+    fn begin_check(&mut self, number: u64, wanted: WantedPlugin) {
         let (stop, engine, answers) = (CancellationToken::new(), self.engine.clone(), self.to_answer.clone());
         self.work.insert(number, vec![stop.clone().drop_guard()]);
         let name = format!("examining {}", wanted.parsed.name);
-        self.tasks.spawn(name, TaskFate::Finite, async move {
-            if let Some(answer) = stop.run_until_cancelled(wanted.examine(&engine)).await {
+        self.tasks.spawn_task(name, TaskFate::Finite, async move {
+            if let Some(answer) = stop.run_until_cancelled(wanted.examine_component(&engine)).await {
                 // The loop that asked may have ended meanwhile.
                 answers.send((number, answer)).ok();
             }
@@ -85,19 +85,19 @@ impl ComponentChecks {
     }
 
     /// Returns once one has an answer.
-    pub async fn answered(&mut self) {
+    pub async fn await_answer(&mut self) {
         // The sender is held beside the receiver, so the channel never closes.
         if let Some((number, answer)) = self.answers.recv().await {
             self.work.remove(&number);
-            self.queue.answer(number, answer);
+            self.queue.note_answer(number, answer);
         }
     }
 
     /// Returns once all that do not take long have an answer.
-    pub async fn settle(&mut self) {
-        while let Some(patience) = self.queue.patience(self.now()) {
+    pub async fn await_quick_answers(&mut self) {
+        while let Some(patience) = self.queue.remaining_patience(self.now()) {
             // After the limit, patience is 0.
-            tokio::time::timeout(patience, self.answered()).await.ok();
+            tokio::time::timeout(patience, self.await_answer()).await.ok();
         }
     }
 
@@ -121,11 +121,11 @@ impl ComponentChecks {
             Some(_) => "waits: another component is being compiled",
             None => "is being checked",
         };
-        Some(format!("the plugin's component {what} (since {})", calendar::rfc3339(since_ms)))
+        Some(format!("the plugin's component {what} (since {})", calendar::format_rfc3339(since_ms)))
     }
 
     /// Ends all. Those still wanted are requested again.
-    pub fn give_up(&mut self) {
+    pub fn abandon_all(&mut self) {
         self.begin_round();
         self.end_round();
     }

@@ -61,7 +61,7 @@ impl<A> CheckQueue<A> {
         }
     }
 
-    pub fn ask(&mut self, question: ExaminedQuestion, now: BothClocks) -> CheckRequest {
+    pub fn request_check(&mut self, question: ExaminedQuestion, now: BothClocks) -> CheckRequest {
         if let Some(case) = self.cases.iter_mut().find(|case| case.question == question) {
             case.is_asked = true;
             return CheckRequest { number: case.number, is_new: false };
@@ -73,7 +73,7 @@ impl<A> CheckQueue<A> {
     }
 
     /// An answer to an abandoned question is dropped.
-    pub fn answer(&mut self, number: u64, answer: A) {
+    pub fn note_answer(&mut self, number: u64, answer: A) {
         if let Some(case) = self.cases.iter_mut().find(|case| case.number == number) {
             case.answer = Some(answer);
         }
@@ -99,7 +99,7 @@ impl<A> CheckQueue<A> {
     }
 
     /// How long a round waits: until all have an answer, but for none longer than its patience.
-    pub fn patience(&self, now: BothClocks) -> Option<Duration> {
+    pub fn remaining_patience(&self, now: BothClocks) -> Option<Duration> {
         let open = self.cases.iter().filter(|case| case.answer.is_none());
         let left = |case: &CheckCase<A>| {
             PATIENCE
@@ -149,7 +149,7 @@ mod tests {
         questions: &[ExaminedQuestion],
     ) -> (Vec<CheckRequest>, Vec<AbandonedCheck>) {
         queue.begin_round();
-        let asked = questions.iter().map(|question| queue.ask(question.clone(), at(ms))).collect();
+        let asked = questions.iter().map(|question| queue.request_check(question.clone(), at(ms))).collect();
         (asked, queue.end_round())
     }
 
@@ -180,7 +180,7 @@ mod tests {
             [AbandonedCheck { number: 1, heir: None }],
             "another component: compiling the old one ends"
         );
-        queue.answer(1, "too late");
+        queue.note_answer(1, "too late");
         assert_eq!((queue.take(1), queue.open(1)), (None, None));
         let (_, left) = round(&mut queue, 2, &[]);
         assert_eq!(left, [AbandonedCheck { number: 2, heir: None }], "it was taken out");
@@ -208,24 +208,24 @@ mod tests {
         let asked = question("a", "a");
         round(&mut queue, 0, std::slice::from_ref(&asked));
         assert_eq!(queue.take(1), None, "there is none yet");
-        queue.answer(1, "refused");
+        queue.note_answer(1, "refused");
         assert_eq!(queue.open(1), None);
         assert_eq!(queue.take(1), Some("refused"));
         assert_eq!(queue.take(1), None);
-        assert_eq!(queue.ask(asked, at(10)), CheckRequest { number: 2, is_new: true });
+        assert_eq!(queue.request_check(asked, at(10)), CheckRequest { number: 2, is_new: true });
     }
 
     #[test]
     fn a_round_waits_for_what_has_just_begun_and_not_for_what_takes_long() {
         let mut queue = CheckQueue::default();
-        assert_eq!(queue.patience(at(0)), None);
+        assert_eq!(queue.remaining_patience(at(0)), None);
         round(&mut queue, 0, &[question("slow", "s")]);
-        assert_eq!(queue.patience(at(0)), Some(PATIENCE));
-        assert_eq!(queue.patience(at(999)), Some(Duration::from_millis(1)));
-        assert_eq!(queue.patience(at(1000)), None, "it goes on beside everything else");
+        assert_eq!(queue.remaining_patience(at(0)), Some(PATIENCE));
+        assert_eq!(queue.remaining_patience(at(999)), Some(Duration::from_millis(1)));
+        assert_eq!(queue.remaining_patience(at(1000)), None, "it goes on beside everything else");
         round(&mut queue, 60_000, &[question("slow", "s"), question("quick", "q")]);
-        assert_eq!(queue.patience(at(60_400)), Some(Duration::from_millis(600)));
-        queue.answer(2, "fits");
-        assert_eq!(queue.patience(at(60_400)), None);
+        assert_eq!(queue.remaining_patience(at(60_400)), Some(Duration::from_millis(600)));
+        queue.note_answer(2, "fits");
+        assert_eq!(queue.remaining_patience(at(60_400)), None);
     }
 }

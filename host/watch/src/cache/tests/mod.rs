@@ -6,7 +6,7 @@ use std::cmp::Ordering::{Greater, Less};
 use std::collections::{BTreeMap, BTreeSet};
 
 use kubewitness_core::config::IndexSpec;
-use kubewitness_core::document::pack;
+use kubewitness_core::document::pack_document;
 use kubewitness_core::order::{ORDERS, ObjectOrder, OrderFields, OrderPosition};
 use kubewitness_core::ports::{ObjectSelection, SelectError, SelectedObjects, WitnessedState};
 use kubewitness_core::project::ObjectOutline;
@@ -49,8 +49,8 @@ fn witnessed(current: &CurrentObject, document: &str) -> WitnessedState {
 }
 
 fn put_packed(cache: &mut ObjectCache, most: usize) {
-    let packed: Vec<_> = cache.longest_quiet(most).into_iter().map(ToPack::packed).collect();
-    packed.into_iter().for_each(|packed| cache.put_packed(packed));
+    let packed: Vec<_> = cache.longest_quiet(most).into_iter().map(ToPack::pack_object).collect();
+    packed.into_iter().for_each(|packed| cache.store_packed(packed));
 }
 
 /// An object in the model.
@@ -76,12 +76,14 @@ impl ModelObject {
         let status = Status { phase: self.phase.clone(), attempt: self.attempt, ..Status::default() };
         let (seq, created_s) = (self.seq, self.created_s);
         let (namespace, name) = (&*self.namespace, &*self.name);
-        order.place(&OrderFields { seq, created_s, namespace, name, status: &status }, || uid.to_owned())
+        order
+            .position_of(&OrderFields { seq, created_s, namespace, name, status: &status }, || uid.to_owned())
     }
 
     fn document(&self) -> String {
         let owners: Vec<_> = self.owners.iter().map(|uid| serde_json::json!({"uid": uid})).collect();
-        let created = (self.created_s > 0).then(|| calendar::rfc3339(u64::from(self.created_s) * 1_000));
+        let created =
+            (self.created_s > 0).then(|| calendar::format_rfc3339(u64::from(self.created_s) * 1_000));
         serde_json::json!({
             "metadata": {
                 "labels": self.labels,
@@ -111,13 +113,13 @@ impl ModelObject {
             }),
             seq: self.seq,
             observed_ms: 0,
-            packed: pack(document.as_bytes()),
+            packed: pack_document(document.as_bytes()),
         };
         if how != PutForm::RecentObject {
-            return cache.put(&current, (how == PutForm::Plain).then_some(document.as_bytes()));
+            return cache.put_object(&current, (how == PutForm::Plain).then_some(document.as_bytes()));
         }
         let outline = ObjectOutline::of(document.as_bytes()).unwrap();
-        let (keyer, before) = (cache.keyer(), cache.known_object(uid).and_then(|known| known.keys));
+        let (keyer, before) = (cache.key_maker(), cache.known_object(uid).and_then(|known| known.keys));
         let (object, owner) = (&current.object, current.owner.as_deref());
         let keys = keyer.next(object, owner, document.as_bytes(), &outline, before.as_ref());
         let (recent, status) = RecentObject::of(witnessed(&current, &document), current.seq, keys, None);
@@ -126,29 +128,30 @@ impl ModelObject {
 }
 
 fn select(cache: &ObjectCache, selection: &ObjectSelection) -> SelectedObjects {
-    let indexes = cache.indexes();
+    let indexes = cache.index_set();
     let mut search = SelectSearch::new(selection, &indexes).unwrap();
-    let plan = search
-        .narrowed(cache.plan(&search), |search, from, passing| cache.add_passing(search, from, passing));
+    let plan = search.narrow_plan(cache.plan_search(&search), |search, from, passing| {
+        cache.add_passing(search, from, passing)
+    });
     if let SelectPlan::Ordered = plan {
         let mut beyond = selection.beyond.clone();
         loop {
             let page = cache.ordered_page(&search, beyond.as_ref());
             beyond = page.beyond.clone();
             if search.take_ordered(page) || beyond.is_none() {
-                return search.end();
+                return search.into_selected();
             }
         }
     }
     let mut from = Some(selection.after.unwrap_or_default());
     while let Some(slot) = from {
-        let page = cache.page(&search, &plan, slot);
+        let page = cache.page_of_records(&search, &plan, slot);
         from = page.next;
         if search.take(page) {
             break;
         }
     }
-    search.end()
+    search.into_selected()
 }
 
 fn by(index: &str, key: &str) -> ObjectSelection {
@@ -238,7 +241,7 @@ fn what_changed_lately_is_plain_until_it_cools_the_longest_unchanged_first() {
     // The object changes while it is packed. The change must win.
     let to_pack = cache.longest_quiet(2);
     put(&mut cache, "a", 9);
-    to_pack.into_iter().for_each(|to_pack| cache.put_packed(to_pack.packed()));
+    to_pack.into_iter().for_each(|to_pack| cache.store_packed(to_pack.pack_object()));
     assert_eq!(["a", "b", "c"].map(|name| is_plain(&cache, name)), [true, false, false]);
     assert_eq!(uids(&select(&cache, &by("label", "seq=9"))), ["a"]);
     assert_eq!(uids(&select(&cache, &by("label", "seq=3"))), [""; 0]);
@@ -266,7 +269,7 @@ fn changes_without_end_leave_no_trace_of_old_ones() {
 #[test]
 fn an_index_that_is_not_there_is_told_with_those_that_are() {
     let cache = cache();
-    let (selection, indexes) = (by("rack", "7"), cache.indexes());
+    let (selection, indexes) = (by("rack", "7"), cache.index_set());
     let error = SelectSearch::new(&selection, &indexes).err().map(SelectError::from).unwrap().to_string();
     assert_eq!(error, "there is no index `rack`; this source has namespace, owner, node, label, zone");
 }
@@ -375,13 +378,13 @@ proptest! {
             put_packed(&mut cache, packed);
         }
         prop_assert_eq!(cache.len(), models.len());
-        prop_assert_eq!(cache.all().count(), models.len());
+        prop_assert_eq!(cache.all_briefs().count(), models.len());
         for (uid, model) in &models {
             let held = cache.by_uid(uid).unwrap();
             prop_assert_eq!((&held.object.name, held.seq), (&model.name, model.seq));
             let (document, known) = (model.document(), cache.known_object(uid).unwrap());
-            prop_assert_eq!(&unpack(&held.packed).unwrap()[..], document.as_bytes());
-            prop_assert_eq!(&known.document().unwrap()[..], document.as_bytes());
+            prop_assert_eq!(&unpack_document(&held.packed).unwrap()[..], document.as_bytes());
+            prop_assert_eq!(&known.document_hint().unwrap()[..], document.as_bytes());
             prop_assert_eq!(&cache.by_name(&model.namespace, &model.name).unwrap().object.uid, uid);
         }
         // Page by page in each order, of all objects and of a phase: each object once, in order.
@@ -406,7 +409,7 @@ proptest! {
             let namespace = namespace.map(str::to_owned);
             let selection = ObjectSelection { namespace, limit: usize::MAX, ..ObjectSelection::default() };
             let mut counts = ObjectCounts::default();
-            prop_assert!(cache.tally(&selection, &mut counts));
+            prop_assert!(cache.tally_by_index(&selection, &mut counts));
             let meant: Vec<_> = models.values().filter(|model| holds(model, &selection)).collect();
             prop_assert_eq!(counts.phases.values().sum::<u64>(), meant.len() as u64);
             let failed = meant.iter().filter(|model| model.phase == "Failed").count();
@@ -419,7 +422,7 @@ proptest! {
         let held: Vec<_> = held.collect();
         let mut filling = CacheFill::instead_of(&started);
         held.chunks(3).for_each(|part| filling.add(part.to_vec()));
-        let started = filling.finish();
+        let started = filling.into_cache();
         for selection in selections {
             let expected: Vec<_> = models.iter().filter(|(_, model)| holds(model, &selection)).map(|(uid, _)| uid.clone()).collect();
             let found = select(&cache, &selection);
@@ -433,7 +436,7 @@ proptest! {
         prop_assert!(!cache.has_recent());
         for (uid, model) in &models {
             let (document, held) = (model.document(), cache.by_uid(uid).unwrap());
-            prop_assert_eq!(&unpack(&held.packed).unwrap()[..], document.as_bytes());
+            prop_assert_eq!(&unpack_document(&held.packed).unwrap()[..], document.as_bytes());
         }
     }
 }

@@ -13,7 +13,7 @@ fn rules(pointer: Option<&str>) -> Arc<RedactionRules> {
     let mut redaction = RedactionSpec::default();
     let field = |pointer: &str| RedactedField { kind: None, pointer: pointer.to_owned() };
     redaction.fields.extend(pointer.map(field));
-    Arc::new(HostSpec { redaction, ..HostSpec::default() }.redactor().unwrap())
+    Arc::new(HostSpec { redaction, ..HostSpec::default() }.compile_redaction_rules().unwrap())
 }
 
 fn searched(search: Option<SearchText>) -> ObjectSelection {
@@ -76,7 +76,7 @@ fn how_far_a_page_comes_tells_nothing_of_a_label_that_a_rule_hides() {
             model.put(&mut cache, &format!("u{seq}"), PutForm::Plain);
         }
         let search =
-            SearchText::new("hush").map(|search| search.beside(rules(Some("/metadata/labels/code"))));
+            SearchText::new("hush").map(|search| search.hiding_secrets(rules(Some("/metadata/labels/code"))));
         let found = select(&cache, &searched(search));
         assert!(found.objects.is_empty());
         found.looked
@@ -113,7 +113,7 @@ fn looked_through(
 ) -> Vec<String> {
     let fits = |uid: &&String| {
         let held = cache.by_uid(uid).unwrap();
-        let document = unpack(&held.packed).unwrap();
+        let document = unpack_document(&held.packed).unwrap();
         search.fits_name(&held.object.name, uid) || search.fits_document(&document)
     };
     models.keys().filter(fits).cloned().collect()
@@ -146,10 +146,10 @@ proptest! {
         }
         let mut filling = CacheFill::instead_of(&cache);
         filling.add(models.keys().map(|uid| cache.by_uid(uid).unwrap()).collect());
-        let started = filling.finish();
+        let started = filling.into_cache();
         for text in texts {
             let all = SearchText::new(&text).unwrap();
-            for search in [all.clone(), all.clone().beside(rules(hides))] {
+            for search in [all.clone(), all.clone().hiding_secrets(rules(hides))] {
                 let expected = looked_through(&cache, &models, &search);
                 for order in [None, Some(ObjectOrder::parse(word).unwrap())] {
                     let selection = ObjectSelection { order, ..searched(Some(search.clone())) };

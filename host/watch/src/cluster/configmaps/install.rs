@@ -35,7 +35,7 @@ pub enum InstallError {
 
 impl From<RequestFailure> for InstallError {
     fn from(failure: RequestFailure) -> Self {
-        match failure.code() {
+        match failure.status_code() {
             Some(409) => Self::Overtaken,
             _ => Self::Failed(failure.to_string()),
         }
@@ -44,18 +44,18 @@ impl From<RequestFailure> for InstallError {
 
 /// Creates the ConfigMap, or updates the data and labels of an existing one with this name; its other content
 /// stays. A ConfigMap without `label` belongs to somebody else and is not changed.
-pub async fn install(
+pub async fn install_config_map(
     signed_in: &SignedIn,
     wanted: ConfigMap,
     label: &str,
     dry_run: bool,
 ) -> Result<InstallResult, InstallError> {
-    let api = signed_in.api();
+    let api = signed_in.api_client();
     let namespace = wanted.metadata.namespace.clone().unwrap_or_default();
     let name = wanted.metadata.name.clone().unwrap_or_default();
     let maps = config_maps(&namespace);
-    let Some(there) = find(&api, &maps.clone().member(&name)).await? else {
-        write(&api, Method::POST, &writing(maps, dry_run), &wanted).await?;
+    let Some(there) = find(&api, &maps.clone().with_member(&name)).await? else {
+        write(&api, Method::POST, &writing_address(maps, dry_run), &wanted).await?;
         return Ok(InstallResult::Created);
     };
     let take = |there: &mut ConfigMap| {
@@ -64,36 +64,36 @@ pub async fn install(
         there.metadata.labels.get_or_insert_default().extend(wanted.metadata.labels.unwrap_or_default());
         Ok(())
     };
-    replace(&api, &maps.member(&name), there, label, dry_run, take).await
+    replace_existing(&api, &maps.with_member(&name), there, label, dry_run, take).await
 }
 
 /// Changes the data of an existing ConfigMap with this label.
-pub async fn change(
+pub async fn change_config_map(
     signed_in: &SignedIn,
     (namespace, name): (&str, &str),
     label: &str,
     dry_run: bool,
     change: impl FnOnce(&mut BTreeMap<String, String>) -> Result<(), String>,
 ) -> Result<InstallResult, InstallError> {
-    let api = signed_in.api();
-    let address = config_maps(namespace).member(name);
+    let api = signed_in.api_client();
+    let address = config_maps(namespace).with_member(name);
     let there = find(&api, &address).await?.ok_or(InstallError::Missing)?;
     let of_data =
         |there: &mut ConfigMap| change(there.data.get_or_insert_default()).map_err(InstallError::Failed);
-    replace(&api, &address, there, label, dry_run, of_data).await
+    replace_existing(&api, &address, there, label, dry_run, of_data).await
 }
 
 fn config_maps(namespace: &str) -> RequestAddress {
-    let namespace = RequestAddress::new("/api/v1/namespaces").member(namespace);
+    let namespace = RequestAddress::new("/api/v1/namespaces").with_member(namespace);
     RequestAddress::new(&(namespace.as_str().to_owned() + "/configmaps"))
 }
 
-fn writing(address: RequestAddress, dry_run: bool) -> RequestAddress {
-    let address = address.with("fieldManager", "kubewitness-install");
-    if dry_run { address.with("dryRun", "All") } else { address }
+fn writing_address(address: RequestAddress, dry_run: bool) -> RequestAddress {
+    let address = address.with_parameter("fieldManager", "kubewitness-install");
+    if dry_run { address.with_parameter("dryRun", "All") } else { address }
 }
 
-async fn replace(
+async fn replace_existing(
     api: &ApiClient,
     address: &RequestAddress,
     mut there: ConfigMap,
@@ -110,16 +110,16 @@ async fn replace(
         return Ok(InstallResult::Unchanged);
     }
     // Sent with the version that was read, so that a concurrent change is not overwritten.
-    write(api, Method::PUT, &writing(address.clone(), dry_run), &there).await?;
+    write(api, Method::PUT, &writing_address(address.clone(), dry_run), &there).await?;
     Ok(InstallResult::Configured)
 }
 
 async fn find(api: &ApiClient, address: &RequestAddress) -> Result<Option<ConfigMap>, InstallError> {
-    match ask(api, Method::GET, address, None).await {
+    match send_request(api, Method::GET, address, None).await {
         Ok(body) => serde_json::from_slice(&body).map(Some).map_err(|error| {
             InstallError::Failed(format!("the ConfigMap that is there can't be read: {error}"))
         }),
-        Err(failure) if failure.code() == Some(404) => Ok(None),
+        Err(failure) if failure.status_code() == Some(404) => Ok(None),
         Err(failure) => Err(failure.into()),
     }
 }
@@ -131,10 +131,10 @@ async fn write(
     map: &ConfigMap,
 ) -> Result<(), InstallError> {
     let body = serde_json::to_vec(map).map_err(|error| InstallError::Failed(error.to_string()))?;
-    Ok(ask(api, method, address, Some(("application/json", body))).await.map(drop)?)
+    Ok(send_request(api, method, address, Some(("application/json", body))).await.map(drop)?)
 }
 
-async fn ask(
+async fn send_request(
     api: &ApiClient,
     method: Method,
     address: &RequestAddress,

@@ -22,11 +22,11 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::connect::backoff::{Backoff, JitterDice};
-use crate::connect::request::{ApiClient, RequestAddress, RequestFailure, causes, status_failure};
+use crate::connect::request::{ApiClient, RequestAddress, RequestFailure, error_chain, status_failure};
 use crate::tuning::WatchTuning;
 use kubewitness_core::frames::{FrameLine, FrameSplitter};
 
-pub use install::{InstallError, InstallResult, change, install};
+pub use install::{InstallError, InstallResult, change_config_map, install_config_map};
 pub use records::{EventType as RecordType, WriteError, delete_status, emit_event, write_status};
 
 /// A ConfigMap holds 1 MiB of data; base64 makes binary data a third larger.
@@ -77,7 +77,7 @@ struct SnapshotTable<'a> {
 }
 
 impl SnapshotTable<'_> {
-    fn change(&self, place: usize, change: impl FnOnce(&mut SelectedMaps)) {
+    fn change_snapshot(&self, place: usize, change: impl FnOnce(&mut SelectedMaps)) {
         let mut selected = self.selected.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut selected[place]);
         let maps: BTreeMap<_, _> = selected
@@ -102,7 +102,7 @@ impl SnapshotTable<'_> {
     }
 }
 
-fn bounded(count: usize, selector: &str) -> Result<(), RequestFailure> {
+fn check_count(count: usize, selector: &str) -> Result<(), RequestFailure> {
     match count <= MOST {
         true => Ok(()),
         false => Err(RequestFailure::Answer(format!(
@@ -132,31 +132,31 @@ impl ConfigMaps {
     pub async fn run(self, out: watch::Sender<ConfigMapSnapshot>, stop: CancellationToken) {
         let selected = Mutex::new(self.selectors.iter().map(|_| SelectedMaps::default()).collect());
         let table = SnapshotTable { selected, out: &out };
-        let each = (0..self.selectors.len()).map(|place| self.follow(place, &table));
+        let each = (0..self.selectors.len()).map(|place| self.follow_maps(place, &table));
         tokio::select! {
             () = stop.cancelled() => {}
             _ = join_all(each) => {}
         }
     }
 
-    async fn follow(&self, place: usize, table: &SnapshotTable<'_>) {
+    async fn follow_maps(&self, place: usize, table: &SnapshotTable<'_>) {
         let mut backoff = Backoff::new(self.tuning.first_pause, self.tuning.longest_pause);
         let mut dice = JitterDice::new(self.tuning.seed);
         let mut version: Option<String> = None;
         loop {
             let since = Instant::now();
             let failure = match &mut version {
-                None => match self.list(place, table).await {
+                None => match self.list_maps(place, table).await {
                     Ok(listed) => {
                         version = Some(listed);
                         continue;
                     }
                     Err(failure) => Some(failure),
                 },
-                Some(version) => self.watch(place, table, version, &mut dice).await.err(),
+                Some(version) => self.watch_maps(place, table, version, &mut dice).await.err(),
             };
             if since.elapsed() > Duration::from_secs(5) {
-                backoff.reset();
+                backoff.reset_tries();
             }
             if failure.as_ref().is_some_and(RequestFailure::is_expired) || table.count(place) > MOST {
                 version = None;
@@ -165,13 +165,13 @@ impl ConfigMaps {
             if let Some(failure) = failure.filter(|failure| !failure.is_expired()) {
                 let condition = format!("ConfigMaps can't be watched: {failure}");
                 tracing::warn!("{condition}");
-                table.change(place, |selected| selected.condition = Some(condition));
+                table.change_snapshot(place, |selected| selected.condition = Some(condition));
             }
             sleep(backoff.next(&mut dice, asked)).await;
         }
     }
 
-    async fn list(&self, place: usize, table: &SnapshotTable<'_>) -> Result<String, RequestFailure> {
+    async fn list_maps(&self, place: usize, table: &SnapshotTable<'_>) -> Result<String, RequestFailure> {
         #[derive(Deserialize)]
         struct MapPage {
             metadata: MapMetadata,
@@ -183,18 +183,20 @@ impl ConfigMaps {
         struct MapMetadata {
             resource_version: String,
         }
-        let address = RequestAddress::new(&self.path).with("labelSelector", &self.selectors[place]);
+        let address = RequestAddress::new(&self.path).with_parameter("labelSelector", &self.selectors[place]);
         let body = self.api.get(address.as_str()).await?;
         let page: MapPage =
             serde_json::from_slice(&body).map_err(|error| RequestFailure::Answer(error.to_string()))?;
-        bounded(page.items.len(), &self.selectors[place])?;
-        let maps = page.items.into_iter().map(doc).map(|map| (map.uid.clone(), map)).collect();
-        table.change(place, |selected| *selected = SelectedMaps { synced: true, maps, condition: None });
+        check_count(page.items.len(), &self.selectors[place])?;
+        let maps = page.items.into_iter().map(config_map_doc).map(|map| (map.uid.clone(), map)).collect();
+        table.change_snapshot(place, |selected| {
+            *selected = SelectedMaps { synced: true, maps, condition: None }
+        });
         Ok(page.metadata.resource_version)
     }
 
     /// Runs until the stream ends; `version` is the start of the next one.
-    async fn watch(
+    async fn watch_maps(
         &self,
         place: usize,
         table: &SnapshotTable<'_>,
@@ -203,27 +205,27 @@ impl ConfigMaps {
     ) -> Result<(), RequestFailure> {
         let (low, high) = self.tuning.watch_seconds;
         let address = RequestAddress::new(&self.path)
-            .with("watch", "true")
-            .with("allowWatchBookmarks", "true")
-            .with("labelSelector", &self.selectors[place])
-            .with("resourceVersion", version)
-            .with("timeoutSeconds", &dice.between(low, high).to_string());
+            .with_parameter("watch", "true")
+            .with_parameter("allowWatchBookmarks", "true")
+            .with_parameter("labelSelector", &self.selectors[place])
+            .with_parameter("resourceVersion", version)
+            .with_parameter("timeoutSeconds", &dice.random_between(low, high).to_string());
         let body = self.api.open(address.as_str(), self.tuning.idle).await?;
-        table.change(place, |selected| selected.condition = None);
+        table.change_snapshot(place, |selected| selected.condition = None);
         let mut body = std::pin::pin!(body);
         let (mut splitter, mut lines) = (FrameSplitter::new(FRAME), Vec::new());
         // An idle stream is not a failure: it is opened again.
         while let Ok(Some(next)) = timeout(self.tuning.idle, body.frame()).await {
             let chunk = next
-                .map_err(|error| RequestFailure::Transport(causes(&error)))?
+                .map_err(|error| RequestFailure::Transport(error_chain(&error)))?
                 .into_data()
                 .unwrap_or_default();
             splitter.push(chunk, &mut lines);
             for line in lines.drain(..) {
                 match line {
                     FrameLine::Frame(frame) => {
-                        apply(&frame, version, |change| table.change(place, change))?;
-                        bounded(table.count(place), &self.selectors[place])?;
+                        apply_event(&frame, version, |change| table.change_snapshot(place, change))?;
+                        check_count(table.count(place), &self.selectors[place])?;
                     }
                     FrameLine::Oversized(_) => {
                         return Err(RequestFailure::Answer(format!("a frame is over {FRAME} bytes")));
@@ -236,13 +238,13 @@ impl ConfigMaps {
 }
 
 /// Applies one event to the selected ConfigMaps.
-fn apply(
+fn apply_event(
     line: &[u8],
     version: &mut String,
     change: impl FnOnce(Box<dyn FnOnce(&mut SelectedMaps)>),
 ) -> Result<(), RequestFailure> {
     let fault = |error: String| RequestFailure::Answer(format!("a ConfigMap's event: {error}"));
-    let frame = project::frame(line).map_err(|error| fault(error.to_string()))?;
+    let frame = project::split_frame(line).map_err(|error| fault(error.to_string()))?;
     match frame.kind {
         EventType::Error => return Err(status_failure(None, frame.object, None)),
         EventType::Bookmark => {
@@ -251,7 +253,9 @@ fn apply(
                 .into_owned();
         }
         EventType::Added | EventType::Modified | EventType::Deleted => {
-            let map = doc(serde_json::from_slice(frame.object).map_err(|error| fault(error.to_string()))?);
+            let map = config_map_doc(
+                serde_json::from_slice(frame.object).map_err(|error| fault(error.to_string()))?,
+            );
             version.clone_from(&map.resource_version);
             let deleted = frame.kind == EventType::Deleted;
             change(Box::new(move |selected| {
@@ -266,7 +270,7 @@ fn apply(
     Ok(())
 }
 
-fn doc(map: ConfigMap) -> ConfigMapDoc {
+fn config_map_doc(map: ConfigMap) -> ConfigMapDoc {
     ConfigMapDoc {
         name: map.metadata.name.unwrap_or_default(),
         uid: map.metadata.uid.unwrap_or_default(),

@@ -50,10 +50,14 @@ fn error(what: &str, failure: &RequestFailure) -> WriteError {
 
 /// The status ConfigMap, if it exists. An object with that name that the controller did not write is an
 /// error.
-async fn held(api: &ApiClient, address: &str, what: &str) -> Result<Option<ConfigMap>, WriteError> {
+async fn find_status_map(
+    api: &ApiClient,
+    address: &str,
+    what: &str,
+) -> Result<Option<ConfigMap>, WriteError> {
     let body = match api.get(address).await {
         Ok(body) => body,
-        Err(failure) if failure.code() == Some(404) => return Ok(None),
+        Err(failure) if failure.status_code() == Some(404) => return Ok(None),
         Err(failure) => return Err(error(what, &failure)),
     };
     let held: ConfigMap = serde_json::from_slice(&body)
@@ -79,31 +83,35 @@ pub async fn write_status(
     let api = ApiClient::new(client.clone());
     let what = format!("the status ConfigMap {namespace}/{name}");
     let data: BTreeMap<String, String> =
-        data.iter().map(|(key, value)| (key.clone(), cut(value, STATUS_VALUE).to_string())).collect();
+        data.iter().map(|(key, value)| (key.clone(), cut_text(value, STATUS_VALUE).to_string())).collect();
     let collection = format!("/api/v1/namespaces/{namespace}/configmaps");
     let address = format!("{collection}/{name}");
     // Another replica may create it in between. Then it exists, and is patched.
     for _ in 0..2 {
-        let Some(held) = held(&api, &address, &what).await? else {
+        let Some(held) = find_status_map(&api, &address, &what).await? else {
             let body = json!({
                 "apiVersion": "v1", "kind": "ConfigMap",
                 "metadata": {"name": name, "namespace": namespace, "labels": labels}, "data": data,
             });
-            match api.ask(Method::POST, &collection, Some((JSON, body.to_string().into_bytes()))).await {
+            match api
+                .send_request(Method::POST, &collection, Some((JSON, body.to_string().into_bytes())))
+                .await
+            {
                 Ok(_) => return Ok(true),
-                Err(failure) if failure.code() == Some(409) => continue,
+                Err(failure) if failure.status_code() == Some(409) => continue,
                 Err(failure) => return Err(error(&what, &failure)),
             }
         };
-        let Some(patch) = difference(&held, labels, &data) else { return Ok(false) };
-        let patched = api.ask(Method::PATCH, &address, Some((MERGE, patch.to_string().into_bytes()))).await;
+        let Some(patch) = merge_patch(&held, labels, &data) else { return Ok(false) };
+        let patched =
+            api.send_request(Method::PATCH, &address, Some((MERGE, patch.to_string().into_bytes()))).await;
         return patched.map(|_| true).map_err(|failure| error(&what, &failure));
     }
     Err(WriteError::Unavailable { what, why: "it is created and deleted by someone else".to_string() })
 }
 
 /// A merge patch; `None` if nothing differs.
-fn difference(
+fn merge_patch(
     held: &ConfigMap,
     labels: &BTreeMap<String, String>,
     data: &BTreeMap<String, String>,
@@ -131,12 +139,12 @@ pub async fn delete_status(client: &kube::Client, namespace: &str, name: &str) -
     let api = ApiClient::new(client.clone());
     let what = format!("the status ConfigMap {namespace}/{name}");
     let address = format!("/api/v1/namespaces/{namespace}/configmaps/{name}");
-    let Some(held) = held(&api, &address, &what).await? else { return Ok(()) };
+    let Some(held) = find_status_map(&api, &address, &what).await? else { return Ok(()) };
     // A new object with the same name is not deleted.
     let options = json!({"preconditions": {"uid": held.metadata.uid}});
-    match api.ask(Method::DELETE, &address, Some((JSON, options.to_string().into_bytes()))).await {
+    match api.send_request(Method::DELETE, &address, Some((JSON, options.to_string().into_bytes()))).await {
         Ok(_) => Ok(()),
-        Err(failure) if failure.code() == Some(404) => Ok(()),
+        Err(failure) if failure.status_code() == Some(404) => Ok(()),
         Err(failure) => Err(error(&what, &failure)),
     }
 }
@@ -151,19 +159,19 @@ pub async fn emit_event(
     reason: &str,
     message: &str,
 ) -> Result<(), WriteError> {
-    let event = event(namespace, about, type_, reason, message, Timestamp::now());
+    let event = event_manifest(namespace, about, type_, reason, message, Timestamp::now());
     let address = format!("/api/v1/namespaces/{namespace}/events");
     match ApiClient::new(client.clone())
-        .ask(Method::POST, &address, Some((JSON, event.to_string().into_bytes())))
+        .send_request(Method::POST, &address, Some((JSON, event.to_string().into_bytes())))
         .await
     {
         Ok(_) => Ok(()),
-        Err(failure) if failure.code() == Some(409) => Ok(()),
+        Err(failure) if failure.status_code() == Some(409) => Ok(()),
         Err(failure) => Err(error(&format!("an Event about {namespace}/{}", about.name), &failure)),
     }
 }
 
-fn event(
+fn event_manifest(
     namespace: &str,
     about: &ConfigMapDoc,
     type_: EventType,
@@ -174,7 +182,8 @@ fn event(
     let mut hasher = DefaultHasher::new();
     (&about.uid, &about.resource_version, reason, message).hash(&mut hasher);
     // Names have at most 253 characters; the hash alone makes them unique.
-    let name = format!("{}.{:016x}", cut(&about.name, 200).trim_end_matches(['.', '-']), hasher.finish());
+    let name =
+        format!("{}.{:016x}", cut_text(&about.name, 200).trim_end_matches(['.', '-']), hasher.finish());
     let type_ = match type_ {
         EventType::Normal => "Normal",
         EventType::Warning => "Warning",
@@ -187,13 +196,13 @@ fn event(
             "apiVersion": "v1", "kind": "ConfigMap", "namespace": namespace,
             "name": about.name, "uid": about.uid, "resourceVersion": about.resource_version,
         },
-        "type": type_, "reason": reason, "message": cut(message, EVENT_MESSAGE),
+        "type": type_, "reason": reason, "message": cut_text(message, EVENT_MESSAGE),
         "source": {"component": "kubewitness"}, "reportingComponent": "kubewitness",
         "firstTimestamp": now, "lastTimestamp": now, "count": 1,
     })
 }
 
-fn cut(text: &str, limit: usize) -> &str {
+fn cut_text(text: &str, limit: usize) -> &str {
     let mut end = text.len().min(limit);
     while !text.is_char_boundary(end) {
         end -= 1;
@@ -213,8 +222,8 @@ mod tests {
     fn only_what_differs_is_patched_and_what_is_gone_is_taken_out() {
         let mut held = ConfigMap { data: Some(map(&[("a", "1"), ("b", "2")])), ..ConfigMap::default() };
         held.metadata.labels = Some(map(&[("mine", "x"), ("theirs", "y")]));
-        assert_eq!(difference(&held, &map(&[("mine", "x")]), &map(&[("a", "1"), ("b", "2")])), None);
-        let patch = difference(&held, &map(&[("mine", "z")]), &map(&[("a", "1")])).unwrap();
+        assert_eq!(merge_patch(&held, &map(&[("mine", "x")]), &map(&[("a", "1"), ("b", "2")])), None);
+        let patch = merge_patch(&held, &map(&[("mine", "z")]), &map(&[("a", "1")])).unwrap();
         assert_eq!(patch, json!({"metadata": {"labels": {"mine": "z"}}, "data": {"b": null}}));
     }
 
@@ -223,7 +232,8 @@ mod tests {
         let about =
             ConfigMapDoc { name: "p".into(), resource_version: "7".into(), ..ConfigMapDoc::default() };
         let say = |about: &ConfigMapDoc, message: &str| {
-            let said = event("ns", about, EventType::Warning, "Refused", message, Timestamp::UNIX_EPOCH);
+            let said =
+                event_manifest("ns", about, EventType::Warning, "Refused", message, Timestamp::UNIX_EPOCH);
             (said["metadata"]["name"].clone(), said["message"].as_str().unwrap_or_default().len())
         };
         assert_eq!(say(&about, "m"), say(&about, "m"));

@@ -40,16 +40,16 @@ pub(super) struct LeaseView {
 }
 
 impl LeaseView {
-    pub fn role(&self, now: Instant) -> LeaseRole {
+    pub fn role_at(&self, now: Instant) -> LeaseRole {
         match self.hold {
             Some(hold) if now < hold.until => LeaseRole::Held { term: hold.term },
             _ => self.otherwise.clone(),
         }
     }
 
-    fn standing(&self, now: Instant) -> LeaseStanding {
+    fn standing_at(&self, now: Instant) -> LeaseStanding {
         LeaseStanding {
-            role: self.role(now),
+            role: self.role_at(now),
             lease_uid: self.lease_uid.clone(),
             condition: self.condition.clone(),
             leaderless_since: self.leaderless_since,
@@ -70,14 +70,14 @@ impl std::fmt::Debug for LeadershipHandle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Leadership")
             .field("identity", &self.identity)
-            .field("standing", &self.standing())
+            .field("standing", &self.current_standing())
             .finish()
     }
 }
 
 impl LeadershipHandle {
     pub(super) fn new(views: watch::Receiver<LeaseView>, identity: String) -> Self {
-        let told = views.borrow().standing(Instant::now());
+        let told = views.borrow().standing_at(Instant::now());
         Self { views, identity, told }
     }
 
@@ -88,28 +88,28 @@ impl LeadershipHandle {
 
     /// Uses the current time, so that a process that was suspended sees that its hold has expired.
     pub fn is_held(&self) -> bool {
-        matches!(self.role(), LeaseRole::Held { .. })
+        matches!(self.current_role(), LeaseRole::Held { .. })
     }
 
-    pub fn role(&self) -> LeaseRole {
+    pub fn current_role(&self) -> LeaseRole {
         let view = self.views.borrow();
         // Under the lock, as the elector does it: a caller that saw a hold expire sees a new term next.
-        view.role(Instant::now())
+        view.role_at(Instant::now())
     }
 
-    pub fn standing(&self) -> LeaseStanding {
+    pub fn current_standing(&self) -> LeaseStanding {
         let view = self.views.borrow();
-        view.standing(Instant::now())
+        view.standing_at(Instant::now())
     }
 
     /// Waits until the state differs from the one that this handle returned last, or had when it was made. An
     /// expired hold is a change, too. Waits forever once the elector has ended and nothing can change any
     /// more.
-    pub async fn changed(&mut self) -> LeaseStanding {
+    pub async fn await_change(&mut self) -> LeaseStanding {
         loop {
             let (standing, ends) = {
                 let view = self.views.borrow_and_update();
-                (view.standing(Instant::now()), view.hold.map(|hold| hold.until))
+                (view.standing_at(Instant::now()), view.hold.map(|hold| hold.until))
             };
             if standing != self.told {
                 self.told = standing.clone();
@@ -166,16 +166,16 @@ mod tests {
         assert!(leadership.is_held());
         advance(Duration::from_millis(1)).await;
         assert!(!leadership.is_held());
-        assert_eq!(leadership.standing().role, unknown());
+        assert_eq!(leadership.current_standing().role, unknown());
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_end_of_a_hold_is_told_when_it_comes_and_once() {
         let (_views, mut leadership) = held();
         let began = Instant::now();
-        assert_eq!(leadership.changed().await.role, unknown());
+        assert_eq!(leadership.await_change().await.role, unknown());
         assert!((SECOND * 10..SECOND * 11).contains(&began.elapsed()));
-        assert!(timeout(SECOND * 60, leadership.changed()).await.is_err());
+        assert!(timeout(SECOND * 60, leadership.await_change()).await.is_err());
     }
 
     #[tokio::test(start_paused = true)]
@@ -187,7 +187,7 @@ mod tests {
             views.send_replace(view(Some(LeaseHold { term: 1, until })));
         };
         let began = Instant::now();
-        let (standing, ()) = tokio::join!(leadership.changed(), renews);
+        let (standing, ()) = tokio::join!(leadership.await_change(), renews);
         assert_eq!(standing.role, unknown());
         assert!(began.elapsed() >= SECOND * 15);
     }
@@ -196,6 +196,6 @@ mod tests {
     async fn a_hold_whose_elector_is_gone_still_ends() {
         let (views, mut leadership) = held();
         drop(views);
-        assert_eq!(leadership.changed().await.role, unknown());
+        assert_eq!(leadership.await_change().await.role, unknown());
     }
 }

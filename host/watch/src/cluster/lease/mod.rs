@@ -71,20 +71,20 @@ struct LeaseName {
 }
 
 impl LeaseName {
-    fn collection(&self) -> RequestAddress {
+    fn collection_address(&self) -> RequestAddress {
         RequestAddress::new("/apis/coordination.k8s.io/v1/namespaces")
-            .member(&self.namespace)
-            .member("leases")
+            .with_member(&self.namespace)
+            .with_member("leases")
     }
 
-    fn address(&self) -> RequestAddress {
-        self.collection().member(&self.name)
+    fn object_address(&self) -> RequestAddress {
+        self.collection_address().with_member(&self.name)
     }
 
     /// The message for people when a request fails.
-    fn trouble(&self, verb: &str, failure: &RequestFailure) -> String {
+    fn failure_message(&self, verb: &str, failure: &RequestFailure) -> String {
         let Self { namespace, name } = self;
-        if failure.code() == Some(403) {
+        if failure.status_code() == Some(403) {
             return format!(
                 "the right to {verb} leases in namespace {namespace} is missing; get, create and update of \
                  leases.coordination.k8s.io are needed there: {failure}"
@@ -111,7 +111,7 @@ impl LeaseElector {
         };
         let (views, seen) = watch::channel(view);
         let elector = Self {
-            api: connection.api(),
+            api: connection.api_client(),
             lease: LeaseName { namespace, name },
             machine,
             timing,
@@ -133,7 +133,7 @@ impl LeaseElector {
     pub async fn run(mut self, stop: CancellationToken, mut may_lead: watch::Receiver<bool>) {
         loop {
             if !*may_lead.borrow_and_update() {
-                self.release("this replica does not take part in the election").await;
+                self.release_lease("this replica does not take part in the election").await;
                 let again = stop.run_until_cancelled(may_lead.wait_for(|may| *may));
                 match again.await {
                     Some(Ok(_)) => continue,
@@ -141,7 +141,7 @@ impl LeaseElector {
                 }
             }
             let wait = async {
-                if let LeaseStep::Wait(until) = self.machine.step(Instant::now()) {
+                if let LeaseStep::Wait(until) = self.machine.next_step(Instant::now()) {
                     sleep_until(until).await;
                 }
             };
@@ -151,62 +151,64 @@ impl LeaseElector {
                 Ok(()) = may_lead.changed() => continue,
                 () = wait => {}
             }
-            self.step().await;
+            self.run_step().await;
         }
-        self.release("the election was stopped").await;
+        self.release_lease("the election was stopped").await;
     }
 
     /// One request at most. A stop does not cancel it, because its result would then be unknown.
-    async fn step(&mut self) {
-        let step = self.machine.step(Instant::now());
+    async fn run_step(&mut self) {
+        let step = self.machine.next_step(Instant::now());
         let sent = Instant::now();
         let (verb, answer) = match step {
             LeaseStep::Wait(_) => return,
             LeaseStep::Read => return self.read().await,
             LeaseStep::Create => {
                 let stamp = self.stamps.next(Timestamp::now());
-                let claim = claim(&self.machine, &self.timing, stamp);
-                let body = record::first(&self.lease.namespace, &self.lease.name, &claim);
-                ("create", self.write(Method::POST, &self.lease.collection(), &body).await)
+                let claim = lease_claim(&self.machine, &self.timing, stamp);
+                let body = record::new_lease_object(&self.lease.namespace, &self.lease.name, &claim);
+                ("create", self.write(Method::POST, &self.lease.collection_address(), &body).await)
             }
             LeaseStep::Claim(lease) => {
                 let stamp = self.stamps.next(Timestamp::now());
-                let body = lease.claimed(&claim(&self.machine, &self.timing, stamp));
-                ("update", self.write(Method::PUT, &self.lease.address(), &body).await)
+                let body = lease.claimed_object(&lease_claim(&self.machine, &self.timing, stamp));
+                ("update", self.write(Method::PUT, &self.lease.object_address(), &body).await)
             }
         };
         match answer {
             Ok(lease) => {
-                self.recovered();
-                self.tell(|machine, now| machine.wrote(sent, now, lease));
+                self.note_recovery();
+                self.change_machine(|machine, now| machine.on_write_accepted(sent, now, lease));
             }
             // The Lease was created, changed or deleted meanwhile, so it is read again.
-            Err(failure) if failure.code() == Some(409) => self.tell(LeaseMachine::overtaken),
-            Err(failure) if verb == "update" && failure.code() == Some(404) => {
-                self.tell(LeaseMachine::overtaken);
+            Err(failure) if failure.status_code() == Some(409) => {
+                self.change_machine(LeaseMachine::on_write_refused);
             }
-            Err(failure) => self.failed(verb, &failure),
+            Err(failure) if verb == "update" && failure.status_code() == Some(404) => {
+                self.change_machine(LeaseMachine::on_write_refused);
+            }
+            Err(failure) => self.note_failure(verb, &failure),
         }
     }
 
     async fn read(&mut self) {
         match self.get().await {
             Ok(lease) => {
-                self.tell(|machine, now| machine.lease_read(now, lease));
+                self.change_machine(|machine, now| machine.lease_read(now, lease));
                 // The next write may fail.
-                if matches!(self.machine.step(Instant::now()), LeaseStep::Wait(_)) {
-                    self.recovered();
-                    self.tell(|_, _| {});
+                if matches!(self.machine.next_step(Instant::now()), LeaseStep::Wait(_)) {
+                    self.note_recovery();
+                    self.change_machine(|_, _| {});
                 }
             }
-            Err(failure) => self.failed("get", &failure),
+            Err(failure) => self.note_failure("get", &failure),
         }
     }
 
     async fn get(&self) -> Result<Option<LeaseRecord>, RequestFailure> {
-        match self.ask(Method::GET, &self.lease.address(), None).await {
+        match self.send_request(Method::GET, &self.lease.object_address(), None).await {
             Ok(lease) => Ok(Some(lease)),
-            Err(failure) if failure.code() == Some(404) => Ok(None),
+            Err(failure) if failure.status_code() == Some(404) => Ok(None),
             Err(failure) => Err(failure),
         }
     }
@@ -217,68 +219,68 @@ impl LeaseElector {
         address: &RequestAddress,
         body: &Value,
     ) -> Result<LeaseRecord, RequestFailure> {
-        self.ask(method, address, Some((JSON, body.to_string().into_bytes()))).await
+        self.send_request(method, address, Some((JSON, body.to_string().into_bytes()))).await
     }
 
-    async fn ask(
+    async fn send_request(
         &self,
         method: Method,
         address: &RequestAddress,
         body: Option<(&'static str, Vec<u8>)>,
     ) -> Result<LeaseRecord, RequestFailure> {
-        let within = self.timing.answer();
-        let asked = timeout(within, self.api.ask(method, address.as_str(), body)).await;
+        let within = self.timing.answer_timeout();
+        let asked = timeout(within, self.api.send_request(method, address.as_str(), body)).await;
         let answer = asked.map_err(|_| RequestFailure::TimedOut(within))??;
         let object =
             serde_json::from_slice(&answer).map_err(|error| RequestFailure::Answer(error.to_string()))?;
         LeaseRecord::from_value(object).map_err(RequestFailure::Answer)
     }
 
-    fn failed(&mut self, verb: &str, failure: &RequestFailure) {
-        let condition = self.lease.trouble(verb, failure);
-        if self.warned.insert(failure.code()) {
+    fn note_failure(&mut self, verb: &str, failure: &RequestFailure) {
+        let condition = self.lease.failure_message(verb, failure);
+        if self.warned.insert(failure.status_code()) {
             tracing::warn!("{condition}");
         }
         self.condition = Some(condition);
-        self.tell(LeaseMachine::failed);
+        self.change_machine(LeaseMachine::on_request_failed);
     }
 
-    fn recovered(&mut self) {
+    fn note_recovery(&mut self) {
         self.warned.clear();
         self.condition = None;
     }
 
     /// Changes the machine and publishes its state under one lock: nobody sees a hold expire that continues
     /// as the same term.
-    fn tell<T>(&mut self, change: impl FnOnce(&mut LeaseMachine, Instant) -> T) -> T {
+    fn change_machine<T>(&mut self, change: impl FnOnce(&mut LeaseMachine, Instant) -> T) -> T {
         let (machine, condition, since) = (&mut self.machine, &self.condition, &mut self.leaderless_since);
         let (mut role, mut told) = (None, None);
         self.views.send_if_modified(|held| {
             let now = Instant::now();
             told = Some(change(machine, now));
-            let mut view = view(machine, condition.clone(), now);
-            *since = match view.role(now) {
+            let mut view = lease_view(machine, condition.clone(), now);
+            *since = match view.role_at(now) {
                 LeaseRole::Unknown { .. } => since.or(Some(now)),
                 LeaseRole::Standby { .. } | LeaseRole::Held { .. } => None,
             };
             view.leaderless_since = *since;
-            role = Some(view.role(now));
+            role = Some(view.role_at(now));
             let news = *held != view;
             *held = view;
             news
         });
         if let Some(role) = role.filter(|role| *role != self.logged) {
-            log(&self.lease, &self.logged, &role);
+            log_role_change(&self.lease, &self.logged, &role);
             self.logged = role;
         }
         told.expect("the closure is called once")
     }
 
-    async fn release(&mut self, why: &str) {
-        let ours = self.tell(|machine, _| machine.resign());
+    async fn release_lease(&mut self, why: &str) {
+        let ours = self.change_machine(|machine, _| machine.give_up_hold());
         if ours {
-            let within = self.timing.answer();
-            let failure = match timeout(within, self.give_back()).await {
+            let within = self.timing.answer_timeout();
+            let failure = match timeout(within, self.release_on_server()).await {
                 Ok(given) => given.err(),
                 Err(_) => Some(RequestFailure::TimedOut(within)),
             };
@@ -295,29 +297,29 @@ impl LeaseElector {
         });
     }
 
-    async fn give_back(&mut self) -> Result<(), RequestFailure> {
+    async fn release_on_server(&mut self) -> Result<(), RequestFailure> {
         let mut tries = 1;
         loop {
             let Some(lease) = self.get().await?.filter(|lease| lease.holder == self.machine.identity())
             else {
                 return Ok(());
             };
-            let body = lease.released(self.stamps.next(Timestamp::now()));
-            match self.write(Method::PUT, &self.lease.address(), &body).await {
-                Err(failure) if failure.code() == Some(409) && tries < RELEASE_TRIES => tries += 1,
+            let body = lease.released_object(self.stamps.next(Timestamp::now()));
+            match self.write(Method::PUT, &self.lease.object_address(), &body).await {
+                Err(failure) if failure.status_code() == Some(409) && tries < RELEASE_TRIES => tries += 1,
                 answer => return answer.map(|_| ()),
             }
         }
     }
 }
 
-fn claim<'a>(machine: &'a LeaseMachine, timing: &LeaseTiming, stamp: Timestamp) -> LeaseClaim<'a> {
+fn lease_claim<'a>(machine: &'a LeaseMachine, timing: &LeaseTiming, stamp: Timestamp) -> LeaseClaim<'a> {
     LeaseClaim { identity: machine.identity(), lasts_seconds: timing.lease_seconds(), stamp }
 }
 
-fn view(machine: &LeaseMachine, condition: Option<String>, now: Instant) -> LeaseView {
+fn lease_view(machine: &LeaseMachine, condition: Option<String>, now: Instant) -> LeaseView {
     let unknown = |why: &str| LeaseRole::Unknown { why: why.to_string() };
-    let otherwise = match machine.lease() {
+    let otherwise = match machine.seen_lease() {
         Some(lease) if lease.holder == machine.identity() => unknown("the hold was not renewed in time"),
         Some(lease) if lease.holder.is_empty() => unknown("nobody holds the Lease"),
         Some(lease) if machine.is_left(now) => unknown(&format!(
@@ -327,11 +329,11 @@ fn view(machine: &LeaseMachine, condition: Option<String>, now: Instant) -> Leas
         Some(lease) => LeaseRole::Standby { holder: lease.holder.clone() },
         None => unknown(condition.as_deref().unwrap_or("there is no Lease yet")),
     };
-    let lease_uid = machine.lease().map(|lease| lease.uid.clone());
-    LeaseView { hold: machine.hold(now), otherwise, lease_uid, condition, leaderless_since: None }
+    let lease_uid = machine.seen_lease().map(|lease| lease.uid.clone());
+    LeaseView { hold: machine.valid_hold(now), otherwise, lease_uid, condition, leaderless_since: None }
 }
 
-fn log(lease: &LeaseName, before: &LeaseRole, now: &LeaseRole) {
+fn log_role_change(lease: &LeaseName, before: &LeaseRole, now: &LeaseRole) {
     let LeaseName { namespace, name } = lease;
     if let LeaseRole::Held { term } = before {
         tracing::info!(namespace, name, term, "the Lease is no longer held");

@@ -39,14 +39,14 @@ impl LeaseRecord {
 
     /// Whether nobody has renewed, taken or released it in between. Labels don't count, so setting one does
     /// not keep a dead holder alive.
-    pub fn says_the_same(&self, other: &Self) -> bool {
+    pub fn is_unchanged(&self, other: &Self) -> bool {
         self.uid == other.uid && self.object.get("spec") == other.object.get("spec")
     }
 
     /// The Lease as its holder writes it. The version is included, so that only this version is overwritten.
-    pub fn claimed(&self, claim: &LeaseClaim<'_>) -> Value {
+    pub fn claimed_object(&self, claim: &LeaseClaim<'_>) -> Value {
         let mut object = self.object.clone();
-        let spec = spec(&mut object);
+        let spec = spec_mut(&mut object);
         let stamp = micro_time(claim.stamp);
         if self.holder != claim.identity {
             let transitions = spec["leaseTransitions"].as_i64().unwrap_or(0).clamp(0, i32::MAX.into());
@@ -60,9 +60,9 @@ impl LeaseRecord {
     }
 
     /// A Lease without a holder: the next replica takes it at once.
-    pub fn released(&self, stamp: Timestamp) -> Value {
+    pub fn released_object(&self, stamp: Timestamp) -> Value {
         let mut object = self.object.clone();
-        let spec = spec(&mut object);
+        let spec = spec_mut(&mut object);
         spec["holderIdentity"] = json!("");
         spec["renewTime"] = json!(micro_time(stamp));
         object
@@ -70,7 +70,7 @@ impl LeaseRecord {
 }
 
 /// Somebody may have created a Lease without a spec.
-fn spec(object: &mut Value) -> &mut Value {
+fn spec_mut(object: &mut Value) -> &mut Value {
     if !object["spec"].is_object() {
         object["spec"] = json!({});
     }
@@ -78,7 +78,7 @@ fn spec(object: &mut Value) -> &mut Value {
 }
 
 /// A Lease that does not exist yet.
-pub(crate) fn first(namespace: &str, name: &str, claim: &LeaseClaim<'_>) -> Value {
+pub(crate) fn new_lease_object(namespace: &str, name: &str, claim: &LeaseClaim<'_>) -> Value {
     let stamp = micro_time(claim.stamp);
     json!({
         "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
@@ -133,10 +133,10 @@ mod tests {
 
     #[test]
     fn a_renewal_keeps_what_others_set_and_since_when_it_is_held() {
-        let mut object = first("ns", "l", &claim("a", 1));
+        let mut object = new_lease_object("ns", "l", &claim("a", 1));
         object["metadata"]["labels"] = json!({"team": "x"});
         object["spec"]["strategy"] = json!("theirs");
-        let renewed = lease(object).claimed(&claim("a", 2));
+        let renewed = lease(object).claimed_object(&claim("a", 2));
         assert_eq!(renewed["metadata"]["labels"]["team"], "x");
         assert_eq!(renewed["metadata"]["resourceVersion"], "7");
         assert_eq!(renewed["spec"]["strategy"], "theirs");
@@ -147,23 +147,23 @@ mod tests {
 
     #[test]
     fn a_new_holder_is_counted_and_the_one_after_a_release_is_new() {
-        let held = lease(first("ns", "l", &claim("a", 1)));
-        let taken = lease(held.claimed(&claim("b", 2)));
+        let held = lease(new_lease_object("ns", "l", &claim("a", 1)));
+        let taken = lease(held.claimed_object(&claim("b", 2)));
         assert_eq!(
             (taken.holder.as_str(), taken.object["spec"]["leaseTransitions"].as_i64()),
             ("b", Some(1))
         );
         assert_eq!(taken.object["spec"]["acquireTime"], "1970-01-01T00:00:02.000000Z");
-        let released = lease(taken.released(Timestamp::UNIX_EPOCH));
-        assert_eq!((released.holder.as_str(), released.says_the_same(&taken)), ("", false));
-        assert_eq!(released.claimed(&claim("b", 3))["spec"]["leaseTransitions"], 2);
+        let released = lease(taken.released_object(Timestamp::UNIX_EPOCH));
+        assert_eq!((released.holder.as_str(), released.is_unchanged(&taken)), ("", false));
+        assert_eq!(released.claimed_object(&claim("b", 3))["spec"]["leaseTransitions"], 2);
     }
 
     #[test]
     fn an_empty_lease_that_somebody_made_can_be_claimed() {
         let empty = lease(json!({"spec": null}));
         assert_eq!((empty.holder.as_str(), empty.lasts), ("", None));
-        assert_eq!(lease(empty.claimed(&claim("a", 1))).holder, "a");
+        assert_eq!(lease(empty.claimed_object(&claim("a", 1))).holder, "a");
     }
 
     #[test]
@@ -180,11 +180,11 @@ mod tests {
 
     #[test]
     fn labels_are_no_sign_of_life_and_renewals_are() {
-        let held = lease(first("ns", "l", &claim("a", 1)));
+        let held = lease(new_lease_object("ns", "l", &claim("a", 1)));
         let mut labelled = held.object.clone();
         labelled["metadata"]["labels"] = json!({"x": "y"});
-        assert!(held.says_the_same(&lease(labelled)));
-        assert!(!held.says_the_same(&lease(held.claimed(&claim("a", 2)))));
+        assert!(held.is_unchanged(&lease(labelled)));
+        assert!(!held.is_unchanged(&lease(held.claimed_object(&claim("a", 2)))));
     }
 
     #[test]

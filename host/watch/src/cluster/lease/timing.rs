@@ -63,7 +63,7 @@ impl LeaseTiming {
         u32::try_from(whole.as_secs()).expect("an hour has fewer seconds")
     }
 
-    pub(crate) fn lease(&self) -> Duration {
+    pub(crate) fn lease_time(&self) -> Duration {
         self.lease
     }
 
@@ -72,14 +72,14 @@ impl LeaseTiming {
     }
 
     /// The timeout of a request: it leaves time for another one before a hold expires.
-    pub(crate) fn answer(&self) -> Duration {
+    pub(crate) fn answer_timeout(&self) -> Duration {
         self.retry.saturating_mul(2).min(self.renew_deadline / 2)
     }
 
     /// Up to a quarter more than the period, so that replicas don't send requests in step.
-    pub(crate) fn pause(&self, dice: &mut JitterDice) -> Duration {
+    pub(crate) fn retry_pause(&self, dice: &mut JitterDice) -> Duration {
         let nanos = u64::try_from(self.retry.as_nanos()).expect("an hour has fewer nanoseconds");
-        Duration::from_nanos(dice.between(nanos, nanos + nanos / 4))
+        Duration::from_nanos(dice.random_between(nanos, nanos + nanos / 4))
     }
 }
 
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn a_pause_is_never_shorter_than_the_period_and_not_always_the_same() {
         let mut dice = JitterDice::new(Some(3));
-        let pauses: Vec<_> = (0..50).map(|_| LeaseTiming::default().pause(&mut dice)).collect();
+        let pauses: Vec<_> = (0..50).map(|_| LeaseTiming::default().retry_pause(&mut dice)).collect();
         assert!(pauses.iter().all(|pause| (SECOND * 2..=SECOND * 5 / 2).contains(pause)));
         assert!(pauses.iter().any(|pause| *pause != pauses[0]));
     }

@@ -17,7 +17,7 @@ pub fn token_review(token: &str, audience: Option<&str>) -> TokenReview {
 }
 
 /// The person of a token that is valid for the requested audience; without one, for the API server's own.
-pub fn person(review: TokenReview, audience: Option<&str>) -> Option<Person> {
+pub fn person_of_review(review: TokenReview, audience: Option<&str>) -> Option<Person> {
     let status = review.status?;
     let error = status.error.unwrap_or_default();
     if status.authenticated != Some(true) || !error.is_empty() {
@@ -40,35 +40,35 @@ pub fn person(review: TokenReview, audience: Option<&str>) -> Option<Person> {
     })
 }
 
-fn attributes(attempt: &AccessAttempt) -> ResourceAttributes {
+fn resource_attributes(attempt: &AccessAttempt) -> ResourceAttributes {
     // In the form of RBAC rules, such as `pods/log`.
     let (resource, part) = attempt.resource.split_once('/').unwrap_or((&attempt.resource, ""));
     ResourceAttributes {
-        verb: some(&attempt.verb),
-        group: some(&attempt.group),
-        version: some("*"),
-        resource: some(resource),
-        subresource: some(part),
-        namespace: some(&attempt.namespace),
-        name: some(&attempt.name),
+        verb: non_empty(&attempt.verb),
+        group: non_empty(&attempt.group),
+        version: non_empty("*"),
+        resource: non_empty(resource),
+        subresource: non_empty(part),
+        namespace: non_empty(&attempt.namespace),
+        name: non_empty(&attempt.name),
         ..ResourceAttributes::default()
     }
 }
 
 /// Asks whether the caller may do it.
 pub fn self_review(attempt: &AccessAttempt) -> SelfSubjectAccessReview {
-    let resource_attributes = Some(attributes(attempt));
+    let resource_attributes = Some(resource_attributes(attempt));
     let spec = SelfSubjectAccessReviewSpec { resource_attributes, non_resource_attributes: None };
     SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() }
 }
 
 pub fn access_review(person: &Person, attempt: &AccessAttempt) -> SubjectAccessReview {
     let spec = SubjectAccessReviewSpec {
-        user: some(&person.user),
-        uid: some(&person.uid),
+        user: non_empty(&person.user),
+        uid: non_empty(&person.uid),
         groups: Some(person.groups.clone()),
         extra: Some(person.extra.clone()),
-        resource_attributes: Some(attributes(attempt)),
+        resource_attributes: Some(resource_attributes(attempt)),
         non_resource_attributes: None,
     };
     SubjectAccessReview { spec, ..SubjectAccessReview::default() }
@@ -96,6 +96,6 @@ pub fn live_namespace(namespace: Namespace) -> Result<LiveNamespace, RequestFail
     }
 }
 
-fn some(text: &str) -> Option<String> {
+fn non_empty(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }

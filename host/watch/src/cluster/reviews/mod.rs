@@ -47,14 +47,14 @@ pub struct ReviewClient {
 
 impl ReviewClient {
     pub fn new(connection: &ApiConnection) -> Self {
-        Self::over(connection.api())
+        Self::with_api(connection.api_client())
     }
 
-    fn over(api: ApiClient) -> Self {
+    fn with_api(api: ApiClient) -> Self {
         Self { api, turns: Semaphore::new(AT_ONCE) }
     }
 
-    async fn ask<T: DeserializeOwned>(
+    async fn send_request<T: DeserializeOwned>(
         &self,
         method: Method,
         address: &str,
@@ -71,61 +71,65 @@ impl ReviewClient {
     }
 
     /// Creates a review, and returns it with its status.
-    async fn review<T: Serialize + DeserializeOwned>(
+    async fn create_review<T: Serialize + DeserializeOwned>(
         &self,
         address: &str,
         right: &str,
         review: &T,
     ) -> Result<T, ReviewError> {
         let body = serde_json::to_vec(review).map_err(|error| RequestFailure::Answer(error.to_string()));
-        let asked = async { self.ask(Method::POST, address, Some(body?)).await };
-        asked.await.map_err(|failure| refused(right, &failure))
+        let asked = async { self.send_request(Method::POST, address, Some(body?)).await };
+        asked.await.map_err(|failure| refusal_error(right, &failure))
     }
 
-    async fn whose(&self, token: &str, audience: Option<&str>) -> Result<Option<Person>, ReviewError> {
+    async fn person_of_token(
+        &self,
+        token: &str,
+        audience: Option<&str>,
+    ) -> Result<Option<Person>, ReviewError> {
         const RIGHT: &str = "create tokenreviews.authentication.k8s.io";
-        let review = self.review(TOKENS, RIGHT, &answers::token_review(token, audience)).await?;
-        Ok(answers::person(review, audience))
+        let review = self.create_review(TOKENS, RIGHT, &answers::token_review(token, audience)).await?;
+        Ok(answers::person_of_review(review, audience))
     }
 }
 
 #[async_trait]
 impl AccessReviewer for ReviewClient {
-    async fn authenticate(&self, token: &str) -> Result<Option<Person>, ReviewError> {
+    async fn authenticate_token(&self, token: &str) -> Result<Option<Person>, ReviewError> {
         if token.is_empty() || token.len() > TOKEN_BYTES {
             return Ok(None);
         }
         // A kubeconfig holds tokens for the API server, and names no audience.
-        match self.whose(token, Some(AUDIENCE)).await? {
+        match self.person_of_token(token, Some(AUDIENCE)).await? {
             Some(person) => Ok(Some(person)),
-            None => self.whose(token, None).await,
+            None => self.person_of_token(token, None).await,
         }
     }
 
-    async fn allows(&self, person: &Person, attempt: &AccessAttempt) -> Result<bool, ReviewError> {
+    async fn allows_attempt(&self, person: &Person, attempt: &AccessAttempt) -> Result<bool, ReviewError> {
         const RIGHT: &str = "create subjectaccessreviews.authorization.k8s.io";
-        let review = self.review(RIGHTS, RIGHT, &answers::access_review(person, attempt)).await?;
+        let review = self.create_review(RIGHTS, RIGHT, &answers::access_review(person, attempt)).await?;
         Ok(answers::is_allowed(review.status))
     }
 
-    async fn namespace(&self, name: &str) -> Result<Option<LiveNamespace>, ReviewError> {
+    async fn find_namespace(&self, name: &str) -> Result<Option<LiveNamespace>, ReviewError> {
         const RIGHT: &str = "get namespaces";
         if !is_name(name) {
             return Ok(None);
         }
-        let address = RequestAddress::new(NAMESPACES).member(name);
-        let asked = self.ask::<Namespace>(Method::GET, address.as_str(), None).await;
+        let address = RequestAddress::new(NAMESPACES).with_member(name);
+        let asked = self.send_request::<Namespace>(Method::GET, address.as_str(), None).await;
         match asked.and_then(answers::live_namespace) {
             Ok(namespace) => Ok(Some(namespace)),
-            Err(failure) if failure.code() == Some(404) => Ok(None),
-            Err(failure) => Err(refused(RIGHT, &failure)),
+            Err(failure) if failure.status_code() == Some(404) => Ok(None),
+            Err(failure) => Err(refusal_error(RIGHT, &failure)),
         }
     }
 }
 
 /// Turns a failure into an error for the caller, with its remedy.
-fn refused(right: &str, failure: &RequestFailure) -> ReviewError {
-    match failure.code() {
+fn refusal_error(right: &str, failure: &RequestFailure) -> ReviewError {
+    match failure.status_code() {
         Some(403) => ReviewError::Forbidden(format!(
             "Kubewitness may not {right}: bind its account to the ClusterRole kubewitness-reviews, which \
              deploy/kustomize/rbac.yaml has ({failure})"

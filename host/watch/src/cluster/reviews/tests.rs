@@ -27,7 +27,7 @@ impl AskedQuestions {
                 Ok::<_, tower::BoxError>(answer?)
             }
         });
-        ReviewClient::over(ApiClient::new(kube::Client::new(service, "default")))
+        ReviewClient::with_api(ApiClient::new(kube::Client::new(service, "default")))
     }
 
     fn specs(&self) -> Vec<Value> {
@@ -64,7 +64,7 @@ fn unknown() -> Value {
 async fn whose(answers: &[Value]) -> (Option<Person>, Vec<Value>) {
     let asked = AskedQuestions::default();
     let reviews = asked.reviews(answers.iter().map(token_status).collect());
-    (reviews.authenticate("t").await.unwrap(), asked.specs())
+    (reviews.authenticate_token("t").await.unwrap(), asked.specs())
 }
 
 fn ann() -> Person {
@@ -111,10 +111,10 @@ async fn what_can_be_no_token_is_not_asked_about() {
     let asked = AskedQuestions::default();
     let reviews = asked.reviews(Vec::new());
     for token in [String::new(), "t".repeat(TOKEN_BYTES + 1)] {
-        assert_eq!(reviews.authenticate(&token).await.unwrap(), None);
+        assert_eq!(reviews.authenticate_token(&token).await.unwrap(), None);
     }
     for name in ["", "..", "a/b", "A"] {
-        assert_eq!(reviews.namespace(name).await.unwrap(), None, "{name}");
+        assert_eq!(reviews.find_namespace(name).await.unwrap(), None, "{name}");
     }
     assert!(asked.specs().is_empty());
 }
@@ -134,7 +134,7 @@ fn attempt(resource: &str) -> AccessAttempt {
 async fn all_that_is_known_of_a_person_is_asked_about() {
     let asked = AskedQuestions::default();
     let reviews = asked.reviews(vec![right_status(&json!({"allowed": true}))]);
-    assert!(reviews.allows(&ann(), &attempt("pods/log")).await.unwrap());
+    assert!(reviews.allows_attempt(&ann(), &attempt("pods/log")).await.unwrap());
     let attributes =
         json!({"verb": "get", "version": "*", "resource": "pods", "subresource": "log", "namespace": "ml"});
     let spec = json!({"user": "ann", "uid": "u", "groups": ["g"], "extra": {"k": ["v"]},
@@ -153,7 +153,7 @@ async fn only_what_is_allowed_and_not_denied_may_be_done() {
         (Value::Null, false),
     ] {
         let reviews = AskedQuestions::default().reviews(vec![right_status(&status)]);
-        assert_eq!(reviews.allows(&ann(), &attempt("jobs")).await.unwrap(), may, "{status}");
+        assert_eq!(reviews.allows_attempt(&ann(), &attempt("jobs")).await.unwrap(), may, "{status}");
     }
 }
 
@@ -166,7 +166,7 @@ async fn a_namespace_without_a_uid_or_an_age_is_no_answer() {
         (json!({"name": "ml", "creationTimestamp": "2026-11-20T13:45:11Z"}), None),
     ] {
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata});
-        let told = AskedQuestions::default().reviews(vec![(200, namespace)]).namespace("ml").await;
+        let told = AskedQuestions::default().reviews(vec![(200, namespace)]).find_namespace("ml").await;
         assert_eq!(told.ok().flatten(), live, "{metadata}");
     }
 }
@@ -176,9 +176,9 @@ async fn a_refusal_names_the_right_and_the_role_that_has_it() {
     let refusal = |code: u16| (code, json!({"kind": "Status", "reason": "r", "message": "m", "code": code}));
     let reviews = AskedQuestions::default().reviews(vec![refusal(403); 3]);
     let told = [
-        reviews.authenticate("t").await.unwrap_err(),
-        reviews.allows(&ann(), &attempt("jobs")).await.unwrap_err(),
-        reviews.namespace("ml").await.unwrap_err(),
+        reviews.authenticate_token("t").await.unwrap_err(),
+        reviews.allows_attempt(&ann(), &attempt("jobs")).await.unwrap_err(),
+        reviews.find_namespace("ml").await.unwrap_err(),
     ];
     for (error, right) in told.iter().zip(["tokenreviews", "subjectaccessreviews", "get namespaces"]) {
         assert!(matches!(error, ReviewError::Forbidden(_)), "{error}");
@@ -187,11 +187,12 @@ async fn a_refusal_names_the_right_and_the_role_that_has_it() {
             "{error}"
         );
     }
-    let own = AskedQuestions::default().reviews(vec![refusal(401)]).authenticate("t").await.unwrap_err();
+    let own =
+        AskedQuestions::default().reviews(vec![refusal(401)]).authenticate_token("t").await.unwrap_err();
     assert!(matches!(&own, ReviewError::Forbidden(why) if why.contains("credentials")), "{own}");
     for code in [404, 422, 429, 500, 503] {
         let error =
-            AskedQuestions::default().reviews(vec![refusal(code)]).authenticate("t").await.unwrap_err();
+            AskedQuestions::default().reviews(vec![refusal(code)]).authenticate_token("t").await.unwrap_err();
         assert!(
             matches!(&error, ReviewError::Unavailable(why) if why.contains("try again")),
             "{code}: {error}"
@@ -205,7 +206,7 @@ async fn an_answer_of_another_kind_or_over_its_size_is_none() {
     let mut large = known(&[AUDIENCE]);
     large["user"]["groups"] = json!(["g".repeat(BYTES)]);
     for answer in [(201, pod), token_status(&large)] {
-        let told = AskedQuestions::default().reviews(vec![answer]).authenticate("t").await;
+        let told = AskedQuestions::default().reviews(vec![answer]).authenticate_token("t").await;
         assert!(matches!(told, Err(ReviewError::Unavailable(_))), "{told:?}");
     }
 }
@@ -218,9 +219,9 @@ async fn questions_that_get_no_answer_are_given_up_and_are_no_more_than_their_bo
         peak.fetch_max(counted.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
         std::future::pending::<Result<Response<Body>, tower::BoxError>>()
     });
-    let reviews = ReviewClient::over(ApiClient::new(kube::Client::new(service, "default")));
+    let reviews = ReviewClient::with_api(ApiClient::new(kube::Client::new(service, "default")));
     let begun = tokio::time::Instant::now();
-    let told = join_all((0..3 * AT_ONCE).map(|_| reviews.namespace("ml"))).await;
+    let told = join_all((0..3 * AT_ONCE).map(|_| reviews.find_namespace("ml"))).await;
     assert_eq!(begun.elapsed(), WITHIN);
     assert!(told.iter().all(|told| matches!(told, Err(ReviewError::Unavailable(_)))));
     assert_eq!(most.load(Ordering::SeqCst), AT_ONCE);

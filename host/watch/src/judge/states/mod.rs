@@ -3,7 +3,7 @@
 //! The document of a state must be the exact bytes of the server, and each state needs its owners, its former
 //! status and a result of the search for secrets. All of that is known only here, while both versions of the
 //! object are at hand. So a state is complete when it is made, and no later stage reads the document again.
-//! It decides with [`judge`], never waits, and knows neither the journal nor the server.
+//! It decides with [`judge_event`], never waits, and knows neither the journal nor the server.
 
 mod past;
 
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kubewitness_core::Version;
-use kubewitness_core::document::pack;
+use kubewitness_core::document::pack_document;
 use kubewitness_core::events;
 use kubewitness_core::limits::ERROR_TEXT;
 use kubewitness_core::ports::{PoisonMessage, WitnessedState};
@@ -25,9 +25,9 @@ use crate::cache::{KeyMaker, RECENT_DOCUMENT, StatusTable};
 use crate::connect::resource::group_version;
 use crate::judge::batch::{CacheNote, StateBatch};
 use crate::judge::gap_log::GapLog;
-use crate::judge::meaning::{EventMeaning, JudgedEvent, ObservedEvent, judge};
-use crate::judge::object::{check, matches, reference, with_kind};
-use crate::judge::owners::{self, ObjectOwners, owners};
+use crate::judge::meaning::{EventMeaning, JudgedEvent, ObservedEvent, judge_event};
+use crate::judge::object::{check, matches_labels, object_reference, with_kind};
+use crate::judge::owners::{self, ObjectOwners, object_owners};
 use crate::source::handle::count;
 use crate::source::parts::SourceParts;
 use crate::source::round::{CompleteSince, MovedObject};
@@ -105,7 +105,7 @@ struct NewState {
 
 impl StateMaker {
     pub fn new(parts: Arc<SourceParts>, epoch: u32) -> Self {
-        let keyer = parts.shared.read().keyer();
+        let keyer = parts.shared.read().key_maker();
         Self {
             parts,
             epoch,
@@ -117,20 +117,20 @@ impl StateMaker {
     }
 
     /// Takes an object that was listed or read back.
-    pub fn item(&mut self, document: Bytes, came: EventOrigin<'_>, event: JudgedEvent) {
+    pub fn take_item(&mut self, document: Bytes, came: EventOrigin<'_>, event: JudgedEvent) {
         let bytes = document.clone();
-        match project::envelope(&bytes) {
+        match project::read_envelope(&bytes) {
             Ok(envelope) => {
                 // Missed versions before it have been searched for already.
-                self.observe(&bytes, document, envelope, came, event, None);
+                self.observe_object(&bytes, document, envelope, came, event, None);
             }
-            Err(error) => self.poison(document, &error.to_string()),
+            Err(error) => self.keep_poison(document, &error.to_string()),
         }
     }
 
     /// Takes an object with its envelope. If it is none of this kind, `raw` is kept. A watch's checkpoint
     /// counts the version, if there is one.
-    pub fn observe(
+    pub fn observe_object(
         &mut self,
         raw: &Bytes,
         document: Bytes,
@@ -140,20 +140,20 @@ impl StateMaker {
         complete: Option<&Version>,
     ) -> EventOutcome {
         if let Err(error) = check(&self.parts, &envelope) {
-            self.poison(raw.clone(), &error);
+            self.keep_poison(raw.clone(), &error);
             return EventOutcome::Poison;
         }
         let version = Version::new(&envelope.resource_version);
         let document = with_kind(document, &envelope, &self.parts.spec.api_version, &self.parts.spec.kind);
         let seen = EventObject { envelope, version: version.clone(), document, came, event, past: None };
-        match self.apply(seen, complete) {
+        match self.apply_event(seen, complete) {
             None => EventOutcome::Taken(version),
             Some(moved) => EventOutcome::Waits(version, moved),
         }
     }
 
     /// Keeps bytes that were not an object, as they are, and counts them.
-    pub fn poison(&mut self, raw: Bytes, error: &str) {
+    pub fn keep_poison(&mut self, raw: Bytes, error: &str) {
         count(&self.parts.shared.counters.poison, 1);
         let mut cut = error.len().min(ERROR_TEXT);
         while !error.is_char_boundary(cut) {
@@ -166,7 +166,7 @@ impl StateMaker {
 
     /// Returns `Some` if the event was not taken: it shows that an earlier one never came, or came out of
     /// order.
-    fn apply(&mut self, seen: EventObject<'_>, complete: Option<&Version>) -> Option<MovedObject> {
+    fn apply_event(&mut self, seen: EventObject<'_>, complete: Option<&Version>) -> Option<MovedObject> {
         let ObjectEnvelope { uid, namespace, name, .. } = &seen.envelope;
         let (known, rival) = self.batch.known_and_rival(&self.parts.shared.read(), uid, namespace, name);
         let is_renamed =
@@ -174,19 +174,19 @@ impl StateMaker {
         if let Some(known) = known.as_ref().filter(|known| is_renamed(known)) {
             let ObjectRef { namespace, name, uid, .. } = &*known.object;
             let error = format!("its uid {uid} is known as {namespace}/{name}: no two objects have one uid");
-            self.poison(seen.document, &error);
+            self.keep_poison(seen.document, &error);
             return None;
         }
         let watched = match seen.came {
             EventOrigin::Watched(watched) => Some(watched),
             EventOrigin::Listed | EventOrigin::ReadBack => None,
         };
-        let beginning = matches!(seen.came, EventOrigin::ReadBack).then(|| seen.version.beginning());
-        let judgement = judge(
+        let beginning = matches!(seen.came, EventOrigin::ReadBack).then(|| seen.version.first_of_history());
+        let judgement = judge_event(
             &ObservedEvent {
                 event: seen.event,
                 version: &seen.version,
-                matches: matches(&self.parts, &seen.envelope),
+                matches: matches_labels(&self.parts, &seen.envelope),
                 complete,
                 opened: watched.and_then(|watched| watched.opened).or(beginning.as_ref()),
             },
@@ -195,10 +195,12 @@ impl StateMaker {
         );
         if let Some(rival) = rival.filter(|_| judgement.rival_gone) {
             if watched.is_some() {
-                return Some(self.missed(seen, Some((rival.object, CompleteSince::at(rival.version)))));
+                return Some(
+                    self.missed_object(seen, Some((rival.object, CompleteSince::since_floor(rival.version)))),
+                );
             }
             // What another history did to it is not known.
-            self.gone(&rival, Version::new(""));
+            self.take_unwatched_end(&rival, Version::new(""));
         }
         let counters = &self.parts.shared.counters;
         // Without a selector a source sees an object from its beginning. With one, an object that ends in the
@@ -208,8 +210,10 @@ impl StateMaker {
         });
         let is_unborn = is_later && known.is_none();
         match judgement.meaning {
-            EventMeaning::Unheard => return Some(self.missed(seen, None)),
-            EventMeaning::Present | EventMeaning::Gone if is_unborn => return Some(self.missed(seen, None)),
+            EventMeaning::Unheard => return Some(self.missed_object(seen, None)),
+            EventMeaning::Present | EventMeaning::Gone if is_unborn => {
+                return Some(self.missed_object(seen, None));
+            }
             EventMeaning::Present => self.push_state(Change::Present, seen, known.as_ref()),
             EventMeaning::Left => self.push_state(Change::Left, seen, known.as_ref()),
             EventMeaning::Gone => self.push_state(Change::Gone, seen, known.as_ref()),
@@ -233,18 +237,22 @@ impl StateMaker {
     }
 
     /// An object of which earlier versions are missing. Any watch may have lost its beginning.
-    fn missed(&self, seen: EventObject<'_>, rival: Option<(Arc<ObjectRef>, CompleteSince)>) -> MovedObject {
-        let object = Arc::new(reference(&self.parts, &seen.envelope));
+    fn missed_object(
+        &self,
+        seen: EventObject<'_>,
+        rival: Option<(Arc<ObjectRef>, CompleteSince)>,
+    ) -> MovedObject {
+        let object = Arc::new(object_reference(&self.parts, &seen.envelope));
         let is_beginning = seen.event == JudgedEvent::Present
             && matches!(seen.came, EventOrigin::Watched(watched) if !watched.modifies);
-        let below = seen.version.before().filter(|_| is_beginning);
+        let below = seen.version.directly_before().filter(|_| is_beginning);
         let since = match (&rival, below) {
-            (_, Some(below)) => CompleteSince::at(below),
+            (_, Some(below)) => CompleteSince::since_floor(below),
             (Some((_, since)), None) => since.clone(),
-            (None, None) => CompleteSince::at(seen.version.beginning()),
+            (None, None) => CompleteSince::since_floor(seen.version.first_of_history()),
         };
         let (version, document, is_end) =
-            (seen.version, pack(&seen.document), seen.event == JudgedEvent::Deleted);
+            (seen.version, pack_document(&seen.document), seen.event == JudgedEvent::Deleted);
         MovedObject { object, since, version, document, witnessed: false, is_end, is_beyond: false, rival }
     }
 
@@ -263,23 +271,24 @@ impl StateMaker {
             }
         };
         let (group, _) = group_version(&self.parts.spec.api_version);
-        let derived = self.parts.rules.outlined(group, &self.parts.spec.kind, &seen.document, outline);
-        let derived = if change == Change::Gone { StatusRules::deleted(&derived) } else { derived };
+        let derived =
+            self.parts.rules.status_with_outline(group, &self.parts.spec.kind, &seen.document, outline);
+        let derived = if change == Change::Gone { StatusRules::deleted_status(&derived) } else { derived };
         let before = seen.past.as_ref().and_then(|past| past.status.clone());
         let previous = known.map(|known| Arc::clone(&known.status)).or(before);
         let past = seen.past.is_some();
-        let status = self.statuses.share(derived, previous.as_ref());
+        let status = self.statuses.share_status(derived, previous.as_ref());
         let object = match known {
             Some(known) => Arc::clone(&known.object),
-            None => Arc::new(reference(&self.parts, &seen.envelope)),
+            None => Arc::new(object_reference(&self.parts, &seen.envelope)),
         };
         let listers = &self.parts.listers;
         let ObjectOwners { outermost: owner, controller } =
             match events::is_event(group, &self.parts.spec.kind) {
                 true => owners::of_event(listers, &seen.envelope.namespace, &seen.document, known),
-                false => owners(listers, &seen.envelope, known),
+                false => object_owners(listers, &seen.envelope, known),
             };
-        let base = known.and_then(KnownObjects::document);
+        let base = known.and_then(KnownObjects::document_hint);
         let (version, document) = (seen.version, seen.document);
         let has_recent = matches!(seen.came, EventOrigin::Watched(_)) && document.len() <= RECENT_DOCUMENT;
         let keys = outline.filter(|_| has_recent && change == Change::Present && !past).map(|outline| {
@@ -305,14 +314,14 @@ impl StateMaker {
     }
 
     /// Takes the end of an object whose deletion was not watched. It has no last content.
-    fn gone(&mut self, known: &KnownObjects, version: Version) {
+    fn take_unwatched_end(&mut self, known: &KnownObjects, version: Version) {
         let made = NewState {
             change: Change::Gone,
             object: Arc::clone(&known.object),
             owner: known.owner.clone(),
             controller: None,
             version,
-            status: self.statuses.share(StatusRules::deleted(&known.status), None),
+            status: self.statuses.share_status(StatusRules::deleted_status(&known.status), None),
             previous: Some(Arc::clone(&known.status)),
             document: Bytes::new(),
             base: None,
@@ -359,7 +368,7 @@ impl StateMaker {
             return None;
         }
         let (rules, kind) = (self.parts.secret_rules.get()?, &self.parts.spec.kind);
-        let (print, mut secrets) = (Some(rules.print()), SecretDigests::default());
+        let (print, mut secrets) = (Some(rules.rules_print()), SecretDigests::default());
         rules.add_secret_words(&made.document, kind, &mut secrets).ok()?;
         made.note.secretless_under = print.filter(|_| secrets.is_empty());
         if let Some(base) =
@@ -372,6 +381,6 @@ impl StateMaker {
     }
 }
 
-fn unknown() -> Arc<Status> {
+fn unknown_status() -> Arc<Status> {
     Arc::new(Status { phase: "Unknown".to_string(), ..Status::default() })
 }

@@ -9,19 +9,19 @@ use kubewitness_core::project::{self, ObjectEnvelope};
 use kubewitness_core::state::{Change, Gap, ObjectRef, Status};
 use kubewitness_core::status::StatusRules;
 
-use super::{EventObject, EventOrigin, NewState, PastState, StateMaker, unknown};
+use super::{EventObject, EventOrigin, NewState, PastState, StateMaker, unknown_status};
 use crate::judge::batch::CacheNote;
 use crate::judge::meaning::JudgedEvent;
-use crate::judge::object::matches;
+use crate::judge::object::matches_labels;
 use crate::source::handle::count;
 use crate::source::life::UnwitnessedLife;
 use crate::source::missing::MissingVersions;
 
 impl StateMaker {
     /// Takes a version that came after the end of its object. The journal stores each version once.
-    pub fn late(&mut self, document: Bytes) {
+    pub fn take_late_version(&mut self, document: Bytes) {
         let bytes = document.clone();
-        match project::envelope(&bytes) {
+        match project::read_envelope(&bytes) {
             Ok(envelope) => {
                 let version = Version::new(&envelope.resource_version);
                 let (came, event, past) =
@@ -32,24 +32,24 @@ impl StateMaker {
                     None,
                 );
             }
-            Err(error) => self.poison(document, &error.to_string()),
+            Err(error) => self.keep_poison(document, &error.to_string()),
         }
     }
 
     /// Takes an object that a comparison no longer found.
-    pub fn vanished(&mut self, object: &ObjectRef, version: Option<Version>) {
+    pub fn take_vanished(&mut self, object: &ObjectRef, version: Option<Version>) {
         let known = self.batch.known_object(&self.parts.shared.read(), &object.uid);
         // A new uid under its name may have shown its end meanwhile.
         if let Some(known) = known {
-            self.gone(&known, version.unwrap_or_else(|| Version::new("")));
+            self.take_unwatched_end(&known, version.unwrap_or_else(|| Version::new("")));
         }
     }
 
     pub fn object_hole(&mut self, object: Arc<ObjectRef>, hole: &MissingVersions) {
         let known = self.batch.known_object(&self.parts.shared.read(), &object.uid);
-        let gap = self.gap(Some(ObjectRef::clone(&object)), hole);
-        self.gap_log.gap(&gap);
-        let status = known.as_ref().map(|known| Arc::clone(&known.status)).unwrap_or_else(unknown);
+        let gap = self.make_gap(Some(ObjectRef::clone(&object)), hole);
+        self.gap_log.note_gap(&gap);
+        let status = known.as_ref().map(|known| Arc::clone(&known.status)).unwrap_or_else(unknown_status);
         let made = NewState {
             change: Change::Gap,
             object,
@@ -67,13 +67,13 @@ impl StateMaker {
     }
 
     pub fn source_hole(&mut self, hole: &MissingVersions) {
-        let gap = self.gap(None, hole);
-        self.gap_log.gap(&gap);
+        let gap = self.make_gap(None, hole);
+        self.gap_log.note_gap(&gap);
         count(&self.parts.shared.counters.gaps, 1);
         self.batch.gaps.push(gap);
     }
 
-    fn gap(&self, object: Option<ObjectRef>, hole: &MissingVersions) -> Gap {
+    fn make_gap(&self, object: Option<ObjectRef>, hole: &MissingVersions) -> Gap {
         Gap {
             source: self.parts.spec.name.clone(),
             object,
@@ -87,7 +87,7 @@ impl StateMaker {
     }
 
     /// Takes the whole life of an unknown object, in one batch.
-    pub fn life(&mut self, life: UnwitnessedLife) {
+    pub fn take_life(&mut self, life: UnwitnessedLife) {
         let object = Arc::new(life.object);
         let mut shown = None;
         for walked in life.walked {
@@ -98,9 +98,9 @@ impl StateMaker {
                 // The repair counts its own documents until they are dropped.
                 let document = Bytes::copy_from_slice(&document);
                 let bytes = document.clone();
-                match project::envelope(&bytes) {
-                    Ok(envelope) => self.lived(&mut shown, envelope, document, life.survives),
-                    Err(error) => self.poison(document, &error.to_string()),
+                match project::read_envelope(&bytes) {
+                    Ok(envelope) => self.take_lived_version(&mut shown, envelope, document, life.survives),
+                    Err(error) => self.keep_poison(document, &error.to_string()),
                 }
             }
         }
@@ -115,7 +115,7 @@ impl StateMaker {
             owner: None,
             controller: None,
             version,
-            status: self.statuses.share(StatusRules::deleted(&status), None),
+            status: self.statuses.share_status(StatusRules::deleted_status(&status), None),
             previous: Some(status),
             document: Bytes::new(),
             base: None,
@@ -126,14 +126,14 @@ impl StateMaker {
     }
 
     /// Takes one version of a life. `shown` is the status of the last version that was in the selector.
-    fn lived(
+    fn take_lived_version(
         &mut self,
         shown: &mut Option<Arc<Status>>,
         envelope: ObjectEnvelope<'_>,
         document: Bytes,
         survives: bool,
     ) {
-        let matching = matches(&self.parts, &envelope);
+        let matching = matches_labels(&self.parts, &envelope);
         if !matching && shown.is_none() {
             return;
         }
@@ -141,7 +141,7 @@ impl StateMaker {
         let (came, event) = (EventOrigin::Listed, JudgedEvent::Present);
         let mut seen = EventObject { envelope, version, document, came, event, past: None };
         if survives {
-            self.apply(seen, None);
+            self.apply_event(seen, None);
         } else {
             seen.past = Some(PastState { status: shown.clone() });
             self.push_state(if matching { Change::Present } else { Change::Left }, seen, None);

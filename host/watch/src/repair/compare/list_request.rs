@@ -22,7 +22,7 @@ pub(crate) enum ListReason {
 
 impl ListReason {
     /// Whether the witnessed states belong to this history, so that the versions in between are read back.
-    pub fn goes_on(&self) -> bool {
+    pub fn continues_history(&self) -> bool {
         matches!(self, Self::Expired | Self::Doubted)
     }
 }

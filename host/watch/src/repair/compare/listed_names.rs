@@ -21,7 +21,7 @@ pub(super) struct ListedNames {
 }
 
 impl ListedNames {
-    pub fn sight(&mut self, uid: &str, namespace: &str, name: &str) -> ItemSighting {
+    pub fn note_sighting(&mut self, uid: &str, namespace: &str, name: &str) -> ItemSighting {
         let name = self.hasher.hash_one((namespace, name));
         match self.names.insert(self.hasher.hash_one(uid), name) {
             None => ItemSighting::First,
@@ -38,10 +38,10 @@ mod tests {
     #[test]
     fn a_uid_under_a_second_name_is_told_from_a_repeat() {
         let mut names = ListedNames::default();
-        assert_eq!(names.sight("u", "n", "a"), ItemSighting::First);
-        assert_eq!(names.sight("v", "n", "b"), ItemSighting::First);
-        assert_eq!(names.sight("u", "n", "a"), ItemSighting::Repeated);
-        assert_eq!(names.sight("u", "n", "c"), ItemSighting::Renamed);
-        assert_eq!(names.sight("v", "m", "b"), ItemSighting::Renamed);
+        assert_eq!(names.note_sighting("u", "n", "a"), ItemSighting::First);
+        assert_eq!(names.note_sighting("v", "n", "b"), ItemSighting::First);
+        assert_eq!(names.note_sighting("u", "n", "a"), ItemSighting::Repeated);
+        assert_eq!(names.note_sighting("u", "n", "c"), ItemSighting::Renamed);
+        assert_eq!(names.note_sighting("v", "m", "b"), ItemSighting::Renamed);
     }
 }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kubewitness_core::Version;
-use kubewitness_core::document::{pack, unpack};
+use kubewitness_core::document::{pack_document, unpack_document};
 use kubewitness_core::ports::FormerEnd;
 use kubewitness_core::project::{self, ObjectEnvelope};
 use kubewitness_core::state::ObjectRef;
@@ -28,12 +28,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::connect::request::RequestFailure;
 use crate::connect::resource::SourceResource;
-use crate::judge::meaning::{ItemComparison, compare};
-use crate::judge::object::{check, matches, reference, with_kind};
+use crate::judge::meaning::{ItemComparison, compare_item};
+use crate::judge::object::{check, matches_labels, object_reference, with_kind};
 use crate::repair::compare::list_request::{ListReason, ListRequest};
 use crate::repair::history::newest_common::HistoryBase;
-use crate::repair::lookup::{fate_now, fetch, is_absent, left_at, say_revived};
-use crate::repair::report::discrepancy::discrepancy;
+use crate::repair::lookup::{fate_now, fetch_current, is_absent, left_at, report_revived};
+use crate::repair::report::discrepancy::report_discrepancy;
 use crate::source::input::{WriterClosed, WriterInput};
 use crate::source::parts::SourceParts;
 use crate::source::round::{
@@ -156,16 +156,16 @@ impl ListComparison {
             known: UidSet::default(),
             expected: None,
         };
-        comparison.begin();
+        comparison.begin_again();
         comparison
     }
 
-    fn begin(&mut self) {
+    fn begin_again(&mut self) {
         let parts = Arc::clone(&self.parts);
         let cache = parts.shared.read();
-        self.unseen = cache.all().map(|held| UnseenObject(held.object)).collect();
+        self.unseen = cache.all_briefs().map(|held| UnseenObject(held.object)).collect();
         self.expected = parts.spec.match_labels.is_empty().then_some(self.unseen.len() as u64);
-        for held in cache.all() {
+        for held in cache.all_briefs() {
             self.known.insert(&held.object.uid);
             if self.baseline.as_ref().is_some_and(|baseline| held.resource_version.is_newer_than(baseline)) {
                 // It was witnessed in a round that was killed, so it may have been created since.
@@ -175,24 +175,29 @@ impl ListComparison {
     }
 
     /// Notes an item that could not be read. Any of the missing objects may be this one.
-    pub fn unread(&mut self) {
+    pub fn note_unread(&mut self) {
         self.unread += 1;
     }
 
     /// Notes an object that is not listed but is delivered by the watch.
-    pub fn know(&mut self, uid: &str) {
+    pub fn note_known(&mut self, uid: &str) {
         self.known.insert(uid);
     }
 
     /// Takes one listed object. A streamed list has no pages.
-    pub async fn item(&mut self, document: Bytes, page: Option<PageVersions<'_>>) -> Result<(), ListFailure> {
+    pub async fn take_item(
+        &mut self,
+        document: Bytes,
+        page: Option<PageVersions<'_>>,
+    ) -> Result<(), ListFailure> {
         let bytes = document.clone();
-        let readable = project::envelope(&bytes).ok().filter(|envelope| check(&self.parts, envelope).is_ok());
+        let readable =
+            project::read_envelope(&bytes).ok().filter(|envelope| check(&self.parts, envelope).is_ok());
         let Some(envelope) = readable else {
-            self.unread();
+            self.note_unread();
             return Ok(self.send(WriterInput::Item { document, anew: false }).await?);
         };
-        match self.seen.sight(&envelope.uid, &envelope.namespace, &envelope.name) {
+        match self.seen.note_sighting(&envelope.uid, &envelope.namespace, &envelope.name) {
             ItemSighting::First => {}
             ItemSighting::Repeated => return Ok(()),
             // The writer keeps the second one as a poison message.
@@ -203,14 +208,14 @@ impl ListComparison {
         self.items += 1;
         self.unseen.remove(envelope.uid.as_ref());
         let version = Version::new(&envelope.resource_version);
-        if matches(&self.parts, &envelope) {
+        if matches_labels(&self.parts, &envelope) {
             self.known.insert(&envelope.uid);
         }
         let document = with_kind(document, &envelope, &self.parts.spec.api_version, &self.parts.spec.kind);
         let is_ahead = page.is_some_and(|page| version.is_newer_than(page.first));
         // The server contradicts itself, so its watch may not deliver the object either.
         let beyond = page.filter(|page| version.is_newer_than(page.own));
-        let found = match self.found(&envelope, document, beyond) {
+        let found = match self.judge_listed(&envelope, document, beyond) {
             Err(ListFailure::OtherHistory(_)) if self.is_late(&envelope).await? => {
                 return Err(ListFailure::Again);
             }
@@ -221,10 +226,10 @@ impl ListComparison {
             // old.
             Some(ListedOutcome::Item(_)) if is_ahead && beyond.is_none() => {}
             Some(ListedOutcome::Item(document)) if self.reason == ListReason::Replaced => {
-                let is_outside = !matches(&self.parts, &envelope)
-                    && self.parts.shared.read().brief(&envelope.uid).is_none();
-                let object = reference(&self.parts, &envelope);
-                self.anew(RelistedObject { object, version, document, is_outside }).await?;
+                let is_outside = !matches_labels(&self.parts, &envelope)
+                    && self.parts.shared.read().brief_by_uid(&envelope.uid).is_none();
+                let object = object_reference(&self.parts, &envelope);
+                self.take_relisted(RelistedObject { object, version, document, is_outside }).await?;
             }
             Some(ListedOutcome::Item(document)) => {
                 self.at_once += 1;
@@ -237,12 +242,12 @@ impl ListComparison {
                         if self.is_late(&envelope).await? {
                             return Err(ListFailure::Again);
                         }
-                        say_revived(&self.parts, &moved.object);
+                        report_revived(&self.parts, &moved.object);
                         return Err(ListFailure::OtherHistory(version));
                     }
                     // Before a first list, no complete story exists.
                     if moved.rival.is_none() && self.baseline.is_some() {
-                        moved.since = self.beginning(&moved, &fate);
+                        moved.since = self.complete_since_beginning(&moved, &fate);
                     }
                 }
                 if let Some((rival, _)) = &moved.rival {
@@ -258,10 +263,11 @@ impl ListComparison {
     /// Whether the list shows an outdated version of an object. Such a list comes from a server that lags
     /// behind another one, which had already sent newer versions.
     async fn is_late(&self, envelope: &ObjectEnvelope<'_>) -> Result<bool, ListFailure> {
-        let now = fetch(&self.parts, &self.resource, &reference(&self.parts, envelope)).await?;
-        let now = now.as_ref().map(|now| project::envelope(now)).transpose();
+        let now =
+            fetch_current(&self.parts, &self.resource, &object_reference(&self.parts, envelope)).await?;
+        let now = now.as_ref().map(|now| project::read_envelope(now)).transpose();
         let now = now.map_err(|error| RequestFailure::Answer(error.to_string()))?;
-        let known = self.parts.shared.read().brief(&envelope.uid);
+        let known = self.parts.shared.read().brief_by_uid(&envelope.uid);
         let is_late = now.filter(|now| now.uid == envelope.uid).is_none_or(|now| {
             let now = Version::new(&now.resource_version);
             known.is_some_and(|known| !known.resource_version.is_newer_than(&now))
@@ -275,7 +281,7 @@ impl ListComparison {
 
     /// The meaning of one listed object; `None` if this version was witnessed already. `beyond` is set if it
     /// is newer than its page.
-    fn found(
+    fn judge_listed(
         &self,
         envelope: &ObjectEnvelope<'_>,
         document: Bytes,
@@ -286,56 +292,59 @@ impl ListComparison {
         let rival = cache
             .brief_of_name(&envelope.namespace, &envelope.name)
             .filter(|held| *held.object.uid != *envelope.uid)
-            .map(|held| (held.object, self.since(&held.resource_version)));
+            .map(|held| (held.object, self.complete_since(&held.resource_version)));
         if self.reason == ListReason::Replaced {
             // Two histories may have assigned one version to two contents. Only the content decides.
             let known = cache.by_uid(&envelope.uid);
             let is_news = match &known {
                 Some(known) if known.resource_version == version => {
-                    unpack(&known.packed).map_or(true, |held| !is_same(&held, &document))
+                    unpack_document(&known.packed).map_or(true, |held| !is_same(&held, &document))
                 }
                 Some(_) => true,
-                None => matches(&self.parts, envelope) || rival.is_some(),
+                None => matches_labels(&self.parts, envelope) || rival.is_some(),
             };
             return Ok(is_news.then_some(ListedOutcome::Item(document)));
         }
-        let known = cache.brief(&envelope.uid);
+        let known = cache.brief_by_uid(&envelope.uid);
         let known = known.as_ref();
-        let since = match compare(&version, known.map(|known| &known.resource_version)) {
+        let since = match compare_item(&version, known.map(|known| &known.resource_version)) {
             ItemComparison::Same => return Ok(None),
             ItemComparison::Behind => return Err(ListFailure::OtherHistory(version)),
-            ItemComparison::Moved => known.map(|known| self.since(&known.resource_version)),
-            ItemComparison::New if !matches(&self.parts, envelope) && rival.is_none() => None,
+            ItemComparison::Moved => known.map(|known| self.complete_since(&known.resource_version)),
+            ItemComparison::New if !matches_labels(&self.parts, envelope) && rival.is_none() => None,
             // It began after the last version of its name's former object, or after the baseline. Before the
             // first list, no complete story exists.
             ItemComparison::New => match &rival {
                 Some((_, since)) => Some(since.clone()),
-                None => {
-                    self.baseline.as_ref().or(beyond.map(|page| page.first)).cloned().map(CompleteSince::at)
-                }
+                None => self
+                    .baseline
+                    .as_ref()
+                    .or(beyond.map(|page| page.first))
+                    .cloned()
+                    .map(CompleteSince::since_floor),
             },
         };
         let Some(since) = since else { return Ok(Some(ListedOutcome::Item(document))) };
-        let object = Arc::new(reference(&self.parts, envelope));
-        let (document, witnessed, is_beyond) = (pack(&document), known.is_some(), beyond.is_some());
+        let object = Arc::new(object_reference(&self.parts, envelope));
+        let (document, witnessed, is_beyond) = (pack_document(&document), known.is_some(), beyond.is_some());
         let moved =
             MovedObject { object, since, version, document, witnessed, is_end: false, is_beyond, rival };
         Ok(Some(ListedOutcome::ReadBack(moved)))
     }
 
     /// For a witnessed object: nothing is missing up to the baseline, unless a version in between is found.
-    fn since(&self, witnessed: &Version) -> CompleteSince {
+    fn complete_since(&self, witnessed: &Version) -> CompleteSince {
         let baseline = self.baseline.as_ref().filter(|baseline| baseline.is_newer_than(witnessed));
         let floor = baseline.filter(|_| self.reason != ListReason::Doubted).unwrap_or(witnessed).clone();
         CompleteSince { floor, last: Some(witnessed.clone()) }
     }
 
     /// For an unknown object.
-    fn beginning(&self, moved: &MovedObject, fate: &FormerEnd) -> CompleteSince {
+    fn complete_since_beginning(&self, moved: &MovedObject, fate: &FormerEnd) -> CompleteSince {
         let MovedObject { since, version, .. } = moved;
         let lowest = left_at(&self.parts, fate, version);
         if self.reason == ListReason::Doubted {
-            return CompleteSince::at(lowest);
+            return CompleteSince::since_floor(lowest);
         }
         let floor = since.floor.clone();
         // With a selector the object may have existed outside of it.
@@ -346,7 +355,7 @@ impl ListComparison {
 
     /// Ends the list, which is complete at `listed`. Objects that it did not show did not exist any more at
     /// `absent`.
-    pub async fn complete(
+    pub async fn complete_list(
         mut self,
         listed: &Version,
         absent: &Version,
@@ -354,26 +363,26 @@ impl ListComparison {
     ) -> Result<Option<RepairRound>, ListFailure> {
         let is_whole = *listed == *absent;
         if self.reason == ListReason::Replaced {
-            self.all_anew(listed).await?;
-            self.say(listed);
+            self.take_unlisted(listed).await?;
+            self.log_result(listed);
             return Ok(None);
         }
         for UnseenObject(object) in std::mem::take(&mut self.unseen) {
-            let held = self.parts.shared.read().brief(&object.uid).map(|held| held.resource_version);
+            let held = self.parts.shared.read().brief_by_uid(&object.uid).map(|held| held.resource_version);
             let Some(witnessed) = held else { continue };
             if self.unread > 0 && !is_absent(&self.parts, &self.resource, &object).await? {
                 continue;
             }
-            let (since, absent) = (self.since(&witnessed), absent.clone());
+            let (since, absent) = (self.complete_since(&witnessed), absent.clone());
             self.jobs.push(NameRead::Vanished(VanishedObject { object, since, absent }));
         }
-        self.say(listed);
+        self.log_result(listed);
         if self.reason == ListReason::Doubted {
             self.expected = None;
-            let found = self.jobs.iter().map(|job| self.differs(job)).collect();
+            let found = self.jobs.iter().map(|job| self.discrepancy_of(job)).collect();
             self.send(WriterInput::Differs(found)).await?;
         }
-        let after = self.baseline.filter(|_| self.reason.goes_on());
+        let after = self.baseline.filter(|_| self.reason.continues_history());
         let sweep = after.map(|after| WatchOutage {
             after,
             listed: listed.clone(),
@@ -389,17 +398,17 @@ impl ListComparison {
         Ok(Some(RepairRound { id, resource, jobs, sweep, may_be_seen, cancel }))
     }
 
-    fn differs(&self, job: &NameRead) -> DiscrepancyView {
+    fn discrepancy_of(&self, job: &NameRead) -> DiscrepancyView {
         let (object, witnessed, listed) = match job {
             NameRead::Moved(moved) => {
                 (&moved.object, moved.witnessed.then_some(&moved.since.floor), Some(&moved.version))
             }
             NameRead::Vanished(vanished) => (&vanished.object, Some(&vanished.since.floor), None),
         };
-        discrepancy(&self.parts, object, witnessed, listed)
+        report_discrepancy(&self.parts, object, witnessed, listed)
     }
 
-    fn say(&self, listed: &Version) {
+    fn log_result(&self, listed: &Version) {
         let Self { parts, reason, items, at_once, unread, begun, .. } = self;
         let (source, left, took) = (&parts.spec.name, self.jobs.len(), begun.elapsed());
         tracing::info!(

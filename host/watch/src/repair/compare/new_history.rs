@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kubewitness_core::Version;
-use kubewitness_core::document::unpack;
+use kubewitness_core::document::unpack_document;
 use kubewitness_core::state::ObjectRef;
 
 use super::{ListComparison, ListFailure, UnseenObject};
 use crate::judge::meaning::is_upto;
-use crate::repair::history::newest_common::{HistoryBase, asking, version};
+use crate::repair::history::newest_common::{HistoryBase, old_versions_reader, version_of};
 use crate::repair::lookup::is_absent;
-use crate::repair::walk_back::versions::{ExactAnswer, MetObject, after, between};
+use crate::repair::walk_back::versions::{ExactAnswer, MetObject, bound_after, missing_between};
 use crate::repair::walk_back::{OldVersions, UnwatchedSpan};
 use crate::source::input::{ReadStory, StoryStep, WriterClosed, WriterInput};
 use crate::source::life::UnwitnessedLife;
@@ -34,28 +34,28 @@ pub(super) struct RelistedObject {
 
 impl ListComparison {
     /// Takes one object. If its name belonged to another object, it waits until that one's end is known.
-    pub(super) async fn anew(&mut self, found: RelistedObject) -> Result<(), ListFailure> {
+    pub(super) async fn take_relisted(&mut self, found: RelistedObject) -> Result<(), ListFailure> {
         self.at_once += 1;
         if self.base.is_some() && self.told_above(&found.version, &found.object.uid).await.is_some() {
             // A list that a kill interrupted reported this object as it was then. The history before it can't
             // be read.
-            return Err(self.baseless(&found.object));
+            return Err(self.note_baseless(&found.object));
         }
         let bearer = self.parts.shared.read().brief_of_name(&found.object.namespace, &found.object.name);
         if bearer.is_some_and(|held| held.object.uid != found.object.uid) {
             self.usurpers.push(found);
             return Ok(());
         }
-        Ok(self.tell_anew(found).await?)
+        Ok(self.send_new_history(found).await?)
     }
 
-    async fn tell_anew(&self, found: RelistedObject) -> Result<(), WriterClosed> {
+    async fn send_new_history(&self, found: RelistedObject) -> Result<(), WriterClosed> {
         let RelistedObject { object, version, document, is_outside } = found;
         let hole = if is_outside { None } else { self.missing_of(&object, &version).await };
         match hole {
             None => self.send(WriterInput::Item { document, anew: true }).await,
             Some(hole) => {
-                self.story(vec![
+                self.send_story(vec![
                     StoryStep::MissingVersions(object.into(), hole),
                     StoryStep::RelistedObject(document),
                 ])
@@ -65,10 +65,10 @@ impl ListComparison {
     }
 
     /// Takes the objects that existed and are not in the list. Then it reports what is unknown of all others.
-    pub(super) async fn all_anew(&mut self, listed: &Version) -> Result<(), ListFailure> {
+    pub(super) async fn take_unlisted(&mut self, listed: &Version) -> Result<(), ListFailure> {
         let base = self.base.clone();
-        let newest = base.as_ref().and_then(|base| base.newest.number()).unwrap_or_default();
-        let exact = asking(&self.parts, &self.resource, newest);
+        let newest = base.as_ref().and_then(|base| base.newest.as_number()).unwrap_or_default();
+        let exact = old_versions_reader(&self.parts, &self.resource, newest);
         let unseen = std::mem::take(&mut self.unseen);
         let each = (LOOKED_FOR_ALL / unseen.len().max(1) as u64).clamp(1, LOOKED_FOR);
         let mut left = LOOKED_FOR_ALL;
@@ -78,14 +78,15 @@ impl ListComparison {
             {
                 self.at_once += 1;
                 let usurper = self.usurper_of(&object);
-                let before = bearers(&exact, base, &mut left, usurper, &life).await;
-                self.story(before.into_iter().map(StoryStep::Life).chain(steps(life)).collect()).await?;
+                let before = lives_of_name(&exact, base, &mut left, usurper, &life).await;
+                self.send_story(before.into_iter().map(StoryStep::Life).chain(steps_of_life(life)).collect())
+                    .await?;
                 continue;
             }
             if !is_absent(&self.parts, &self.resource, &object).await? {
                 match base {
                     // The object's origin is unknown.
-                    Some(_) => return Err(self.baseless(&object)),
+                    Some(_) => return Err(self.note_baseless(&object)),
                     None => continue,
                 }
             }
@@ -101,14 +102,14 @@ impl ListComparison {
                 _ => None,
             };
             let hole = hole.map(|hole| StoryStep::MissingVersions(Arc::clone(&object), hole));
-            self.story(hole.into_iter().chain([StoryStep::Ended(object, None)]).collect()).await?;
+            self.send_story(hole.into_iter().chain([StoryStep::Ended(object, None)]).collect()).await?;
         }
         for found in std::mem::take(&mut self.usurpers) {
-            self.tell_anew(found).await?;
+            self.send_new_history(found).await?;
         }
         let hole = match &self.base {
-            Some(base) => base.missing(),
-            None => Some(replaced(listed)),
+            Some(base) => base.missing_versions(),
+            None => Some(versions_of_divergence(listed)),
         };
         if let Some(hole) = hole {
             self.send(WriterInput::SourceHole(None, hole)).await?;
@@ -121,7 +122,7 @@ impl ListComparison {
         Some(self.usurpers.swap_remove(at))
     }
 
-    fn baseless(&self, object: &ObjectRef) -> ListFailure {
+    fn note_baseless(&self, object: &ObjectRef) -> ListFailure {
         let (source, namespace, name) = (&self.parts.spec.name, &object.namespace, &object.name);
         tracing::warn!(%source, %namespace, name, "an object is newer than the last version that both histories share: the present objects are listed instead");
         ListFailure::Baseless
@@ -135,18 +136,19 @@ impl ListComparison {
         versions: u64,
         object: &ObjectRef,
     ) -> Option<MissingVersions> {
-        let is_looked_through = base.edge.saturating_sub(base.at.number()?) <= versions;
+        let is_looked_through = base.edge.saturating_sub(base.at.as_number()?) <= versions;
         if is_looked_through || self.came_later(base, object) {
             return None;
         }
         let why = "the new history may have had the object, at an unknown version";
-        between(&base.at, &version(base.edge + 1), reason::BUDGET, why)
+        missing_between(&base.at, &version_of(base.edge + 1), reason::BUDGET, why)
     }
 
     /// Whether an object was created after the histories diverged, by the times that both record.
     fn came_later(&self, base: &HistoryBase, object: &ObjectRef) -> bool {
         let Some(parted) = &base.parted else { return false };
-        let held = self.parts.shared.read().by_uid(&object.uid).and_then(|held| unpack(&held.packed).ok());
+        let held =
+            self.parts.shared.read().by_uid(&object.uid).and_then(|held| unpack_document(&held.packed).ok());
         let held = held.and_then(|held| serde_json::from_slice::<serde_json::Value>(&held).ok());
         let made = held.as_ref().and_then(|held| held.pointer("/metadata/creationTimestamp")?.as_str());
         made.is_some_and(|made| made > parted.as_str())
@@ -166,21 +168,26 @@ impl ListComparison {
         if !is_above(version, floor) {
             return None;
         }
-        between(floor, version, reason::COMPACTED, "compaction has removed them")
+        missing_between(floor, version, reason::COMPACTED, "compaction has removed them")
     }
 
     /// The known version of an object, if it is newer than the floor and was reported in this epoch: by a
     /// list that was killed, or before compaction.
     async fn told_above(&self, floor: &Version, uid: &str) -> Option<Version> {
-        let (parts, epoch) = (&self.parts, self.parts.shared.live().epoch);
-        let held = parts.shared.read().brief(uid)?.resource_version;
+        let (parts, epoch) = (&self.parts, self.parts.shared.lock_live().epoch);
+        let held = parts.shared.read().brief_by_uid(uid)?.resource_version;
         // The journal is only asked about a few objects.
-        let number = held.number().filter(|_| is_above(&held, floor))?;
-        let told = parts.witness.former(&parts.spec.name, epoch, number..=number).await.ok().flatten()?;
+        let number = held.as_number().filter(|_| is_above(&held, floor))?;
+        let told = parts
+            .witness
+            .newest_version_within(&parts.spec.name, epoch, number..=number)
+            .await
+            .ok()
+            .flatten()?;
         (told.object.uid == uid).then_some(held)
     }
 
-    async fn story(&self, steps: Vec<StoryStep>) -> Result<(), WriterClosed> {
+    async fn send_story(&self, steps: Vec<StoryStep>) -> Result<(), WriterClosed> {
         self.send(WriterInput::Story(ReadStory { round: None, epoch: None, steps, release: None })).await
     }
 }
@@ -203,16 +210,16 @@ async fn life_since(
     versions: u64,
     object: &ObjectRef,
 ) -> Option<UnwitnessedLife> {
-    let from = base.at.number()?.max(base.edge.saturating_sub(versions));
-    for at in (from.saturating_add(1)..=base.edge).rev().map(version) {
-        let Some(ExactAnswer::Item { uid, version, document }) = exact.at(object, &at).await else {
+    let from = base.at.as_number()?.max(base.edge.saturating_sub(versions));
+    for at in (from.saturating_add(1)..=base.edge).rev().map(version_of) {
+        let Some(ExactAnswer::Item { uid, version, document }) = exact.object_at(object, &at).await else {
             continue;
         };
         if uid == object.uid {
             let met = MetObject { uid, at, version, document };
             let span =
                 UnwatchedSpan { like: object, floor: &base.common, until: &base.newest, is_over: false };
-            let mine = exact.lives(exact.deadline(), met, span, &|uid| uid != object.uid).await;
+            let mine = exact.find_lives(exact.object_deadline(), met, span, &|uid| uid != object.uid).await;
             return mine.into_iter().find(|life| life.object.uid == object.uid);
         }
     }
@@ -220,17 +227,17 @@ async fn life_since(
 }
 
 /// The objects that had a name between the base and this object's beginning. `first` had it at the base.
-async fn bearers(
+async fn lives_of_name(
     exact: &OldVersions,
     base: &HistoryBase,
     left: &mut u64,
     first: Option<RelistedObject>,
     next: &UnwitnessedLife,
 ) -> Vec<UnwitnessedLife> {
-    let (Some(lowest), Ok(born)) = (base.at.number(), u64::try_from(next.begins())) else {
+    let (Some(lowest), Ok(born)) = (base.at.as_number(), u64::try_from(next.first_version())) else {
         return Vec::new();
     };
-    let until = version(born);
+    let until = version_of(born);
     let span = UnwatchedSpan { like: &next.object, floor: &base.common, until: &until, is_over: true };
     let mut lives: Vec<UnwitnessedLife> = Vec::new();
     let mut at = born;
@@ -241,15 +248,17 @@ async fn bearers(
             break;
         }
         (at, *left) = (at - 1, *left - 1);
-        let asked = version(at);
-        if let Some(ExactAnswer::Item { uid, version, document }) = exact.at(&next.object, &asked).await {
+        let asked = version_of(at);
+        if let Some(ExactAnswer::Item { uid, version, document }) =
+            exact.object_at(&next.object, &asked).await
+        {
             let met = MetObject { uid, at: asked, version, document };
             let is_known = |uid: &str| lives.iter().chain([next]).any(|life| life.object.uid == uid);
             if !is_known(&met.uid) {
-                let found = exact.lives(exact.deadline(), met, span, &is_known).await;
+                let found = exact.find_lives(exact.object_deadline(), met, span, &is_known).await;
                 lives.extend(found);
                 // No other object had the name during these lives.
-                let begins = lives.iter().filter_map(|life| u64::try_from(life.begins()).ok()).min();
+                let begins = lives.iter().filter_map(|life| u64::try_from(life.first_version()).ok()).min();
                 at = at.min(begins.unwrap_or(at));
             }
         }
@@ -258,13 +267,13 @@ async fn bearers(
         && lives.iter().all(|life| life.object.uid != object.uid)
     {
         let met = MetObject { uid: object.uid, at: base.at.clone(), version, document };
-        lives.extend(exact.lives(exact.deadline(), met, span, &|_| true).await);
+        lives.extend(exact.find_lives(exact.object_deadline(), met, span, &|_| true).await);
     }
-    lives.sort_by_key(UnwitnessedLife::begins);
+    lives.sort_by_key(UnwitnessedLife::first_version);
     lives
 }
 
-fn steps(life: UnwitnessedLife) -> Vec<StoryStep> {
+fn steps_of_life(life: UnwitnessedLife) -> Vec<StoryStep> {
     let (object, mut steps) = (Arc::new(life.object), Vec::new());
     for walked in life.walked {
         steps.extend(walked.hole.map(|hole| StoryStep::MissingVersions(Arc::clone(&object), hole)));
@@ -279,18 +288,18 @@ fn steps(life: UnwitnessedLife) -> Vec<StoryStep> {
 impl HistoryBase {
     /// Whether the whole of the new history can be read.
     fn is_the_beginning(&self) -> bool {
-        self.common.as_str().is_empty() && self.at == self.at.beginning()
+        self.common.as_str().is_empty() && self.at == self.at.first_of_history()
     }
 
     /// The hole with unknown objects that can't be read.
-    fn missing(&self) -> Option<MissingVersions> {
+    fn missing_versions(&self) -> Option<MissingVersions> {
         if self.at == self.common || self.is_the_beginning() {
             return None;
         }
         let Self { at, common, .. } = self;
         Some(MissingVersions {
             after: common.to_string(),
-            before: after(at),
+            before: bound_after(at),
             reason: reason::COMPACTED,
             message: format!(
                 "the server's history was replaced, and can be read from version {at} on: objects that came \
@@ -301,10 +310,10 @@ impl HistoryBase {
 }
 
 /// The version at which two histories diverge is unknown: a version can be equal in both by chance.
-fn replaced(listed: &Version) -> MissingVersions {
+fn versions_of_divergence(listed: &Version) -> MissingVersions {
     MissingVersions {
         after: String::new(),
-        before: after(listed),
+        before: bound_after(listed),
         reason: reason::REPLACED,
         message: format!(
             "the server's history was replaced: its versions up to {listed} were not watched, and can't be \

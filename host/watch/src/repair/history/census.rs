@@ -24,11 +24,11 @@ use kubewitness_core::state::ObjectRef;
 
 use crate::connect::request::RequestAddress;
 use crate::connect::resource::SourceResource;
-use crate::judge::object::{check, matches};
-use crate::repair::history::landmarks::ask;
+use crate::judge::object::{check, matches_labels};
+use crate::repair::history::landmarks::fetch_at_version;
 use crate::source::parts::SourceParts;
 use crate::source::round::UidSet;
-use crate::version::number;
+use crate::version::version_number;
 
 pub(crate) struct HistoryCensus<'a> {
     pub parts: &'a Arc<SourceParts>,
@@ -54,15 +54,15 @@ struct CensusUnknown;
 impl HistoryCensus<'_> {
     /// Whether the server has other objects at the checkpoint than were witnessed.
     pub async fn is_contradicted(&self) -> bool {
-        self.compared().await.unwrap_or(false)
+        self.matches_history().await.unwrap_or(false)
     }
 
-    async fn compared(&self) -> Result<bool, CensusUnknown> {
+    async fn matches_history(&self) -> Result<bool, CensusUnknown> {
         let (mut listed, mut guard, mut token) = (CensusList::default(), ListGuard::default(), String::new());
         loop {
-            let bytes = self.page(self.at, self.parts.tuning.page, &token).await?;
+            let bytes = self.fetch_page(self.at, self.parts.tuning.page, &token).await?;
             let page = project::list_page(&bytes).map_err(|_| CensusUnknown)?;
-            guard.page(&page, bytes.len()).map_err(|_| CensusUnknown)?;
+            guard.count_page(&page, bytes.len()).map_err(|_| CensusUnknown)?;
             for item in &page.items {
                 if self.is_strange(item, &mut listed).await {
                     return Ok(true);
@@ -72,21 +72,24 @@ impl HistoryCensus<'_> {
                 return Ok(!listed.has_poison && self.is_any_missing(&listed.uids));
             }
             let counted = page.remaining.map(|remaining| page.items.len() as u64 + remaining);
-            if token.is_empty() && self.fits(counted).await? {
+            if token.is_empty() && self.fits_count(counted).await? {
                 return Ok(false);
             }
             token = page.continue_token.to_string();
         }
     }
 
-    async fn page(&self, at: &Version, limit: usize, token: &str) -> Result<Bytes, CensusUnknown> {
-        let address = self.resource.collection().with("limit", &limit.to_string());
+    async fn fetch_page(&self, at: &Version, limit: usize, token: &str) -> Result<Bytes, CensusUnknown> {
+        let address = self.resource.collection_address().with_parameter("limit", &limit.to_string());
         let exact = |address: RequestAddress| {
-            address.with("resourceVersion", at.as_str()).with("resourceVersionMatch", "Exact")
+            address
+                .with_parameter("resourceVersion", at.as_str())
+                .with_parameter("resourceVersionMatch", "Exact")
         };
         // A continue token contains its version, so the request must not name one.
-        let address = if token.is_empty() { exact(address) } else { address.with("continue", token) };
-        let bytes = ask(self.parts, &address, at).await.ok_or(CensusUnknown)?;
+        let address =
+            if token.is_empty() { exact(address) } else { address.with_parameter("continue", token) };
+        let bytes = fetch_at_version(self.parts, &address, at).await.ok_or(CensusUnknown)?;
         // A server that does not know the parameters answers with the present objects.
         let is_there = project::list_page(&bytes).is_ok_and(|page| page.resource_version == at.as_str());
         if is_there { Ok(bytes) } else { Err(CensusUnknown) }
@@ -94,7 +97,7 @@ impl HistoryCensus<'_> {
 
     /// Whether the witnessed states rule out that the object existed at the checkpoint.
     async fn is_strange(&self, item: &[u8], listed: &mut CensusList) -> bool {
-        let Ok(envelope) = project::envelope(item) else {
+        let Ok(envelope) = project::read_envelope(item) else {
             listed.has_poison = true;
             return false;
         };
@@ -104,7 +107,7 @@ impl HistoryCensus<'_> {
         }
         listed.uids.insert(&envelope.uid);
         let version = Version::new(&envelope.resource_version);
-        let known = self.parts.shared.read().brief(&envelope.uid).map(|held| held.resource_version);
+        let known = self.parts.shared.read().brief_by_uid(&envelope.uid).map(|held| held.resource_version);
         match known {
             // A state after the checkpoint says nothing about what existed before it.
             Some(known) => known != version && !known.is_newer_than(self.at),
@@ -116,10 +119,10 @@ impl HistoryCensus<'_> {
     /// the object may have left.
     async fn is_unheard_of(&self, envelope: &ObjectEnvelope<'_>) -> bool {
         let spec = &self.parts.spec;
-        if !spec.match_labels.is_empty() || !matches(self.parts, envelope) {
+        if !spec.match_labels.is_empty() || !matches_labels(self.parts, envelope) {
             return false;
         }
-        let fate = self.parts.witness.fate(&spec.name, self.epoch, &envelope.uid).await;
+        let fate = self.parts.witness.end_of_former(&spec.name, self.epoch, &envelope.uid).await;
         matches!(fate, Ok(FormerEnd::Unknown))
     }
 
@@ -129,12 +132,12 @@ impl HistoryCensus<'_> {
         let is_missing = |object: &ObjectRef, version: &Version| {
             !uids.contains(&object.uid) && !version.is_newer_than(self.at)
         };
-        cache.all().any(|held| is_missing(&held.object, &held.resource_version))
+        cache.all_briefs().any(|held| is_missing(&held.object, &held.resource_version))
     }
 
     /// Whether the count equals the known objects. A checkpoint can be directly below a witnessed deletion.
     /// Then the count above it must match.
-    async fn fits(&self, counted: Option<u64>) -> Result<bool, CensusUnknown> {
+    async fn fits_count(&self, counted: Option<u64>) -> Result<bool, CensusUnknown> {
         // With a selector the server counts other objects, too. A server that does not count can't be
         // compared.
         let Some(counted) = counted.filter(|_| self.parts.spec.match_labels.is_empty()) else {
@@ -144,11 +147,12 @@ impl HistoryCensus<'_> {
         if counted == known {
             return Ok(true);
         }
-        let next = number(self.at).map(|at| Version::new(&(at + 1).to_string())).ok_or(CensusUnknown)?;
+        let next =
+            version_number(self.at).map(|at| Version::new(&(at + 1).to_string())).ok_or(CensusUnknown)?;
         if next.is_newer_than(self.server) {
             return Ok(false);
         }
-        let bytes = self.page(&next, 1, "").await?;
+        let bytes = self.fetch_page(&next, 1, "").await?;
         let page = project::list_page(&bytes).map_err(|_| CensusUnknown)?;
         Ok(page.remaining.is_none_or(|remaining| page.items.len() as u64 + remaining == known))
     }

@@ -53,8 +53,8 @@ pub(crate) async fn are_elsewhere(
     if landmarks.contradicted {
         return true;
     }
-    for landmark in landmarks.all() {
-        match found(landmark, parts, resource).await {
+    for landmark in landmarks.all_landmarks() {
+        match match_landmark(landmark, parts, resource).await {
             LandmarkMatch::Other => return true,
             LandmarkMatch::Same => {}
             // Older versions are compacted, too, and a server that can't answer for one can't answer for the
@@ -65,23 +65,27 @@ pub(crate) async fn are_elsewhere(
     false
 }
 
-async fn found(landmark: &VersionLandmark, parts: &SourceParts, resource: &SourceResource) -> LandmarkMatch {
+async fn match_landmark(
+    landmark: &VersionLandmark,
+    parts: &SourceParts,
+    resource: &SourceResource,
+) -> LandmarkMatch {
     let address = resource.of_name_at(&landmark.object, &landmark.version);
-    match ask(parts, &address, &landmark.version).await {
-        Some(answer) => compared(landmark, &answer, &parts.spec.api_version),
+    match fetch_at_version(parts, &address, &landmark.version).await {
+        Some(answer) => compare_answer(landmark, &answer, &parts.spec.api_version),
         None => LandmarkMatch::Untold,
     }
 }
 
 /// `api_version` is the requested version of the API.
-fn compared(landmark: &VersionLandmark, answer: &[u8], api_version: &str) -> LandmarkMatch {
+fn compare_answer(landmark: &VersionLandmark, answer: &[u8], api_version: &str) -> LandmarkMatch {
     let Ok(page) = project::list_page(answer) else { return LandmarkMatch::Untold };
     // A server that does not know the parameters answers with the present objects.
     if page.resource_version != landmark.version.as_str() {
         return LandmarkMatch::Untold;
     }
     let Some(item) = page.items.first() else { return LandmarkMatch::Other };
-    let Ok(found) = project::envelope(item) else { return LandmarkMatch::Untold };
+    let Ok(found) = project::read_envelope(item) else { return LandmarkMatch::Untold };
     if found.name != *landmark.object.name || found.namespace != *landmark.object.namespace {
         return LandmarkMatch::Untold;
     }
@@ -103,8 +107,8 @@ fn compared(landmark: &VersionLandmark, answer: &[u8], api_version: &str) -> Lan
     }
     // These maps have no schema, so no server adds defaults to them.
     let marks = ["/metadata/labels", "/metadata/annotations", "/data", "/binaryData"];
-    let is_other =
-        marks.iter().any(|mark| found.pointer(mark) != held.pointer(mark)) || differ(&found, &held);
+    let is_other = marks.iter().any(|mark| found.pointer(mark) != held.pointer(mark))
+        || contradict_each_other(&found, &held);
     if is_other { LandmarkMatch::Other } else { LandmarkMatch::Same }
 }
 
@@ -124,22 +128,26 @@ fn may_be_converted(api_version: &str) -> bool {
 }
 
 /// The server's answer about an old version; `None` if it can't answer.
-pub(crate) async fn ask(parts: &SourceParts, address: &RequestAddress, version: &Version) -> Option<Bytes> {
+pub(crate) async fn fetch_at_version(
+    parts: &SourceParts,
+    address: &RequestAddress,
+    version: &Version,
+) -> Option<Bytes> {
     let tuning = &parts.tuning;
     let mut backoff = Backoff::new(tuning.first_pause, tuning.longest_pause);
     let mut dice = JitterDice::new(tuning.seed);
     let mut tries = 1;
     loop {
-        parts.repairs.turn(&tuning.walk).await;
+        parts.repairs.await_turn(&tuning.walk).await;
         let failure = match parts.api.get_within(address.as_str(), tuning.one_answer).await {
             Ok(answer) => {
-                parts.repairs.received(answer.len(), &tuning.walk);
+                parts.repairs.count_received(answer.len(), &tuning.walk);
                 return Some(answer);
             }
             Err(failure) => failure,
         };
         let source = &parts.spec.name;
-        if !failure.is_passing() || failure.code() == Some(501) {
+        if !failure.is_passing() || failure.status_code() == Some(501) {
             tracing::debug!(%source, %version, "the history can't be compared: {failure}");
             return None;
         }
@@ -155,14 +163,15 @@ pub(crate) async fn ask(parts: &SourceParts, address: &RequestAddress, version: 
 
 /// Whether two documents contradict each other. A field that one of them lacks is not a difference: an
 /// upgraded server adds defaults to old versions.
-fn differ(one: &Value, other: &Value) -> bool {
+fn contradict_each_other(one: &Value, other: &Value) -> bool {
     match (one, other) {
         (Value::Object(one), Value::Object(other)) => {
             let mut common = one.iter().filter(|(key, _)| *key != "managedFields");
-            common.any(|(key, value)| other.get(key).is_some_and(|there| differ(value, there)))
+            common.any(|(key, value)| other.get(key).is_some_and(|there| contradict_each_other(value, there)))
         }
         (Value::Array(one), Value::Array(other)) => {
-            one.len() != other.len() || one.iter().zip(other).any(|(one, other)| differ(one, other))
+            one.len() != other.len()
+                || one.iter().zip(other).any(|(one, other)| contradict_each_other(one, other))
         }
         (one, other) => one != other,
     }
@@ -195,7 +204,7 @@ mod tests {
         let held = job("u", "7", "x", 1).to_string();
         let landmark = VersionLandmark::new(&Arc::new(object), &Version::new("7"), held.as_bytes()).unwrap();
         let answer = json!({"kind": "JobList", "metadata": {"resourceVersion": at}, "items": items});
-        super::compared(&landmark, answer.to_string().as_bytes(), "batch/v1")
+        super::compare_answer(&landmark, answer.to_string().as_bytes(), "batch/v1")
     }
 
     #[test]
@@ -221,7 +230,7 @@ mod tests {
         let landmark = VersionLandmark::new(&Arc::new(object), &Version::new("7"), held.as_bytes()).unwrap();
         let compared = |item: Value| {
             let answer = json!({"metadata": {"resourceVersion": "7"}, "items": [item]});
-            super::compared(&landmark, answer.to_string().as_bytes(), "v1")
+            super::compare_answer(&landmark, answer.to_string().as_bytes(), "v1")
         };
         assert_eq!(compared(map("n")), LandmarkMatch::Same);
         assert_eq!(compared(map("m")), LandmarkMatch::Other);
@@ -237,7 +246,8 @@ mod tests {
         let landmark =
             VersionLandmark::new(&Arc::new(object), &Version::new("7"), document.as_bytes()).unwrap();
         let answer = json!({"metadata": {"resourceVersion": "7"}, "items": [job("u", "7", "x", 2)]});
-        let compared = |as_what: &str| super::compared(&landmark, answer.to_string().as_bytes(), as_what);
+        let compared =
+            |as_what: &str| super::compare_answer(&landmark, answer.to_string().as_bytes(), as_what);
         assert_eq!(compared("example.com/v1"), LandmarkMatch::Same);
     }
 
@@ -254,7 +264,7 @@ mod tests {
             let mut item = held.clone();
             *item.pointer_mut(path).unwrap() = value;
             let answer = json!({"metadata": {"resourceVersion": "7"}, "items": [item]});
-            super::compared(&landmark, answer.to_string().as_bytes(), "example.com/v1")
+            super::compare_answer(&landmark, answer.to_string().as_bytes(), "example.com/v1")
         };
         assert_eq!(compared("/status/failed", json!("one")), LandmarkMatch::Same);
         assert_eq!(compared("/metadata/annotations/note", json!("y")), LandmarkMatch::Same);

@@ -92,13 +92,13 @@ impl NewestCommon {
         epoch: u32,
         server: &Version,
     ) -> Option<Self> {
-        let newest = server.number()?;
-        let exact = asking(parts, resource, newest);
+        let newest = server.as_number()?;
+        let exact = old_versions_reader(parts, resource, newest);
         Some(Self { parts: Arc::clone(parts), exact, epoch, newest })
     }
 
     /// Finds the base. A server that never answers such queries must not prevent a source from watching.
-    pub async fn base(&self) -> Result<HistoryBase, UnknownVersion> {
+    pub async fn find_newest_base(&self) -> Result<HistoryBase, UnknownVersion> {
         let within = self.parts.tuning.walk.time_per_object;
         let base = timeout(within, self.find_base()).await.unwrap_or(Err(UnknownVersion::Ever));
         let source = &self.parts.spec.name;
@@ -124,19 +124,25 @@ impl NewestCommon {
                 best = halved;
             }
         }
-        let (edge, parted, newest) = (best.other.saturating_sub(1), best.time, version(self.newest));
-        if let Some(common) = best.common.map(version) {
+        let (edge, parted, newest) = (best.other.saturating_sub(1), best.time, version_of(self.newest));
+        if let Some(common) = best.common.map(version_of) {
             return Ok(HistoryBase { at: common.clone(), common, edge, parted, newest });
         }
         // A history without anything in common is read from its beginning.
-        self.exact.is_compacted(&version(1)).await;
+        self.exact.is_compacted(&version_of(1)).await;
         let gone = u64::try_from(self.exact.compacted_through()).map_err(|_| UnknownVersion::Ever)?;
         if gone >= self.newest {
             return Err(UnknownVersion::Now);
         }
-        let at = version(gone + 1);
+        let at = version_of(gone + 1);
         let common = if gone > 0 { self.newest_of_both_at(&at).await? } else { None };
-        Ok(HistoryBase { common: common.map_or_else(|| Version::new(""), version), at, edge, parted, newest })
+        Ok(HistoryBase {
+            common: common.map_or_else(|| Version::new(""), version_of),
+            at,
+            edge,
+            parted,
+            newest,
+        })
     }
 
     /// The newest first. A backup can belong to any of them.
@@ -149,11 +155,14 @@ impl NewestCommon {
         let (mut low, mut high, mut common, mut time) = (1, self.newest.saturating_add(1), None, None);
         while low < high {
             let middle = low + (high - low) / 2;
-            match self.clearest(epoch, low..=middle).await? {
-                Some((former, FormerMatch::Same)) => (low, common) = (middle + 1, former.version.number()),
+            match self.newest_conclusive(epoch, low..=middle).await? {
+                Some((former, FormerMatch::Same)) => (low, common) = (middle + 1, former.version.as_number()),
                 Some((former, FormerMatch::Other)) => {
-                    high = former.version.number().unwrap_or(middle);
-                    time = write_times(&parsed(&former.document)).into_iter().max().map(ToString::to_string);
+                    high = former.version.as_number().unwrap_or(middle);
+                    time = write_times(&parse_or_null(&former.document))
+                        .into_iter()
+                        .max()
+                        .map(ToString::to_string);
                 }
                 Some((_, FormerMatch::Gone | FormerMatch::Unclear)) | None => low = middle + 1,
             }
@@ -162,14 +171,14 @@ impl NewestCommon {
     }
 
     /// The newest conclusive version in a range of numbers.
-    async fn clearest(
+    async fn newest_conclusive(
         &self,
         epoch: u32,
         within: RangeInclusive<u64>,
     ) -> Result<Option<(FormerVersion, FormerMatch)>, UnknownVersion> {
         let (low, mut high, mut left) = (*within.start(), *within.end(), UNCLEAR);
-        while let Some((at, former)) = self.former(epoch, low..=high).await? {
-            match self.compared(&former).await? {
+        while let Some((at, former)) = self.newest_witnessed(epoch, low..=high).await? {
+            match self.compare_former(&former).await? {
                 FormerMatch::Unclear if left > 0 && at > low => (high, left) = (at - 1, left - 1),
                 found => return Ok(Some((former, found))),
             }
@@ -184,7 +193,7 @@ impl NewestCommon {
         let (mut low, mut high, mut common) = (0, written.len(), None);
         while low < high {
             let middle = low + (high - low) / 2;
-            match self.witnessed(written[middle], at).await? {
+            match self.match_at(written[middle], at).await? {
                 FormerMatch::Same => (low, common) = (middle + 1, Some(written[middle])),
                 FormerMatch::Other => high = middle,
                 FormerMatch::Unclear => low = middle + 1,
@@ -196,14 +205,14 @@ impl NewestCommon {
 
     /// Whether the journal has a version of the object that was written there and existed at the other
     /// version.
-    async fn witnessed(&self, written: u64, at: &Version) -> Result<FormerMatch, UnknownVersion> {
+    async fn match_at(&self, written: u64, at: &Version) -> Result<FormerMatch, UnknownVersion> {
         for epoch in self.former_epochs() {
-            let Some((_, former)) = self.former(epoch, written..=written).await? else { continue };
+            let Some((_, former)) = self.newest_witnessed(epoch, written..=written).await? else { continue };
             let found = match self.compared_at(&former, at).await? {
                 // The server does not have the previous content any more, but the journal may have it.
                 (FormerMatch::Same, Some(now)) => {
                     let is_dated = former.before.is_none_or(|before| has_moved(&before, &now));
-                    if is_dated && !write_times(&parsed(&now)).is_empty() {
+                    if is_dated && !write_times(&parse_or_null(&now)).is_empty() {
                         FormerMatch::Same
                     } else {
                         FormerMatch::Unclear
@@ -219,27 +228,28 @@ impl NewestCommon {
     }
 
     /// The newest version in a range of numbers that was witnessed in an epoch.
-    async fn former(
+    async fn newest_witnessed(
         &self,
         epoch: u32,
         within: RangeInclusive<u64>,
     ) -> Result<Option<(u64, FormerVersion)>, UnknownVersion> {
-        let former = self.parts.witness.former(&self.parts.spec.name, epoch, within).await;
+        let former = self.parts.witness.newest_version_within(&self.parts.spec.name, epoch, within).await;
         let former = former.map_err(|error| {
             let source = &self.parts.spec.name;
             tracing::warn!(%source, "the former history can't be read: {error}");
             UnknownVersion::Ever
         })?;
-        Ok(former.and_then(|former| Some((former.version.number()?, former))))
+        Ok(former.and_then(|former| Some((former.version.as_number()?, former))))
     }
 
     /// Compares at the version itself and directly before it.
-    async fn compared(&self, former: &FormerVersion) -> Result<FormerMatch, UnknownVersion> {
+    async fn compare_former(&self, former: &FormerVersion) -> Result<FormerMatch, UnknownVersion> {
         let (found, now) = self.compared_at(former, &former.version).await?;
-        let (FormerMatch::Same, Some(now), Some(before)) = (&found, &now, former.version.before()) else {
+        let (FormerMatch::Same, Some(now), Some(before)) = (&found, &now, former.version.directly_before())
+        else {
             return Ok(found);
         };
-        match self.exact.at(&former.object, &before).await {
+        match self.exact.object_at(&former.object, &before).await {
             Some(ExactAnswer::Item { uid, document, .. }) if uid == former.object.uid => {
                 Ok(if has_moved(&document, now) { FormerMatch::Same } else { FormerMatch::Unclear })
             }
@@ -256,11 +266,11 @@ impl NewestCommon {
         former: &FormerVersion,
         at: &Version,
     ) -> Result<(FormerMatch, Option<Bytes>), UnknownVersion> {
-        match self.exact.at(&former.object, at).await {
+        match self.exact.object_at(&former.object, at).await {
             Some(ExactAnswer::Item { uid, version, document })
                 if uid == former.object.uid
                     && version == former.version
-                    && parsed(&document) == parsed(&former.document) =>
+                    && parse_or_null(&document) == parse_or_null(&former.document) =>
             {
                 Ok((FormerMatch::Same, Some(document)))
             }
@@ -275,10 +285,12 @@ impl NewestCommon {
         let limit = self.parts.tuning.page.to_string();
         let (mut versions, mut token) = (Vec::new(), String::new());
         loop {
-            let address = self.exact.collection().with("limit", &limit);
+            let address = self.exact.collection_address().with_parameter("limit", &limit);
             let address = match token.as_str() {
-                "" => address.with("resourceVersion", at.as_str()).with("resourceVersionMatch", "Exact"),
-                token => address.with("continue", token),
+                "" => address
+                    .with_parameter("resourceVersion", at.as_str())
+                    .with_parameter("resourceVersionMatch", "Exact"),
+                token => address.with_parameter("continue", token),
             };
             if !self.exact.take() {
                 return Err(UnknownVersion::Ever);
@@ -290,9 +302,9 @@ impl NewestCommon {
                 return Err(UnknownVersion::Ever);
             }
             versions.extend(page.items.iter().filter_map(|item| {
-                let envelope = project::envelope(item).ok()?;
+                let envelope = project::read_envelope(item).ok()?;
                 check(&self.parts, &envelope).ok()?;
-                Version::new(&envelope.resource_version).number()
+                Version::new(&envelope.resource_version).as_number()
             }));
             if page.continue_token.is_empty() {
                 return Ok(versions);
@@ -303,7 +315,11 @@ impl NewestCommon {
 }
 
 /// Reads old versions while the source waits.
-pub(crate) fn asking(parts: &Arc<SourceParts>, resource: &SourceResource, newest: u64) -> OldVersions {
+pub(crate) fn old_versions_reader(
+    parts: &Arc<SourceParts>,
+    resource: &SourceResource,
+    newest: u64,
+) -> OldVersions {
     let walk = &parts.tuning.walk;
     let budget = RequestBudget::new(walk.requests, walk.time);
     let compaction = Arc::new(CompactionBounds::new(Some(newest.into())));
@@ -311,17 +327,17 @@ pub(crate) fn asking(parts: &Arc<SourceParts>, resource: &SourceResource, newest
     exact.with_patience(walk.time_per_object)
 }
 
-pub(crate) fn version(number: u64) -> Version {
+pub(crate) fn version_of(number: u64) -> Version {
     Version::new(&number.to_string())
 }
 
-fn parsed(document: &[u8]) -> Value {
+fn parse_or_null(document: &[u8]) -> Value {
     serde_json::from_slice(document).unwrap_or_default()
 }
 
 /// Whether a write records another time than the write before it.
 fn has_moved(before: &[u8], now: &[u8]) -> bool {
-    write_times(&parsed(before)) != write_times(&parsed(now))
+    write_times(&parse_or_null(before)) != write_times(&parse_or_null(now))
 }
 
 /// The times at which its fields were written.

@@ -7,7 +7,7 @@ use kubewitness_core::views::DiscrepancyView;
 use crate::source::parts::SourceParts;
 
 /// Logs a missed version or deletion. `listed` is `None` if the object was not listed, or arrived with its end.
-pub(crate) fn discrepancy(
+pub(crate) fn report_discrepancy(
     parts: &SourceParts,
     object: &ObjectRef,
     witnessed: Option<&Version>,

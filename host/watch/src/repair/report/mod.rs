@@ -35,8 +35,8 @@ pub(crate) struct NameReport {
 }
 
 impl NameReport {
-    pub fn steps(mut self) -> Vec<StoryStep> {
-        self.between.sort_by_key(UnwitnessedLife::begins);
+    pub fn into_steps(mut self) -> Vec<StoryStep> {
+        self.between.sort_by_key(UnwitnessedLife::first_version);
         let mut steps = self.before;
         steps.extend(self.between.into_iter().map(StoryStep::Life));
         steps.append(&mut self.after);
@@ -81,18 +81,18 @@ impl RepairReporter {
             torn: Vec::new(),
             left: names,
         };
-        reporter.show();
+        reporter.show_progress();
         reporter
     }
 
     /// Takes a name that was read back.
-    pub async fn read_back(&mut self, mut report: NameReport) -> Result<(), WriterClosed> {
+    pub async fn take_report(&mut self, mut report: NameReport) -> Result<(), WriterClosed> {
         if report.waits.is_none() {
-            return self.tell(report).await;
+            return self.send_report(report).await;
         }
         if !report.before.is_empty() && !self.may_be_whole(&report) {
             // The end of the former object is older than any object that the sweep may still find.
-            self.story(std::mem::take(&mut report.before), None).await?;
+            self.send_story(std::mem::take(&mut report.before), None).await?;
         }
         self.waiting.push(report);
         Ok(())
@@ -112,7 +112,7 @@ impl RepairReporter {
                     NameReport { object, before: Vec::new(), between, after: Vec::new(), waits: None };
                 match self.may_be_whole(&report) {
                     true => self.torn.push(report),
-                    false => self.story(report.steps(), None).await?,
+                    false => self.send_story(report.into_steps(), None).await?,
                 }
             }
         }
@@ -120,12 +120,12 @@ impl RepairReporter {
     }
 
     /// Notes that the sweep is complete up to this version.
-    pub async fn clean(&mut self, clean: u128) -> Result<(), WriterClosed> {
+    pub async fn note_clean(&mut self, clean: u128) -> Result<(), WriterClosed> {
         let waits =
             |report: &mut NameReport| report.waits.is_some_and(|until| until > clean.saturating_add(1));
         let ready: Vec<NameReport> = self.waiting.extract_if(.., |report| !waits(report)).collect();
         for report in ready {
-            self.tell(report).await?;
+            self.send_report(report).await?;
         }
         Ok(())
     }
@@ -136,15 +136,15 @@ impl RepairReporter {
     }
 
     /// Ends the report. These holes contain the objects that were not found.
-    pub async fn end(mut self, mut holes: Vec<MissingVersions>) -> Result<(), WriterClosed> {
-        self.clean(u128::MAX).await?;
+    pub async fn end_report(mut self, mut holes: Vec<MissingVersions>) -> Result<(), WriterClosed> {
+        self.note_clean(u128::MAX).await?;
         let is_whole = holes.is_empty() && self.torn.is_empty();
         if let Some(others) = self.others.take().filter(|_| !is_whole)
             && self.is_seen_by(&others).await?
         {
             holes.clear();
         }
-        self.tell_torn().await?;
+        self.send_torn_reports().await?;
         for hole in holes {
             self.send(WriterInput::SourceHole(Some(self.round), hole)).await?;
         }
@@ -158,7 +158,7 @@ impl RepairReporter {
         loop {
             match others.have_seen(&self.parts, !self.torn.is_empty()).await {
                 WaitResult::InVain => return Ok(false),
-                WaitResult::Behind => self.tell_torn().await?,
+                WaitResult::Behind => self.send_torn_reports().await?,
                 WaitResult::Seen(_) if self.torn.is_empty() => return Ok(true),
                 WaitResult::Seen(why) => {
                     // The journal now has what is missing here.
@@ -169,26 +169,26 @@ impl RepairReporter {
         }
     }
 
-    async fn tell_torn(&mut self) -> Result<(), WriterClosed> {
+    async fn send_torn_reports(&mut self) -> Result<(), WriterClosed> {
         for report in std::mem::take(&mut self.torn) {
-            self.tell(report).await?;
+            self.send_report(report).await?;
         }
         Ok(())
     }
 
-    async fn tell(&mut self, report: NameReport) -> Result<(), WriterClosed> {
+    async fn send_report(&mut self, report: NameReport) -> Result<(), WriterClosed> {
         if self.may_be_whole(&report) {
             self.torn.push(report);
             return Ok(());
         }
         let object = Arc::clone(&report.object);
-        self.story(report.steps(), Some(object)).await?;
+        self.send_story(report.into_steps(), Some(object)).await?;
         self.left = self.left.saturating_sub(1);
-        self.show();
+        self.show_progress();
         Ok(())
     }
 
-    async fn story(
+    async fn send_story(
         &self,
         steps: Vec<StoryStep>,
         release: Option<Arc<ObjectRef>>,
@@ -197,8 +197,8 @@ impl RepairReporter {
             .await
     }
 
-    fn show(&self) {
-        self.parts.shared.live().walking = self.left;
+    fn show_progress(&self) {
+        self.parts.shared.lock_live().walking = self.left;
     }
 
     async fn send(&self, input: WriterInput) -> Result<(), WriterClosed> {

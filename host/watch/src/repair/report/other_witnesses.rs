@@ -45,7 +45,7 @@ impl OtherWitnesses {
     /// Returns `None` if no other witness can have seen what this round can't read back.
     pub fn of(parts: &SourceParts, round: &RepairRound) -> Option<Self> {
         let outage = round.sweep.as_ref().filter(|_| round.may_be_seen)?;
-        Some(Self { epoch: parts.shared.live().epoch, listed: outage.listed.clone() })
+        Some(Self { epoch: parts.shared.lock_live().epoch, listed: outage.listed.clone() })
     }
 
     /// `torn` is set if the server has shown objects whose versions are missing, so these wait.
@@ -54,7 +54,7 @@ impl OtherWitnesses {
         let (mut waited_for, mut looks, mut alone, since) = (None, 0, 0, Instant::now());
         loop {
             looks += 1;
-            match self.look(parts).await {
+            match self.look_for_others(parts).await {
                 Ok(WitnessLook::Seen(why)) => {
                     tracing::info!(%source, %listed, waited = ?since.elapsed(), "no gap: {why}");
                     return WaitResult::Seen(why);
@@ -81,12 +81,12 @@ impl OtherWitnesses {
         }
     }
 
-    async fn look(&self, parts: &SourceParts) -> Result<WitnessLook, JournalError> {
+    async fn look_for_others(&self, parts: &SourceParts) -> Result<WitnessLook, JournalError> {
         let source = &parts.spec.name;
         // This is read before the source's position. If a witness has reached the version, it has seen
         // everything, whatever happened to its watch since.
         let other = parts.witness.watched_elsewhere(source, self.epoch, &self.listed).await?;
-        let standing = parts.witness.standing(source).await?;
+        let standing = parts.witness.shared_standing(source).await?;
         Ok(match standing {
             Some((epoch, _)) if epoch > self.epoch => WitnessLook::Seen(format!(
                 "another replica is ahead in the source {source}, in epoch {epoch}"

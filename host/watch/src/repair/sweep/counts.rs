@@ -12,7 +12,7 @@
 
 use crate::source::life::UnwitnessedLife;
 use crate::source::missing::{MissingVersions, reason};
-use crate::version::number;
+use crate::version::version_number;
 
 const COMPACTED: &str = "compaction has removed the versions that would show them";
 
@@ -32,10 +32,10 @@ pub(crate) struct KnownVersions {
 impl From<&UnwitnessedLife> for KnownVersions {
     fn from(life: &UnwitnessedLife) -> Self {
         let found = life.walked.iter().flat_map(|walked| &walked.found);
-        let versions: Vec<u128> = found.filter_map(|(version, _)| number(version)).collect();
+        let versions: Vec<u128> = found.filter_map(|(version, _)| version_number(version)).collect();
         let born = versions.first().copied().filter(|_| life.is_whole());
         let unsure = versions.first().copied().filter(|_| !life.is_whole());
-        Self { born, died: life.died.as_ref().and_then(number), unsure, versions }
+        Self { born, died: life.died.as_ref().and_then(version_number), unsure, versions }
     }
 }
 
@@ -93,7 +93,7 @@ impl SweepCounts {
         }
     }
 
-    fn tidy(&mut self) {
+    fn sort_and_dedup(&mut self) {
         let (after, listed) = (self.after, self.listed);
         for known in [&mut self.accounted, &mut self.unsure, &mut self.births, &mut self.deaths] {
             known.retain(|version| *version > after && *version <= listed);
@@ -105,7 +105,7 @@ impl SweepCounts {
         self.births.dedup();
     }
 
-    pub fn learn(&mut self, told: impl IntoIterator<Item = KnownVersions>) {
+    pub fn learn_versions(&mut self, told: impl IntoIterator<Item = KnownVersions>) {
         for told in told {
             let unsure = told.unsure;
             self.accounted.extend(told.versions.into_iter().filter(|version| Some(*version) != unsure));
@@ -113,23 +113,23 @@ impl SweepCounts {
             self.births.extend(told.born);
             self.deaths.extend(told.died);
         }
-        self.tidy();
+        self.sort_and_dedup();
     }
 
     /// Whether anything must be searched.
     pub fn is_needed(&self) -> bool {
-        self.hidden(self.after, self.listed + 1)
+        self.may_hide_unknown(self.after, self.listed + 1)
     }
 
     /// The versions still to be counted, above the compacted ones.
-    pub fn uncounted(&self, gone: u128) -> u128 {
+    pub fn count_uncounted(&self, gone: u128) -> u128 {
         let from = self.after.max(gone);
         let known = self.accounted.len() - self.accounted.partition_point(|version| *version <= from);
         self.listed.saturating_sub(from).saturating_sub(known as u128)
     }
 
     /// Whether something unknown may be strictly between two versions.
-    fn hidden(&self, after: u128, before: u128) -> bool {
+    fn may_hide_unknown(&self, after: u128, before: u128) -> bool {
         let (from, to) = (after + 1, before);
         let within = |known: &[u128]| {
             let upto = |bound: u128| known.partition_point(|version| *version < bound);
@@ -139,7 +139,7 @@ impl SweepCounts {
     }
 
     /// The next version at which to count, oldest first.
-    pub fn sample(&mut self) -> Option<u128> {
+    pub fn next_sample(&mut self) -> Option<u128> {
         let mut at = self.next;
         let anyway = std::mem::take(&mut self.anyway);
         while !anyway && self.accounted.binary_search(&at).is_ok() {
@@ -152,18 +152,18 @@ impl SweepCounts {
         Some(at)
     }
 
-    fn predicted(&self, at: u128) -> i128 {
+    fn predicted_count(&self, at: u128) -> i128 {
         let upto = |known: &[u128]| known.partition_point(|version| *version <= at) as i128;
         upto(&self.births) - upto(&self.deaths)
     }
 
-    fn excess(&self, at: u128, count: u64) -> i128 {
-        i128::from(count) - self.predicted(at)
+    fn count_excess(&self, at: u128, count: u64) -> i128 {
+        i128::from(count) - self.predicted_count(at)
     }
 
     /// Takes the count at a version. Counts arrive in the order in which they were requested.
-    pub fn counted(&mut self, at: u128, count: u64) -> NextCount {
-        let excess = self.excess(at, count);
+    pub fn take_count(&mut self, at: u128, count: u64) -> NextCount {
+        let excess = self.count_excess(at, count);
         match self.last {
             None => {
                 (self.last, self.base) = (Some((at, count)), excess);
@@ -173,7 +173,7 @@ impl SweepCounts {
                 return NextCount::ListNames(at, None);
             }
             Some((last, counted)) => {
-                let before = self.excess(last, counted);
+                let before = self.count_excess(last, counted);
                 if excess < before && before > self.base {
                     return NextCount::ListNames(last, u64::try_from(before - self.base).ok());
                 }
@@ -188,14 +188,14 @@ impl SweepCounts {
     }
 
     /// Every object up to here is known, except those that were compacted.
-    pub fn clean(&self) -> u128 {
+    pub fn clean_through(&self) -> u128 {
         self.clean
     }
 
     /// Records that every object at the last counted version is known now.
-    pub fn looked(&mut self) {
+    pub fn note_looked(&mut self) {
         if let Some((last, counted)) = self.last {
-            self.base = self.excess(last, counted);
+            self.base = self.count_excess(last, counted);
             self.clean_to(last);
         }
     }
@@ -207,10 +207,10 @@ impl SweepCounts {
     }
 
     /// The rest that must be listed once all versions are counted.
-    pub fn rest(&self) -> NextCount {
+    pub fn list_the_rest(&self) -> NextCount {
         match self.last {
-            Some((last, counted)) if self.excess(last, counted) > self.base => {
-                NextCount::ListNames(last, u64::try_from(self.excess(last, counted) - self.base).ok())
+            Some((last, counted)) if self.count_excess(last, counted) > self.base => {
+                NextCount::ListNames(last, u64::try_from(self.count_excess(last, counted) - self.base).ok())
             }
             _ => NextCount::Continue,
         }
@@ -218,9 +218,9 @@ impl SweepCounts {
 
     /// Records that compaction has passed. `first` is the oldest version that can still be read; `None` if
     /// not even the list's version can. The search continues there and lists all names.
-    pub fn compacted(&mut self, first: Option<u128>) {
+    pub fn note_compacted(&mut self, first: Option<u128>) {
         let Some(first) = first.filter(|first| *first <= self.listed) else {
-            return self.give_up(reason::COMPACTED, COMPACTED);
+            return self.end_search(reason::COMPACTED, COMPACTED);
         };
         self.resumed = Some(first);
         (self.last, self.next, self.anyway) = (None, first, true);
@@ -229,27 +229,27 @@ impl SweepCounts {
     /// Nothing is hidden up to here, except what was compacted below the version where the search continued.
     fn clean_to(&mut self, clean: u128) {
         if let Some(first) = self.resumed.take()
-            && self.hidden(self.clean, first)
+            && self.may_hide_unknown(self.clean, first)
         {
             // Everything at the first readable version is known by now. If no object has that version, it may
             // be the version of a deletion.
             let somebodys =
                 [&self.accounted, &self.unsure].iter().any(|known| known.binary_search(&first).is_ok());
             let before = if somebodys { first } else { first + 1 };
-            self.hole(before, reason::COMPACTED, COMPACTED);
+            self.push_hole(before, reason::COMPACTED, COMPACTED);
         }
         self.clean = clean;
     }
 
     /// Gives up: what was not searched stays unknown.
-    pub fn give_up(&mut self, reason: &'static str, why: &str) {
+    pub fn end_search(&mut self, reason: &'static str, why: &str) {
         self.resumed = None;
-        self.hole(self.listed + 1, reason, why);
+        self.push_hole(self.listed + 1, reason, why);
         (self.clean, self.next, self.last) = (self.listed, self.listed, None);
     }
 
-    fn hole(&mut self, before: u128, reason: &'static str, why: &str) {
-        if !self.hidden(self.clean, before) {
+    fn push_hole(&mut self, before: u128, reason: &'static str, why: &str) {
+        if !self.may_hide_unknown(self.clean, before) {
             return;
         }
         let after = self.clean;

@@ -20,8 +20,8 @@ use kubewitness_core::project;
 use kubewitness_core::state::ObjectRef;
 
 use crate::connect::request::RequestAddress;
-use crate::judge::object::{check, matches, reference};
-use crate::repair::lookup::fate;
+use crate::judge::object::{check, matches_labels, object_reference};
+use crate::repair::lookup::end_of_former;
 use crate::repair::report::RepairReporter;
 use crate::repair::sweep::counts::{KnownVersions, NextCount, SweepCounts};
 use crate::repair::walk_back::requests::is_of;
@@ -32,7 +32,7 @@ use crate::source::input::WriterClosed;
 use crate::source::missing::{MissingVersions, reason};
 use crate::source::parts::SourceParts;
 use crate::source::round::WatchOutage;
-use crate::version::number;
+use crate::version::version_number;
 
 /// The most objects of a source with a selector. They are listed at every version.
 const NAMES: usize = 500;
@@ -75,13 +75,15 @@ impl<'a> VersionSweep<'a> {
         for uid in met {
             outage.known.insert(uid);
         }
-        let parts = exact.parts();
+        let parts = exact.source_parts();
         Self { by_names: !parts.spec.match_labels.is_empty(), parts, exact, outage, told, reporter }
     }
 
     /// Returns the holes that stay unknown.
     pub async fn run(mut self) -> Result<Vec<MissingVersions>, WriterClosed> {
-        let (Some(after), Some(listed)) = (number(&self.outage.after), number(&self.outage.listed)) else {
+        let (Some(after), Some(listed)) =
+            (version_number(&self.outage.after), version_number(&self.outage.listed))
+        else {
             let WatchOutage { after, listed, .. } = &self.outage;
             let hole = MissingVersions {
                 after: after.to_string(),
@@ -97,7 +99,7 @@ impl<'a> VersionSweep<'a> {
             return Ok(vec![hole]);
         };
         let mut sweep = SweepCounts::new(after, listed, self.outage.expected);
-        sweep.learn(std::mem::take(&mut self.told));
+        sweep.learn_versions(std::mem::take(&mut self.told));
         if sweep.is_needed() {
             let swept = match self.can_end(&sweep, after).await {
                 false => Err(SweepMiss::Over(reason::BUDGET, TOO_MANY.to_string())),
@@ -106,7 +108,7 @@ impl<'a> VersionSweep<'a> {
             };
             match swept {
                 Ok(()) | Err(SweepMiss::Compacted) => {}
-                Err(SweepMiss::Over(reason, why)) => sweep.give_up(reason, &why),
+                Err(SweepMiss::Over(reason, why)) => sweep.end_search(reason, &why),
                 Err(SweepMiss::Closed) => return Err(WriterClosed),
             }
         }
@@ -116,18 +118,18 @@ impl<'a> VersionSweep<'a> {
     /// Whether the budget allows a count at every version. A search that can't finish would find little and
     /// delay new objects. Compaction is determined first, because nothing below it is counted.
     async fn can_end(&self, sweep: &SweepCounts, after: u128) -> bool {
-        let most = u128::from(self.exact.possible());
-        if sweep.uncounted(self.exact.compacted_through()) > most {
-            self.exact.is_compacted(&version(after + 1)).await;
+        let most = u128::from(self.exact.possible_requests());
+        if sweep.count_uncounted(self.exact.compacted_through()) > most {
+            self.exact.is_compacted(&version_of(after + 1)).await;
         }
-        sweep.uncounted(self.exact.compacted_through()) <= most
+        sweep.count_uncounted(self.exact.compacted_through()) <= most
     }
 
     // ---- counts --------------------------------------------------------------------------
 
     async fn by_counts(&mut self, sweep: &mut SweepCounts) -> Result<(), SweepMiss> {
         loop {
-            let wanted: Vec<u128> = std::iter::from_fn(|| sweep.sample())
+            let wanted: Vec<u128> = std::iter::from_fn(|| sweep.next_sample())
                 .take(self.parts.tuning.walk.concurrency.max(1))
                 .collect();
             if wanted.is_empty() {
@@ -135,18 +137,18 @@ impl<'a> VersionSweep<'a> {
             }
             let counts = join_all(wanted.iter().map(|at| self.count(*at))).await;
             for (at, count) in wanted.into_iter().zip(counts) {
-                if self.counted(sweep, at, count).await? == CountFlow::Compacted {
+                if self.take_count(sweep, at, count).await? == CountFlow::Compacted {
                     // Counts beyond this version are repeated.
-                    self.resume(sweep);
+                    self.resume_after_compaction(sweep);
                     break;
                 }
             }
-            self.reporter.clean(sweep.clean()).await?;
+            self.reporter.note_clean(sweep.clean_through()).await?;
         }
-        while let NextCount::ListNames(at, most) = sweep.rest() {
-            match self.look(sweep, at, most).await {
+        while let NextCount::ListNames(at, most) = sweep.list_the_rest() {
+            match self.list_and_read_back(sweep, at, most).await {
                 Err(SweepMiss::Compacted) => {
-                    self.resume(sweep);
+                    self.resume_after_compaction(sweep);
                     return Box::pin(self.by_counts(sweep)).await;
                 }
                 looked => looked?,
@@ -155,7 +157,7 @@ impl<'a> VersionSweep<'a> {
         Ok(())
     }
 
-    async fn counted(
+    async fn take_count(
         &mut self,
         sweep: &mut SweepCounts,
         at: u128,
@@ -165,8 +167,8 @@ impl<'a> VersionSweep<'a> {
             Err(SweepMiss::Compacted) => return Ok(CountFlow::Compacted),
             count => count?,
         };
-        while let NextCount::ListNames(version, most) = sweep.counted(at, count) {
-            match self.look(sweep, version, most).await {
+        while let NextCount::ListNames(version, most) = sweep.take_count(at, count) {
+            match self.list_and_read_back(sweep, version, most).await {
                 Err(SweepMiss::Compacted) => return Ok(CountFlow::Compacted),
                 looked => looked?,
             }
@@ -176,8 +178,8 @@ impl<'a> VersionSweep<'a> {
 
     /// The number of objects at a version.
     async fn count(&self, at: u128) -> Result<u64, SweepMiss> {
-        let bytes = self.read(at, |address| address.with("limit", "1")).await?;
-        let page = self.page(&bytes, at)?;
+        let bytes = self.read(at, |address| address.with_parameter("limit", "1")).await?;
+        let page = self.decode_page(&bytes, at)?;
         if page.continue_token.is_empty() || page.remaining.is_some() {
             self.parts.shared.set_limitation(ServerLimit::Counts, None);
         }
@@ -185,7 +187,8 @@ impl<'a> VersionSweep<'a> {
             (true, _) => Ok(page.items.len() as u64),
             (false, Some(remaining)) => Ok(page.items.len() as u64 + remaining),
             (false, None) => {
-                Err(self.over("the server doesn't say how many objects a list has left".to_string()))
+                Err(self
+                    .end_unreadable("the server doesn't say how many objects a list has left".to_string()))
             }
         }
     }
@@ -200,14 +203,14 @@ impl<'a> VersionSweep<'a> {
                 format!("the source has a selector and {held} objects, too many to list at every version");
             return Err(SweepMiss::Over(reason::BUDGET, why));
         }
-        while let Some(at) = sweep.sample() {
-            match self.unknown(at, None).await {
+        while let Some(at) = sweep.next_sample() {
+            match self.list_unknown(at, None).await {
                 Ok(unknown) => {
-                    self.live_on(sweep, unknown).await?;
+                    self.read_back_lives(sweep, unknown).await?;
                     sweep.note_listed(at);
-                    self.reporter.clean(sweep.clean()).await?;
+                    self.reporter.note_clean(sweep.clean_through()).await?;
                 }
-                Err(SweepMiss::Compacted) => self.resume(sweep),
+                Err(SweepMiss::Compacted) => self.resume_after_compaction(sweep),
                 Err(over) => return Err(over),
             }
         }
@@ -215,23 +218,36 @@ impl<'a> VersionSweep<'a> {
     }
 
     /// Lists all names at a version, and reads back the unknown objects.
-    async fn look(&mut self, sweep: &mut SweepCounts, at: u128, most: Option<u64>) -> Result<(), SweepMiss> {
-        let unknown = self.unknown(at, most).await?;
-        self.live_on(sweep, unknown).await?;
-        sweep.looked();
+    async fn list_and_read_back(
+        &mut self,
+        sweep: &mut SweepCounts,
+        at: u128,
+        most: Option<u64>,
+    ) -> Result<(), SweepMiss> {
+        let unknown = self.list_unknown(at, most).await?;
+        self.read_back_lives(sweep, unknown).await?;
+        sweep.note_looked();
         Ok(())
     }
 
-    async fn unknown(&self, at: u128, most: Option<u64>) -> Result<Vec<(ObjectRef, MetObject)>, SweepMiss> {
+    async fn list_unknown(
+        &self,
+        at: u128,
+        most: Option<u64>,
+    ) -> Result<Vec<(ObjectRef, MetObject)>, SweepMiss> {
         let limit = self.parts.tuning.page.to_string();
         let labels: Vec<String> =
             self.parts.spec.match_labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
         let narrowed = |address: RequestAddress| {
-            let address = address.with("limit", &limit);
-            if labels.is_empty() { address } else { address.with("labelSelector", &labels.join(",")) }
+            let address = address.with_parameter("limit", &limit);
+            if labels.is_empty() {
+                address
+            } else {
+                address.with_parameter("labelSelector", &labels.join(","))
+            }
         };
         for _ in 0..CONTRADICTED {
-            if let Some(unknown) = self.pages(at, most, &narrowed).await? {
+            if let Some(unknown) = self.list_pages(at, most, &narrowed).await? {
                 return Ok(unknown);
             }
         }
@@ -239,7 +255,7 @@ impl<'a> VersionSweep<'a> {
     }
 
     /// Returns `None` if a page expired although its version can be read.
-    async fn pages(
+    async fn list_pages(
         &self,
         at: u128,
         most: Option<u64>,
@@ -248,38 +264,41 @@ impl<'a> VersionSweep<'a> {
         let mut unknown = Vec::new();
         let mut bytes = self.read(at, narrowed).await?;
         loop {
-            let page = self.page(&bytes, at)?;
+            let page = self.decode_page(&bytes, at)?;
             unknown.extend(page.items.iter().filter_map(|item| self.unknown_of(at, &bytes, item)));
             let all = most.is_some_and(|most| unknown.len() as u64 >= most);
             if page.continue_token.is_empty() || all {
                 return Ok(Some(unknown));
             }
-            let next = narrowed(self.exact.collection()).with("continue", &page.continue_token);
-            bytes = match self.request(&next).await {
+            let next =
+                narrowed(self.exact.collection_address()).with_parameter("continue", &page.continue_token);
+            bytes = match self.send_request(&next).await {
                 // A token may have expired although its version can be read.
-                Err(SweepMiss::Compacted) if !self.exact.is_compacted(&version(at)).await => return Ok(None),
+                Err(SweepMiss::Compacted) if !self.exact.is_compacted(&version_of(at)).await => {
+                    return Ok(None);
+                }
                 read => read?,
             };
         }
     }
 
     fn unknown_of(&self, at: u128, bytes: &Bytes, item: &[u8]) -> Option<(ObjectRef, MetObject)> {
-        let envelope = project::envelope(item).ok()?;
+        let envelope = project::read_envelope(item).ok()?;
         let is_known = self.outage.known.contains(&envelope.uid);
         // A server that does not know the selector lists everything.
-        if is_known || check(&self.parts, &envelope).is_err() || !matches(&self.parts, &envelope) {
+        if is_known || check(&self.parts, &envelope).is_err() || !matches_labels(&self.parts, &envelope) {
             return None;
         }
         let met = MetObject {
             uid: envelope.uid.to_string(),
-            at: version(at),
+            at: version_of(at),
             version: Version::new(&envelope.resource_version),
-            document: self.exact.document(bytes, item, &envelope),
+            document: self.exact.copy_document(bytes, item, &envelope),
         };
-        Some((reference(&self.parts, &envelope), met))
+        Some((object_reference(&self.parts, &envelope), met))
     }
 
-    async fn live_on(
+    async fn read_back_lives(
         &mut self,
         sweep: &mut SweepCounts,
         unknown: Vec<(ObjectRef, MetObject)>,
@@ -294,14 +313,14 @@ impl<'a> VersionSweep<'a> {
                 self.outage.known.insert(&met.uid);
                 continue;
             }
-            let deadline = self.exact.deadline();
+            let deadline = self.exact.object_deadline();
             // An object that was in the source's selector for a while may still exist. So may one of a part
             // that was listed later.
             let is_over = !self.by_names && self.outage.is_whole;
             let span = UnwatchedSpan { like: &object, floor: &after, until: &listed, is_over };
             // Later objects with this name are found when it is their turn.
-            let lives = self.exact.lives(deadline, met, span, &|_| true).await;
-            sweep.learn(lives.iter().map(KnownVersions::from));
+            let lives = self.exact.find_lives(deadline, met, span, &|_| true).await;
+            sweep.learn_versions(lives.iter().map(KnownVersions::from));
             for life in lives {
                 self.outage.known.insert(&life.object.uid);
                 self.reporter.take_life(life).await?;
@@ -313,15 +332,15 @@ impl<'a> VersionSweep<'a> {
     /// Whether a round that was killed has already reported the object. Then versions that were compacted
     /// since are not a hole.
     async fn was_told(&self, uid: &str) -> bool {
-        let epoch = self.parts.shared.live().epoch;
-        fate(&self.parts, epoch, uid).await == FormerEnd::Ended
+        let epoch = self.parts.shared.lock_live().epoch;
+        end_of_former(&self.parts, epoch, uid).await == FormerEnd::Ended
     }
 
     // ---- requests ------------------------------------------------------------------------
 
     /// Continues at the oldest version that compaction has left.
-    fn resume(&self, sweep: &mut SweepCounts) {
-        sweep.compacted(Some(self.exact.compacted_through().saturating_add(1)));
+    fn resume_after_compaction(&self, sweep: &mut SweepCounts) {
+        sweep.note_compacted(Some(self.exact.compacted_through().saturating_add(1)));
     }
 
     /// Reads a list at a version.
@@ -330,14 +349,14 @@ impl<'a> VersionSweep<'a> {
         at: u128,
         narrowed: impl Fn(RequestAddress) -> RequestAddress,
     ) -> Result<Bytes, SweepMiss> {
-        let version = version(at);
+        let version = version_of(at);
         for _ in 0..CONTRADICTED {
             if at <= self.exact.compacted_through() {
                 return Err(SweepMiss::Compacted);
             }
-            let address = narrowed(self.exact.collection());
-            let address = address.with("resourceVersion", version.as_str());
-            let read = self.request(&address.with("resourceVersionMatch", "Exact")).await;
+            let address = narrowed(self.exact.collection_address());
+            let address = address.with_parameter("resourceVersion", version.as_str());
+            let read = self.send_request(&address.with_parameter("resourceVersionMatch", "Exact")).await;
             match read {
                 Err(SweepMiss::Compacted) if !self.exact.is_compacted(&version).await => {}
                 read => return read,
@@ -349,7 +368,7 @@ impl<'a> VersionSweep<'a> {
         ))
     }
 
-    async fn request(&self, address: &RequestAddress) -> Result<Bytes, SweepMiss> {
+    async fn send_request(&self, address: &RequestAddress) -> Result<Bytes, SweepMiss> {
         if !self.exact.take() {
             let why = "looking for them would have taken too many requests or too long";
             return Err(SweepMiss::Over(reason::BUDGET, why.to_string()));
@@ -357,22 +376,24 @@ impl<'a> VersionSweep<'a> {
         match self.exact.read(address).await {
             Ok(Some(bytes)) => Ok(bytes),
             Ok(None) => Err(SweepMiss::Compacted),
-            Err(why) => Err(SweepMiss::Over(reason::UNREADABLE, self.exact.refuse(ServerLimit::Exact, why))),
+            Err(why) => {
+                Err(SweepMiss::Over(reason::UNREADABLE, self.exact.note_refusal(ServerLimit::Exact, why)))
+            }
         }
     }
 
-    fn page<'b>(&self, bytes: &'b Bytes, at: u128) -> Result<project::ListPage<'b>, SweepMiss> {
-        let page = project::list_page(bytes).map_err(|error| self.over(error.to_string()))?;
-        is_of(&page.resource_version, &version(at)).map_err(|why| self.over(why))?;
+    fn decode_page<'b>(&self, bytes: &'b Bytes, at: u128) -> Result<project::ListPage<'b>, SweepMiss> {
+        let page = project::list_page(bytes).map_err(|error| self.end_unreadable(error.to_string()))?;
+        is_of(&page.resource_version, &version_of(at)).map_err(|why| self.end_unreadable(why))?;
         Ok(page)
     }
 
-    fn over(&self, why: String) -> SweepMiss {
-        SweepMiss::Over(reason::UNREADABLE, self.exact.refuse(ServerLimit::Counts, why))
+    fn end_unreadable(&self, why: String) -> SweepMiss {
+        SweepMiss::Over(reason::UNREADABLE, self.exact.note_refusal(ServerLimit::Counts, why))
     }
 }
 
-fn version(at: u128) -> Version {
+fn version_of(at: u128) -> Version {
     Version::new(&at.to_string())
 }
 

@@ -77,7 +77,7 @@ fn swept_with(
     let is_known = |object: &StoreObject| object.lives_at(after) || object.lives_at(listed);
     let known: Vec<usize> = (0..store.objects.len()).filter(|i| is_known(&store.objects[*i])).collect();
     let mut sweep = SweepCounts::new(after, listed, Some(store.count(after)));
-    sweep.learn(known.iter().map(|i| {
+    sweep.learn_versions(known.iter().map(|i| {
         let told = store.objects[*i].known_versions(after);
         if certain(*i) {
             told
@@ -94,21 +94,21 @@ fn swept_with(
         looks += 1;
         for (i, object) in store.objects.iter().enumerate() {
             if object.lives_at(at) && !known.contains(&i) && found.insert(i) {
-                sweep.learn([object.known_versions(after)]);
+                sweep.learn_versions([object.known_versions(after)]);
             }
         }
-        sweep.looked();
+        sweep.note_looked();
     };
-    while let Some(at) = sweep.sample() {
+    while let Some(at) = sweep.next_sample() {
         if at < compacted {
-            sweep.compacted(Some(compacted));
+            sweep.note_compacted(Some(compacted));
             continue;
         }
-        while let NextCount::ListNames(version, _) = sweep.counted(at, store.count(at)) {
+        while let NextCount::ListNames(version, _) = sweep.take_count(at, store.count(at)) {
             look(&mut sweep, version, &mut found);
         }
     }
-    if let NextCount::ListNames(version, _) = sweep.rest() {
+    if let NextCount::ListNames(version, _) = sweep.list_the_rest() {
         look(&mut sweep, version, &mut found);
     }
     let bounds = |hole: MissingVersions| (hole.after.parse().unwrap(), hole.before.parse().unwrap());
@@ -152,20 +152,20 @@ fn an_end_that_shares_its_version_with_a_known_one_hides_nobody() {
 fn nothing_is_asked_where_every_version_is_accounted_for() {
     let store = store(&[(0, 0), (1, 0), (1, 0), (1, 0)]);
     let mut sweep = SweepCounts::new(1, 4, Some(1));
-    sweep.learn([KnownVersions { versions: vec![2, 3, 4], ..KnownVersions::default() }]);
+    sweep.learn_versions([KnownVersions { versions: vec![2, 3, 4], ..KnownVersions::default() }]);
     assert!(!sweep.is_needed());
-    assert_eq!((sweep.sample(), sweep.sample()), (Some(1), None), "only the baseline");
+    assert_eq!((sweep.next_sample(), sweep.next_sample()), (Some(1), None), "only the baseline");
     assert_eq!(swept(&store, 1, 0).2, 0);
 }
 
 #[test]
 fn giving_up_is_one_hole_from_the_last_version_that_is_clean() {
     let mut sweep = SweepCounts::new(10, 20, Some(4));
-    sweep.learn([KnownVersions { versions: vec![12, 13], ..KnownVersions::default() }]);
-    assert_eq!(sweep.counted(10, 4), NextCount::Continue);
-    assert_eq!(sweep.counted(11, 4), NextCount::Continue);
-    assert_eq!(sweep.counted(14, 5), NextCount::Continue);
-    sweep.give_up(reason::BUDGET, "enough");
+    sweep.learn_versions([KnownVersions { versions: vec![12, 13], ..KnownVersions::default() }]);
+    assert_eq!(sweep.take_count(10, 4), NextCount::Continue);
+    assert_eq!(sweep.take_count(11, 4), NextCount::Continue);
+    assert_eq!(sweep.take_count(14, 5), NextCount::Continue);
+    sweep.end_search(reason::BUDGET, "enough");
     let holes = sweep.into_holes();
     assert_eq!((holes.len(), holes[0].after.as_str(), holes[0].before.as_str()), (1, "11", "21"));
 }

@@ -28,19 +28,19 @@ impl RequestBudget {
     }
 
     /// How many requests can be sent at most, at this rate per second.
-    pub fn possible(&self, rate: u32) -> u32 {
-        let seconds = self.time.saturating_sub(self.spent()).as_secs_f64();
+    pub fn possible_requests(&self, rate: u32) -> u32 {
+        let seconds = self.time.saturating_sub(self.time_spent()).as_secs_f64();
         // A number that is too large becomes the largest.
         self.requests.load(Ordering::Relaxed).min((seconds * f64::from(rate)) as u32)
     }
 
-    fn state(&self) -> MutexGuard<'_, BudgetState> {
+    fn lock_state(&self) -> MutexGuard<'_, BudgetState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The time since the beginning, without the time in which the server was unreachable.
-    pub fn spent(&self) -> Duration {
-        let state = self.state();
+    pub fn time_spent(&self) -> Duration {
+        let state = self.lock_state();
         let away = state.away + state.away_since.map(|since| since.elapsed()).unwrap_or_default();
         self.since.elapsed().saturating_sub(away)
     }
@@ -48,16 +48,16 @@ impl RequestBudget {
     /// Takes one request. Returns `false` if none is left.
     pub fn take(&self) -> bool {
         let less = |left: u32| left.checked_sub(1);
-        self.spent() < self.time
+        self.time_spent() < self.time
             && self.requests.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
     }
 
-    pub fn away(&self) {
-        self.state().away_since.get_or_insert_with(Instant::now);
+    pub fn note_server_away(&self) {
+        self.lock_state().away_since.get_or_insert_with(Instant::now);
     }
 
-    pub fn answered(&self) {
-        let mut state = self.state();
+    pub fn note_answered(&self) {
+        let mut state = self.lock_state();
         if let Some(since) = state.away_since.take() {
             state.away += since.elapsed();
         }
@@ -72,10 +72,10 @@ mod tests {
     async fn time_in_which_the_server_is_away_does_not_count() {
         let budget = RequestBudget::new(3, Duration::from_secs(3600));
         let begun = Instant::now();
-        budget.away();
+        budget.note_server_away();
         tokio::time::sleep(Duration::from_millis(30)).await;
-        budget.answered();
-        assert!(budget.spent() + Duration::from_millis(30) <= begun.elapsed());
+        budget.note_answered();
+        assert!(budget.time_spent() + Duration::from_millis(30) <= begun.elapsed());
         assert!(budget.take() && budget.take() && budget.take() && !budget.take());
         assert!(!RequestBudget { time: Duration::ZERO, requests: AtomicU32::new(9), ..budget }.take());
     }
@@ -83,8 +83,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_is_possible_follows_from_requests_and_time() {
         let budget = RequestBudget::new(20_000, Duration::from_secs(60));
-        assert_eq!((budget.possible(200), budget.possible(u32::MAX)), (12_000, 20_000));
+        assert_eq!((budget.possible_requests(200), budget.possible_requests(u32::MAX)), (12_000, 20_000));
         tokio::time::advance(Duration::from_secs(30)).await;
-        assert_eq!(budget.possible(200), 6_000);
+        assert_eq!(budget.possible_requests(200), 6_000);
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use kubewitness_core::Version;
 
-use crate::version::number;
+use crate::version::version_number;
 
 /// The compaction as far as one round knows it.
 pub(crate) struct CompactionBounds {
@@ -35,18 +35,18 @@ impl CompactionBounds {
         *self.gone.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn hides(&self, at: &Version) -> bool {
-        number(at).is_some_and(|at| at <= self.compacted_through())
+    pub fn is_compacted(&self, at: &Version) -> bool {
+        version_number(at).is_some_and(|at| at <= self.compacted_through())
     }
 
     /// Records that two requests agreed on this answer.
-    pub fn confirmed(&self, at: u128) {
+    pub fn note_compacted(&self, at: u128) {
         let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
         *gone = at.max(*gone);
     }
 
     /// A search for the oldest version that can still be read.
-    pub fn halving(&self) -> DistanceHalving {
+    pub fn begin_search(&self) -> DistanceHalving {
         DistanceHalving { gone: self.compacted_through(), there: self.newest.saturating_add(1) }
     }
 }
@@ -66,7 +66,7 @@ impl DistanceHalving {
         (between > 1).then(|| self.gone + between / 2)
     }
 
-    pub fn narrow(&mut self, at: u128, is_gone: bool) {
+    pub fn narrow_to(&mut self, at: u128, is_gone: bool) {
         if is_gone {
             self.gone = at;
         } else {
@@ -84,22 +84,24 @@ mod tests {
     #[test]
     fn what_is_confirmed_hides_itself_and_everything_below_and_is_never_taken_back() {
         let compaction = CompactionBounds::new(Some(20));
-        assert!(!compaction.hides(&Version::new("1")));
-        compaction.confirmed(9);
-        compaction.confirmed(7);
+        assert!(!compaction.is_compacted(&Version::new("1")));
+        compaction.note_compacted(9);
+        compaction.note_compacted(7);
         assert_eq!(compaction.compacted_through(), 9);
-        assert!(compaction.hides(&Version::new("9")) && compaction.hides(&Version::new("3")));
-        assert!(!compaction.hides(&Version::new("10")) && !compaction.hides(&Version::new("b")));
+        assert!(compaction.is_compacted(&Version::new("9")) && compaction.is_compacted(&Version::new("3")));
+        assert!(
+            !compaction.is_compacted(&Version::new("10")) && !compaction.is_compacted(&Version::new("b"))
+        );
     }
 
     #[test]
     fn where_nothing_newer_is_asked_for_nothing_is_looked_for() {
         let compaction = CompactionBounds::new(Some(9));
-        compaction.confirmed(9);
-        assert_eq!(compaction.halving().next(), None);
+        compaction.note_compacted(9);
+        assert_eq!(compaction.begin_search().next(), None);
         let compaction = CompactionBounds::new(None);
-        compaction.confirmed(9);
-        assert_eq!(compaction.halving().next(), None);
+        compaction.note_compacted(9);
+        assert_eq!(compaction.begin_search().next(), None);
     }
 
     proptest! {
@@ -110,11 +112,11 @@ mod tests {
             gone in 0u128..1_000_000, more in 0u128..1_000_000, known in 0u128..1_000_000,
         ) {
             let compaction = CompactionBounds::new(Some(gone + more));
-            compaction.confirmed(known.min(gone));
-            let (mut halving, mut asked) = (compaction.halving(), 0);
+            compaction.note_compacted(known.min(gone));
+            let (mut halving, mut asked) = (compaction.begin_search(), 0);
             while let Some(at) = halving.next() {
                 prop_assert!(at <= gone + more);
-                halving.narrow(at, at <= gone);
+                halving.narrow_to(at, at <= gone);
                 asked += 1;
             }
             prop_assert_eq!(halving.gone, gone);

@@ -25,7 +25,7 @@ use crate::repair::lookup;
 use crate::repair::walk_back::budget::RequestBudget;
 use crate::repair::walk_back::compaction::CompactionBounds;
 use crate::repair::walk_back::versions::{
-    EndSearch, ExactAnswer, MetObject, NextQuestion, SearchStep, VersionWalk, after, between,
+    EndSearch, ExactAnswer, MetObject, NextQuestion, SearchStep, VersionWalk, bound_after, missing_between,
 };
 use crate::source::handle::count;
 use crate::source::life::{UnwitnessedLife, WalkResult};
@@ -112,16 +112,16 @@ impl OldVersions {
         Self { busy: patience, away: patience, ..self }
     }
 
-    pub fn parts(&self) -> Arc<SourceParts> {
+    pub fn source_parts(&self) -> Arc<SourceParts> {
         Arc::clone(&self.parts)
     }
 
-    pub fn deadline(&self) -> ReadDeadline {
-        ReadDeadline { until: self.budget.spent() + self.parts.tuning.walk.time_per_object }
+    pub fn object_deadline(&self) -> ReadDeadline {
+        ReadDeadline { until: self.budget.time_spent() + self.parts.tuning.walk.time_per_object }
     }
 
-    pub fn collection(&self) -> RequestAddress {
-        self.resource.collection()
+    pub fn collection_address(&self) -> RequestAddress {
+        self.resource.collection_address()
     }
 
     pub fn is_refused(&self) -> bool {
@@ -129,7 +129,7 @@ impl OldVersions {
     }
 
     /// The versions of one object that are missing below a known one.
-    pub async fn versions(
+    pub async fn walk_versions(
         &self,
         deadline: ReadDeadline,
         object: &ObjectRef,
@@ -148,38 +148,39 @@ impl OldVersions {
                 if self.is_found_out(&at).await {
                     continue;
                 }
-                return walk.end(Some((reason::BUDGET, TOO_LONG)));
+                return walk.take_result(Some((reason::BUDGET, TOO_LONG)));
             }
-            let answer = self.ask(object, &at).await;
+            let answer = self.fetch_object_at(object, &at).await;
             let is_found =
                 |uid: &str, version: &Version| *uid == *object.uid && version.is_newer_than(&lowest);
             if matches!(&answer, ExactAnswer::Item { uid, version, .. } if is_found(uid, version)) {
                 count(&self.parts.shared.counters.walked_back, 1);
             }
-            if let Some(walked) = walk.answered(answer) {
+            if let Some(walked) = walk.take_answer(answer) {
                 return walked;
             }
         }
     }
 
     /// The end of an object that no longer existed at `absent`.
-    pub async fn end(
+    pub async fn find_end(
         &self,
         deadline: ReadDeadline,
         object: &ObjectRef,
         since: CompleteSince,
         absent: &Version,
     ) -> ObjectEnd {
-        let (since, floor) = self.checked(object, since).await;
+        let (since, floor) = self.check_floor(object, since).await;
         let mut ended = self.end_since(deadline, object, &since, absent).await;
-        let is_next = ended.version.as_ref().is_some_and(|end| end.before().as_ref() == Some(&since.floor));
+        let is_next =
+            ended.version.as_ref().is_some_and(|end| end.directly_before().as_ref() == Some(&since.floor));
         match floor {
             WalkFloor::Sunk => ended.was_lost = true,
             // It may have ended before the floor, and this may be another object's version.
             WalkFloor::Untold(reason) if is_next && ended.walked.is_empty() => {
                 let last = since.last.as_ref().unwrap_or(&since.floor);
-                let before = Version::new(&after(ended.version.as_ref().unwrap_or(&since.floor)));
-                ended.walked = vec![missing(last, &before, reason, END_UNKNOWN)];
+                let before = Version::new(&bound_after(ended.version.as_ref().unwrap_or(&since.floor)));
+                ended.walked = vec![missing_result(last, &before, reason, END_UNKNOWN)];
                 ended.version = None;
             }
             WalkFloor::Untold(_) | WalkFloor::Firm => {}
@@ -189,11 +190,11 @@ impl OldVersions {
 
     /// Whether an object at the floor equals its last witnessed version. If its end is at or below the floor,
     /// that end was lost.
-    async fn checked(&self, object: &ObjectRef, mut since: CompleteSince) -> (CompleteSince, WalkFloor) {
+    async fn check_floor(&self, object: &ObjectRef, mut since: CompleteSince) -> (CompleteSince, WalkFloor) {
         let Some(last) = since.last.clone().filter(|last| since.floor.is_newer_than(last)) else {
             return (since, WalkFloor::Firm);
         };
-        let floor = match self.at(object, &since.floor).await {
+        let floor = match self.object_at(object, &since.floor).await {
             Some(ExactAnswer::Item { uid, version, .. }) if uid == object.uid && version == last => {
                 WalkFloor::Firm
             }
@@ -203,7 +204,7 @@ impl OldVersions {
             None => WalkFloor::Untold(reason::BUDGET),
         };
         if matches!(floor, WalkFloor::Sunk) {
-            since.sink();
+            since.lower_floor();
         }
         (since, floor)
     }
@@ -214,8 +215,8 @@ impl OldVersions {
     }
 
     /// The object with a name at a version, if the budget allows another request.
-    pub async fn at(&self, object: &ObjectRef, at: &Version) -> Option<ExactAnswer> {
-        if self.take() { Some(self.ask(object, at).await) } else { None }
+    pub async fn object_at(&self, object: &ObjectRef, at: &Version) -> Option<ExactAnswer> {
+        if self.take() { Some(self.fetch_object_at(object, at).await) } else { None }
     }
 
     async fn end_since(
@@ -228,20 +229,26 @@ impl OldVersions {
         let floor = &since.floor;
         let lost = |reason, why: &str, search: EndSearch| {
             // The answers so far show that it had ended by then.
-            let walked = missing(floor, &search.absent(), reason, why);
+            let walked = missing_result(floor, &search.absent_version(), reason, why);
             ObjectEnd { walked: vec![walked], met: search.into_met(), ..ObjectEnd::default() }
         };
         let Some(mut search) = EndSearch::new(&object.uid, floor, absent) else {
-            let walked = missing(floor, absent, reason::UNREADABLE, "the server's versions have no order");
+            let walked =
+                missing_result(floor, absent, reason::UNREADABLE, "the server's versions have no order");
             return ObjectEnd { walked: vec![walked], ..ObjectEnd::default() };
         };
         loop {
             let at = match search.next(self.compaction.compacted_through()) {
                 SearchStep::Ask(at) => at,
                 SearchStep::Ended { version, last: Some((last, document)) } => {
-                    let mut walked = vec![self.versions(deadline, object, since.clone(), &last).await];
+                    let mut walked = vec![self.walk_versions(deadline, object, since.clone(), &last).await];
                     if version.is_none() {
-                        walked.push(missing(&last, &search.absent(), reason::COMPACTED, END_COMPACTED));
+                        walked.push(missing_result(
+                            &last,
+                            &search.absent_version(),
+                            reason::COMPACTED,
+                            END_COMPACTED,
+                        ));
                     }
                     if last.is_newer_than(floor) {
                         count(&self.parts.shared.counters.walked_back, 1);
@@ -263,8 +270,8 @@ impl OldVersions {
                 }
                 return lost(reason::BUDGET, TOO_LONG, search);
             }
-            let answer = self.ask(object, &at).await;
-            if let Err(why) = search.answered(&at, answer) {
+            let answer = self.fetch_object_at(object, &at).await;
+            if let Err(why) = search.take_answer(&at, answer) {
                 return lost(reason::UNREADABLE, &why, search);
             }
         }
@@ -272,7 +279,7 @@ impl OldVersions {
 
     /// The whole life of an unknown object above a floor, and the lives of unknown objects that had its name
     /// after it.
-    pub async fn lives(
+    pub async fn find_lives(
         &self,
         deadline: ReadDeadline,
         met: MetObject,
@@ -282,7 +289,7 @@ impl OldVersions {
         let (mut seen, mut waiting) = (HashSet::from([met.uid.clone()]), VecDeque::from([met]));
         let mut lives = Vec::new();
         while let Some(met) = waiting.pop_front() {
-            let (life, others) = self.life(deadline, met, span).await;
+            let (life, others) = self.find_life(deadline, met, span).await;
             lives.push(life);
             let unknown = others.into_iter().filter(|met| !known(&met.uid));
             waiting.extend(unknown.filter(|met| seen.insert(met.uid.clone())));
@@ -291,41 +298,44 @@ impl OldVersions {
     }
 
     /// One life, and other objects that were seen under its name.
-    async fn life(
+    async fn find_life(
         &self,
         deadline: ReadDeadline,
         met: MetObject,
         span: UnwatchedSpan<'_>,
     ) -> (UnwitnessedLife, Vec<MetObject>) {
         let object = ObjectRef { uid: met.uid.clone(), ..span.like.clone() };
-        let below = self.below(deadline, &object, &met, span.floor).await;
+        let below = self.versions_below(deadline, &object, &met, span.floor).await;
         if !span.is_over
-            && let Some(since) = self.survived(deadline, &object, &met, span.until).await
+            && let Some(since) = self.present_version(deadline, &object, &met, span.until).await
         {
             return (
                 UnwitnessedLife { object, walked: vec![below, since], died: None, survives: true },
                 Vec::new(),
             );
         }
-        let ended = self.end(deadline, &object, CompleteSince::at(met.at), span.until).await;
-        let walked = above(below, ended.walked);
+        let ended = self.find_end(deadline, &object, CompleteSince::since_floor(met.at), span.until).await;
+        let walked = results_from(below, ended.walked);
         (UnwitnessedLife { object, walked, died: ended.version, survives: false }, ended.met)
     }
 
     /// The present version of an object, if it still exists. If the server can't answer, the object counts as
     /// existing: an invented end would block the real one, and an audit finds objects that don't exist.
-    async fn survived(
+    async fn present_version(
         &self,
         deadline: ReadDeadline,
         object: &ObjectRef,
         met: &MetObject,
         until: &Version,
     ) -> Option<WalkResult> {
-        let untold = |reason, why: &str| Some(missing(&met.at, &Version::new(&after(until)), reason, why));
-        match self.ask(object, until).await {
+        let untold = |reason, why: &str| {
+            Some(missing_result(&met.at, &Version::new(&bound_after(until)), reason, why))
+        };
+        match self.fetch_object_at(object, until).await {
             ExactAnswer::Item { uid, version, document } if uid == object.uid => {
-                let mut since =
-                    self.versions(deadline, object, CompleteSince::at(met.at.clone()), &version).await;
+                let mut since = self
+                    .walk_versions(deadline, object, CompleteSince::since_floor(met.at.clone()), &version)
+                    .await;
                 if version.is_newer_than(&met.at) {
                     since.found.push((version, document));
                 }
@@ -338,14 +348,16 @@ impl OldVersions {
     }
 
     /// The object that was met, and the versions below it.
-    async fn below(
+    async fn versions_below(
         &self,
         deadline: ReadDeadline,
         object: &ObjectRef,
         met: &MetObject,
         floor: &Version,
     ) -> WalkResult {
-        let mut below = self.versions(deadline, object, CompleteSince::at(floor.clone()), &met.version).await;
+        let mut below = self
+            .walk_versions(deadline, object, CompleteSince::since_floor(floor.clone()), &met.version)
+            .await;
         count(&self.parts.shared.counters.walked_back, 1);
         below.found.push((met.version.clone(), met.document.clone()));
         below
@@ -354,20 +366,20 @@ impl OldVersions {
     /// Takes one request from the budget. It waits while too many documents are in memory, but no longer than
     /// the deadline of the object.
     async fn may_ask(&self, object: &ObjectRef, deadline: ReadDeadline) -> bool {
-        let Some(left) = deadline.until.checked_sub(self.budget.spent()) else { return false };
+        let Some(left) = deadline.until.checked_sub(self.budget.time_spent()) else { return false };
         self.parts.repairs.has_room(object, left, &self.parts.tuning.walk).await && self.budget.take()
     }
 
     /// The most requests that can still be sent.
-    pub fn possible(&self) -> u32 {
-        self.budget.possible(self.parts.tuning.walk.rate)
+    pub fn possible_requests(&self) -> u32 {
+        self.budget.possible_requests(self.parts.tuning.walk.rate)
     }
 
     /// Waits while another caller searches for compaction. Returns whether this version is known to be
     /// compacted.
     async fn is_found_out(&self, at: &Version) -> bool {
         drop(self.compaction.looking.lock().await);
-        self.compaction.hides(at)
+        self.compaction.is_compacted(at)
     }
 
     /// Takes one request from the budget, if one is left.
@@ -376,10 +388,10 @@ impl OldVersions {
     }
 }
 
-fn missing(floor: &Version, before: &Version, reason: &'static str, why: &str) -> WalkResult {
-    WalkResult { hole: between(floor, before, reason, why), ..WalkResult::default() }
+fn missing_result(floor: &Version, before: &Version, reason: &'static str, why: &str) -> WalkResult {
+    WalkResult { hole: missing_between(floor, before, reason, why), ..WalkResult::default() }
 }
 
-fn above(below: WalkResult, walked: Vec<WalkResult>) -> Vec<WalkResult> {
+fn results_from(below: WalkResult, walked: Vec<WalkResult>) -> Vec<WalkResult> {
     std::iter::once(below).chain(walked).collect()
 }

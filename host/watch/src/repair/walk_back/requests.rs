@@ -16,13 +16,13 @@ use crate::connect::request::{ANSWER_TIME, RequestAddress, RequestFailure};
 use crate::judge::object::with_kind;
 use crate::repair::walk_back::versions::ExactAnswer;
 use crate::source::handle::{ServerLimit, count};
-use crate::version::number;
+use crate::version::version_number;
 
 impl OldVersions {
     /// The object that had this name at one version, with its content.
-    pub async fn ask(&self, object: &ObjectRef, at: &Version) -> ExactAnswer {
+    pub async fn fetch_object_at(&self, object: &ObjectRef, at: &Version) -> ExactAnswer {
         for _ in 0..CONTRADICTED {
-            if self.compaction.hides(at) {
+            if self.compaction.is_compacted(at) {
                 return ExactAnswer::Compacted;
             }
             match self.ask_once(object, at).await {
@@ -37,7 +37,7 @@ impl OldVersions {
     async fn ask_once(&self, object: &ObjectRef, at: &Version) -> ExactAnswer {
         let address = self.resource.of_name_at(object, at);
         match self.read_within(&address, self.parts.tuning.one_answer).await {
-            Ok(Some(bytes)) => match self.answer(&bytes, object, at) {
+            Ok(Some(bytes)) => match self.decode_answer(&bytes, object, at) {
                 Ok(answer) => {
                     self.parts.shared.set_limitation(ServerLimit::Exact, None);
                     answer
@@ -51,12 +51,12 @@ impl OldVersions {
 
     /// One object could not be read. If the whole collection can't be either, no further object is tried.
     async fn refused_at(&self, at: &Version, why: String) -> String {
-        let Some(number) = number(at).filter(|_| !self.is_refused()) else {
-            return self.refuse(ServerLimit::Exact, why);
+        let Some(number) = version_number(at).filter(|_| !self.is_refused()) else {
+            return self.note_refusal(ServerLimit::Exact, why);
         };
         match self.is_gone(number).await {
             Ok(_) => why,
-            Err(_) => self.refuse(ServerLimit::Exact, why),
+            Err(_) => self.note_refusal(ServerLimit::Exact, why),
         }
     }
 
@@ -69,22 +69,22 @@ impl OldVersions {
     /// out how far compaction has come, once for all callers.
     pub async fn is_compacted(&self, at: &Version) -> bool {
         // Versions without order allow no further request.
-        let Some(number) = number(at) else { return true };
+        let Some(number) = version_number(at) else { return true };
         let _alone = self.compaction.looking.lock().await;
-        if self.compaction.hides(at) {
+        if self.compaction.is_compacted(at) {
             return true;
         }
         if !self.is_gone(number).await.is_ok_and(|gone| gone) {
             return false;
         }
-        self.compaction.confirmed(number);
-        let mut halving = self.compaction.halving();
+        self.compaction.note_compacted(number);
+        let mut halving = self.compaction.begin_search();
         while let Some(middle) = halving.next() {
             let Ok(gone) = self.is_gone_twice(middle).await else { break };
             if gone {
-                self.compaction.confirmed(middle);
+                self.compaction.note_compacted(middle);
             }
-            halving.narrow(middle, gone);
+            halving.narrow_to(middle, gone);
         }
         let (source, up_to) = (&self.parts.spec.name, self.compaction.compacted_through());
         tracing::debug!(%source, "compaction has removed versions up to {up_to}");
@@ -100,8 +100,10 @@ impl OldVersions {
     async fn is_gone(&self, at: u128) -> Result<bool, String> {
         self.budget.take();
         let at = Version::new(&at.to_string());
-        let address = self.resource.collection().with("limit", "1");
-        let address = address.with("resourceVersion", at.as_str()).with("resourceVersionMatch", "Exact");
+        let address = self.resource.collection_address().with_parameter("limit", "1");
+        let address = address
+            .with_parameter("resourceVersion", at.as_str())
+            .with_parameter("resourceVersionMatch", "Exact");
         let Some(bytes) = self.read_within(&address, self.parts.tuning.one_answer).await? else {
             return Ok(true);
         };
@@ -119,14 +121,14 @@ impl OldVersions {
         if self.is_refused() {
             return Err("the server doesn't read old versions".to_string());
         }
-        match self.patiently(address.as_str(), within).await {
+        match self.request_patiently(address.as_str(), within).await {
             Ok(bytes) => Ok(Some(bytes)),
             Err(failure) if failure.is_expired() => Ok(None),
             Err(failure) => Err(failure.to_string()),
         }
     }
 
-    pub fn refuse(&self, limit: ServerLimit, why: String) -> String {
+    pub fn note_refusal(&self, limit: ServerLimit, why: String) -> String {
         if !self.refused.swap(true, Ordering::Relaxed) {
             self.parts.shared.set_limitation(limit, Some(&why));
         }
@@ -134,19 +136,19 @@ impl OldVersions {
     }
 
     /// Repeats a request, so that a server that is briefly busy or away does not cost a version.
-    async fn patiently(&self, address: &str, within: Duration) -> Result<Bytes, RequestFailure> {
+    async fn request_patiently(&self, address: &str, within: Duration) -> Result<Bytes, RequestFailure> {
         let tuning = &self.parts.tuning;
         let (mut backoff, mut dice) =
             (Backoff::new(tuning.first_pause, tuning.longest_pause), JitterDice::new(tuning.seed));
         let mut waited = Duration::ZERO;
         loop {
-            self.parts.repairs.turn(&tuning.walk).await;
+            self.parts.repairs.await_turn(&tuning.walk).await;
             count(&self.parts.shared.counters.walk_back_requests, 1);
             let failure = match self.parts.api.get_within(address, within).await {
                 Err(failure) => failure,
                 Ok(bytes) => {
-                    self.parts.repairs.received(bytes.len(), &tuning.walk);
-                    self.budget.answered();
+                    self.parts.repairs.count_received(bytes.len(), &tuning.walk);
+                    self.budget.note_answered();
                     return Ok(bytes);
                 }
             };
@@ -154,25 +156,25 @@ impl OldVersions {
                 RequestFailure::Transport(_) => self.away,
                 failure if may_pass(failure) => self.busy,
                 _ => {
-                    self.budget.answered();
+                    self.budget.note_answered();
                     return Err(failure);
                 }
             };
             if waited >= patience {
                 return Err(failure);
             }
-            self.budget.away();
+            self.budget.note_server_away();
             let pause = backoff.next(&mut dice, failure.retry_after());
             waited += pause;
             sleep(pause).await;
         }
     }
 
-    fn answer(&self, bytes: &Bytes, object: &ObjectRef, at: &Version) -> Result<ExactAnswer, String> {
+    fn decode_answer(&self, bytes: &Bytes, object: &ObjectRef, at: &Version) -> Result<ExactAnswer, String> {
         let page = project::list_page(bytes).map_err(|error| error.to_string())?;
         is_of(&page.resource_version, at)?;
         let Some(item) = page.items.first() else { return Ok(ExactAnswer::Nobody) };
-        let envelope = project::envelope(item).map_err(|error| error.to_string())?;
+        let envelope = project::read_envelope(item).map_err(|error| error.to_string())?;
         // A server that does not know the selector answers with other objects.
         if envelope.name != *object.name || envelope.namespace != *object.namespace {
             return Err(format!("a list of `{}` was answered with `{}`", object.name, envelope.name));
@@ -180,14 +182,19 @@ impl OldVersions {
         Ok(ExactAnswer::Item {
             uid: envelope.uid.to_string(),
             version: Version::new(&envelope.resource_version),
-            document: self.document(bytes, item, &envelope),
+            document: self.copy_document(bytes, item, &envelope),
         })
     }
 
     /// A copy, because a slice would keep the whole answer in memory.
-    pub fn document(&self, bytes: &Bytes, item: &[u8], envelope: &ObjectEnvelope<'_>) -> Bytes {
+    pub fn copy_document(&self, bytes: &Bytes, item: &[u8], envelope: &ObjectEnvelope<'_>) -> Bytes {
         let spec = &self.parts.spec;
-        self.parts.repairs.hold(&with_kind(bytes.slice_ref(item), envelope, &spec.api_version, &spec.kind))
+        self.parts.repairs.hold_document(&with_kind(
+            bytes.slice_ref(item),
+            envelope,
+            &spec.api_version,
+            &spec.kind,
+        ))
     }
 }
 
@@ -202,5 +209,6 @@ pub(crate) fn is_of(answered: &str, asked: &Version) -> Result<(), String> {
 
 /// Whether the same request may succeed later. Rights may come back, too.
 pub(crate) fn may_pass(failure: &RequestFailure) -> bool {
-    failure.is_passing() && failure.code() != Some(501) || matches!(failure.code(), Some(401 | 403 | 404))
+    failure.is_passing() && failure.status_code() != Some(501)
+        || matches!(failure.status_code(), Some(401 | 403 | 404))
 }

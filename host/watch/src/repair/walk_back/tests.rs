@@ -32,7 +32,7 @@ fn walked_knowing(
     budget: u32,
     gone: u128,
 ) -> (Vec<u64>, Option<(u64, u64)>, u32) {
-    let mut walk = VersionWalk::new("u", CompleteSince::at(v(floor)), v(newest), budget);
+    let mut walk = VersionWalk::new("u", CompleteSince::since_floor(v(floor)), v(newest), budget);
     let mut asked = 0;
     let walked = loop {
         let at = match walk.next(gone) {
@@ -49,7 +49,7 @@ fn walked_knowing(
             },
             None => ExactAnswer::Nobody,
         };
-        if let Some(walked) = walk.answered(answer) {
+        if let Some(walked) = walk.take_answer(answer) {
             break walked;
         }
     };
@@ -92,7 +92,7 @@ fn ended(
                     }
                     _ => ExactAnswer::Nobody,
                 };
-                search.answered(&ask, answer).unwrap();
+                search.take_answer(&ask, answer).unwrap();
             }
         }
     }
@@ -109,8 +109,8 @@ fn the_end_of_an_object_is_found_by_halving() {
 fn another_bearer_of_the_name_is_met_on_the_way() {
     let mut search = EndSearch::new("u", &v(5), &v(9)).unwrap();
     let other = ExactAnswer::Item { uid: "w".into(), version: v(7), document: Bytes::new() };
-    search.answered(&v(7), other).unwrap();
-    search.answered(&v(6), ExactAnswer::Nobody).unwrap();
+    search.take_answer(&v(7), other).unwrap();
+    search.take_answer(&v(6), ExactAnswer::Nobody).unwrap();
     assert_eq!(search.next(0), SearchStep::Ended { version: Some(v(6)), last: None });
     let met = search.into_met();
     assert_eq!(met.iter().map(|met| (met.uid.as_str(), &met.at)).collect::<Vec<_>>(), [("w", &v(7))]);
@@ -146,7 +146,7 @@ fn what_shows_at_or_below_the_floor_is_read_back_down_to_what_was_witnessed() {
             asked.push(at.to_string().parse::<u64>().unwrap());
             let version = [3, 5, 8].into_iter().rfind(|version| !v(*version).is_newer_than(&at)).unwrap();
             let answer = ExactAnswer::Item { uid: "u".into(), version: v(version), document: Bytes::new() };
-            if let Some(walked) = walk.answered(answer) {
+            if let Some(walked) = walk.take_answer(answer) {
                 return (asked, walked.found.len(), walked.lost);
             }
         }
@@ -164,7 +164,7 @@ fn what_shows_at_or_below_the_floor_is_read_back_down_to_what_was_witnessed() {
 fn what_is_known_to_be_compacted_is_not_asked_for_and_says_so_whatever_the_budget() {
     assert_eq!(walked_knowing(&[5, 7, 9, 12], 5, 12, 9, 100, 8), (vec![9], Some((5, 9)), 1));
     assert_eq!(walked_knowing(&[12], 5, 12, 12, 100, 11), (vec![], Some((5, 12)), 0));
-    let mut walk = VersionWalk::new("u", CompleteSince::at(v(5)), v(12), 0);
+    let mut walk = VersionWalk::new("u", CompleteSince::since_floor(v(5)), v(12), 0);
     let NextQuestion::Done(walked) = walk.next(11) else { panic!("it is known") };
     assert_eq!(walked.hole.unwrap().reason, reason::COMPACTED);
 }
@@ -173,12 +173,12 @@ fn what_is_known_to_be_compacted_is_not_asked_for_and_says_so_whatever_the_budge
 fn an_end_below_known_compaction_is_not_looked_for() {
     let mut search = EndSearch::new("u", &v(5), &v(40)).unwrap();
     assert_eq!(search.next(19), SearchStep::Ask(v(29)));
-    search.answered(&v(29), ExactAnswer::Nobody).unwrap();
+    search.take_answer(&v(29), ExactAnswer::Nobody).unwrap();
     assert_eq!(search.next(28), SearchStep::Ended { version: None, last: None });
-    assert_eq!(search.absent(), v(29));
+    assert_eq!(search.absent_version(), v(29));
     let mut search = EndSearch::new("u", &v(5), &v(7)).unwrap();
     assert_eq!(search.next(40), SearchStep::Ended { version: None, last: None });
-    assert_eq!(search.absent(), v(7));
+    assert_eq!(search.absent_version(), v(7));
 }
 
 #[test]
@@ -188,25 +188,26 @@ fn a_spent_budget_leaves_a_hole() {
 
 #[test]
 fn an_answer_that_does_not_go_back_ends_the_walk() {
-    let mut walk = VersionWalk::new("u", CompleteSince::at(v(1)), v(9), 100);
+    let mut walk = VersionWalk::new("u", CompleteSince::since_floor(v(1)), v(9), 100);
     assert_eq!(walk.next(0), NextQuestion::Ask(v(8)));
     let same = ExactAnswer::Item { uid: "u".into(), version: v(9), document: Bytes::new() };
-    assert_eq!(walk.answered(same).unwrap().hole.unwrap().reason, reason::UNREADABLE);
+    assert_eq!(walk.take_answer(same).unwrap().hole.unwrap().reason, reason::UNREADABLE);
 }
 
 #[test]
 fn versions_without_order_are_a_hole_at_once() {
-    let mut walk = VersionWalk::new("u", CompleteSince::at(Version::new("abc")), Version::new("xyz"), 100);
+    let mut walk =
+        VersionWalk::new("u", CompleteSince::since_floor(Version::new("abc")), Version::new("xyz"), 100);
     let NextQuestion::Done(walked) = walk.next(0) else { panic!("nothing can be asked for") };
     assert_eq!(walked.hole.unwrap().after, "abc");
 }
 
 #[test]
 fn the_version_after_carries_across_digits() {
-    assert_eq!(after(&v(41)), "42");
-    assert_eq!(after(&v(1299)), "1300");
-    assert_eq!(after(&v(999)), "1000");
-    assert_eq!(after(&Version::new("abc")), "");
+    assert_eq!(bound_after(&v(41)), "42");
+    assert_eq!(bound_after(&v(1299)), "1300");
+    assert_eq!(bound_after(&v(999)), "1000");
+    assert_eq!(bound_after(&Version::new("abc")), "");
 }
 
 proptest! {

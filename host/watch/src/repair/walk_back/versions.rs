@@ -13,7 +13,7 @@ use kubewitness_core::Version;
 use crate::source::life::WalkResult;
 use crate::source::missing::{MissingVersions, reason};
 use crate::source::round::CompleteSince;
-use crate::version::number;
+use crate::version::version_number;
 
 const COMPACTED: &str = "compaction has removed them";
 
@@ -52,77 +52,80 @@ pub(crate) enum NextQuestion {
 
 impl VersionWalk {
     pub fn new(uid: &str, since: CompleteSince, newest: Version, budget: u32) -> Self {
-        let since = since.settle();
+        let since = since.forget_last();
         let mut walk =
             Self { uid: uid.to_string(), since, lost: false, oldest: newest, found: Vec::new(), budget };
-        walk.doubt();
+        walk.doubt_floor();
         walk
     }
 
     /// Marks the floor as doubtful if an answer contradicts it.
-    fn doubt(&mut self) {
-        if self.since.lost(&self.oldest) {
-            self.since.sink();
+    fn doubt_floor(&mut self) {
+        if self.since.has_lost(&self.oldest) {
+            self.since.lower_floor();
             self.lost = true;
         }
     }
 
     /// Everything up to `gone` is known to be compacted and is not requested.
     pub fn next(&mut self, gone: u128) -> NextQuestion {
-        let Some(ask) = self.oldest.before() else {
+        let Some(ask) = self.oldest.directly_before() else {
             // Versions without order can't be counted back, and nothing comes before version 1.
             let ordered = self.oldest.is_comparable() && self.since.floor.is_comparable();
-            return self
-                .done((!ordered).then_some((reason::UNREADABLE, "the server's versions have no order")));
+            return self.finish_walk(
+                (!ordered).then_some((reason::UNREADABLE, "the server's versions have no order")),
+            );
         };
         // Directly above the floor, the content at the floor still shows whether the floor is right.
         let is_doubtful = ask == self.since.floor && self.since.last.is_some();
-        if !is_doubtful && ask.compare(&self.since.floor).is_none_or(Ordering::is_le) {
-            return self.done(None);
+        if !is_doubtful && ask.compare_to(&self.since.floor).is_none_or(Ordering::is_le) {
+            return self.finish_walk(None);
         }
-        if number(&ask).is_some_and(|ask| ask <= gone) {
-            return self.done(Some((reason::COMPACTED, COMPACTED)));
+        if version_number(&ask).is_some_and(|ask| ask <= gone) {
+            return self.finish_walk(Some((reason::COMPACTED, COMPACTED)));
         }
         if self.budget == 0 {
-            return self.done(Some((reason::BUDGET, "reading them back would have taken too many requests")));
+            return self
+                .finish_walk(Some((reason::BUDGET, "reading them back would have taken too many requests")));
         }
         self.budget -= 1;
         NextQuestion::Ask(ask)
     }
 
-    pub fn answered(&mut self, answer: ExactAnswer) -> Option<WalkResult> {
+    pub fn take_answer(&mut self, answer: ExactAnswer) -> Option<WalkResult> {
         match answer {
             ExactAnswer::Item { uid, version, document } if uid == self.uid => {
                 // An answer that does not go back would be requested endlessly.
-                if version.compare(&self.oldest) != Some(Ordering::Less) {
+                if version.compare_to(&self.oldest) != Some(Ordering::Less) {
                     return Some(
-                        self.end(Some((reason::UNREADABLE, "an exact list showed a newer version"))),
+                        self.take_result(Some((reason::UNREADABLE, "an exact list showed a newer version"))),
                     );
                 }
                 self.oldest = version.clone();
-                self.doubt();
-                if version.compare(&self.since.floor).is_none_or(Ordering::is_le) {
-                    return Some(self.end(None));
+                self.doubt_floor();
+                if version.compare_to(&self.since.floor).is_none_or(Ordering::is_le) {
+                    return Some(self.take_result(None));
                 }
                 self.found.push((version, document));
                 None
             }
             // The object's life begins above this version.
-            ExactAnswer::Item { .. } | ExactAnswer::Nobody => Some(self.end(None)),
-            ExactAnswer::Compacted => Some(self.end(Some((reason::COMPACTED, COMPACTED)))),
-            ExactAnswer::Refused(why) => Some(self.end(Some((reason::UNREADABLE, &why)))),
+            ExactAnswer::Item { .. } | ExactAnswer::Nobody => Some(self.take_result(None)),
+            ExactAnswer::Compacted => Some(self.take_result(Some((reason::COMPACTED, COMPACTED)))),
+            ExactAnswer::Refused(why) => Some(self.take_result(Some((reason::UNREADABLE, &why)))),
         }
     }
 
-    fn done(&mut self, hole: Option<(&'static str, &str)>) -> NextQuestion {
-        NextQuestion::Done(self.end(hole))
+    fn finish_walk(&mut self, hole: Option<(&'static str, &str)>) -> NextQuestion {
+        NextQuestion::Done(self.take_result(hole))
     }
 
     /// Gives up for a reason that the caller passes.
-    pub fn end(&mut self, hole: Option<(&'static str, &str)>) -> WalkResult {
+    pub fn take_result(&mut self, hole: Option<(&'static str, &str)>) -> WalkResult {
         let mut found = std::mem::take(&mut self.found);
         found.reverse();
-        let hole = hole.and_then(|(reason, why)| between(&self.since.floor, &self.oldest, reason, why));
+        let hole =
+            hole.and_then(|(reason, why)| missing_between(&self.since.floor, &self.oldest, reason, why));
         WalkResult { found, hole, lost: self.lost }
     }
 }
@@ -167,7 +170,7 @@ pub(crate) enum SearchStep {
 impl EndSearch {
     /// Returns `None` if the versions have no order and can't be halved.
     pub fn new(uid: &str, there: &Version, absent: &Version) -> Option<Self> {
-        let (there, absent) = (number(there)?, number(absent)?);
+        let (there, absent) = (version_number(there)?, version_number(absent)?);
         Some(Self { uid: uid.to_string(), there, absent, last: None, compacted: false, met: Vec::new() })
     }
 
@@ -186,7 +189,7 @@ impl EndSearch {
     }
 
     /// Returns an error if the server can't be queried.
-    pub fn answered(&mut self, at: &Version, answer: ExactAnswer) -> Result<(), String> {
+    pub fn take_answer(&mut self, at: &Version, answer: ExactAnswer) -> Result<(), String> {
         let at: u128 = at.as_str().parse().map_err(|_| format!("`{at}` is not a number"))?;
         match answer {
             ExactAnswer::Item { uid, version, document } if uid == self.uid => {
@@ -207,7 +210,7 @@ impl EndSearch {
     }
 
     /// It no longer existed here.
-    pub fn absent(&self) -> Version {
+    pub fn absent_version(&self) -> Version {
         Version::new(&self.absent.to_string())
     }
 
@@ -218,13 +221,13 @@ impl EndSearch {
 }
 
 /// The hole strictly between two versions; `None` if nothing can be between them.
-pub(crate) fn between(
+pub(crate) fn missing_between(
     after: &Version,
     before: &Version,
     reason: &'static str,
     why: &str,
 ) -> Option<MissingVersions> {
-    if before.before().is_some_and(|last| last.compare(after).is_some_and(Ordering::is_le)) {
+    if before.directly_before().is_some_and(|last| last.compare_to(after).is_some_and(Ordering::is_le)) {
         return None;
     }
     let which = match (after.as_str(), before.as_str()) {
@@ -239,7 +242,7 @@ pub(crate) fn between(
 
 /// The number after a version: the bound of a hole that includes the version. A version without order has
 /// none; then the bound is empty, which means "until now".
-pub(crate) fn after(version: &Version) -> String {
+pub(crate) fn bound_after(version: &Version) -> String {
     if !version.is_comparable() {
         return String::new();
     }

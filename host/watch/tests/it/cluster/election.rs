@@ -56,13 +56,13 @@ impl ElectionReplica {
     }
 
     async fn becomes(&mut self, what: &str, is: impl Fn(&LeaseStanding) -> bool) -> LeaseStanding {
-        let mut standing = self.leadership.standing();
+        let mut standing = self.leadership.current_standing();
         let became = timeout(PATIENCE, async {
             while !is(&standing) {
-                standing = self.leadership.changed().await;
+                standing = self.leadership.await_change().await;
             }
         });
-        assert!(became.await.is_ok(), "never {what}: {:?}", self.leadership.standing());
+        assert!(became.await.is_ok(), "never {what}: {:?}", self.leadership.current_standing());
         standing
     }
 
@@ -100,7 +100,7 @@ async fn one_of_two_holds_and_the_other_sees_who() {
         (&lease["spec"]["leaseDurationSeconds"], &lease["spec"]["leaseTransitions"]),
         (&json!(3600), &json!(0))
     );
-    assert_eq!(second.leadership.standing().lease_uid.as_deref(), lease["metadata"]["uid"].as_str());
+    assert_eq!(second.leadership.current_standing().lease_uid.as_deref(), lease["metadata"]["uid"].as_str());
     assert!(first.leadership.identity().starts_with("pod-0_"));
 }
 
@@ -119,9 +119,9 @@ async fn a_holder_that_renews_goes_on_in_one_term_beyond_its_deadline() {
     let second = Duration::from_secs(1);
     let timing = LeaseTiming::new(second * 30, second * 3, second / 10).unwrap();
     let mut holder = ElectionReplica::holding(&cluster.connection, "pod-0", timing).await;
-    let change = timeout(second * 5, holder.leadership.changed()).await;
+    let change = timeout(second * 5, holder.leadership.await_change()).await;
     assert!(change.is_err(), "it goes on without a change: {change:?}");
-    assert_eq!(holder.leadership.role(), LeaseRole::Held { term: 1 });
+    assert_eq!(holder.leadership.current_role(), LeaseRole::Held { term: 1 });
 }
 
 #[tokio::test]
@@ -139,7 +139,7 @@ async fn a_release_hands_over_at_once() {
     // A standby holds nothing to release.
     let third = ElectionReplica::start(&cluster.connection, "pod-2", steady());
     third.stop().await;
-    assert_eq!(second.leadership.role(), LeaseRole::Held { term: 1 });
+    assert_eq!(second.leadership.current_role(), LeaseRole::Held { term: 1 });
 }
 
 #[tokio::test]
@@ -192,7 +192,7 @@ async fn a_holder_whose_server_hangs_no_longer_holds_after_its_deadline_and_begi
     cluster.server.disarm();
     let regained = holder.holds().await;
     assert!(matches!(regained.role, LeaseRole::Held { term: 2.. }), "{regained:?}");
-    until("no condition", || holder.leadership.standing().condition.is_none()).await;
+    until("no condition", || holder.leadership.current_standing().condition.is_none()).await;
 }
 
 #[tokio::test]
@@ -201,7 +201,7 @@ async fn a_server_that_cannot_be_reached_ends_the_hold_and_its_stop_is_bounded()
     let mut holder = ElectionReplica::holding(&cluster.connection, "pod-0", quick()).await;
     cluster.server.power_off().await;
     holder.becomes("without a hold", |standing| !matches!(standing.role, LeaseRole::Held { .. })).await;
-    let standing = holder.leadership.standing();
+    let standing = holder.leadership.current_standing();
     assert!(standing.condition.is_some_and(|text| text.contains("default/kubewitness")));
     holder.stop().await;
 }
@@ -227,7 +227,7 @@ async fn what_others_set_on_the_lease_survives_renewals_and_the_hold_survives_th
         (&lease["metadata"]["labels"]["team"], &lease["metadata"]["annotations"]["note"]),
         (&json!("x"), &json!("y"))
     );
-    assert_eq!(holder.leadership.role(), LeaseRole::Held { term: 1 });
+    assert_eq!(holder.leadership.current_role(), LeaseRole::Held { term: 1 });
 }
 
 #[tokio::test]
@@ -236,7 +236,7 @@ async fn a_lease_that_somebody_deletes_is_made_again_by_its_holder() {
     let mut first = ElectionReplica::holding(&cluster.connection, "pod-0", steady()).await;
     let mut second = ElectionReplica::start(&cluster.connection, "pod-1", steady());
     second.waits_for(&first).await;
-    let before = first.leadership.standing().lease_uid;
+    let before = first.leadership.current_standing().lease_uid;
     cluster.send(Method::DELETE, LEASE, Value::Null).await;
     let anew = |standing: &LeaseStanding| {
         matches!(standing.role, LeaseRole::Held { .. })
@@ -338,7 +338,7 @@ async fn a_lease_in_no_namespace_is_a_condition() {
     let (_may_lead, may) = watch::channel(true);
     let task = tokio::spawn(elector.run(cluster.stop.clone(), may));
     until("a condition", || {
-        let condition = leadership.standing().condition;
+        let condition = leadership.current_standing().condition;
         condition.is_some_and(|text| text.contains("nowhere/kubewitness") && text.contains("404"))
     })
     .await;

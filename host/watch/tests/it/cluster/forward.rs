@@ -130,7 +130,7 @@ async fn signing_in(server: &str, user: Value) -> Result<SignedIn, ConnectError>
         "clusters": [{"name": "c", "cluster": {"server": server}}], "users": [{"name": "u", "user": user}],
         "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]});
     std::fs::write(&path, config.to_string()).unwrap();
-    SignedIn::by(&ConnectOptions { kubeconfig: Some(path), context: None }).await
+    SignedIn::sign_in(&ConnectOptions { kubeconfig: Some(path), context: None }).await
 }
 
 async fn forward(server: &str) -> Result<PortForward, ForwardError> {
@@ -147,7 +147,7 @@ async fn each_connection_has_a_way_of_its_own_into_the_pod() {
     let forward = forward(&server).await.unwrap();
     let address = forward.url().strip_prefix("http://").unwrap().to_owned();
     let stop = CancellationToken::new();
-    let serving = tokio::spawn(forward.serve(stop.clone()));
+    let serving = tokio::spawn(forward.serve_until(stop.clone()));
     let mut sockets = Vec::new();
     for word in ["one", "two", "six"] {
         let mut socket = TcpStream::connect(&address).await.unwrap();
@@ -217,7 +217,7 @@ async fn without_a_pod_that_is_ready_there_is_no_way() {
 #[tokio::test]
 async fn the_token_is_the_one_that_requests_carry() {
     let nowhere = "http://127.0.0.1:1";
-    let token = async |user: Value| signed_in(nowhere, user).await.token().await.unwrap();
+    let token = async |user: Value| signed_in(nowhere, user).await.request_token().await.unwrap();
     assert_eq!(token(json!({"token": "t"})).await.as_deref(), Some("t"));
     assert_eq!(token(json!({"username": "ann", "password": "p"})).await, None);
     assert_eq!(token(json!({})).await, None);
@@ -257,7 +257,7 @@ async fn a_token_or_a_password_comes_before_a_provider_whatever_that_has() {
         let token = async |by: Value| {
             let mut user = provider.clone();
             user.as_object_mut().unwrap().extend(by.as_object().unwrap().clone());
-            signed_in("http://127.0.0.1:1", user).await.token().await.unwrap()
+            signed_in("http://127.0.0.1:1", user).await.request_token().await.unwrap()
         };
         assert_eq!(token(json!({"token": "t"})).await.as_deref(), Some("t"));
         assert_eq!(token(json!({"tokenFile": file})).await.as_deref(), Some("of a file"));
@@ -288,7 +288,7 @@ async fn more_connections_than_the_bound_wait_until_one_ends() {
     let forward = forward(&server(pods("True"), true).await).await.unwrap();
     let address = forward.url().strip_prefix("http://").unwrap().to_owned();
     let stop = CancellationToken::new();
-    let serving = tokio::spawn(forward.serve(stop.clone()));
+    let serving = tokio::spawn(forward.serve_until(stop.clone()));
     let says = async |socket: &mut TcpStream, within: Duration| {
         let mut answer = [0; 3];
         tokio::time::timeout(within, socket.read_exact(&mut answer)).await.is_ok_and(|read| read.is_ok())

@@ -56,18 +56,18 @@ async fn a_token_is_its_accounts_for_the_portal_and_for_the_api_server_alone() {
     let reviews = ReviewClient::new(&cluster.connection);
     for audience in [Some(AUDIENCE), None] {
         let token = cluster.token("default", "ann", audience).await;
-        let person = reviews.authenticate(&token).await.unwrap().unwrap();
+        let person = reviews.authenticate_token(&token).await.unwrap().unwrap();
         assert_eq!(person.user, "system:serviceaccount:default:ann");
         assert!(person.groups.contains(&"system:serviceaccounts:default".to_owned()), "{person:?}");
         assert!(person.groups.contains(&"system:authenticated".to_owned()) && !person.uid.is_empty());
     }
     let elsewhere = cluster.token("default", "ann", Some("vault.example.com")).await;
     for token in [elsewhere.as_str(), "nobody's", "admin\u{7f}"] {
-        assert_eq!(reviews.authenticate(token).await.unwrap(), None, "{token}");
+        assert_eq!(reviews.authenticate_token(token).await.unwrap(), None, "{token}");
     }
     let token = cluster.token("default", "ann", Some(AUDIENCE)).await;
     cluster.send(Method::DELETE, "/api/v1/namespaces/default/serviceaccounts/ann", Value::Null).await;
-    assert_eq!(reviews.authenticate(&token).await.unwrap(), None, "the account is gone");
+    assert_eq!(reviews.authenticate_token(&token).await.unwrap(), None, "the account is gone");
 }
 
 #[tokio::test]
@@ -100,38 +100,38 @@ async fn roles_decide_and_a_binding_that_is_gone_counts_at_once() {
     let reviews = ReviewClient::new(&cluster.connection);
     let ann = Person { user: "ann".into(), groups: vec!["team-a".into()], ..Person::default() };
     let bob = Person { user: "bob".into(), ..Person::default() };
-    assert!(reviews.allows(&ann, &reads("jobs", "ml")).await.unwrap());
+    assert!(reviews.allows_attempt(&ann, &reads("jobs", "ml")).await.unwrap());
     for (person, attempt) in [
         (&ann, reads("pods", "ml")),
         (&ann, reads("jobs", "default")),
         (&ann, reads("jobs", "")),
         (&bob, reads("jobs", "ml")),
     ] {
-        assert!(!reviews.allows(person, &attempt).await.unwrap(), "{person:?} {attempt:?}");
+        assert!(!reviews.allows_attempt(person, &attempt).await.unwrap(), "{person:?} {attempt:?}");
     }
     cluster.send(Method::DELETE, &format!("{RIGHTS}/namespaces/ml/rolebindings/viewers"), Value::Null).await;
-    assert!(!reviews.allows(&ann, &reads("jobs", "ml")).await.unwrap());
+    assert!(!reviews.allows_attempt(&ann, &reads("jobs", "ml")).await.unwrap());
 }
 
 #[tokio::test]
 async fn a_namespace_that_is_made_again_is_another_one() {
     let cluster = cluster().await;
     let reviews = ReviewClient::new(&cluster.connection);
-    assert_eq!(reviews.namespace("ml").await.unwrap(), None);
+    assert_eq!(reviews.find_namespace("ml").await.unwrap(), None);
     let made = cluster.namespace("ml").await;
-    let first = reviews.namespace("ml").await.unwrap().unwrap();
+    let first = reviews.find_namespace("ml").await.unwrap().unwrap();
     assert_eq!(made["metadata"]["uid"], first.uid);
     assert!(first.created_ms > 0 && first.created_ms.is_multiple_of(1000));
     cluster.send(Method::DELETE, "/api/v1/namespaces/ml", Value::Null).await;
     tokio::time::timeout(Duration::from_secs(30), async {
-        while reviews.namespace("ml").await.unwrap().is_some() {
+        while reviews.find_namespace("ml").await.unwrap().is_some() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     })
     .await
     .expect("the namespace goes");
     cluster.namespace("ml").await;
-    assert_ne!(reviews.namespace("ml").await.unwrap().unwrap().uid, first.uid);
+    assert_ne!(reviews.find_namespace("ml").await.unwrap().unwrap().uid, first.uid);
 }
 
 #[tokio::test]
@@ -139,11 +139,11 @@ async fn who_may_not_review_is_told_which_role_to_bind() {
     let cluster = cluster().await;
     let connection = connected_by(&cluster.server.kubeconfig_for("default", "default")).await;
     let reviews = ReviewClient::new(&connection);
-    let told = reviews.authenticate("t").await.unwrap_err();
+    let told = reviews.authenticate_token("t").await.unwrap_err();
     assert!(matches!(&told, ReviewError::Forbidden(why) if why.contains("kubewitness-reviews")), "{told}");
     let delegated = json!({"metadata": {"name": "reviews"},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "system:auth-delegator"},
         "subjects": [{"kind": "ServiceAccount", "name": "default", "namespace": "default"}]});
     cluster.send(Method::POST, &format!("{RIGHTS}/clusterrolebindings"), delegated).await;
-    assert_eq!(reviews.authenticate("t").await.unwrap(), None);
+    assert_eq!(reviews.authenticate_token("t").await.unwrap(), None);
 }

@@ -58,7 +58,7 @@ async fn a_list_that_is_older_than_what_was_witnessed_is_asked_for_again_and_is_
         level(&world, &memory).await;
         settled(&world, &memory).await;
     }
-    assert_eq!(running.handle.view().epoch, 0);
+    assert_eq!(running.handle.snapshot_view().epoch, 0);
     assert_eq!((memory.source_gaps(), memory.object_gaps()), (vec![], vec![]));
     assert_eq!(memory.story_of("b"), ["present b 102", "gone b 104"]);
     running.stop().await;
@@ -160,15 +160,15 @@ async fn tokens_that_lead_in_a_circle_are_a_condition_and_the_list_is_given_up()
     });
     let running = RunningSource::start(&world, &memory).await;
     until("a condition", || {
-        running.handle.view().condition.is_some_and(|told| told.contains("the list has no end"))
+        running.handle.snapshot_view().condition.is_some_and(|told| told.contains("the list has no end"))
     })
     .await;
     // Each try ends with the first token that comes again.
     let pages = world.requests("continue=").len();
     assert!(pages <= 2 * world.requests("limit=3").len() / 3 + 2, "{pages}");
-    assert!(!running.handle.view().synced);
+    assert!(!running.handle.snapshot_view().synced);
     endless.store(false, std::sync::atomic::Ordering::SeqCst);
     running.watching(&world).await;
-    assert_eq!(running.handle.view().condition, None);
+    assert_eq!(running.handle.snapshot_view().condition, None);
     running.stop().await;
 }

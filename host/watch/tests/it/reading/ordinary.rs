@@ -1,6 +1,6 @@
 //! Tests of a source while nothing is wrong.
 
-use kubewitness_core::document::unpack;
+use kubewitness_core::document::unpack_document;
 use kubewitness_core::ports::{ObjectLister, ObjectSelection};
 use kubewitness_core::state::Change;
 
@@ -39,10 +39,10 @@ async fn what_comes_while_a_batch_is_being_written_is_judged_by_what_that_says()
     world.delete("a");
     world.create("a", json!({}));
     world.update("b");
-    until("states are made of the others", || running.handle.view().counts.gone == 1).await;
+    until("states are made of the others", || running.handle.snapshot_view().counts.gone == 1).await;
     drop(closed);
     level(&world, &memory).await;
-    let view = running.handle.view();
+    let view = running.handle.snapshot_view();
     running.stop().await;
     let told = ["present a 101", "present a 103", "present a 104", "gone a 105", "present a 106"];
     assert_eq!(memory.story_of("a"), told);
@@ -79,7 +79,7 @@ async fn of_each_state_it_is_noted_whether_its_texts_quote_a_secret_of_its_docum
     }
     level(&world, &memory).await;
     running.stop().await;
-    let rules = HostSpec::default().redactor().unwrap().print();
+    let rules = HostSpec::default().compile_redaction_rules().unwrap().rules_print();
     let noted: Vec<_> =
         memory.states().iter().skip(1).map(|state| state.quotes_none_under == Some(rules)).collect();
     assert_eq!(noted[..6], told.map(|(.., noted)| noted)[..6]);
@@ -120,9 +120,9 @@ async fn what_changed_is_packed_once_the_source_is_quiet_and_reads_the_same() {
     let held = || {
         let all = running
             .listers
-            .select("jobs", &ObjectSelection { limit: 9, ..ObjectSelection::default() })
+            .select_objects("jobs", &ObjectSelection { limit: 9, ..ObjectSelection::default() })
             .unwrap();
-        let document = unpack(&all.objects[0].packed).unwrap();
+        let document = unpack_document(&all.objects[0].packed).unwrap();
         (all.objects[0].packed.len() < document.len(), document)
     };
     until("it is packed", || held() == (true, memory.states()[1].document.clone())).await;
@@ -147,7 +147,7 @@ async fn a_warm_start_makes_no_list_and_misses_nothing() {
     let running = RunningSource::start(&world, &memory).await;
     level(&world, &memory).await;
     assert_eq!(world.requests("limit=3").len(), lists);
-    assert_eq!(running.handle.view().objects, 3);
+    assert_eq!(running.handle.snapshot_view().objects, 3);
     assert_eq!(running.listers.get("jobs", "ml", "a").unwrap().unwrap().resource_version.as_str(), "105");
     running.stop().await;
     assert_eq!(memory.story_of("a"), ["present a 101", "present a 105"]);
@@ -186,7 +186,7 @@ async fn bookmarks_move_the_checkpoint_and_without_them_it_stays_one_before() {
     until("one before", || memory.checkpoint().as_deref() == Some("101")).await;
     world.bookmark();
     until("the bookmark's version", || memory.checkpoint().as_deref() == Some("102")).await;
-    assert_eq!(running.handle.view().checkpoint, "102");
+    assert_eq!(running.handle.snapshot_view().checkpoint, "102");
     running.stop().await;
 }
 
@@ -209,6 +209,7 @@ async fn a_pod_is_grouped_under_its_outermost_known_owner() {
     level(&world, &memory).await;
     let by_owner =
         ObjectSelection { index: Some(("owner".into(), above)), limit: 9, ..ObjectSelection::default() };
-    until("the index", || running.listers.select("jobs", &by_owner).unwrap().objects.len() == 2).await;
+    until("the index", || running.listers.select_objects("jobs", &by_owner).unwrap().objects.len() == 2)
+        .await;
     running.stop().await;
 }

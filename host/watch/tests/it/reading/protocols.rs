@@ -167,7 +167,7 @@ async fn a_connection_that_died_unheard_is_given_up_and_nothing_is_missed() {
     // No watch is dropped here for its own silence.
     let tuning = WatchTuning { idle: Duration::from_secs(600), ..tuning() };
     let running = RunningSource::start_by(&connection, &memory, spec(json!({})), tuning);
-    until("synced", || running.handle.view().synced).await;
+    until("synced", || running.handle.snapshot_view().synced).await;
     assert_eq!(spoken(&connection).await, Version::HTTP_2);
     assert_eq!(wire.connections.load(Ordering::SeqCst), 1, "all share one");
     wire.silent.send_replace(true);
@@ -250,7 +250,10 @@ async fn more_watches_than_a_connection_takes_are_spread_over_several() {
             (memory, running)
         })
         .collect();
-    until("all watch", || sources.iter().all(|(_, running)| running.handle.view().counts.watches > 0)).await;
+    until("all watch", || {
+        sources.iter().all(|(_, running)| running.handle.snapshot_view().counts.watches > 0)
+    })
+    .await;
     cluster.create_job("a").await;
     until("all see what happens", || sources.iter().all(|(memory, _)| memory.story_of("a").len() == 1)).await;
     // Beside the watches there is room for other requests.

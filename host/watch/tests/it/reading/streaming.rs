@@ -25,7 +25,7 @@ async fn a_streamed_list_goes_on_as_the_watch() {
     let (world, memory, running) = started(true).await;
     world.update("a");
     level(&world, &memory).await;
-    let counts = running.handle.view().counts;
+    let counts = running.handle.snapshot_view().counts;
     assert_eq!((counts.lists_first, counts.lists_streamed, counts.watches), (1, 1, 1));
     running.stop().await;
     assert_eq!(memory.story_of("a"), ["present a 101", "present a 105"]);
@@ -110,7 +110,7 @@ async fn a_server_that_refuses_streams_is_asked_for_pages_from_then_on() {
     assert_eq!(world.requests("sendInitialEvents").len(), 1);
     world.spoil_once("watch=true", CannedReply::status(410, "Expired"));
     world.close();
-    until("a second list", || running.handle.view().counts.lists_expired == 1).await;
+    until("a second list", || running.handle.snapshot_view().counts.lists_expired == 1).await;
     running.watching(&world).await;
     running.stop().await;
     assert_eq!(world.requests("sendInitialEvents").len(), 1);
@@ -145,7 +145,7 @@ async fn a_streamed_list_that_breaks_in_the_middle_is_no_checkpoint() {
     let running = RunningSource::start_with(&world, &memory, spec(json!({})), streaming()).await;
     level(&world, &memory).await;
     running.watching(&world).await;
-    assert_eq!(running.handle.view().counts.lists_first, 2);
+    assert_eq!(running.handle.snapshot_view().counts.lists_first, 2);
     running.stop().await;
     assert_eq!(memory.story().len(), 3);
 }
@@ -160,7 +160,7 @@ async fn pages_that_always_expire_lead_to_a_stream() {
     world.spoil(|request| request.contains("continue=").then(|| CannedReply::status(410, "Expired")));
     let running = RunningSource::start(&world, &memory).await;
     running.watching(&world).await;
-    assert_eq!(running.handle.view().counts.lists_streamed, 1);
+    assert_eq!(running.handle.snapshot_view().counts.lists_streamed, 1);
     running.stop().await;
     assert_eq!(memory.story().len(), 4);
     assert!(memory.states().iter().all(|state| state.change == Change::Present));
@@ -212,7 +212,7 @@ async fn a_streamed_list_that_is_always_cut_is_asked_for_by_pages() {
     let running = RunningSource::start_with(&world, &memory, spec(json!({})), streaming()).await;
     running.watching(&world).await;
     level(&world, &memory).await;
-    assert_eq!(running.handle.view().counts.lists_streamed, 0);
+    assert_eq!(running.handle.snapshot_view().counts.lists_streamed, 0);
     running.stop().await;
     assert_eq!(world.requests("sendInitialEvents=true").len(), 3);
     assert_eq!(memory.story_of("a"), ["present a 101"]);

@@ -76,14 +76,14 @@ async fn row_40_revoked_rights_are_a_condition_and_nothing_is_deleted() {
     });
     world.cut();
     until("a condition", || {
-        running.handle.view().condition.is_some_and(|condition| condition.contains("403"))
+        running.handle.snapshot_view().condition.is_some_and(|condition| condition.contains("403"))
     })
     .await;
-    assert_eq!((memory.current().len(), running.handle.view().objects), (2, 2));
+    assert_eq!((memory.current().len(), running.handle.snapshot_view().objects), (2, 2));
     world.update("a");
     revoked.store(false, std::sync::atomic::Ordering::SeqCst);
     level(&world, &memory).await;
-    until("no condition", || running.handle.view().condition.is_none()).await;
+    until("no condition", || running.handle.snapshot_view().condition.is_none()).await;
     running.stop().await;
     assert!(memory.states().iter().all(|state| state.change == Change::Present));
 }
@@ -95,14 +95,14 @@ async fn row_40_a_kind_that_is_removed_is_a_condition_and_is_found_again() {
     world.serve_kind(false);
     let running = RunningSource::start(&world, &memory).await;
     until("a condition", || {
-        running.handle.view().condition.is_some_and(|text| text.contains("no kind `Job`"))
+        running.handle.snapshot_view().condition.is_some_and(|text| text.contains("no kind `Job`"))
     })
     .await;
     world.serve_kind(true);
     running.watching(&world).await;
     world.serve_kind(false);
     world.cut();
-    until("a condition", || running.handle.view().condition.is_some()).await;
+    until("a condition", || running.handle.snapshot_view().condition.is_some()).await;
     world.serve_kind(true);
     world.update("a");
     level(&world, &memory).await;
@@ -130,11 +130,13 @@ async fn row_31_a_journal_that_is_full_stops_the_reading_and_nothing_is_lost() {
     let (world, memory, running) = started(&["a"]).await;
     memory.fail_next((0..20).map(|_| JournalError::Unavailable("the disk is full".into())).collect());
     world.update("a");
-    until("it says so", || running.handle.view().stalled.is_some_and(|why| why.contains("disk is full")))
-        .await;
+    until("it says so", || {
+        running.handle.snapshot_view().stalled.is_some_and(|why| why.contains("disk is full"))
+    })
+    .await;
     world.update("a");
     level(&world, &memory).await;
-    assert_eq!(running.handle.view().stalled, None);
+    assert_eq!(running.handle.snapshot_view().stalled, None);
     running.stop().await;
     assert_eq!(memory.story_of("a").len(), 3);
 }
@@ -169,7 +171,7 @@ async fn a_journal_that_fails_while_it_is_read_is_read_anew_and_nothing_of_the_f
     world.update("a");
     level(&world, &memory).await;
     // The object of the first try would be one more.
-    assert_eq!(running.handle.view().objects, 2);
+    assert_eq!(running.handle.snapshot_view().objects, 2);
     running.stop().await;
     assert_eq!(memory.story_of("a").len(), 2);
 }
@@ -189,7 +191,7 @@ async fn what_was_made_while_a_batch_was_refused_is_not_written_without_it() {
     let (closed, before) = (memory.gate.lock().await, memory.append_count());
     world.update("a");
     until("it is being written", || memory.append_count() > before).await;
-    let counts = || running.handle.view().counts;
+    let counts = || running.handle.snapshot_view().counts;
     let made = counts().gone;
     world.delete("b");
     until("the next is made", || counts().gone > made).await;

@@ -29,10 +29,10 @@ async fn row_2_a_cut_frame_is_thrown_away_and_comes_again() {
     let line = world.log().last().unwrap().line();
     world.send(&line[..line.len() / 2]);
     world.quiet(false);
-    until("half a frame is read", || running.handle.view().counts.bytes > 0).await;
+    until("half a frame is read", || running.handle.snapshot_view().counts.bytes > 0).await;
     world.cut();
     level(&world, &memory).await;
-    assert!(running.handle.view().counts.discarded_bytes > 0);
+    assert!(running.handle.snapshot_view().counts.discarded_bytes > 0);
     running.stop().await;
     assert_eq!(memory.story_of("a"), ["present a 101", "present a 102"]);
     assert!(memory.poison().is_empty());
@@ -54,11 +54,11 @@ async fn row_5_an_expired_watch_as_an_http_status_is_the_same() {
     let (world, memory, running) = started(&["a"]).await;
     world.spoil_once("watch=true", CannedReply::status(410, "Expired"));
     world.close();
-    until("a second list", || running.handle.view().counts.lists_expired == 1).await;
+    until("a second list", || running.handle.snapshot_view().counts.lists_expired == 1).await;
     running.watching(&world).await;
     world.update("a");
     level(&world, &memory).await;
-    assert_eq!(running.handle.view().counts.expired, 1);
+    assert_eq!(running.handle.snapshot_view().counts.expired, 1);
     running.stop().await;
     assert_eq!(memory.story_of("a").len(), 2);
 }
@@ -71,7 +71,7 @@ async fn row_8_a_passing_504_is_tried_again_and_makes_no_epoch() {
     world.update("a");
     level(&world, &memory).await;
     running.watching(&world).await;
-    assert_eq!(running.handle.view().epoch, 0);
+    assert_eq!(running.handle.snapshot_view().epoch, 0);
     running.stop().await;
 }
 
@@ -88,7 +88,10 @@ async fn rows_9_and_10_a_server_behind_the_checkpoint_makes_an_epoch_and_a_gap()
     world.restore(103);
     let running = RunningSource::start(&world, &memory).await;
     level(&world, &memory).await;
-    until("the new epoch", || running.handle.view().epoch == 1 && running.handle.view().synced).await;
+    until("the new epoch", || {
+        running.handle.snapshot_view().epoch == 1 && running.handle.snapshot_view().synced
+    })
+    .await;
     world.update("a");
     level(&world, &memory).await;
     running.stop().await;
@@ -140,7 +143,10 @@ async fn restored_and_lived_on() -> (WatchWorld, Arc<MemoryWitness>) {
 
 async fn story_of_the_new_one(world: &WatchWorld, memory: &Arc<MemoryWitness>) -> Vec<String> {
     let running = RunningSource::start(world, memory).await;
-    until("the new epoch", || running.handle.view().epoch == 1 && running.handle.view().synced).await;
+    until("the new epoch", || {
+        running.handle.snapshot_view().epoch == 1 && running.handle.snapshot_view().synced
+    })
+    .await;
     settled(world, memory).await;
     running.stop().await;
     let states = memory.states();
@@ -216,7 +222,10 @@ async fn row_9_whoever_the_new_history_may_have_had_has_a_gap_and_whoever_came_l
     world.pass(130);
     world.forget();
     let running = RunningSource::start_with(&world, &memory, spec(), tuning()).await;
-    until("the new epoch", || running.handle.view().epoch == 1 && running.handle.view().synced).await;
+    until("the new epoch", || {
+        running.handle.snapshot_view().epoch == 1 && running.handle.snapshot_view().synced
+    })
+    .await;
     settled(&world, &memory).await;
     running.stop().await;
     let gaps: Vec<_> =
@@ -279,7 +288,7 @@ async fn rows_14_and_15_an_event_twice_is_one_state_and_a_stale_one_is_refused()
     world.send(&log[2].line());
     world.send(&log[1].line());
     until("both were counted", || {
-        let counts = running.handle.view().counts;
+        let counts = running.handle.snapshot_view().counts;
         (counts.duplicates, counts.stale) == (1, 1)
     })
     .await;
@@ -335,7 +344,10 @@ async fn restored_unnoticed() -> (WatchWorld, Arc<MemoryWitness>) {
 
 async fn is_noticed(world: &WatchWorld, memory: &Arc<MemoryWitness>) {
     let running = RunningSource::start(world, memory).await;
-    until("the new epoch", || running.handle.view().epoch == 1 && running.handle.view().synced).await;
+    until("the new epoch", || {
+        running.handle.snapshot_view().epoch == 1 && running.handle.snapshot_view().synced
+    })
+    .await;
     level(world, memory).await;
     running.stop().await;
     assert!(memory.source_gaps().iter().all(|gap| gap.reason == "HistoryReplaced"));
@@ -387,9 +399,9 @@ async fn restored_behind_the_bookmark() -> (WatchWorld, Arc<MemoryWitness>) {
 /// Nothing contradicts the witnessed states: it is one history, of which something was missed.
 async fn is_read_back(world: &WatchWorld, memory: &Arc<MemoryWitness>) {
     let running = RunningSource::start(world, memory).await;
-    until("it is found", || running.handle.view().counts.discrepancies > 0).await;
+    until("it is found", || running.handle.snapshot_view().counts.discrepancies > 0).await;
     level(world, memory).await;
-    let view = running.handle.view();
+    let view = running.handle.snapshot_view();
     assert_eq!((view.epoch, view.counts.epochs), (0, 0));
     running.stop().await;
     assert_eq!((memory.source_gaps(), memory.object_gaps()), (Vec::new(), Vec::new()));
@@ -427,7 +439,7 @@ async fn a_backup_in_which_nothing_else_happened_is_the_same_history() {
     running.watching(&world).await;
     world.update("a");
     level(&world, &memory).await;
-    assert_eq!(running.handle.view().epoch, 0);
+    assert_eq!(running.handle.snapshot_view().epoch, 0);
     running.stop().await;
     assert_eq!(memory.source_gaps(), []);
 }
@@ -465,7 +477,7 @@ async fn a_server_that_never_tells_of_old_versions_is_watched_all_the_same() {
     world.close();
     world.update("a");
     level(&world, &memory).await;
-    assert_eq!(running.handle.view().epoch, 0);
+    assert_eq!(running.handle.snapshot_view().epoch, 0);
     running.stop().await;
 }
 
@@ -482,7 +494,7 @@ async fn a_watch_that_brings_no_event_is_not_opened_again_and_again_and_is_no_si
         });
         world.close();
         until("a condition", || {
-            let view = running.handle.view();
+            let view = running.handle.snapshot_view();
             !view.synced && view.condition.is_some_and(|told| told.contains("watching brings nothing"))
         })
         .await;
@@ -491,7 +503,7 @@ async fn a_watch_that_brings_no_event_is_not_opened_again_and_again_and_is_no_si
         let opened = world.requests("watch=true").len() - before;
         // Pauses are between 25 and 50 ms.
         assert!(opened <= 30, "{opened} watches in half a second of `{body}`");
-        let view = running.handle.view();
+        let view = running.handle.snapshot_view();
         assert!(
             !view.synced && view.condition.is_some(),
             "each watch that is taken changes nothing: {view:?}"
@@ -501,7 +513,7 @@ async fn a_watch_that_brings_no_event_is_not_opened_again_and_again_and_is_no_si
         world.update("a");
         level(&world, &memory).await;
         until("all is well", || {
-            let view = running.handle.view();
+            let view = running.handle.snapshot_view();
             view.synced && view.condition.is_none()
         })
         .await;

@@ -34,8 +34,8 @@ async fn row_13_what_a_bookmark_ran_ahead_of_is_found_and_read_back() {
     // The server sends none of this, and claims that it did.
     world.bookmark();
     level(&world, &memory).await;
-    until("all are counted", || running.handle.view().counts.discrepancies == 3).await;
-    until("it is over", || running.handle.view().last_audit_ms.is_some()).await;
+    until("all are counted", || running.handle.snapshot_view().counts.discrepancies == 3).await;
+    until("it is over", || running.handle.snapshot_view().last_audit_ms.is_some()).await;
     world.update("a");
     level(&world, &memory).await;
     running.stop().await;
@@ -53,19 +53,19 @@ async fn what_an_audit_found_is_there_after_a_restart_until_one_finds_nothing() 
     world.update("a");
     world.quiet(false);
     world.bookmark();
-    until("it is found", || running.handle.view().differed == 1).await;
+    until("it is found", || running.handle.snapshot_view().differed == 1).await;
     running.stop().await;
     let seldom = spec(json!({"audit": "1h"}));
     let running = RunningSource::start_with(&world, &memory, seldom, quick()).await;
     running.watching(&world).await;
-    let view = running.handle.view();
+    let view = running.handle.snapshot_view();
     assert_eq!((view.differed, view.disagrees, view.counts.discrepancies), (1, true, 0));
     let found = &view.discrepancies[0];
     assert_eq!((&*found.object.name, &*found.witnessed, &*found.listed), ("a", "101", "102"));
     running.stop().await;
     let running = RunningSource::start_with(&world, &memory, spec(json!({"audit": "100ms"})), quick()).await;
-    until("an audit finds nothing", || running.handle.view().last_audit_ms.is_some()).await;
-    let view = running.handle.view();
+    until("an audit finds nothing", || running.handle.snapshot_view().last_audit_ms.is_some()).await;
+    let view = running.handle.snapshot_view();
     assert_eq!((view.differed, view.disagrees), (1, false));
     running.stop().await;
 }
@@ -86,11 +86,11 @@ async fn a_busy_source_has_no_discrepancies() {
             busy.delete(&brief);
         }
     });
-    until("three audits", || running.handle.view().counts.lists_audit >= 4).await;
+    until("three audits", || running.handle.snapshot_view().counts.lists_audit >= 4).await;
     done.store(true, Ordering::SeqCst);
     writing.await.unwrap();
     level(&world, &memory).await;
-    let counts = running.handle.view().counts;
+    let counts = running.handle.snapshot_view().counts;
     assert_eq!((counts.discrepancies, counts.walk_back_requests), (0, 0));
     running.stop().await;
 }
@@ -151,7 +151,7 @@ async fn a_replica_that_does_not_lead_makes_no_audit() {
         RunningSource::start_as(&connection, &memory, spec(json!({"audit": "10ms"})), quick(), false);
     running.watching(&world).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
-    assert_eq!(running.handle.view().counts.lists_audit, 0);
+    assert_eq!(running.handle.snapshot_view().counts.lists_audit, 0);
     running.stop().await;
 }
 
@@ -163,7 +163,7 @@ async fn an_audit_of_none_is_never_made() {
     let running = RunningSource::start_with(&world, &memory, spec, quick()).await;
     running.watching(&world).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
-    assert_eq!(running.handle.view().counts.lists_audit, 0);
+    assert_eq!(running.handle.snapshot_view().counts.lists_audit, 0);
     running.stop().await;
 }
 
@@ -176,11 +176,11 @@ async fn an_audit_that_fails_again_and_again_is_said_and_so_is_one_that_works() 
         let is_audit = request.contains("limit=3") && spoils.load(Ordering::SeqCst);
         is_audit.then(|| CannedReply::status(403, "Forbidden"))
     });
-    let limitation = || running.handle.view().limitation;
+    let limitation = || running.handle.snapshot_view().limitation;
     until("it is said", || limitation().is_some_and(|text| text.contains("audits fail"))).await;
     world.update("a");
     level(&world, &memory).await;
-    assert_eq!(running.handle.view().condition, None, "it is watched all the same");
+    assert_eq!(running.handle.snapshot_view().condition, None, "it is watched all the same");
     fails.store(false, Ordering::SeqCst);
     until("it is said no longer", || limitation().is_none()).await;
     running.stop().await;

@@ -47,7 +47,7 @@ async fn a_beginning_that_was_lost_on_an_earlier_watch_is_read_back_when_the_obj
     until("it is watched again", || world.requests("watch=true").len() > 1 && world.watches() > 0).await;
     world.update("x");
     level(&world, &memory).await;
-    assert_eq!(running.handle.view().counts.discrepancies, 1);
+    assert_eq!(running.handle.snapshot_view().counts.discrepancies, 1);
     running.stop().await;
     assert_eq!(memory.story_of("x"), ["present x 102", "present x 104"]);
     no_gaps(&memory);
@@ -63,7 +63,7 @@ async fn the_whole_story_of_an_object_of_which_only_its_end_came_is_read_back() 
     .await;
     world.delete("x");
     until("its end", || memory.story_of("x").len() == 3).await;
-    assert_eq!(running.handle.view().counts.discrepancies, 1);
+    assert_eq!(running.handle.snapshot_view().counts.discrepancies, 1);
     running.stop().await;
     assert_eq!(memory.story_of("x"), ["present x 102", "present x 103", "gone x 105"]);
     no_gaps(&memory);
@@ -91,7 +91,7 @@ async fn what_was_lost_before_an_outage_is_read_back_with_what_was_missed_in_it(
     world.forget();
     level(&world, &memory).await;
     settled(&world, &memory).await;
-    let discrepancies = running.handle.view().counts.discrepancies;
+    let discrepancies = running.handle.snapshot_view().counts.discrepancies;
     running.stop().await;
     assert_eq!(memory.story_of("a"), ["present a 102", "present a 105", "present a 106"]);
     assert_eq!(memory.story_of("b"), ["present b 103", "present b 107", "present b 114"]);
@@ -140,7 +140,7 @@ async fn what_is_overtaken_by_the_end_of_its_object_brings_nobody_back() {
     until("both came", || memory.story_of("x").len() == 3).await;
     world.update("other");
     level(&world, &memory).await;
-    let view = running.handle.view();
+    let view = running.handle.snapshot_view();
     assert_eq!((view.objects, view.counts.discrepancies), (1, 0));
     running.stop().await;
     assert_eq!(memory.story_of("x"), ["present x 102", "gone x 104", "present x 103"]);
@@ -158,7 +158,7 @@ async fn what_is_overtaken_by_the_leaving_of_its_object_brings_nobody_back() {
     until("both came", || memory.story_of("x").len() == 3).await;
     world.update("other");
     until("it goes on", || memory.story_of("other").len() == 2).await;
-    let view = running.handle.view();
+    let view = running.handle.snapshot_view();
     assert_eq!((view.objects, view.counts.discrepancies), (1, 0));
     running.stop().await;
     assert_eq!(memory.story_of("x"), ["present x 102", "left x 104", "present x 103"]);
@@ -209,7 +209,7 @@ async fn a_list_that_waits_for_what_is_read_back_says_so() {
     lose_x(&world).await;
     world.forget();
     world.cut();
-    let condition = || running.handle.view().condition.unwrap_or_default();
+    let condition = || running.handle.snapshot_view().condition.unwrap_or_default();
     until("it is said", || condition().contains("missed versions are read back")).await;
     busy.store(false, Ordering::SeqCst);
     level(&world, &memory).await;
@@ -286,8 +286,11 @@ async fn what_is_read_back_of_a_history_that_was_replaced_holds_nobody_up() {
     lose_x(&world).await;
     world.restore(101);
     world.cut();
-    until("the new epoch", || running.handle.view().epoch == 1 && running.handle.view().synced).await;
-    until("nothing is read back any more", || running.handle.view().walking == 0).await;
+    until("the new epoch", || {
+        running.handle.snapshot_view().epoch == 1 && running.handle.snapshot_view().synced
+    })
+    .await;
+    until("nothing is read back any more", || running.handle.snapshot_view().walking == 0).await;
     world.create("x", json!({}));
     level(&world, &memory).await;
     running.stop().await;

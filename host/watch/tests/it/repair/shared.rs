@@ -32,7 +32,10 @@ async fn behind_compaction(since: Option<u64>) -> (WatchWorld, Arc<MemoryWitness
 /// The other witness records in the journal that it has reached this version.
 async fn other_comes_to(memory: &MemoryWitness, version: u64) {
     let checkpoint = Some(Version::new(&version.to_string()));
-    memory.append(AppendBatch { source: "jobs".into(), checkpoint, ..AppendBatch::default() }).await.unwrap();
+    memory
+        .append_batch(AppendBatch { source: "jobs".into(), checkpoint, ..AppendBatch::default() })
+        .await
+        .unwrap();
 }
 
 async fn waits(world: &WatchWorld) {

@@ -106,7 +106,7 @@ async fn while_one_object_is_read_back_the_others_pass_and_it_waits_in_order() {
         shut.then(|| CannedReply::status(503, "ServiceUnavailable"))
     });
     world.forget();
-    until("it is walked back", || running.handle.view().walking == 1).await;
+    until("it is walked back", || running.handle.snapshot_view().walking == 1).await;
     running.watching(&world).await;
     world.update("slow");
     world.update("quick");
@@ -115,7 +115,7 @@ async fn while_one_object_is_read_back_the_others_pass_and_it_waits_in_order() {
     assert_eq!(memory.checkpoint().as_deref(), Some("102"), "the old one stays until all is settled");
     closed.store(false, std::sync::atomic::Ordering::SeqCst);
     settled(&world, &memory).await;
-    assert_eq!(running.handle.view().walking, 0);
+    assert_eq!(running.handle.snapshot_view().walking, 0);
     running.stop().await;
     let story = ["present slow 101", "present slow 103", "present slow 104", "present slow 105"];
     assert_eq!(memory.story_of("slow"), story);
@@ -196,7 +196,7 @@ async fn a_server_that_counts_nothing_leaves_a_gap_and_is_said_to_be_limited() {
     world.forget();
     level(&world, &memory).await;
     settled(&world, &memory).await;
-    let limitation = running.handle.view().limitation.unwrap_or_default();
+    let limitation = running.handle.snapshot_view().limitation.unwrap_or_default();
     assert!(limitation.contains("doesn't say how many"), "{limitation}");
     let gaps = memory.source_gaps();
     assert_eq!(gaps.len(), 1);
@@ -210,7 +210,7 @@ async fn a_server_that_counts_nothing_leaves_a_gap_and_is_said_to_be_limited() {
     world.update("a");
     world.forget();
     settled(&world, &memory).await;
-    assert_eq!(running.handle.view().limitation, None);
+    assert_eq!(running.handle.snapshot_view().limitation, None);
     running.stop().await;
     assert_eq!(memory.story_of("brief"), ["present brief 106", "gone brief 107"]);
 }
@@ -229,7 +229,7 @@ async fn a_server_without_exact_lists_leaves_gaps_and_says_so_once() {
     world.forget();
     level(&world, &memory).await;
     settled(&world, &memory).await;
-    let view = running.handle.view();
+    let view = running.handle.snapshot_view();
     assert!(view.limitation.is_some_and(|text| text.contains("can't be read back")));
     running.stop().await;
     assert_eq!(memory.object_gaps().len(), 2);
@@ -259,13 +259,14 @@ async fn when_as_much_waits_as_may_nothing_more_is_read_and_nothing_is_lost() {
         shut.then(|| CannedReply::status(503, "ServiceUnavailable"))
     });
     world.forget();
-    until("it is walked back", || running.handle.view().walking == 1).await;
+    until("it is walked back", || running.handle.snapshot_view().walking == 1).await;
     running.watching(&world).await;
-    let before = running.handle.view().counts.frames;
+    let before = running.handle.snapshot_view().counts.frames;
     for _ in 0..MOST {
         world.update("slow");
     }
-    until("as many wait as may", || running.handle.view().counts.frames == before + MOST as u64).await;
+    until("as many wait as may", || running.handle.snapshot_view().counts.frames == before + MOST as u64)
+        .await;
     // Another source, which nothing holds up, proves that the server sends.
     let other = Arc::new(MemoryWitness::default());
     let unhindered = RunningSource::start(&world, &other).await;
@@ -275,7 +276,7 @@ async fn when_as_much_waits_as_may_nothing_more_is_read_and_nothing_is_lost() {
         world.update("quick");
     }
     until("the other has them all", || other.current() == world.live()).await;
-    let read = running.handle.view().counts.frames - before;
+    let read = running.handle.snapshot_view().counts.frames - before;
     assert!(read < 100, "{read} events were read while nothing more was to be");
     closed.store(false, std::sync::atomic::Ordering::SeqCst);
     settled(&world, &memory).await;
@@ -312,11 +313,11 @@ async fn bytes_that_wait_are_bounded_too() {
         shut.then(|| CannedReply::status(503, "ServiceUnavailable"))
     });
     world.forget();
-    until("it is walked back", || running.handle.view().walking == 1).await;
+    until("it is walked back", || running.handle.snapshot_view().walking == 1).await;
     running.watching(&world).await;
-    let before = running.handle.view().counts.frames;
+    let before = running.handle.snapshot_view().counts.frames;
     world.change("slow", |object| object["spec"]["pad"] = json!("x".repeat(200_000)));
-    until("it waits", || running.handle.view().counts.frames == before + 1).await;
+    until("it waits", || running.handle.snapshot_view().counts.frames == before + 1).await;
     for _ in 0..20 {
         world.update("slow");
     }

@@ -27,10 +27,10 @@ fn what_is_remembered_is_bounded() {
         one.group = format!("/uid-{seq}");
         one.facts.insert("uid".into(), format!("uid-{seq}").into());
         book.take_in(&config, seq, vec![(seq.to_string(), one)]);
-        for sending in book.due(&config, seq) {
-            book.answered(&config, &sending, &SendAnswer::Taken, seq);
+        for sending in book.due_sendings(&config, seq) {
+            book.note_answer(&config, &sending, &SendAnswer::Taken, seq);
         }
-        book.forget(&config, seq);
+        book.forget_old(&config, seq);
     }
     let book = serde_json::to_value(&book).unwrap();
     let told = book["told"].as_array().unwrap();
@@ -61,7 +61,7 @@ proptest! {
             for key in book.take_in(&config, now, notes.clone().into_iter().collect()) {
                 notes.remove(&key);
             }
-            for sending in book.due(&config, now) {
+            for sending in book.due_sendings(&config, now) {
                 made.extend(sending.tells.iter().cloned());
                 let answer = match fault {
                     0 => SendAnswer::Later { after_ms: None, why: "away".into() },
@@ -73,7 +73,7 @@ proptest! {
                         *heard.entry((sending.recipient.clone(), id.clone())).or_default() += 1;
                     }
                 }
-                book.answered(&config, &sending, &answer, now);
+                book.note_answer(&config, &sending, &answer, now);
             }
             // What a restart finds.
             book = serde_json::from_slice(&serde_json::to_vec(&book).unwrap()).unwrap();

@@ -23,13 +23,13 @@ fn digests_of_numbers_alone_have_different_ids() {
     let mut ids = HashSet::new();
     for now_ms in [10_000, 20_000, 30_000] {
         book.count(NoteCounts { more: vec![("ops".into(), 5)], ..NoteCounts::default() });
-        let [sending] = &book.due(&config, now_ms)[..] else { panic!("one digest is due") };
+        let [sending] = &book.due_sendings(&config, now_ms)[..] else { panic!("one digest is due") };
         assert_eq!(
-            book.clone().due(&config, now_ms)[0].message.id,
+            book.clone().due_sendings(&config, now_ms)[0].message.id,
             sending.message.id,
             "a repeat has the same"
         );
         assert!(ids.insert(sending.message.id.clone()), "{}", sending.message.id);
-        book.answered(&config, sending, &SendAnswer::Taken, now_ms);
+        book.note_answer(&config, sending, &SendAnswer::Taken, now_ms);
     }
 }

@@ -102,7 +102,7 @@ impl PreparedPaths {
 async fn frame(_: PreparedPaths, rounds: usize) -> Result<()> {
     let line = format!(r#"{{"type":"MODIFIED","object":{}}}"#, job(1, 1, 3));
     for _ in 0..rounds {
-        let (_, envelope) = project::project(black_box(line.as_bytes())).context("a frame")?;
+        let (_, envelope) = project::project_frame(black_box(line.as_bytes())).context("a frame")?;
         black_box(envelope.context("an envelope")?);
     }
     Ok(())
@@ -111,7 +111,7 @@ async fn frame(_: PreparedPaths, rounds: usize) -> Result<()> {
 async fn status(_: PreparedPaths, rounds: usize) -> Result<()> {
     let (rules, document) = (StatusRules::builtin(), job(1, 1, 3));
     for _ in 0..rounds {
-        black_box(rules.status("batch", "Job", black_box(document.as_bytes())));
+        black_box(rules.status_of("batch", "Job", black_box(document.as_bytes())));
     }
     Ok(())
 }
@@ -119,7 +119,7 @@ async fn status(_: PreparedPaths, rounds: usize) -> Result<()> {
 async fn delta(_: PreparedPaths, rounds: usize) -> Result<()> {
     let (before, after) = (job(1, 2, 3), job(1, 3, 4));
     for _ in 0..rounds {
-        black_box(document::delta(before.as_bytes(), black_box(after.as_bytes())));
+        black_box(document::encode_delta(before.as_bytes(), black_box(after.as_bytes())));
     }
     Ok(())
 }
@@ -127,7 +127,7 @@ async fn delta(_: PreparedPaths, rounds: usize) -> Result<()> {
 async fn pack(_: PreparedPaths, rounds: usize) -> Result<()> {
     let text = job(1, 2, 3);
     for _ in 0..rounds {
-        black_box(document::pack(black_box(text.as_bytes())));
+        black_box(document::pack_document(black_box(text.as_bytes())));
     }
     Ok(())
 }
@@ -136,13 +136,13 @@ fn redactor() -> Result<RedactionRules> {
     let host: HostSpec = serde_json::from_value(
         json!({"sources": [{"name": "jobs", "apiVersion": "batch/v1", "kind": "Job"}]}),
     )?;
-    host.redactor().map_err(|faults| anyhow::anyhow!("{faults:?}"))
+    host.compile_redaction_rules().map_err(|faults| anyhow::anyhow!("{faults:?}"))
 }
 
 async fn quotes(_: PreparedPaths, rounds: usize) -> Result<()> {
     let (redactor, rules) = (redactor()?, StatusRules::builtin());
     let document = job(1, 3, 4);
-    let status = rules.status("batch", "Job", document.as_bytes());
+    let status = rules.status_of("batch", "Job", document.as_bytes());
     ensure!(SecretDigests::may_stand_in(&status), "the status has no text that is searched");
     for _ in 0..rounds {
         let mut secrets = SecretDigests::default();
@@ -156,7 +156,7 @@ async fn redact(_: PreparedPaths, rounds: usize) -> Result<()> {
     let redactor = redactor()?;
     let text = job(1, 1, 3);
     for _ in 0..rounds {
-        let redacted = redactor.redact(black_box(text.as_bytes()), |_| String::new());
+        let redacted = redactor.redact_document(black_box(text.as_bytes()), |_| String::new());
         black_box(redacted.context("a document")?);
     }
     Ok(())
@@ -173,7 +173,7 @@ async fn lanes(_: PreparedPaths, rounds: usize) -> Result<()> {
         let (now, mut finished) = (ClockReading::default(), 0);
         while finished < states.len() {
             for delivery in lanes.take(now.elapsed, GUEST_BATCH) {
-                lanes.finish(delivery.state.seq, Verdict::Done, now);
+                lanes.apply_verdict(delivery.state.seq, Verdict::Done, now);
                 finished += 1;
             }
         }
@@ -194,7 +194,7 @@ async fn append(_: PreparedPaths, rounds: usize) -> Result<()> {
     // After the first append every Job is known, so each further one has deltas.
     let appends: Vec<_> = (0..=LONGEST).map(|round| witnessed_of(JOBS, round * BATCH, BATCH)).collect();
     for append in appends.into_iter().take(rounds + 1) {
-        journal.append(append).await?;
+        journal.append_batch(append).await?;
     }
     Ok(journal.close().await?)
 }
@@ -214,7 +214,7 @@ async fn deliver(recent: usize, rounds: usize) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let journal = journal(folder.path(), recent).await?;
     for first in (0..BACKLOG).step_by(BATCH) {
-        journal.append(witnessed_of(JOBS, first, BATCH)).await?;
+        journal.append_batch(witnessed_of(JOBS, first, BATCH)).await?;
     }
     for round in 0..rounds {
         // New ones each time: they remember in which states they have looked for secrets.
@@ -284,15 +284,15 @@ impl LookingPlugin {
     async fn look(&self, batch: &[StateDelivery]) -> Result<KvWrites, GrantError> {
         let mut session = self.grants.open(batch).await?;
         for delivery in batch {
-            black_box(session.show(&delivery.state).await?);
+            black_box(session.show_state(&delivery.state).await?);
         }
-        session.commit(&batch.iter().map(|delivery| delivery.state.seq).collect::<Vec<_>>()).await
+        session.commit_effects(&batch.iter().map(|delivery| delivery.state.seq).collect::<Vec<_>>()).await
     }
 }
 
 #[async_trait]
 impl PluginHandler for LookingPlugin {
-    async fn handle(&self, batch: &[StateDelivery]) -> Result<CallOutcome, CallError> {
+    async fn handle_batch(&self, batch: &[StateDelivery]) -> Result<CallOutcome, CallError> {
         let kv = self.look(batch).await.map_err(|error| CallError::Unavailable(error.to_string()))?;
         if self.seen.fetch_add(batch.len(), Ordering::Relaxed) + batch.len() == BACKLOG {
             self.all.notify_one();
@@ -305,11 +305,11 @@ async fn documents(_: PreparedPaths, rounds: usize) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let journal = journal(folder.path(), 0).await?;
     for first in (0..BACKLOG).step_by(BATCH) {
-        journal.append(witnessed_of(JOBS, first, BATCH)).await?;
+        journal.append_batch(witnessed_of(JOBS, first, BATCH)).await?;
     }
     for _ in 0..rounds {
         for seq in 1..=BATCH as u64 {
-            let document = journal.document(BACKLOG as u64 - BATCH as u64 + seq).await?;
+            let document = journal.document_at(BACKLOG as u64 - BATCH as u64 + seq).await?;
             ensure!(document.is_some(), "the journal has no document of {seq}");
         }
     }
@@ -329,7 +329,7 @@ async fn receipt(_: PreparedPaths, rounds: usize) -> Result<()> {
         }
         let rows = batch.iter().map(|delivery| vec![SqlValue::Integer(delivery.state.seq as i64)]).collect();
         session.sql_execute("main", "INSERT INTO seen (seq) VALUES (?)", rows).await?;
-        session.commit(&batch.iter().map(|delivery| delivery.state.seq).collect::<Vec<_>>()).await?;
+        session.commit_effects(&batch.iter().map(|delivery| delivery.state.seq).collect::<Vec<_>>()).await?;
     }
     Ok(())
 }
@@ -343,10 +343,10 @@ async fn guest(prepared: PreparedPaths, rounds: usize) -> Result<()> {
     let component =
         SandboxEngine::new(options)?.load(&component("probe").into(), &ComponentsSpec::default()).await?;
     let grants = Arc::new(NoGrants::new(r#"{"command":"done"}"#));
-    let plugin = component.plugin("probe", &LimitsSpec::default(), grants)?;
+    let plugin = component.make_plugin("probe", &LimitsSpec::default(), grants)?;
     let batch = deliveries(GUEST_BATCH, GUEST_BATCH);
     for _ in 0..rounds {
-        let outcome = plugin.handle(black_box(&batch)).await?;
+        let outcome = plugin.handle_batch(black_box(&batch)).await?;
         ensure!(outcome.verdicts.len() == GUEST_BATCH, "a state has no verdict");
     }
     Ok(())

@@ -122,7 +122,7 @@ async fn call_until(
             posts += 1;
         }
         let done: Vec<Seq> = batch.iter().map(|one| one.state.seq).collect();
-        let writes = session.commit(&done).await?;
+        let writes = session.commit_effects(&done).await?;
         owed.lock().await.extend(writes.take());
     }
     Ok(posts)

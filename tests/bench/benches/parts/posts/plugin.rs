@@ -41,9 +41,9 @@ struct SpawnedCalls(Arc<kubewitness_sandbox::SandboxPlugin>);
 #[async_trait]
 impl PluginHandler for SpawnedCalls {
     #[allow(clippy::disallowed_methods)]
-    async fn handle(&self, batch: &[StateDelivery]) -> Result<CallOutcome, CallError> {
+    async fn handle_batch(&self, batch: &[StateDelivery]) -> Result<CallOutcome, CallError> {
         let (plugin, batch) = (self.0.clone(), batch.to_vec());
-        let call = tokio::spawn(async move { plugin.handle(&batch).await });
+        let call = tokio::spawn(async move { plugin.handle_batch(&batch).await });
         call.await.map_err(|error| CallError::Protocol(error.to_string()))?
     }
 }
@@ -65,7 +65,7 @@ impl PostPlugin {
             let mut append = witnessed(first, APPEND);
             // Of what is old nobody is told.
             append.states.iter_mut().for_each(|state| state.observed_ms = now);
-            journal.append(append).await?;
+            journal.append_batch(append).await?;
         }
         let count = Arc::new(AtomicUsize::new(0));
         let url = receive(Duration::from_millis(millis), count.clone()).await?;
@@ -75,7 +75,7 @@ impl PostPlugin {
             if is_noted { Arc::new(journal.clone()) } else { Arc::new(NoJournal) };
         let backing = PluginServices { notes, documents: Arc::new(journal.clone()), ..backing() };
         let grants = granted::grants(&destinations, &plugin, folder.path(), backing).await?;
-        let plugin = self.component.plugin("bench", &LimitsSpec::default(), grants)?;
+        let plugin = self.component.make_plugin("bench", &LimitsSpec::default(), grants)?;
         let handler = Arc::new(SpawnedCalls(Arc::new(plugin)));
         let (dispatcher, _handle) = PluginDispatcher::new(
             options(),

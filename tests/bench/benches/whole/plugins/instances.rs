@@ -88,10 +88,10 @@ pub async fn run() -> Result<()> {
     let (mut new, mut kept) = (Vec::with_capacity(ROUNDS), Vec::with_capacity(ROUNDS));
     for _ in 0..ROUNDS {
         let grants = Arc::new(NoGrants::new(r#"{"command":"done"}"#));
-        let plugin = component.plugin("probe", &LimitsSpec::default(), grants)?;
+        let plugin = component.make_plugin("probe", &LimitsSpec::default(), grants)?;
         for times in [&mut new, &mut kept] {
             let begun = Instant::now();
-            black_box(plugin.handle(&batch).await.context("a call")?);
+            black_box(plugin.handle_batch(&batch).await.context("a call")?);
             times.push(begun.elapsed());
         }
     }

@@ -77,7 +77,7 @@ async fn all(server: &str) -> Result<Option<String>> {
         text.push_str(&format!("$ {command} | cat\n{told}\n"));
     }
     for (after, shown) in MINUTES {
-        let minute = calendar::rfc3339(*AT_MS + after)[..16].replace('T', " ");
+        let minute = calendar::format_rfc3339(*AT_MS + after)[..16].replace('T', " ");
         text = text.replace(&minute, shown);
     }
     Ok(Some(text))
@@ -146,8 +146,8 @@ pub(super) fn object(namespace: &str, name: &str, phase: &str) -> ObjectView {
         object: ObjectRef { namespace: namespace.into(), name: name.into(), ..train() },
         status,
         seq: 7,
-        observed_at: calendar::rfc3339(*AT_MS),
-        ended_at: (phase == "Failed").then(|| calendar::rfc3339(*AT_MS + 60_000)),
+        observed_at: calendar::format_rfc3339(*AT_MS),
+        ended_at: (phase == "Failed").then(|| calendar::format_rfc3339(*AT_MS + 60_000)),
         ..ObjectView::default()
     }
 }
@@ -276,7 +276,7 @@ fn record() -> LetterRecordView {
         who: "ada@example.com".into(),
         why: "the receiver of the notifications is back".into(),
         seqs: vec![7, 8],
-        at: calendar::rfc3339(*AT_MS),
+        at: calendar::format_rfc3339(*AT_MS),
     }
 }
 
@@ -318,7 +318,7 @@ fn status() -> StatusView {
             bytes: 98_765_432,
             oldest_seq: 1,
             newest_seq: 1_234_567,
-            oldest_at: Some(calendar::rfc3339(*AT_MS)),
+            oldest_at: Some(calendar::format_rfc3339(*AT_MS)),
         },
         ..StatusView::default()
     }

@@ -386,7 +386,7 @@ async fn the_audit_trail_holds_the_hash_of_raw_bytes_without_a_right_to_secrets(
         ensure!(patch.contains("redacted:") && !lines.contains(SECRET), "a patch has no secret: {patch}");
         let seq = line["seq"].as_u64().context("the position")?;
         let journal = Journal::open(&options.data.join("journal.db"), JournalOptions::default()).await?;
-        let raw = journal.document(seq).await?.context("the document")?;
+        let raw = journal.document_at(seq).await?.context("the document")?;
         ensure!(String::from_utf8_lossy(&raw).contains(SECRET), "the journal has what the server sent");
         let file = scratch.path().join("raw.json");
         std::fs::write(&file, &raw)?;

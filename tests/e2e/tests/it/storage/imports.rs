@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use kubewitness_core::ports::{AppendBatch, StateWitness, WitnessedState};
 use kubewitness_core::{Change, ObjectRef, StateId, Version};
 use kubewitness_harness::{Scratch, command, free_port, in_scratch, kubewitness_binary, until};
-use kubewitness_journal::{ExportQuery, Journal, JournalLocation, JournalOptions, export};
+use kubewitness_journal::{ExportQuery, Journal, JournalLocation, JournalOptions, export_journal};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
@@ -54,10 +54,10 @@ async fn exported(scratch: &Scratch) -> Result<String> {
         }
     });
     let append = AppendBatch { source: "jobs".into(), states: states.collect(), ..AppendBatch::default() };
-    journal.append(append).await?;
+    journal.append_batch(append).await?;
     journal.close().await?;
     let (mut out, query) = (Vec::new(), ExportQuery { documents: true, ..ExportQuery::default() });
-    export(&place, &query, &mut out).await?;
+    export_journal(&place, &query, &mut out).await?;
     Ok(String::from_utf8(out)?)
 }
 
@@ -70,7 +70,7 @@ async fn killed(data: &Path, text: &str) -> Result<()> {
     input.write_all(&text.as_bytes()[..text.len() / 2]).await?;
     input.flush().await?;
     let begun = async || {
-        let report = kubewitness_journal::verify(&data.join("journal.db")).await;
+        let report = kubewitness_journal::verify_file(&data.join("journal.db")).await;
         Ok(report.is_ok_and(|report| report.states_checked >= 512).then_some(()))
     };
     until(WITHIN, "states in the journal", begun).await?;

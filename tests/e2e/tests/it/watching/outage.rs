@@ -204,10 +204,10 @@ async fn judged(truth: &ServerTruth, data: &Path) -> Result<()> {
         }
         states.extend(more);
     }
-    let warm = journal.warm("jobs").await?;
+    let warm = journal.load_warm_start("jobs").await?;
     let current = warm.objects.iter();
     let current = current.map(|held| (held.object.uid.clone(), held.resource_version.to_string())).collect();
-    let gaps = journal.gaps().await?;
+    let gaps = journal.all_gaps().await?;
     journal.close().await?;
     let told = JournalRecord {
         states,

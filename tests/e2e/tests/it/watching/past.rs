@@ -38,7 +38,7 @@ fn names(objects: &[Value]) -> Vec<&str> {
 
 fn now() -> Result<String> {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
-    Ok(calendar::rfc3339(u64::try_from(since.as_millis())?))
+    Ok(calendar::format_rfc3339(u64::try_from(since.as_millis())?))
 }
 
 async fn delete(simulator: &Simulator, name: &str) -> Result<()> {
@@ -172,8 +172,8 @@ async fn commands_find_it(lab: &GapLab<'_>, then: &str) -> Result<()> {
     let yaml = lab.ask(&["get", "job/past-2", "-n", "default", "--at", then, "-o", "yaml"]).await?;
     ensure!(yaml.contains(": before\n") && yaml.contains("kind: Job"), "{yaml}");
 
-    let utc = calendar::moment(then).context("a time")?;
-    let tokyo = calendar::rfc3339(utc + 9 * 3_600_000).replace('T', " ").replace('Z', "");
+    let utc = calendar::parse_rfc3339_ms(then).context("a time")?;
+    let tokyo = calendar::format_rfc3339(utc + 9 * 3_600_000).replace('T', " ").replace('Z', "");
     let (url, env) = (lab.url(), [("TZ".to_owned(), "JST-9".to_owned())]);
     let line = ["get", "jobs", "--at", &tokyo, "--server", &url];
     let (code, stdout, stderr) = command_in(&line, &env).await?;
@@ -211,7 +211,7 @@ async fn a_moment_in_a_hole_says_between_which_times_versions_are_missing() {
             .await?;
         let states = story["states"].as_array().context("states")?;
         let gap = states.iter().position(|state| state["change"] == "gap").context("a gap")?;
-        let at = |index: usize| states[index]["observed_ms"].as_u64().map(calendar::rfc3339);
+        let at = |index: usize| states[index]["observed_ms"].as_u64().map(calendar::format_rfc3339);
         let inside = at(gap - 1).context("a time")?;
         let found = objects(&lab, &format!("kind=Job&name=train-1&at={inside}")).await?.objects;
         ensure!(found[0]["then"]["known"] == "missing", "{found:?}");

@@ -7,7 +7,9 @@ use anyhow::{Context, Result, bail, ensure};
 use kubewitness_core::ports::{Backlog, DocumentReader, StateWitness};
 use kubewitness_core::{Change, Seq, State};
 use kubewitness_faults::{JournalRecord, ResourceHistory, ServerTruth, TruthEvent, WrittenEntry, judge};
-use kubewitness_journal::{ExportQuery, Journal, JournalLocation, JournalOptions, export, verify, verify_at};
+use kubewitness_journal::{
+    ExportQuery, Journal, JournalLocation, JournalOptions, export_journal, verify_at, verify_file,
+};
 use kubewitness_playground::apiserver::TruthEntry;
 use serde_json::Value;
 use tokio::time::Instant;
@@ -29,13 +31,13 @@ impl FaultWorld {
         loop {
             let running = self.running.as_ref().context("it doesn't run")?;
             ensure!(!running.task.is_finished(), "the source ended by itself");
-            let warm = running.mortal.warm(SOURCE).await?;
+            let warm = running.mortal.load_warm_start(SOURCE).await?;
             let held: BTreeMap<_, _> = warm
                 .objects
                 .iter()
                 .map(|object| (object.object.uid.clone(), opaque::plain(object.resource_version.as_str())))
                 .collect();
-            let view = running.handle.view();
+            let view = running.handle.snapshot_view();
             // A checkpoint that has come here says that nothing is looked for any more.
             let checkpoint = warm.checkpoint.and_then(|version| opaque::plain(version.as_str()).parse().ok());
             let settled = checkpoint >= Some(last - 1) && view.walking == 0;
@@ -58,7 +60,7 @@ impl FaultWorld {
         self.stop().await?;
         let told = self.journal_record(None).await?;
         self.judge_journal(&self.truth(), &told)?;
-        let report = verify(&self.path()).await?;
+        let report = verify_file(&self.path()).await?;
         ensure!(report.ok, "the journal itself: {:?}", report.problems);
         self.comes_back().await.context("its export, taken in elsewhere")?;
         Ok(told)
@@ -68,15 +70,15 @@ impl FaultWorld {
     async fn comes_back(&self) -> Result<()> {
         let query = ExportQuery { documents: true, ..ExportQuery::default() };
         let (mut out, mut again) = (Vec::new(), Vec::new());
-        export(&JournalLocation::file(&self.path()), &query, &mut out).await?;
+        export_journal(&JournalLocation::file(&self.path()), &query, &mut out).await?;
         let folder = tempfile::tempdir()?;
         let place = JournalLocation::file(&folder.path().join("journal.db"));
         let journal = Journal::open_at(&place, JournalOptions::default()).await?;
-        journal.import(&mut &out[..]).await?;
+        journal.import_lines(&mut &out[..]).await?;
         journal.close().await?;
         let report = verify_at(&place).await?;
         ensure!(report.ok, "{:?}", report.problems);
-        export(&place, &query, &mut again).await?;
+        export_journal(&place, &query, &mut again).await?;
         ensure!(again == out, "it says something else");
         Ok(())
     }
@@ -93,7 +95,7 @@ impl FaultWorld {
     /// The checkpoint on disk never runs ahead of what is there.
     pub(super) async fn check_the_checkpoint(&self) -> Result<()> {
         let journal = self.open().await?;
-        let warm = journal.warm(SOURCE).await?;
+        let warm = journal.load_warm_start(SOURCE).await?;
         journal.close().await?;
         let checkpoint = warm.checkpoint.and_then(|version| opaque::plain(version.as_str()).parse().ok());
         // Without one the first list is not complete, and nothing is promised.
@@ -151,12 +153,12 @@ impl FaultWorld {
             states.extend(more);
         }
         let documents = documents(&journal, &states).await?;
-        let warm = journal.warm(SOURCE).await?;
+        let warm = journal.load_warm_start(SOURCE).await?;
         let current = warm.objects.iter();
         let current = current
             .map(|held| (held.object.uid.clone(), opaque::plain(held.resource_version.as_str())))
             .collect();
-        let gaps = journal.gaps().await?.into_iter().map(opaque::plain_gap).collect();
+        let gaps = journal.all_gaps().await?.into_iter().map(opaque::plain_gap).collect();
         let states = states.iter().map(opaque::plain_state).collect();
         let told = JournalRecord {
             states,
@@ -175,7 +177,7 @@ impl FaultWorld {
 
     pub async fn poison(&self) -> Result<Vec<Vec<u8>>> {
         let journal = self.open().await?;
-        let poison = journal.poison(Some(SOURCE), 1000).await?;
+        let poison = journal.poison_records(Some(SOURCE), 1000).await?;
         journal.close().await?;
         Ok(poison.into_iter().map(|record| record.raw).collect())
     }
@@ -185,7 +187,7 @@ impl FaultWorld {
 async fn documents(journal: &Journal, states: &[Arc<State>]) -> Result<HashMap<Seq, Option<Value>>> {
     let mut documents = HashMap::new();
     for state in states.iter().filter(|state| matches!(state.change, Change::Present | Change::Left)) {
-        let document = journal.document(state.seq).await?.unwrap_or_default();
+        let document = journal.document_at(state.seq).await?.unwrap_or_default();
         documents.insert(
             state.seq,
             serde_json::from_str(&opaque::plain(&String::from_utf8_lossy(&document))).ok(),

@@ -79,7 +79,7 @@ impl SimulatedDisk {
                 status: Arc::clone(&state.status),
                 seq: live.seq,
                 observed_ms: state.observed_ms,
-                packed: kubewitness_core::document::pack(b"{}"),
+                packed: kubewitness_core::document::pack_document(b"{}"),
             }
         };
         self.current(source).map(|(_, live)| current(live)).collect()

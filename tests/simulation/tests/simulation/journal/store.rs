@@ -270,7 +270,8 @@ impl SimulatedStore {
                 states.remove(1);
             }
             PlantedBug::SwapsStates => {
-                let pair = (1..states.len()).find(|&place| states[place - 1].lane() == states[place].lane());
+                let pair =
+                    (1..states.len()).find(|&place| states[place - 1].lane_key() == states[place].lane_key());
                 if let Some(place) = pair {
                     let (first, second) = (Arc::clone(&states[place - 1]), Arc::clone(&states[place]));
                     states[place - 1] = Arc::new(State { seq: first.seq, ..(*second).clone() });
@@ -285,19 +286,19 @@ impl SimulatedStore {
 
 #[async_trait]
 impl StateWitness for SimulatedStore {
-    async fn append(&self, append: AppendBatch) -> Result<AppendResult, JournalError> {
+    async fn append_batch(&self, append: AppendBatch) -> Result<AppendResult, JournalError> {
         let who = append.source.to_string();
         self.commit("append", &who, DiskWrite::Append(append)).await
     }
 
-    async fn warm(&self, source: &str) -> Result<WarmStart, JournalError> {
+    async fn load_warm_start(&self, source: &str) -> Result<WarmStart, JournalError> {
         self.reading("warm").await?;
         let inner = self.inner();
         let checkpoint = inner.disk.checkpoints.get(source).cloned();
         Ok(WarmStart { checkpoint, objects: inner.disk.warm(source), ..WarmStart::default() })
     }
 
-    async fn fate(&self, source: &str, _epoch: u32, uid: &str) -> Result<FormerEnd, JournalError> {
+    async fn end_of_former(&self, source: &str, _epoch: u32, uid: &str) -> Result<FormerEnd, JournalError> {
         self.reading("fate").await?;
         let has_ended = self.inner().disk.has_ended(source, uid);
         Ok(if has_ended { FormerEnd::Ended } else { FormerEnd::Unknown })
@@ -306,7 +307,7 @@ impl StateWitness for SimulatedStore {
 
 #[async_trait]
 impl Backlog for SimulatedStore {
-    fn newest(&self) -> watch::Receiver<Seq> {
+    fn newest_position(&self) -> watch::Receiver<Seq> {
         let (sender, receiver) = watch::channel(self.inner().disk.newest());
         self.newest.lock().unwrap().push(sender);
         receiver
@@ -324,7 +325,12 @@ impl Backlog for SimulatedStore {
         Ok(self.disk(|disk| seqs.iter().filter_map(|seq| disk.states.get(seq).cloned()).collect()))
     }
 
-    async fn present(&self, source: &str, from: u64, limit: usize) -> Result<PresentPage, JournalError> {
+    async fn present_objects(
+        &self,
+        source: &str,
+        from: u64,
+        limit: usize,
+    ) -> Result<PresentPage, JournalError> {
         self.reading("what is there").await?;
         Ok(self.disk(|disk| {
             let mut seqs: Vec<Seq> = disk.current(source).map(|(_, live)| live.seq).collect();
@@ -345,7 +351,7 @@ impl Backlog for SimulatedStore {
         }))
     }
 
-    async fn progress(&self, plugin: &str) -> Result<Option<PluginProgress>, JournalError> {
+    async fn plugin_progress(&self, plugin: &str) -> Result<Option<PluginProgress>, JournalError> {
         self.reading("progress").await?;
         Ok(self.disk(|disk| disk.kept_progress(plugin).progress))
     }
@@ -359,7 +365,7 @@ impl Backlog for SimulatedStore {
         Ok(self.disk(|disk| disk.kept_progress(plugin).letters.into_values().collect()))
     }
 
-    async fn owed(&self, plugin: &str, from: Seq, limit: usize) -> Result<OwedPage, JournalError> {
+    async fn owed_states(&self, plugin: &str, from: Seq, limit: usize) -> Result<OwedPage, JournalError> {
         self.reading("what is owed").await?;
         Ok(self.disk(|disk| {
             let seqs: Vec<Seq> = disk.kept_progress(plugin).owed.range(from..).take(limit).copied().collect();
@@ -390,7 +396,7 @@ impl Backlog for SimulatedStore {
         Err(JournalError::Invalid(format!("no operator of `{plugin}` drops anything here")))
     }
 
-    async fn paused(&self, _plugin: &str) -> Result<Option<PluginPause>, JournalError> {
+    async fn plugin_pause(&self, _plugin: &str) -> Result<Option<PluginPause>, JournalError> {
         self.check()?;
         Ok(None)
     }
@@ -405,7 +411,7 @@ impl Backlog for SimulatedStore {
         Err(JournalError::Invalid(format!("no operator pauses `{plugin}` here")))
     }
 
-    async fn settle(&self) -> Result<(), JournalError> {
+    async fn await_earlier_writes(&self) -> Result<(), JournalError> {
         self.reading("settle").await?;
         if self.steps.bug == PlantedBug::NeverSettles {
             return Ok(());
@@ -416,7 +422,7 @@ impl Backlog for SimulatedStore {
         Ok(())
     }
 
-    async fn kv(&self, plugin: &str) -> Result<Vec<(String, Vec<u8>)>, JournalError> {
+    async fn plugin_kv(&self, plugin: &str) -> Result<Vec<(String, Vec<u8>)>, JournalError> {
         self.reading("kv").await?;
         Ok(self.disk(|disk| disk.kept_progress(plugin).kv.into_iter().collect()))
     }

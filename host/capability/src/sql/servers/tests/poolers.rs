@@ -29,13 +29,15 @@ async fn a_pooler_that_shares_sessions_out_is_refused() {
             return;
         };
         let engine = world.engine(PATIENCE);
-        for refused in [engine.begin("p").await.err().unwrap(), engine.receipts("p").await.err().unwrap()] {
+        for refused in
+            [engine.begin("p").await.err().unwrap(), engine.receipts_of_plugin("p").await.err().unwrap()]
+        {
             assert!(names_the_remedy(&refused), "{mode}: {refused}");
         }
         // The address in the secret is read again for each connection.
         world.point_to(&world.url);
         assert_eq!(receipts(&engine).await, []);
-        written(&engine, 1).await.commit(&receipt(1)).await.unwrap();
+        written(&engine, 1).await.commit_with_receipt(&receipt(1)).await.unwrap();
         assert_eq!(world.rows(), 1);
     }
 }
@@ -46,9 +48,9 @@ async fn a_pooler_that_lends_sessions_whole_serves_a_plugin() {
     let Some((world, _pooler, _)) = pooled("session", test).await else { return };
     let engine = world.engine(PATIENCE);
     let (one, two) = (written(&engine, 1).await, written(&engine, 2).await);
-    one.commit(&receipt(1)).await.unwrap();
-    two.commit(&receipt(2)).await.unwrap();
-    assert_eq!(engine.receipts("p").await.unwrap().len(), 2);
+    one.commit_with_receipt(&receipt(1)).await.unwrap();
+    two.commit_with_receipt(&receipt(2)).await.unwrap();
+    assert_eq!(engine.receipts_of_plugin("p").await.unwrap().len(), 2);
     assert_eq!(world.rows(), 2);
 }
 
@@ -64,12 +66,12 @@ async fn a_call_does_not_begin_in_a_session_that_was_not_set_up() {
             Ok(mut transaction) => {
                 calls += 1;
                 transaction.write(row(calls), None).await.unwrap();
-                transaction.commit(&receipt(calls)).await.unwrap();
+                transaction.commit_with_receipt(&receipt(calls)).await.unwrap();
             }
             Err(error) => refusal = Some(error),
         }
         // It takes the session that was given back last.
-        let options = PostgresLink::options(&url).unwrap();
+        let options = PostgresLink::parse_options(&url).unwrap();
         let mut other = options.connect().await.unwrap();
         other.execute("BEGIN; SELECT 1").await.unwrap();
         others.push(other);

@@ -49,7 +49,7 @@ async fn the_statements_make_a_user_who_may_do_what_plugins_need_and_no_more(
     assert_eq!((lesser.rights, lesser.remedy), (vec![], vec![]));
     let engine = world.engine(PATIENCE);
     assert_eq!(receipts(&engine).await, []);
-    written(&engine, 1).await.commit(&receipt(1)).await.unwrap();
+    written(&engine, 1).await.commit_with_receipt(&receipt(1)).await.unwrap();
     assert_eq!(world.rows(), 1);
     Some((world, name, url))
 }

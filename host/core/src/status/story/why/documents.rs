@@ -95,21 +95,21 @@ impl PodDocument {
         serde_json::from_slice(document).ok()
     }
 
-    pub fn condition(&self, kind: &str) -> Option<&StatusCondition> {
+    pub fn find_condition(&self, kind: &str) -> Option<&StatusCondition> {
         self.status.conditions.iter().find(|condition| condition.kind == kind)
     }
 
     /// The pod's index in an indexed Job.
     pub fn completion_index(&self) -> Option<u32> {
-        self.number("batch.kubernetes.io/job-completion-index")
+        self.annotation_number("batch.kubernetes.io/job-completion-index")
     }
 
     /// How often its index failed before, in an indexed Job with a limit for each index.
     pub fn index_failures(&self) -> Option<u32> {
-        self.number("batch.kubernetes.io/job-index-failure-count")
+        self.annotation_number("batch.kubernetes.io/job-index-failure-count")
     }
 
-    fn number(&self, annotation: &str) -> Option<u32> {
+    fn annotation_number(&self, annotation: &str) -> Option<u32> {
         self.metadata.annotations.as_ref()?.get(annotation)?.parse().ok()
     }
 }
@@ -149,19 +149,19 @@ impl OwnerDocument {
             index_attempts_allowed: per_index.and_then(allowed),
             has_queue: document["metadata"]["labels"][QUEUE_LABEL].is_string(),
             ignores_disruptions: rules.into_iter().flatten().any(ignores),
-            failed_indexes: ranges(failed_indexes.unwrap_or_default()),
+            failed_indexes: parse_index_ranges(failed_indexes.unwrap_or_default()),
         }
     }
 
     /// Tells whether the object gave up because of this index. An object without failed indexes gave up as a whole.
-    pub fn gave_up_on(&self, index: Option<u32>) -> bool {
+    pub fn failed_by_index(&self, index: Option<u32>) -> bool {
         let Some(index) = index.filter(|_| !self.failed_indexes.is_empty()) else { return true };
         self.failed_indexes.iter().any(|(first, last)| (*first..=*last).contains(&index))
     }
 }
 
 /// Reads `1,3-5`.
-fn ranges(text: &str) -> Vec<(u32, u32)> {
+fn parse_index_ranges(text: &str) -> Vec<(u32, u32)> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         Some((first.trim().parse().ok()?, last.trim().parse().ok()?))
@@ -175,8 +175,8 @@ mod tests {
 
     #[test]
     fn indexes_are_read_as_the_job_controller_writes_them() {
-        assert_eq!(ranges("1,3-5"), [(1, 1), (3, 5)]);
-        assert_eq!(ranges(""), []);
-        assert_eq!(ranges("x,4"), [(4, 4)]);
+        assert_eq!(parse_index_ranges("1,3-5"), [(1, 1), (3, 5)]);
+        assert_eq!(parse_index_ranges(""), []);
+        assert_eq!(parse_index_ranges("x,4"), [(4, 4)]);
     }
 }

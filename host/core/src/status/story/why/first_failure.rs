@@ -37,7 +37,7 @@ impl<'a> PodFailures<'a> {
         let after = if is_pod_itself(story) { 0 } else { earlier_failure(story) };
         let mut failures: Vec<FailureStates<'a>> = Vec::new();
         let mut places: HashMap<&str, usize> = HashMap::new();
-        for state in story.pods().filter(|state| state.seq > after && says_failure(state)) {
+        for state in story.pod_states().filter(|state| state.seq > after && reports_failure(state)) {
             let deleting_ms =
                 (last_work_status(state).phase == phase::CANCELLED).then_some(state.observed_ms);
             match places.get(state.object.uid.as_str()) {
@@ -59,9 +59,9 @@ impl<'a> PodFailures<'a> {
 
     /// States of at most so many pods. Those whose documents matter most come first: the pods that the object names, then
     /// those that failed first.
-    pub fn candidates(self, named_in: &str, most: usize) -> impl Iterator<Item = &'a State> {
+    pub fn candidate_states(self, named_in: &str, most: usize) -> impl Iterator<Item = &'a State> {
         let (named, mut others): (Vec<_>, Vec<_>) =
-            self.0.into_iter().partition(|failure| names(named_in, &failure.first.object.name));
+            self.0.into_iter().partition(|failure| names_word(named_in, &failure.first.object.name));
         others.sort_by_key(|failure| failure.first.seq);
         let chosen = named.into_iter().chain(others).take(most);
         chosen.flat_map(|failure| {
@@ -71,21 +71,22 @@ impl<'a> PodFailures<'a> {
 
     /// How each of them ended, in the order in which they failed. Documents have whole seconds, so within a second the
     /// order of the states decides.
-    pub fn ends(self, documents: &DocumentsBySeq, events: &[EventView]) -> Vec<PodFailure> {
-        let mut ends: Vec<_> = self.0.into_iter().map(|failure| failure.end(documents, events)).collect();
+    pub fn ends_in_order(self, documents: &DocumentsBySeq, events: &[EventView]) -> Vec<PodFailure> {
+        let mut ends: Vec<_> =
+            self.0.into_iter().map(|failure| failure.explain_end(documents, events)).collect();
         ends.sort_by_key(|failure| (failure.cause.at_ms / 1000, failure.cause.seq));
         ends
     }
 }
 
 impl FailureStates<'_> {
-    fn end(self, documents: &DocumentsBySeq, events: &[EventView]) -> PodFailure {
+    fn explain_end(self, documents: &DocumentsBySeq, events: &[EventView]) -> PodFailure {
         let pods = [self.first, self.last]
             .map(|state| documents.get(&state.seq).and_then(|document| PodDocument::read(document)));
         let requested = pods.iter().flatten().filter_map(pod_end::deletion_requested_ms);
         let requested_ms = requested.chain(self.deleting_ms).min();
         let read = |state: &State, pod: Option<&PodDocument>| PodFailure {
-            cause: pod_end::of(state, pod, requested_ms, events),
+            cause: pod_end::end_cause(state, pod, requested_ms, events),
             completion_index: pod.and_then(PodDocument::completion_index),
             index_failures: pod.and_then(PodDocument::index_failures),
         };
@@ -159,7 +160,7 @@ fn last_restart(story: &ExplainedStates<'_>) -> Seq {
     begins.last().map_or(0, |(_, state)| state.seq)
 }
 
-fn says_failure(state: &State) -> bool {
+fn reports_failure(state: &State) -> bool {
     let status = last_work_status(state);
     match status.phase.as_str() {
         phase::SUCCEEDED => false,
@@ -169,14 +170,14 @@ fn says_failure(state: &State) -> bool {
 }
 
 /// Compares whole words, so that `train-1` is not found in a text about `train-10`.
-fn names(text: &str, name: &str) -> bool {
+fn names_word(text: &str, name: &str) -> bool {
     let is_part = |one: char| one.is_ascii_alphanumeric() || matches!(one, '-' | '.');
     !name.is_empty() && text.split(|one| !is_part(one)).any(|word| word == name)
 }
 
 /// The pods that failed by themselves or by a disruption, one of each kind. A deletion is the consequence of another
 /// failure: the controller deletes the pods that still run when one of them failed.
-pub(super) fn independent(failures: Vec<PodFailure>) -> Vec<Cause> {
+pub(super) fn independent_causes(failures: Vec<PodFailure>) -> Vec<Cause> {
     let failures = failures.into_iter().map(|failure| failure.cause);
     let mut kinds = HashSet::new();
     failures.filter(|cause| cause.kind != CauseKind::Deleted && kinds.insert(cause.kind)).collect()
@@ -191,19 +192,19 @@ pub(super) fn of_failure(
     documents: &DocumentsBySeq,
 ) -> (Cause, Vec<Cause>) {
     if status.reason == "DeadlineExceeded" && !is_pod_itself(story) {
-        let also = independent(failures).into_iter();
+        let also = independent_causes(failures).into_iter();
         let stuck = waits::stuck_before_end(story).map(|pod| waits::of_stuck_pod(pod, documents));
         let also = also.chain(stuck);
         return (of_object(story, status, CauseKind::Deadline), also.collect());
     }
     let counts = |failure: &PodFailure| {
         let is_ignored = owner.ignores_disruptions && failure.cause.kind.is_disruption();
-        owner.gave_up_on(failure.completion_index) && !is_ignored
+        owner.failed_by_index(failure.completion_index) && !is_ignored
     };
     let by_itself = |failure: &PodFailure| failure.cause.kind != CauseKind::Deleted && counts(failure);
     let is_named = |failure: &PodFailure| {
         let object = failure.cause.object.as_ref();
-        object.is_some_and(|object| names(&status.message, &object.name))
+        object.is_some_and(|object| names_word(&status.message, &object.name))
     };
     let named = failures.iter().position(is_named);
     let restart = last_restart(story);
@@ -217,7 +218,7 @@ pub(super) fn of_failure(
         return (with_moment(story, cause), Vec::new());
     };
     let cause = failures.remove(first).cause;
-    let also = independent(failures).into_iter().filter(|other| other.kind != cause.kind).collect();
+    let also = independent_causes(failures).into_iter().filter(|other| other.kind != cause.kind).collect();
     (cause, also)
 }
 

@@ -200,11 +200,11 @@ pub struct ExplainedStates<'a> {
 pub type DocumentsBySeq = BTreeMap<Seq, Vec<u8>>;
 
 impl<'a> ExplainedStates<'a> {
-    /// The positions of the states whose documents [`Self::explain`] reads.
+    /// The positions of the states whose documents [`Self::explain_object`] reads.
     pub fn documents_wanted(&self) -> Vec<Seq> {
         let own = self.newest_version().map(|state| state.seq);
-        let message = self.last().map(|last| last_work_status(last).message).unwrap_or_default();
-        let failures = PodFailures::of(self).candidates(&message, PODS_READ).map(|state| state.seq);
+        let message = self.last_state().map(|last| last_work_status(last).message).unwrap_or_default();
+        let failures = PodFailures::of(self).candidate_states(&message, PODS_READ).map(|state| state.seq);
         let stuck = waits::stuck_pod(self).into_iter().chain(waits::stuck_before_end(self));
         let wanted: BTreeSet<_> =
             own.into_iter().chain(failures).chain(stuck.map(|state| state.seq)).collect();
@@ -212,13 +212,13 @@ impl<'a> ExplainedStates<'a> {
     }
 
     /// Explains the object. A document that can't be had is left out, and the cause then says less.
-    pub fn explain(&self, documents: &DocumentsBySeq, now_ms: u64) -> WhyView {
-        let Some(last) = self.last() else { return WhyView::default() };
+    pub fn explain_object(&self, documents: &DocumentsBySeq, now_ms: u64) -> WhyView {
+        let Some(last) = self.last_state() else { return WhyView::default() };
         let own = self.newest_version().and_then(|state| documents.get(&state.seq));
         let owner = own.map(|document| OwnerDocument::read(document)).unwrap_or_default();
         let status = last_work_status(last);
-        let outcome = outcome(self, &status, last);
-        let failures = PodFailures::of(self).ends(documents, self.events);
+        let outcome = outcome_of(self, &status, last);
+        let failures = PodFailures::of(self).ends_in_order(documents, self.events);
         let attempts = IndexAttempts::of(&failures);
         let (cause, also) = match outcome {
             Outcome::Succeeded => (None, Vec::new()),
@@ -226,36 +226,38 @@ impl<'a> ExplainedStates<'a> {
                 let (cause, also) = first_failure::of_failure(self, &status, &owner, failures, documents);
                 (Some(cause), also)
             }
-            Outcome::Deleted => (Some(self.deletion(last)), first_failure::independent(failures)),
+            Outcome::Deleted => {
+                (Some(self.deletion_cause(last)), first_failure::independent_causes(failures))
+            }
             // Some of its pods run, and others can't start.
             Outcome::Running if status.ready < status.total => {
-                (waits::unstarted(self, documents), first_failure::independent(failures))
+                (waits::unstarted_pods_cause(self, documents), first_failure::independent_causes(failures))
             }
-            Outcome::Running => (None, first_failure::independent(failures)),
-            Outcome::Waiting | Outcome::Failed => self.waiting(&owner, documents, failures),
+            Outcome::Running => (None, first_failure::independent_causes(failures)),
+            Outcome::Waiting | Outcome::Failed => self.explain_waiting(&owner, documents, failures),
         };
-        let doubt = self.doubt(outcome, cause.as_ref());
+        let doubt = self.doubt_text(outcome, cause.as_ref());
         let mut why = WhyView { outcome, cause, also, doubt, ..WhyView::default() };
         let index_attempt = attempts.used_of(why.cause.as_ref());
-        why.sentence = sentence::of(self, &owner, index_attempt, &why, now_ms);
+        why.sentence = sentence::explain_in_sentences(self, &owner, index_attempt, &why, now_ms);
         why
     }
 
     /// How it ended, in a clause: the sentence without how long it waited and ran.
-    pub fn headline(&self, why: &WhyView) -> String {
-        let status = self.last().map(last_work_status).unwrap_or_default();
-        sentence::headline(self, &status, why)
+    pub fn headline_text(&self, why: &WhyView) -> String {
+        let status = self.last_state().map(last_work_status).unwrap_or_default();
+        sentence::headline_clause(self, &status, why)
     }
 
     /// Says why it waits, and which pods failed before.
-    fn waiting(
+    fn explain_waiting(
         &self,
         owner: &OwnerDocument,
         documents: &DocumentsBySeq,
         failures: Vec<first_failure::PodFailure>,
     ) -> (Option<Cause>, Vec<Cause>) {
-        let mut failed = first_failure::independent(failures);
-        let cause = waits::cause(self, owner, documents).or_else(|| {
+        let mut failed = first_failure::independent_causes(failures);
+        let cause = waits::waiting_cause(self, owner, documents).or_else(|| {
             // A pod lives on while one of its containers does, and no other pod takes its place until then.
             let alive = failed.iter().position(|cause| waits::is_alive(self, cause))?;
             Some(failed.remove(alive))
@@ -264,7 +266,7 @@ impl<'a> ExplainedStates<'a> {
     }
 
     /// The last state that is no gap.
-    fn last(&self) -> Option<&'a State> {
+    fn last_state(&self) -> Option<&'a State> {
         self.states.iter().rfind(|state| state.change != Change::Gap).map(|state| &**state)
     }
 
@@ -273,14 +275,14 @@ impl<'a> ExplainedStates<'a> {
         self.states.iter().rfind(|state| state.change == Change::Present).map(|state| &**state)
     }
 
-    fn pods(&self) -> impl DoubleEndedIterator<Item = &'a State> + use<'a> {
+    fn pod_states(&self) -> impl DoubleEndedIterator<Item = &'a State> + use<'a> {
         let itself = self.states.iter().filter(|state| is_pod(&state.object));
         let owned = self.related.iter().filter(|state| is_pod(&state.object));
         itself.chain(owned).map(|state| &**state)
     }
 
     /// It was seen to go on until it was deleted, unless its last versions are missing: it may have ended in one of them.
-    fn deletion(&self, last: &State) -> Cause {
+    fn deletion_cause(&self, last: &State) -> Cause {
         let seen = self.newest_version().map_or(0, |state| state.seq);
         let is_missing = |state: &Arc<State>| state.change == Change::Gap && state.seq > seen;
         let is_unseen = last.change == Change::Gone && self.states.iter().any(is_missing);
@@ -289,7 +291,7 @@ impl<'a> ExplainedStates<'a> {
     }
 
     /// Says what could make the cause another one.
-    fn doubt(&self, outcome: Outcome, cause: Option<&Cause>) -> String {
+    fn doubt_text(&self, outcome: Outcome, cause: Option<&Cause>) -> String {
         if outcome == Outcome::Deleted && cause.is_some_and(|cause| cause.kind == CauseKind::Unknown) {
             return "its last versions are missing".to_owned();
         }
@@ -326,7 +328,7 @@ fn is_failing(status: &Status) -> bool {
     status.phase == phase::RUNNING && status.reason == "FailureTarget"
 }
 
-fn outcome(story: &ExplainedStates<'_>, status: &Status, last: &State) -> Outcome {
+fn outcome_of(story: &ExplainedStates<'_>, status: &Status, last: &State) -> Outcome {
     let is_gone = last.change == Change::Gone;
     match status.phase.as_str() {
         phase::SUCCEEDED => Outcome::Succeeded,

@@ -15,7 +15,7 @@ const CLOCK_TRUSTED_MS: u64 = 60_000;
 
 /// How a pod ended, by its document, or by its status where the document can't be had. `requested_ms` is when its deletion
 /// was requested, by the earliest of its states that says so.
-pub(super) fn of(
+pub(super) fn end_cause(
     state: &State,
     pod: Option<&PodDocument>,
     requested_ms: Option<u64>,
@@ -24,7 +24,7 @@ pub(super) fn of(
     let status = last_work_status(state);
     let cause = match pod {
         Some(pod) => of_document(state, &status, pod, requested_ms, events),
-        None if state.change == Change::Gone && !status.terminal => deleted(),
+        None if state.change == Change::Gone && !status.terminal => deleted_cause(),
         None => of_status(&status),
     };
     let at_ms = if cause.at_ms > 0 { cause.at_ms } else { state.observed_ms };
@@ -35,16 +35,17 @@ pub(super) fn of(
 /// The cause as far as a status alone shows it. It names no container.
 pub(super) fn of_status(status: &Status) -> Cause {
     let kind = match status.phase.as_str() {
-        phase::PREEMPTED => disruption(&status.reason, &status.message),
+        phase::PREEMPTED => disruption_kind(&status.reason, &status.message),
         phase::CANCELLED | phase::DELETED => CauseKind::Deleted,
-        _ => waiting(&status.reason).unwrap_or_else(|| terminated(&status.reason, status.exit_code, None)),
+        _ => waiting_kind(&status.reason)
+            .unwrap_or_else(|| termination_kind(&status.reason, status.exit_code, None)),
     };
     let container = status.exit_code.filter(|code| *code != 0).map(|code| FailedContainer {
         exit_code: Some(code),
-        signal: signal(code),
+        signal: signal_number(code),
         ..FailedContainer::default()
     });
-    let by = pressure(&status.message);
+    let by = pressure_resource(&status.message);
     Cause {
         kind,
         container,
@@ -55,7 +56,7 @@ pub(super) fn of_status(status: &Status) -> Cause {
     }
 }
 
-fn deleted() -> Cause {
+fn deleted_cause() -> Cause {
     Cause { kind: CauseKind::Deleted, ..Cause::default() }
 }
 
@@ -67,7 +68,7 @@ fn of_document(
     events: &[EventView],
 ) -> Cause {
     let node = pod.spec.node_name.clone();
-    if let Some(cause) = disrupted(state, pod, events) {
+    if let Some(cause) = disruption_cause(state, pod, events) {
         return Cause { node, ..cause };
     }
     let failed = first_failed(pod, state.observed_ms);
@@ -76,10 +77,10 @@ fn of_document(
         None => deletion_requested_ms(pod).is_some() || state.change == Change::Gone,
     };
     if is_deleted_first {
-        return Cause { node, ..deleted() };
+        return Cause { node, ..deleted_cause() };
     }
     let cause = match (failed, stuck_container(pod)) {
-        (Some(failed), _) => failed.cause(),
+        (Some(failed), _) => failed.as_cause(),
         (None, Some(stuck)) => stuck,
         (None, None) => of_status(status),
     };
@@ -87,8 +88,8 @@ fn of_document(
 }
 
 /// The cluster announced that it takes the pod away, or the kubelet refused it. Its containers' ends follow from that.
-fn disrupted(state: &State, pod: &PodDocument, events: &[EventView]) -> Option<Cause> {
-    let target = pod.condition("DisruptionTarget").filter(|condition| condition.status == "True");
+fn disruption_cause(state: &State, pod: &PodDocument, events: &[EventView]) -> Option<Cause> {
+    let target = pod.find_condition("DisruptionTarget").filter(|condition| condition.status == "True");
     let (reason, message) = match target {
         Some(condition) => {
             (condition.reason.clone().unwrap_or_default(), condition.message.clone().unwrap_or_default())
@@ -99,10 +100,10 @@ fn disrupted(state: &State, pod: &PodDocument, events: &[EventView]) -> Option<C
         None => return None,
     };
     let own_events = || events.iter().filter(|event| event.about.uid == state.object.uid);
-    let mut kind = disruption(&reason, &message);
+    let mut kind = disruption_kind(&reason, &message);
     // Taints evict from a node that an operator closes, and from one that stopped reporting. Of the latter, the
     // controller first says that the pod is not ready, while its containers still are as the kubelet last saw them.
-    let is_silent = pod.condition("Ready").is_some_and(|ready| ready.status == "False")
+    let is_silent = pod.find_condition("Ready").is_some_and(|ready| ready.status == "False")
         && !pod.status.container_statuses.is_empty()
         && pod.status.container_statuses.iter().all(|container| container.ready);
     if reason == "DeletionByTaintManager" && (is_silent || own_events().any(|it| it.reason == "NodeNotReady"))
@@ -112,13 +113,13 @@ fn disrupted(state: &State, pod: &PodDocument, events: &[EventView]) -> Option<C
     let preemptor = own_events().find(|event| event.reason == "Preempted").map(|event| event.message.clone());
     let by = match kind {
         CauseKind::Preempted => preemptor.as_deref().and_then(preemptor_of).unwrap_or_default(),
-        _ => pressure(&message),
+        _ => pressure_resource(&message),
     };
     Some(Cause { kind, reason, message, by, ..Cause::default() })
 }
 
 /// The kind of a disruption by the reason that announces it.
-fn disruption(reason: &str, message: &str) -> CauseKind {
+fn disruption_kind(reason: &str, message: &str) -> CauseKind {
     match reason {
         // The kubelet writes the same reason for an eviction and for the shutdown of its node.
         "TerminationByKubelet" if message.contains("shutdown") => CauseKind::NodeLost,
@@ -140,7 +141,7 @@ fn disruption_of_status(reason: &str) -> Option<CauseKind> {
 }
 
 /// `memory` of "The node was low on resource: memory. …".
-fn pressure(message: &str) -> String {
+fn pressure_resource(message: &str) -> String {
     let resource = message.split_once("low on resource: ").map(|(_, rest)| rest);
     let end = |rest: &str| rest.find(['.', ' ', ',']).unwrap_or(rest.len());
     resource.map(|rest| rest[..end(rest)].to_owned()).unwrap_or_default()
@@ -155,13 +156,13 @@ fn preemptor_of(message: &str) -> Option<String> {
 /// A pod is deleted some seconds after somebody asked for it; its document has the later moment. Once its containers have
 /// ended, the kubelet deletes it with no grace period, and the document has the moment of that.
 pub(super) fn deletion_requested_ms(pod: &PodDocument) -> Option<u64> {
-    let ends = calendar::moment(pod.metadata.deletion_timestamp.as_deref()?)?;
+    let ends = calendar::parse_rfc3339_ms(pod.metadata.deletion_timestamp.as_deref()?)?;
     let grace = pod.metadata.deletion_grace_period_seconds.unwrap_or_default();
     Some(ends.saturating_sub(grace.saturating_mul(1000)))
 }
 
 /// Every container of a pod, init containers first.
-fn containers(pod: &PodDocument) -> impl Iterator<Item = (ContainerRole, &ContainerStatus)> {
+fn all_containers(pod: &PodDocument) -> impl Iterator<Item = (ContainerRole, &ContainerStatus)> {
     let init = pod.status.init_container_statuses.iter().map(|status| {
         let spec = pod.spec.init_containers.iter().find(|spec| spec.name == status.name);
         let is_sidecar = spec.is_some_and(|spec| spec.restart_policy.as_deref() == Some("Always"));
@@ -180,11 +181,11 @@ struct FailedEnd<'a> {
 /// The container that failed first. Of those that failed in the same second, an init container comes first and a sidecar
 /// last: the kubelet ends sidecars after the others.
 fn first_failed(pod: &PodDocument, observed_ms: u64) -> Option<FailedEnd<'_>> {
-    let ends = containers(pod).filter_map(|(role, status)| {
+    let ends = all_containers(pod).filter_map(|(role, status)| {
         // One that is being started again says how it ended before.
         let before = status.last_state.terminated.as_ref().filter(|_| status.state.terminated.is_none());
         let end = status.state.terminated.as_ref().or(before).filter(|end| end.exit_code != 0)?;
-        let finished = end.finished_at.as_deref().and_then(calendar::moment);
+        let finished = end.finished_at.as_deref().and_then(calendar::parse_rfc3339_ms);
         let trusted = |at: &u64| *at <= observed_ms && observed_ms - at <= CLOCK_TRUSTED_MS;
         let finished_ms = finished.filter(trusted).unwrap_or(observed_ms);
         Some(FailedEnd { status, role, end, finished_ms })
@@ -193,16 +194,16 @@ fn first_failed(pod: &PodDocument, observed_ms: u64) -> Option<FailedEnd<'_>> {
 }
 
 impl FailedEnd<'_> {
-    fn cause(&self) -> Cause {
+    fn as_cause(&self) -> Cause {
         let TerminatedContainer { exit_code, signal: own, reason, message, .. } = self.end;
         let container = FailedContainer {
             name: self.status.name.clone(),
             role: self.role,
             exit_code: Some(*exit_code),
-            signal: own.filter(|signal| *signal > 0).or_else(|| signal(*exit_code)),
+            signal: own.filter(|signal| *signal > 0).or_else(|| signal_number(*exit_code)),
         };
         Cause {
-            kind: terminated(reason, Some(*exit_code), *own),
+            kind: termination_kind(reason, Some(*exit_code), *own),
             container: Some(container),
             reason: reason.clone(),
             message: message.clone(),
@@ -212,28 +213,30 @@ impl FailedEnd<'_> {
     }
 }
 
-fn signal(exit_code: i32) -> Option<i32> {
+fn signal_number(exit_code: i32) -> Option<i32> {
     let signal = exit_code.checked_sub(SIGNALS_FROM)?;
     (1..=GREATEST_SIGNAL).contains(&signal).then_some(signal)
 }
 
-fn terminated(reason: &str, exit_code: Option<i32>, own_signal: Option<i32>) -> CauseKind {
+fn termination_kind(reason: &str, exit_code: Option<i32>, own_signal: Option<i32>) -> CauseKind {
     match (reason, exit_code) {
         ("OOMKilled", _) => CauseKind::OutOfMemory,
         ("StartError" | "ContainerCannotRun", _) => CauseKind::Configuration,
         ("DeadlineExceeded", _) => CauseKind::Deadline,
         // The kubelet found nothing of it any more, and writes the code of a kill.
         ("ContainerStatusUnknown", _) | (_, None | Some(0)) => CauseKind::Unknown,
-        (_, Some(code)) if own_signal.is_some_and(|it| it > 0) || signal(code).is_some() => CauseKind::Signal,
+        (_, Some(code)) if own_signal.is_some_and(|it| it > 0) || signal_number(code).is_some() => {
+            CauseKind::Signal
+        }
         _ => CauseKind::ExitCode,
     }
 }
 
 /// A container that does not come to start.
 pub(super) fn stuck_container(pod: &PodDocument) -> Option<Cause> {
-    containers(pod).find_map(|(role, status)| {
+    all_containers(pod).find_map(|(role, status)| {
         let stuck = status.state.waiting.as_ref()?;
-        let kind = waiting(&stuck.reason)?;
+        let kind = waiting_kind(&stuck.reason)?;
         let container = FailedContainer { name: status.name.clone(), role, ..FailedContainer::default() };
         Some(Cause {
             kind,
@@ -246,7 +249,7 @@ pub(super) fn stuck_container(pod: &PodDocument) -> Option<Cause> {
 }
 
 /// The kind of a reason for which a container or a pod waits; none where it waits in the usual way.
-pub(super) fn waiting(reason: &str) -> Option<CauseKind> {
+pub(super) fn waiting_kind(reason: &str) -> Option<CauseKind> {
     match reason {
         "ErrImagePull"
         | "ImagePullBackOff"

@@ -6,10 +6,10 @@ use super::waits::{self, InterruptionKind, WaitReason};
 use super::{
     Cause, CauseKind, ContainerRole, ExplainedStates, FailedContainer, Outcome, WhyView, last_work_status,
 };
-use crate::model::fault::shortened;
+use crate::model::fault::shorten_text;
 use crate::state::{Change, Status};
 use crate::status::phase;
-use crate::status::story::{PhaseTimes, span};
+use crate::status::story::{PhaseTimes, duration_text};
 
 /// The most bytes of a message from the cluster: the sentence must fit a line.
 const MESSAGE_BYTES: usize = 240;
@@ -17,23 +17,27 @@ const MESSAGE_BYTES: usize = 240;
 const NOTED_MS: u64 = 1_000;
 
 /// `index_attempt` is that of the index whose pod is the cause, where indexes have limits of their own.
-pub(super) fn of(
+pub(super) fn explain_in_sentences(
     story: &ExplainedStates<'_>,
     owner: &OwnerDocument,
     index_attempt: Option<u32>,
     why: &WhyView,
     now_ms: u64,
 ) -> String {
-    let Some(last) = story.last() else { return String::new() };
+    let Some(last) = story.last_state() else { return String::new() };
     let (status, times) = (last_work_status(last), PhaseTimes::of(story.states, now_ms));
-    let mut parts = waited(story, owner, why, now_ms);
+    let mut parts = waiting_clauses(story, owner, why, now_ms);
     if times.running_ms > 0 {
         let runs = last.status.phase == phase::RUNNING && last.change == Change::Present;
-        parts.push(format!("{} {}", if runs { "has run for" } else { "ran" }, span(times.running_ms)));
+        parts.push(format!(
+            "{} {}",
+            if runs { "has run for" } else { "ran" },
+            duration_text(times.running_ms)
+        ));
     }
-    parts.extend(interrupted(story, now_ms));
-    parts.extend(end(story, &status, why));
-    parts.extend(attempts(&status, owner, index_attempt));
+    parts.extend(interruption_clauses(story, now_ms));
+    parts.extend(end_clauses(story, &status, why));
+    parts.extend(attempts_clause(&status, owner, index_attempt));
     match last.change {
         Change::Gone if why.outcome != Outcome::Deleted => parts.push("deleted since".to_owned()),
         Change::Left => parts.push("no longer watched".to_owned()),
@@ -43,7 +47,7 @@ pub(super) fn of(
     if gaps > 0 {
         parts.push(format!("{gaps} {} in the history", if gaps == 1 { "gap" } else { "gaps" }));
     }
-    let sentence = capitalized(&parts.join(", "));
+    let sentence = capitalize_first(&parts.join(", "));
     match why.doubt.is_empty() {
         true => sentence,
         false => format!("{sentence} ({})", why.doubt),
@@ -51,12 +55,17 @@ pub(super) fn of(
 }
 
 /// The clause alone that says how it ended, or how it stands.
-pub(super) fn headline(story: &ExplainedStates<'_>, status: &Status, why: &WhyView) -> String {
-    capitalized(end(story, status, why).first().map(String::as_str).unwrap_or_default())
+pub(super) fn headline_clause(story: &ExplainedStates<'_>, status: &Status, why: &WhyView) -> String {
+    capitalize_first(end_clauses(story, status, why).first().map(String::as_str).unwrap_or_default())
 }
 
 /// How long it waited before it first ran, by what it waited for.
-fn waited(story: &ExplainedStates<'_>, owner: &OwnerDocument, why: &WhyView, now_ms: u64) -> Vec<String> {
+fn waiting_clauses(
+    story: &ExplainedStates<'_>,
+    owner: &OwnerDocument,
+    why: &WhyView,
+    now_ms: u64,
+) -> Vec<String> {
     let waits = waits::before_first_run(story, owner, now_ms);
     let noted: Vec<_> = waits.into_iter().filter(|(_, took)| *took >= NOTED_MS).collect();
     if noted.is_empty() {
@@ -64,9 +73,9 @@ fn waited(story: &ExplainedStates<'_>, owner: &OwnerDocument, why: &WhyView, now
     }
     let each = noted
         .iter()
-        .map(|(wait, took)| format!("{} {}", span(*took), waited_for(*wait)).trim_end().to_owned());
+        .map(|(wait, took)| format!("{} {}", duration_text(*took), waited_for(*wait)).trim_end().to_owned());
     let verb = if why.outcome == Outcome::Waiting { "has waited" } else { "waited" };
-    vec![format!("{verb} {}", listed(&each.collect::<Vec<_>>()))]
+    vec![format!("{verb} {}", join_with_and(&each.collect::<Vec<_>>()))]
 }
 
 fn waited_for(wait: WaitReason) -> &'static str {
@@ -83,8 +92,8 @@ fn waited_for(wait: WaitReason) -> &'static str {
 }
 
 /// Turns after the first one: how often it had to make room, and how long it did not run in between.
-fn interrupted(story: &ExplainedStates<'_>, now_ms: u64) -> Vec<String> {
-    let interruptions = waits::interruptions(story, now_ms);
+fn interruption_clauses(story: &ExplainedStates<'_>, now_ms: u64) -> Vec<String> {
+    let interruptions = waits::run_interruptions(story, now_ms);
     let (mut preempted, mut evicted, mut suspended) = (Vec::new(), Vec::new(), 0);
     for interruption in &interruptions {
         match interruption.kind {
@@ -107,7 +116,7 @@ fn interrupted(story: &ExplainedStates<'_>, now_ms: u64) -> Vec<String> {
     }
     let idle_ms: u64 = interruptions.iter().map(|interruption| interruption.idle_ms).sum();
     if idle_ms >= NOTED_MS {
-        parts.push(format!("waited {} again", span(idle_ms)));
+        parts.push(format!("waited {} again", duration_text(idle_ms)));
     }
     parts
 }
@@ -116,19 +125,19 @@ fn interrupted(story: &ExplainedStates<'_>, now_ms: u64) -> Vec<String> {
 fn to_whom(message: &str) -> String {
     let Some(rest) = message.strip_prefix("Preempted to ") else { return String::new() };
     let rest = rest.split("; ").next().unwrap_or(rest).trim_end_matches('.');
-    format!(" to {}", shortened(rest, MESSAGE_BYTES))
+    format!(" to {}", shorten_text(rest, MESSAGE_BYTES))
 }
 
 /// How it ended, or how it stands.
-fn end(story: &ExplainedStates<'_>, status: &Status, why: &WhyView) -> Vec<String> {
+fn end_clauses(story: &ExplainedStates<'_>, status: &Status, why: &WhyView) -> Vec<String> {
     let itself = story.states.last().map(|state| state.object.uid.as_str()).unwrap_or_default();
     let mut parts = Vec::new();
     match (why.outcome, &why.cause) {
         (Outcome::Succeeded, _) => parts.push("succeeded".to_owned()),
         (Outcome::Failed, Some(cause)) => {
             let words = match cause.kind {
-                CauseKind::Unknown => given_up(status, cause),
-                _ => failure(cause, itself),
+                CauseKind::Unknown => given_up_clause(status, cause),
+                _ => failure_clause(cause, itself),
             };
             parts.push(format!("failed: {words}"));
         }
@@ -138,33 +147,33 @@ fn end(story: &ExplainedStates<'_>, status: &Status, why: &WhyView) -> Vec<Strin
         }
         (Outcome::Deleted, _) => parts.push("was deleted before its end".to_owned()),
         (Outcome::Waiting, Some(cause)) if super::is_failing(status) => {
-            parts.push(format!("is about to fail: {}", failure(cause, itself)));
+            parts.push(format!("is about to fail: {}", failure_clause(cause, itself)));
         }
-        (Outcome::Waiting, Some(cause)) => parts.push(waiting(cause, itself)),
+        (Outcome::Waiting, Some(cause)) => parts.push(waiting_clause(cause, itself)),
         (Outcome::Waiting, None) => parts.push("has not started yet".to_owned()),
         (Outcome::Running, _) if status.phase == phase::RESTARTING => {
             parts.push("is being started again".to_owned());
         }
-        (Outcome::Running, Some(cause)) => parts.push(waiting(cause, itself)),
+        (Outcome::Running, Some(cause)) => parts.push(waiting_clause(cause, itself)),
         (Outcome::Running, None) => {}
     }
     let others: Vec<_> = why.also.iter().map(in_short).collect();
     if !others.is_empty() {
         let before = if why.cause.is_some() { "other pods" } else { "pods that failed" };
-        parts.push(format!("{before}: {}", listed(&others)));
+        parts.push(format!("{before}: {}", join_with_and(&others)));
     }
     parts
 }
 
-fn failure(cause: &Cause, itself: &str) -> String {
-    let who = subject(cause, itself);
+fn failure_clause(cause: &Cause, itself: &str) -> String {
+    let who = failure_subject(cause, itself);
     let code = cause.container.as_ref().and_then(|container| container.exit_code);
     let exit = code.map(|code| format!(" (exit {code})")).unwrap_or_default();
     match cause.kind {
         CauseKind::ExitCode => match code {
             // The reason is `Error` for all of them; a message is what the program left to say.
             Some(code) if cause.message.trim().is_empty() => format!("{who} exited with {code}"),
-            Some(code) => format!("{who} exited with {code}{}", because(cause)),
+            Some(code) => format!("{who} exited with {code}{}", cause_reason(cause)),
             None => format!("{who} failed"),
         },
         CauseKind::Signal => format!("{who} was ended by {}{exit}", in_short(cause)),
@@ -172,20 +181,20 @@ fn failure(cause: &Cause, itself: &str) -> String {
         CauseKind::Evicted if !cause.by.is_empty() => {
             format!("{who} was evicted, because the node was low on {}", cause.by)
         }
-        CauseKind::Evicted => format!("{who} was evicted{}", because(cause)),
+        CauseKind::Evicted => format!("{who} was evicted{}", cause_reason(cause)),
         CauseKind::Preempted if !cause.by.is_empty() => format!("{who} was preempted by {}", cause.by),
-        CauseKind::Preempted => format!("{who} was preempted{}", because(cause)),
-        CauseKind::NodeLost => format!("{who} was lost with its node{}", because(cause)),
+        CauseKind::Preempted => format!("{who} was preempted{}", cause_reason(cause)),
+        CauseKind::NodeLost => format!("{who} was lost with its node{}", cause_reason(cause)),
         CauseKind::Deleted => format!("{who} was deleted"),
         CauseKind::Deadline => "its deadline passed".to_owned(),
         CauseKind::Unknown => "has not started yet".to_owned(),
-        CauseKind::Suspended | CauseKind::Quota | CauseKind::Unschedulable => waiting(cause, itself),
-        CauseKind::ImagePull | CauseKind::Configuration => waiting(cause, itself),
+        CauseKind::Suspended | CauseKind::Quota | CauseKind::Unschedulable => waiting_clause(cause, itself),
+        CauseKind::ImagePull | CauseKind::Configuration => waiting_clause(cause, itself),
     }
 }
 
 /// The object gave up, and nothing that was witnessed says more.
-fn given_up(status: &Status, cause: &Cause) -> String {
+fn given_up_clause(status: &Status, cause: &Cause) -> String {
     let words = match status.reason.as_str() {
         "BackoffLimitExceeded" => "no attempts left".to_owned(),
         "" | "Failed" | "Error" => {
@@ -195,20 +204,22 @@ fn given_up(status: &Status, cause: &Cause) -> String {
     };
     match status.reason.as_str() {
         "BackoffLimitExceeded" => words,
-        _ => format!("{words}{}", because(cause)),
+        _ => format!("{words}{}", cause_reason(cause)),
     }
 }
 
-fn waiting(cause: &Cause, itself: &str) -> String {
-    let who = subject(cause, itself);
+fn waiting_clause(cause: &Cause, itself: &str) -> String {
+    let who = failure_subject(cause, itself);
     match cause.kind {
         CauseKind::Suspended => "is suspended".to_owned(),
-        CauseKind::Quota => format!("is queued{}", because(cause)),
-        CauseKind::Preempted => format!("waits to be admitted again{}", because(cause)),
-        CauseKind::Unschedulable => format!("no node fits {}{}", pod(cause, itself), because(cause)),
-        CauseKind::ImagePull => format!("the image of {who} can't be pulled{}", because(cause)),
-        CauseKind::Configuration => format!("{who} can't start{}", because(cause)),
-        _ => failure(cause, itself),
+        CauseKind::Quota => format!("is queued{}", cause_reason(cause)),
+        CauseKind::Preempted => format!("waits to be admitted again{}", cause_reason(cause)),
+        CauseKind::Unschedulable => {
+            format!("no node fits {}{}", pod_phrase(cause, itself), cause_reason(cause))
+        }
+        CauseKind::ImagePull => format!("the image of {who} can't be pulled{}", cause_reason(cause)),
+        CauseKind::Configuration => format!("{who} can't start{}", cause_reason(cause)),
+        _ => failure_clause(cause, itself),
     }
 }
 
@@ -223,8 +234,8 @@ fn in_short(cause: &Cause) -> String {
 }
 
 /// `container main of pod train-1 on node n1`.
-fn subject(cause: &Cause, itself: &str) -> String {
-    let pod = pod(cause, itself);
+fn failure_subject(cause: &Cause, itself: &str) -> String {
+    let pod = pod_phrase(cause, itself);
     let node = cause.node.as_ref().map(|node| format!(" on node {node}")).unwrap_or_default();
     let container = cause.container.as_ref().filter(|container| !container.name.is_empty());
     match (container, pod == "it") {
@@ -243,7 +254,7 @@ fn container_words(container: &FailedContainer) -> String {
     format!("{role} {}", container.name)
 }
 
-fn pod(cause: &Cause, itself: &str) -> String {
+fn pod_phrase(cause: &Cause, itself: &str) -> String {
     match cause.object.as_ref().filter(|object| object.uid != itself) {
         Some(object) => format!("{} {}", object.kind.to_lowercase(), object.name),
         None => "it".to_owned(),
@@ -251,14 +262,14 @@ fn pod(cause: &Cause, itself: &str) -> String {
 }
 
 /// The cluster's message, or else its reason.
-fn because(cause: &Cause) -> String {
+fn cause_reason(cause: &Cause) -> String {
     let said = if cause.message.is_empty() { &cause.reason } else { &cause.message };
     let said = said.replace(['\n', '\r'], " ");
     let said = said.trim().trim_end_matches('.');
-    if said.is_empty() { String::new() } else { format!(": {}", shortened(said, MESSAGE_BYTES)) }
+    if said.is_empty() { String::new() } else { format!(": {}", shorten_text(said, MESSAGE_BYTES)) }
 }
 
-fn attempts(status: &Status, owner: &OwnerDocument, index_attempt: Option<u32>) -> Option<String> {
+fn attempts_clause(status: &Status, owner: &OwnerDocument, index_attempt: Option<u32>) -> Option<String> {
     if let Some(allowed) = owner.index_attempts_allowed {
         // The object counts the failed pods of all its indexes together.
         let used = index_attempt.unwrap_or_default().min(allowed);
@@ -276,7 +287,7 @@ fn attempts(status: &Status, owner: &OwnerDocument, index_attempt: Option<u32>) 
 }
 
 /// `a`, `a and b`, `a, b and c`.
-fn listed(parts: &[String]) -> String {
+fn join_with_and(parts: &[String]) -> String {
     match parts {
         [] => String::new(),
         [one] => one.clone(),
@@ -284,7 +295,7 @@ fn listed(parts: &[String]) -> String {
     }
 }
 
-fn capitalized(text: &str) -> String {
+fn capitalize_first(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
 }

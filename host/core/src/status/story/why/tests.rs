@@ -46,10 +46,10 @@ impl WitnessedJob {
             ..ObjectRef::default()
         };
         let rules = StatusRules::builtin();
-        let mut status = Arc::new(rules.status(&object.group, &object.kind, &bytes));
+        let mut status = Arc::new(rules.status_of(&object.group, &object.kind, &bytes));
         let mut previous = None;
         if change == Change::Gone {
-            let deleted = Arc::new(StatusRules::deleted(&status));
+            let deleted = Arc::new(StatusRules::deleted_status(&status));
             previous = Some(std::mem::replace(&mut status, deleted));
         }
         let is_job = object.kind == "Job";
@@ -79,11 +79,11 @@ impl WitnessedJob {
     fn why(&self) -> WhyView {
         let wanted = self.story().documents_wanted();
         let documents = wanted.into_iter().map(|seq| (seq, self.documents[&seq].clone())).collect();
-        self.story().explain(&documents, NEW_YEAR + 100 * SECOND)
+        self.story().explain_object(&documents, NEW_YEAR + 100 * SECOND)
     }
 
     fn sentence_without_documents(&self) -> String {
-        self.story().explain(&DocumentsBySeq::new(), NEW_YEAR + 100 * SECOND).sentence
+        self.story().explain_object(&DocumentsBySeq::new(), NEW_YEAR + 100 * SECOND).sentence
     }
 }
 
@@ -114,12 +114,12 @@ fn running(name: &str) -> Value {
 }
 
 fn ended(name: &str, code: i32, reason: &str, second: u64) -> Value {
-    let at = crate::calendar::rfc3339(NEW_YEAR + second * SECOND);
+    let at = crate::calendar::format_rfc3339(NEW_YEAR + second * SECOND);
     pod(name, "Failed", &json!({"terminated": {"exitCode": code, "reason": reason, "finishedAt": at}}))
 }
 
 fn deleting(mut pod: Value, second: u64) -> Value {
-    let at = crate::calendar::rfc3339(NEW_YEAR + (second + 30) * SECOND);
+    let at = crate::calendar::format_rfc3339(NEW_YEAR + (second + 30) * SECOND);
     pod["metadata"]["deletionTimestamp"] = at.into();
     pod["metadata"]["deletionGracePeriodSeconds"] = 30.into();
     pod
@@ -642,11 +642,11 @@ fn a_headline_is_the_clause_that_says_how_it_ended() {
     let failed = failed_job("BackoffLimitExceeded", "");
     let story = two_run().at(10, &ended("a", 1, "Error", 10)).at(13, &failed);
     assert_eq!(
-        story.story().headline(&story.why()),
+        story.story().headline_text(&story.why()),
         "Failed: container main of pod a on node n1 exited with 1"
     );
     let gone = two_run().gone(20, &running_job());
-    assert_eq!(gone.story().headline(&gone.why()), "Was deleted before its end");
+    assert_eq!(gone.story().headline_text(&gone.why()), "Was deleted before its end");
 }
 
 #[test]

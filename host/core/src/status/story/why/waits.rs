@@ -8,7 +8,7 @@ use crate::state::{Change, State, Status};
 use crate::status::phase;
 
 /// The newest state of each object, by uid, without those that are gone.
-fn newest<'a>(states: impl Iterator<Item = &'a State>) -> impl Iterator<Item = &'a State> {
+fn newest_per_object<'a>(states: impl Iterator<Item = &'a State>) -> impl Iterator<Item = &'a State> {
     let mut newest: BTreeMap<&str, &State> = BTreeMap::new();
     for state in states.filter(|state| state.change != Change::Gap) {
         newest.insert(&state.object.uid, state);
@@ -18,15 +18,16 @@ fn newest<'a>(states: impl Iterator<Item = &'a State>) -> impl Iterator<Item = &
 
 /// The pod whose newest state is the oldest, among the pods that can't start now.
 pub(super) fn stuck_pod<'a>(story: &ExplainedStates<'a>) -> Option<&'a State> {
-    let stuck = newest(story.pods()).filter(|state| pod_end::waiting(&state.status.reason).is_some());
+    let stuck = newest_per_object(story.pod_states())
+        .filter(|state| pod_end::waiting_kind(&state.status.reason).is_some());
     stuck.filter(|state| !state.status.terminal).min_by_key(|state| state.seq)
 }
 
 /// The first pod that did not run, by the last state that says what it waited for. Pods that ended later count, too.
 pub(super) fn stuck_before_end<'a>(story: &ExplainedStates<'a>) -> Option<&'a State> {
     let mut stuck: BTreeMap<&str, &State> = BTreeMap::new();
-    for state in story.pods().filter(|state| state.change == Change::Present) {
-        match pod_end::waiting(&state.status.reason) {
+    for state in story.pod_states().filter(|state| state.change == Change::Present) {
+        match pod_end::waiting_kind(&state.status.reason) {
             Some(_) => drop(stuck.insert(&state.object.uid, state)),
             None if matches!(state.status.phase.as_str(), phase::RUNNING | phase::SUCCEEDED) => {
                 stuck.remove(state.object.uid.as_str());
@@ -40,12 +41,13 @@ pub(super) fn stuck_before_end<'a>(story: &ExplainedStates<'a>) -> Option<&'a St
 /// Whether the pod of a cause still exists and has not ended.
 pub(super) fn is_alive(story: &ExplainedStates<'_>, cause: &Cause) -> bool {
     let Some(object) = &cause.object else { return false };
-    newest(story.pods()).any(|state| state.object.uid == object.uid && !state.status.terminal)
+    newest_per_object(story.pod_states())
+        .any(|state| state.object.uid == object.uid && !state.status.terminal)
 }
 
 /// Kueue's own object, which says why its owner waits.
-fn workload<'a>(story: &ExplainedStates<'a>) -> Option<&'a State> {
-    newest(story.related.iter().map(|state| &**state).filter(|state| is_workload(&state.object)))
+fn kueue_workload<'a>(story: &ExplainedStates<'a>) -> Option<&'a State> {
+    newest_per_object(story.related.iter().map(|state| &**state).filter(|state| is_workload(&state.object)))
         .max_by_key(|state| state.seq)
 }
 
@@ -73,36 +75,36 @@ fn by_owner(status: &Status, has_queue: bool) -> Option<CauseKind> {
 }
 
 /// Why an object waits now.
-pub(super) fn cause(
+pub(super) fn waiting_cause(
     story: &ExplainedStates<'_>,
     owner: &OwnerDocument,
     documents: &DocumentsBySeq,
 ) -> Option<Cause> {
-    let last = story.last()?;
+    let last = story.last_state()?;
     let status = last_work_status(last);
     // A pod's document says more than its phase.
     let by_owner = by_owner(&status, has_queue(story, owner)).filter(|_| !super::is_pod(&last.object));
     if let Some(kind) = by_owner {
-        return Some(match workload(story) {
+        return Some(match kueue_workload(story) {
             Some(workload) if kind != CauseKind::Suspended => of_workload(workload),
             _ => of_state(last, kind),
         });
     }
-    unstarted(story, documents)
+    unstarted_pods_cause(story, documents)
 }
 
 /// Why pods that an object wants do not start.
-pub(super) fn unstarted(story: &ExplainedStates<'_>, documents: &DocumentsBySeq) -> Option<Cause> {
+pub(super) fn unstarted_pods_cause(story: &ExplainedStates<'_>, documents: &DocumentsBySeq) -> Option<Cause> {
     if let Some(pod) = stuck_pod(story) {
         return Some(of_stuck_pod(pod, documents));
     }
-    refused(story)
+    refused_pods_cause(story)
 }
 
 pub(super) fn of_stuck_pod(pod: &State, documents: &DocumentsBySeq) -> Cause {
     let document = documents.get(&pod.seq).and_then(|document| PodDocument::read(document));
     let stuck = document.as_ref().and_then(pod_end::stuck_container);
-    let kind = pod_end::waiting(&pod.status.reason).unwrap_or_default();
+    let kind = pod_end::waiting_kind(&pod.status.reason).unwrap_or_default();
     let cause = stuck.unwrap_or_else(|| of_state(pod, kind));
     let node = document.and_then(|document| document.spec.node_name);
     let object = Some((*pod.object).clone());
@@ -153,7 +155,7 @@ pub(super) struct RunInterruption<'a> {
 
 /// The times in which an object did not run after it had run, in their order. A job that Kueue preempts says no more than
 /// that it is suspended; its Workload has said why shortly before.
-pub(super) fn interruptions<'a>(story: &ExplainedStates<'a>, now_ms: u64) -> Vec<RunInterruption<'a>> {
+pub(super) fn run_interruptions<'a>(story: &ExplainedStates<'a>, now_ms: u64) -> Vec<RunInterruption<'a>> {
     let held = [phase::PREEMPTED, phase::SUSPENDED, phase::QUEUED];
     let versions: Vec<&State> = story.states.iter().map(|state| &**state).collect();
     let Some(first_run) = versions.iter().position(|state| state.status.phase == phase::RUNNING) else {
@@ -169,7 +171,7 @@ pub(super) fn interruptions<'a>(story: &ExplainedStates<'a>, now_ms: u64) -> Vec
         if held.contains(&phase) {
             if !is_held {
                 let until_ms = run_again_ms(&later[at..]).unwrap_or(now_ms);
-                found.push(interruption(story, state, ran_from, until_ms));
+                found.push(run_interruption(story, state, ran_from, until_ms));
             }
             is_held = true;
         } else if phase == phase::RUNNING {
@@ -190,7 +192,7 @@ fn run_again_ms(later: &[&State]) -> Option<u64> {
     later.iter().find(|state| state.status.phase == phase::RUNNING).map(|state| state.observed_ms)
 }
 
-fn interruption<'a>(
+fn run_interruption<'a>(
     story: &ExplainedStates<'a>,
     begins: &'a State,
     ran_from: u64,
@@ -212,8 +214,8 @@ fn interruption<'a>(
 }
 
 /// The API server refused the pods that the object wants. Only an Event says so.
-fn refused(story: &ExplainedStates<'_>) -> Option<Cause> {
-    let uid = &story.last()?.object.uid;
+fn refused_pods_cause(story: &ExplainedStates<'_>) -> Option<Cause> {
+    let uid = &story.last_state()?.object.uid;
     let own = story.events.iter().rev().filter(|event| event.about.uid == *uid);
     let refused = own.clone().find(|event| event.reason == "FailedCreate")?;
     // Pods that were made later answer it.
@@ -257,12 +259,12 @@ impl<'a> WaitingMoment<'a> {
         match (is_workload(&state.object), state.change == Change::Gone) {
             (true, is_gone) => self.workload = Some(state).filter(|_| !is_gone),
             (false, true) => drop(self.pods.remove(uid)),
-            (false, false) => drop(self.pods.insert(uid, pod_end::waiting(&state.status.reason))),
+            (false, false) => drop(self.pods.insert(uid, pod_end::waiting_kind(&state.status.reason))),
         }
     }
 
     /// `knows_queue`: the story has its Workload, so that a time without it, or with a place, is no wait for quota.
-    fn wait(&self, own: &State, has_queue: bool, knows_queue: bool) -> WaitReason {
+    fn wait_reason(&self, own: &State, has_queue: bool, knows_queue: bool) -> WaitReason {
         let by_owner = by_owner(&own.status, has_queue);
         let waits_for_quota = !knows_queue || self.workload.is_some_and(|workload| !has_quota(workload));
         let by_owner = by_owner.filter(|kind| *kind != CauseKind::Quota || waits_for_quota);
@@ -294,10 +296,10 @@ pub(super) fn before_first_run(
         let Some(own) = moment.own else { continue };
         // An attempt that failed has run, even if it was never ready.
         let has_begun = matches!(own.status.phase.as_str(), phase::RUNNING | phase::RESTARTING);
-        if has_begun || super::super::is_over(own) {
+        if has_begun || super::super::has_ended(own) {
             break;
         }
-        let wait = moment.wait(own, has_queue, knows_queue);
+        let wait = moment.wait_reason(own, has_queue, knows_queue);
         let took = end.saturating_sub(state.observed_ms);
         match waits.iter_mut().find(|(known, _)| *known == wait) {
             Some((_, sum)) => *sum += took,

@@ -41,7 +41,7 @@ impl CommitIdentity {
     }
 
     /// Whether `known` is part of this history, whose earlier lines ended as given.
-    fn descends(self, known: Self, ended: &[Self]) -> bool {
+    fn descends_from(self, known: Self, ended: &[Self]) -> bool {
         let same_line = self.line == known.line && self.moves >= known.moves;
         same_line || ended.iter().any(|end| end.line == known.line && end.moves >= known.moves)
     }
@@ -49,17 +49,20 @@ impl CommitIdentity {
 
 /// Expects that no known commit was lost; others may have committed since. If one was lost, the present
 /// transaction ends, because it holds the row that every writer needs.
-pub(crate) async fn expect(
+pub(crate) async fn expect_known_commit(
     session: &mut ServerSession,
     found: CommitIdentity,
     known: CommitIdentity,
 ) -> StoreResult<()> {
-    if found == known || found.descends(known, &[]) || found.descends(known, &ended(session).await?) {
+    if found == known
+        || found.descends_from(known, &[])
+        || found.descends_from(known, &ended_lines(session).await?)
+    {
         return Ok(());
     }
     // Others continue, while this process may take some time to end.
-    session.script("ROLLBACK").await?;
-    Err(lost(found, known))
+    session.run_script("ROLLBACK").await?;
+    Err(lost_commit_error(found, known))
 }
 
 /// Begins a line, in a transaction of its own. A writer that reconnects passes the identity that it knew.
@@ -68,27 +71,27 @@ pub(crate) async fn begin_line(
     known: Option<CommitIdentity>,
 ) -> StoreResult<CommitIdentity> {
     let text = format!("START TRANSACTION; {MOVE}; SELECT moves, line FROM kw_journal WHERE id = 1");
-    let rows = session.answers(&text).await?;
-    let Some(row) = rows.first() else { return Err(emptied()) };
-    let found = CommitIdentity::before_move(row.int(0)?, row.int(1)?);
+    let rows = session.run_script_for_rows(&text).await?;
+    let Some(row) = rows.first() else { return Err(emptied_table_error()) };
+    let found = CommitIdentity::before_move(row.int_at(0)?, row.int_at(1)?);
     if let Some(known) = known {
-        expect(session, found, known).await?;
+        expect_known_commit(session, found, known).await?;
     }
-    let mut lines = ended(session).await?;
+    let mut lines = ended_lines(session).await?;
     lines.push(found);
     let lines = text_of(&lines[lines.len().saturating_sub(MOST_LINES)..]);
     let line = i64::from_le_bytes(RandomState::new().hash_one(0_u8).to_le_bytes());
-    session.fetch("UPDATE kw_journal SET line = ? WHERE id = 1", vec![line.into()]).await?;
-    session.fetch("DELETE FROM kw_agreed WHERE name = ?", vec![LINES.into()]).await?;
+    session.fetch_rows("UPDATE kw_journal SET line = ? WHERE id = 1", vec![line.into()]).await?;
+    session.fetch_rows("DELETE FROM kw_agreed WHERE name = ?", vec![LINES.into()]).await?;
     let insert = "INSERT INTO kw_agreed (name, text) VALUES (?, ?)";
-    session.fetch(insert, vec![LINES.into(), lines.as_str().into()]).await?;
-    session.script("COMMIT").await?;
+    session.fetch_rows(insert, vec![LINES.into(), lines.as_str().into()]).await?;
+    session.run_script("COMMIT").await?;
     Ok(CommitIdentity { line, ..found.next() })
 }
 
 /// The last commit of each earlier line, the oldest first.
-async fn ended(session: &mut ServerSession) -> StoreResult<Vec<CommitIdentity>> {
-    let rows = session.fetch("SELECT text FROM kw_agreed WHERE name = ?", vec![LINES.into()]).await?;
+async fn ended_lines(session: &mut ServerSession) -> StoreResult<Vec<CommitIdentity>> {
+    let rows = session.fetch_rows("SELECT text FROM kw_agreed WHERE name = ?", vec![LINES.into()]).await?;
     let text = rows.into_iter().next().map_or(Ok(String::new()), |mut row| row.text(0))?;
     Ok(parse(&text))
 }
@@ -107,7 +110,7 @@ fn parse(text: &str) -> Vec<CommitIdentity> {
     text.split(' ').filter_map(end).collect()
 }
 
-fn lost(found: CommitIdentity, known: CommitIdentity) -> JournalError {
+fn lost_commit_error(found: CommitIdentity, known: CommitIdentity) -> JournalError {
     JournalError::Fatal(format!(
         "commits of the journal are gone: commit {} was made, and the journal there stands at {} of another history. \
          Its server took over from one that had more, or somebody put an older copy in its place while this process \
@@ -116,7 +119,7 @@ fn lost(found: CommitIdentity, known: CommitIdentity) -> JournalError {
     ))
 }
 
-pub(crate) fn emptied() -> JournalError {
+pub(crate) fn emptied_table_error() -> JournalError {
     JournalError::Fatal(format!("somebody emptied `kw_journal` while the journal was in use: {LOST}"))
 }
 
@@ -145,7 +148,7 @@ mod tests {
             (at(1, 105), false),
             (at(9, 1), false),
         ] {
-            assert_eq!(found.descends(known, &ended), is_there, "{known:?}");
+            assert_eq!(found.descends_from(known, &ended), is_there, "{known:?}");
         }
     }
 

@@ -22,7 +22,7 @@ pub(crate) enum LockRight {
 }
 
 impl LockRight {
-    fn number(self) -> i64 {
+    fn lock_number(self) -> i64 {
         match self {
             Self::Whole => 0,
             Self::Replica(number) => i64::from(number) + 1,
@@ -31,7 +31,7 @@ impl LockRight {
 
     /// The SQL expressions for its name.
     fn name(self, dialect: ServerDialect) -> String {
-        match (dialect, self.number()) {
+        match (dialect, self.lock_number()) {
             // The second number identifies the schema: each may have its own journal.
             (ServerDialect::Postgres, number) => format!("{}, hashtext(current_schema())", CLASS + number),
             // A name may have 64 characters. Newer versions of MySQL lack SHA-1.
@@ -42,7 +42,7 @@ impl LockRight {
         }
     }
 
-    fn lock(self, dialect: ServerDialect) -> String {
+    fn lock_statement(self, dialect: ServerDialect) -> String {
         let name = self.name(dialect);
         match dialect {
             ServerDialect::Postgres => {
@@ -52,7 +52,7 @@ impl LockRight {
         }
     }
 
-    fn unlock(self, dialect: ServerDialect) -> String {
+    fn unlock_statement(self, dialect: ServerDialect) -> String {
         let name = self.name(dialect);
         match dialect {
             ServerDialect::Postgres => {
@@ -62,13 +62,13 @@ impl LockRight {
         }
     }
 
-    fn holder(self, dialect: ServerDialect) -> String {
+    fn holder_statement(self, dialect: ServerDialect) -> String {
         match dialect {
             ServerDialect::Postgres => format!(
                 "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND classid = {} AND objsubid = 2 \
                  AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) \
                  AND CAST(objid AS bigint) = (CAST(hashtext(current_schema()) AS bigint) & 4294967295)",
-                CLASS + self.number()
+                CLASS + self.lock_number()
             ),
             ServerDialect::Mysql => format!("SELECT CAST(is_used_lock({}) AS SIGNED)", self.name(dialect)),
         }
@@ -93,26 +93,26 @@ pub(crate) enum LockAttempt {
 }
 
 /// The description of this process in the row of the writer.
-pub(crate) fn myself() -> String {
+pub(crate) fn describe_this_process() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host = if host.trim().is_empty() { "a machine without a name" } else { host.trim() };
     format!("process {} on {host}", std::process::id())
 }
 
-async fn number(session: &mut ServerSession, text: &str) -> StoreResult<Option<i64>> {
-    let rows = session.fetch(text, Vec::new()).await?;
+async fn optional_number(session: &mut ServerSession, text: &str) -> StoreResult<Option<i64>> {
+    let rows = session.fetch_rows(text, Vec::new()).await?;
     Ok(rows.first().map(|row| row.optional_int(0)).transpose()?.flatten())
 }
 
 /// Tries once.
 pub(crate) async fn try_lock(session: &mut ServerSession, seat: LockRight) -> StoreResult<bool> {
-    let text = seat.lock(session.dialect());
-    Ok(number(session, &text).await? == Some(1))
+    let text = seat.lock_statement(session.dialect());
+    Ok(optional_number(session, &text).await? == Some(1))
 }
 
-pub(crate) async fn unlock(session: &mut ServerSession, seat: LockRight) -> StoreResult<()> {
-    let text = seat.unlock(session.dialect());
-    number(session, &text).await.map(drop)
+pub(crate) async fn release_lock(session: &mut ServerSession, seat: LockRight) -> StoreResult<()> {
+    let text = seat.unlock_statement(session.dialect());
+    optional_number(session, &text).await.map(drop)
 }
 
 /// The server's number of the session that holds it.
@@ -120,8 +120,8 @@ pub(crate) async fn holding_session(
     session: &mut ServerSession,
     seat: LockRight,
 ) -> StoreResult<Option<i64>> {
-    let text = seat.holder(session.dialect());
-    number(session, &text).await
+    let text = seat.holder_statement(session.dialect());
+    optional_number(session, &text).await
 }
 
 /// The server's number of the present session.
@@ -134,11 +134,11 @@ pub(crate) fn own_number_expression(dialect: ServerDialect) -> &'static str {
 
 pub(crate) async fn own_number(session: &mut ServerSession) -> StoreResult<i64> {
     let text = format!("SELECT {}", own_number_expression(session.dialect()));
-    Ok(number(session, &text).await?.unwrap_or_default())
+    Ok(optional_number(session, &text).await?.unwrap_or_default())
 }
 
 /// Retries until this session has the lock, or the time is over.
-pub(crate) async fn lock(session: &mut ServerSession, seat: LockRight) -> StoreResult<LockAttempt> {
+pub(crate) async fn acquire_lock(session: &mut ServerSession, seat: LockRight) -> StoreResult<LockAttempt> {
     let deadline = Instant::now() + LOCK;
     loop {
         if try_lock(session, seat).await? {
@@ -146,7 +146,7 @@ pub(crate) async fn lock(session: &mut ServerSession, seat: LockRight) -> StoreR
         }
         if Instant::now() >= deadline {
             let number = holding_session(session, seat).await?;
-            let rows = session.fetch("SELECT holder FROM kw_journal WHERE id = 1", Vec::new()).await;
+            let rows = session.fetch_rows("SELECT holder FROM kw_journal WHERE id = 1", Vec::new()).await;
             let name = rows?.into_iter().next().map(|mut row| row.text(0)).transpose()?;
             let name = name.unwrap_or_else(|| "a process that has just begun".into());
             return Ok(LockAttempt::Others(LockHolder { name, session: number }));
@@ -169,9 +169,9 @@ pub(crate) async fn end_session(session: &mut ServerSession, number: i64) -> Sto
     match session.dialect() {
         ServerDialect::Postgres => {
             let text = "SELECT CASE WHEN pg_terminate_backend(CAST(? AS int)) THEN 1 ELSE 0 END";
-            session.fetch(text, vec![number.into()]).await.map(drop)
+            session.fetch_rows(text, vec![number.into()]).await.map(drop)
         }
-        ServerDialect::Mysql => session.script(&format!("KILL {number}")).await,
+        ServerDialect::Mysql => session.run_script(&format!("KILL {number}")).await,
     }
 }
 

@@ -31,7 +31,7 @@ pub(crate) struct SessionPool {
     is_closed: AtomicBool,
 }
 
-fn closed() -> JournalError {
+fn closed_error() -> JournalError {
     JournalError::Unavailable("the journal is closed".into())
 }
 
@@ -41,28 +41,28 @@ impl SessionPool {
         Arc::new(Self { server, idle: Mutex::default(), places, is_closed: AtomicBool::new(false) })
     }
 
-    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<(Instant, ServerSession)>> {
+    fn lock_idle(&self) -> std::sync::MutexGuard<'_, Vec<(Instant, ServerSession)>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub async fn lend(self: &Arc<Self>) -> StoreResult<LentSession> {
+    pub async fn lend_session(self: &Arc<Self>) -> StoreResult<LentSession> {
         let busy = |_| JournalError::Unavailable("all connections that read are busy".into());
         let place = timeout(WAIT, self.places.clone().acquire_owned()).await.map_err(busy)?;
-        let place = place.map_err(|_| closed())?;
+        let place = place.map_err(|_| closed_error())?;
         let lent = |session| LentSession { session: Some(session), pool: self.clone(), _place: place };
         loop {
-            let Some((used, mut session)) = self.idle().pop() else { break };
-            if used.elapsed() < FRESH || session.fetch("SELECT 1", Vec::new()).await.is_ok() {
+            let Some((used, mut session)) = self.lock_idle().pop() else { break };
+            if used.elapsed() < FRESH || session.fetch_rows("SELECT 1", Vec::new()).await.is_ok() {
                 return Ok(lent(session));
             }
         }
-        Ok(lent(self.server.connect().await?))
+        Ok(lent(self.server.connect_for_reading().await?))
     }
 
     pub fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
         self.places.close();
-        self.idle().clear();
+        self.lock_idle().clear();
     }
 }
 
@@ -74,21 +74,21 @@ pub(crate) struct LentSession {
 
 #[async_trait]
 impl StoreConnection for LentSession {
-    fn rows(&mut self) -> &mut dyn StoreReader {
-        self.session()
+    fn store_reader(&mut self) -> &mut dyn StoreReader {
+        self.session_mut()
     }
 
-    async fn begin(&mut self) -> StoreResult<()> {
-        self.session().begin().await
+    async fn begin_snapshot(&mut self) -> StoreResult<()> {
+        self.session_mut().open_snapshot().await
     }
 
-    async fn end(&mut self) -> StoreResult<()> {
-        self.session().end().await
+    async fn end_snapshot(&mut self) -> StoreResult<()> {
+        self.session_mut().close_snapshot().await
     }
 }
 
 impl LentSession {
-    pub fn session(&mut self) -> &mut ServerSession {
+    pub fn session_mut(&mut self) -> &mut ServerSession {
         self.session.as_mut().expect("taken only when it is given back")
     }
 }
@@ -97,7 +97,7 @@ impl Drop for LentSession {
     fn drop(&mut self) {
         let kept = self.session.take().filter(ServerSession::is_clean);
         if let Some(session) = kept.filter(|_| !self.pool.is_closed.load(Ordering::Acquire)) {
-            self.pool.idle().push((Instant::now(), session));
+            self.pool.lock_idle().push((Instant::now(), session));
         }
     }
 }

@@ -39,7 +39,7 @@ fn read_mark(dialect: ServerDialect) -> &'static str {
 }
 
 async fn mark(session: &mut ServerSession, text: &str) -> StoreResult<Option<Vec<u8>>> {
-    let row = session.answers(text).await?.pop();
+    let row = session.run_script_for_rows(text).await?.pop();
     row.map_or(Ok(None), |mut row| row.optional_bytes(0))
 }
 

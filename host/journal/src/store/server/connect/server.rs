@@ -17,7 +17,7 @@ use super::pooler;
 use super::session::ServerSession;
 use crate::store::rows::StoreResult;
 use crate::store::server::engine::dialect::ServerDialect;
-use crate::store::server::engine::fault::{classify, remedy};
+use crate::store::server::engine::fault::{classify_error, remedy_for};
 
 /// How long a server may take to accept a connection.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -132,7 +132,8 @@ impl ServerAddress {
     async fn now(&self) -> StoreResult<Self> {
         let Some(file) = &self.file else { return Ok(self.clone()) };
         let path = file.clone();
-        let read = files::within(file, files::ANSWER, move || files::text(&path, ADDRESS_BYTES)).await;
+        let read =
+            files::run_within_limit(file, files::ANSWER, move || files::text(&path, ADDRESS_BYTES)).await;
         let text = match read {
             Ok(text) => text,
             Err(error) => {
@@ -152,27 +153,27 @@ impl ServerAddress {
 
     /// No error quotes any part of the address, which may contain a password.
     pub fn postgres(url: &str) -> Result<Self, String> {
-        let options = PgConnectOptions::from_str(url).map_err(|_| malformed("postgres"))?;
+        let options = PgConnectOptions::from_str(url).map_err(|_| malformed_address("postgres"))?;
         let options = options.application_name("kubewitness").statement_cache_capacity(STATEMENTS);
         // PgBouncer refuses the client's default. PostgreSQL itself has had the same default since version
         // 12.
         let options = options.extra_float_digits(None).disable_statement_logging();
         let database = options.get_database().unwrap_or_else(|| options.get_username());
         if is_cut(database) {
-            return Err(malformed("postgres"));
+            return Err(malformed_address("postgres"));
         }
         let place = format!("PostgreSQL at {}:{}/{database}", options.get_host(), options.get_port());
         Ok(Self { options: ServerOptions::Postgres(options), place, url: url.to_owned(), file: None })
     }
 
     pub fn mysql(url: &str) -> Result<Self, String> {
-        let options = MySqlConnectOptions::from_str(url).map_err(|_| malformed("mysql"))?;
+        let options = MySqlConnectOptions::from_str(url).map_err(|_| malformed_address("mysql"))?;
         let options = options.statement_cache_capacity(STATEMENTS).disable_statement_logging();
         let Some(database) = options.get_database() else {
             return Err("the address names no database: mysql://USER:PASSWORD@HOST/DATABASE".into());
         };
         if is_cut(database) {
-            return Err(malformed("mysql"));
+            return Err(malformed_address("mysql"));
         }
         let place = format!("MySQL at {}:{}/{database}", options.get_host(), options.get_port());
         Ok(Self { options: ServerOptions::Mysql(options), place, url: url.to_owned(), file: None })
@@ -193,13 +194,14 @@ impl ServerAddress {
     }
 
     /// A session for reading, on the primary: a replica of the server would lag.
-    pub async fn connect(&self) -> StoreResult<ServerSession> {
-        let mut session = self.dial().await.map_err(|refusal| refusal.error)?;
+    pub async fn connect_for_reading(&self) -> StoreResult<ServerSession> {
+        let mut session = self.dial_server().await.map_err(|refusal| refusal.error)?;
         let text = match self.dialect() {
             ServerDialect::Postgres => "SELECT CASE WHEN pg_is_in_recovery() THEN 1 ELSE 0 END",
             ServerDialect::Mysql => "SELECT CAST(@@global.read_only AS SIGNED)",
         };
-        let is_copy = session.fetch(text, Vec::new()).await?.first().map(|row| row.int(0)).transpose()?;
+        let is_copy =
+            session.fetch_rows(text, Vec::new()).await?.first().map(|row| row.int_at(0)).transpose()?;
         if is_copy != Some(1) {
             return Ok(session);
         }
@@ -210,11 +212,11 @@ impl ServerAddress {
     }
 
     /// Opens a session, or returns why not and whether a retry may succeed.
-    pub async fn dial(&self) -> Result<ServerSession, SessionRefusal> {
+    pub async fn dial_server(&self) -> Result<ServerSession, SessionRefusal> {
         let late = |_| JournalError::Unavailable(format!("{self} has not answered for {CONNECT:?}"));
         let refused = |error| {
-            let remedy = remedy(self.dialect(), &error);
-            SessionRefusal { error: classify(self.dialect(), error), remedy }
+            let remedy = remedy_for(self.dialect(), &error);
+            SessionRefusal { error: classify_error(self.dialect(), error), remedy }
         };
         let unread = |why| JournalError::Unavailable(format!("{self}: {why}"));
         let now = self.now().await?;
@@ -234,7 +236,7 @@ impl ServerAddress {
                 ServerSession::new(Box::new(connected))
             }
         };
-        match self.settle(&mut session).await {
+        match self.send_first_statements(&mut session).await {
             Ok(()) => Ok(session),
             Err(error) => Err(SessionRefusal { error, remedy: session.remedy() }),
         }
@@ -242,8 +244,8 @@ impl ServerAddress {
 
     /// A session that no pooler shares.
     pub async fn dial_directly(&self) -> Result<ServerSession, SessionRefusal> {
-        let mut session = self.dial().await?;
-        let mut second = match timeout(SECOND, self.dial()).await {
+        let mut session = self.dial_server().await?;
+        let mut second = match timeout(SECOND, self.dial_server()).await {
             Ok(Ok(second)) => second,
             // The writer checks again in each transaction.
             Ok(Err(SessionRefusal { error, .. })) => {
@@ -265,12 +267,12 @@ impl ServerAddress {
     }
 
     /// Sends the first statements of every session.
-    async fn settle(&self, session: &mut ServerSession) -> StoreResult<()> {
+    async fn send_first_statements(&self, session: &mut ServerSession) -> StoreResult<()> {
         match self.dialect() {
-            ServerDialect::Postgres => session.script(POSTGRES).await,
+            ServerDialect::Postgres => session.run_script(POSTGRES).await,
             ServerDialect::Mysql => {
-                session.script(MYSQL).await?;
-                let rows = session.fetch("SELECT CAST(version() AS @TEXT)", Vec::new()).await?;
+                session.run_script(MYSQL).await?;
+                let rows = session.fetch_rows("SELECT CAST(version() AS @TEXT)", Vec::new()).await?;
                 let version = rows.into_iter().next().map(|mut row| row.text(0)).transpose()?;
                 let settings = match version.is_some_and(|version| version.contains("MariaDB")) {
                     true => format!("max_recursive_iterations = {STEPS}"),
@@ -281,15 +283,15 @@ impl ServerAddress {
                         )
                     }
                 };
-                session.script(&format!("SET SESSION {settings}")).await
+                session.run_script(&format!("SET SESSION {settings}")).await
             }
         }
     }
 
     async fn expect_one_primary(&self, session: &mut ServerSession) -> StoreResult<()> {
-        for mut row in session.answers(CLUSTER).await? {
+        for mut row in session.run_script_for_rows(CLUSTER).await? {
             if is_multi_primary(&row.text(0)?, &row.text(1)?) {
-                session.needs(
+                session.note_remedy(
                     "keep the journal on a server with one primary, or in a group in single-primary mode",
                 );
                 return Err(JournalError::Unavailable(format!(
@@ -308,9 +310,9 @@ impl ServerAddress {
             ServerDialect::Postgres => {
                 let text = "SELECT set_config('synchronous_commit', 'on', false)::bytea \
                             WHERE current_setting('synchronous_commit') = 'off'";
-                session.fetch(text, Vec::new()).await?;
+                session.fetch_rows(text, Vec::new()).await?;
                 let text = "SELECT CAST(current_setting('fsync') AS @TEXT)";
-                let rows = session.fetch(text, Vec::new()).await?;
+                let rows = session.fetch_rows(text, Vec::new()).await?;
                 let fsync = rows.into_iter().next().map(|mut row| row.text(0)).transpose()?;
                 if fsync.as_deref() == Some("off") {
                     tracing::warn!(
@@ -323,12 +325,12 @@ impl ServerAddress {
                 let text = "SELECT CAST(@@innodb_flush_log_at_trx_commit AS @BIGINT), \
                             CAST(@@max_allowed_packet AS @BIGINT), \
                             CAST(@@log_bin AS @BIGINT), CAST(@@sync_binlog AS @BIGINT)";
-                let row = session.fetch(text, Vec::new()).await?.into_iter().next();
+                let row = session.fetch_rows(text, Vec::new()).await?.into_iter().next();
                 let Some(row) = row else { return Ok(()) };
                 // After a crash, transactions that the binary log lacks are rolled back.
                 let unsynced = [
-                    ("innodb_flush_log_at_trx_commit", row.int(0)? != 1),
-                    ("sync_binlog", row.int(2)? != 0 && row.int(3)? != 1),
+                    ("innodb_flush_log_at_trx_commit", row.int_at(0)? != 1),
+                    ("sync_binlog", row.int_at(2)? != 0 && row.int_at(3)? != 1),
                 ];
                 for (setting, _) in unsynced.into_iter().filter(|(_, is_unsynced)| *is_unsynced) {
                     tracing::warn!(
@@ -336,8 +338,8 @@ impl ServerAddress {
                          dies"
                     );
                 }
-                if row.int(1)? < LEAST_PACKET {
-                    session.needs("raise it, 64 MiB is a good value");
+                if row.int_at(1)? < LEAST_PACKET {
+                    session.note_remedy("raise it, 64 MiB is a good value");
                     return Err(JournalError::Unavailable(format!(
                         "the server's max_allowed_packet is below {} MiB",
                         LEAST_PACKET >> 20
@@ -349,7 +351,7 @@ impl ServerAddress {
     }
 }
 
-fn malformed(scheme: &str) -> String {
+fn malformed_address(scheme: &str) -> String {
     format!(
         "it is no address of a database: write {scheme}://USER:PASSWORD@HOST:PORT/DATABASE, with %40, %3A and \
          %2F for each `@`, `:` and `/` of the user and the password"

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 use crate::store::rows::StoreResult;
 use crate::store::server::engine::dialect::ServerDialect;
-use crate::store::server::engine::fault::{classify, remedy};
+use crate::store::server::engine::fault::{classify_error, remedy_for};
 use crate::store::server::engine::link::{ServerLink, SqlParam, SqlRow};
 
 /// How long to wait for a silent server: its machine or the network may be gone, without any packet that says
@@ -28,7 +28,7 @@ pub(crate) struct ServerSession {
     remedy: Option<&'static str>,
 }
 
-fn silent() -> JournalError {
+fn silent_server_error() -> JournalError {
     JournalError::Unavailable(format!("the server has not answered for {} s", PATIENCE.as_secs()))
 }
 
@@ -51,14 +51,14 @@ impl ServerSession {
     }
 
     /// Records that only a person can fix the problem with the server.
-    pub fn needs(&mut self, remedy: &'static str) {
+    pub fn note_remedy(&mut self, remedy: &'static str) {
         self.remedy = Some(remedy);
     }
 
-    /// Begins a snapshot for everything until [`end`](Self::end).
-    pub async fn begin(&mut self) -> StoreResult<()> {
+    /// Begins a snapshot for everything until [`close_snapshot`](Self::close_snapshot).
+    pub async fn open_snapshot(&mut self) -> StoreResult<()> {
         self.in_snapshot = true;
-        self.script(match self.dialect() {
+        self.run_script(match self.dialect() {
             ServerDialect::Postgres => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
             ServerDialect::Mysql => {
                 "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; \
@@ -68,34 +68,38 @@ impl ServerSession {
         .await
     }
 
-    pub async fn end(&mut self) -> StoreResult<()> {
-        self.script("ROLLBACK").await?;
+    pub async fn close_snapshot(&mut self) -> StoreResult<()> {
+        self.run_script("ROLLBACK").await?;
         self.in_snapshot = false;
         Ok(())
     }
 
-    pub(crate) async fn fetch(&mut self, shared: &str, params: Vec<SqlParam>) -> StoreResult<Vec<SqlRow>> {
-        let done = timeout(PATIENCE, self.ask()?.fetch(shared, params)).await;
-        self.answered(done)
+    pub(crate) async fn fetch_rows(
+        &mut self,
+        shared: &str,
+        params: Vec<SqlParam>,
+    ) -> StoreResult<Vec<SqlRow>> {
+        let done = timeout(PATIENCE, self.link_for_query()?.fetch_rows(shared, params)).await;
+        self.note_answer(done)
     }
 
-    pub async fn script(&mut self, text: &str) -> StoreResult<()> {
-        self.answers(text).await.map(drop)
+    pub async fn run_script(&mut self, text: &str) -> StoreResult<()> {
+        self.run_script_for_rows(text).await.map(drop)
     }
 
     /// The answers to statements without parameters that are sent together.
-    pub(crate) async fn answers(&mut self, text: &str) -> StoreResult<Vec<SqlRow>> {
-        let done = timeout(PATIENCE, self.ask()?.script(text)).await;
-        self.answered(done)
+    pub(crate) async fn run_script_for_rows(&mut self, text: &str) -> StoreResult<Vec<SqlRow>> {
+        let done = timeout(PATIENCE, self.link_for_query()?.run_script(text)).await;
+        self.note_answer(done)
     }
 
     /// The first column of each row.
-    pub(crate) async fn numbers(&mut self, text: &str, params: Vec<SqlParam>) -> StoreResult<Vec<i64>> {
-        self.fetch(text, params).await?.into_iter().map(|row| row.int(0)).collect()
+    pub(crate) async fn fetch_numbers(&mut self, text: &str, params: Vec<SqlParam>) -> StoreResult<Vec<i64>> {
+        self.fetch_rows(text, params).await?.into_iter().map(|row| row.int_at(0)).collect()
     }
 
-    /// The link for one query, whose result goes to [`answered`](Self::answered).
-    pub(crate) fn ask(&mut self) -> StoreResult<&mut dyn ServerLink> {
+    /// The link for one query, whose result goes to [`note_answer`](Self::note_answer).
+    pub(crate) fn link_for_query(&mut self) -> StoreResult<&mut dyn ServerLink> {
         if !self.is_clean {
             return Err(JournalError::Unavailable("the connection was given up".into()));
         }
@@ -103,11 +107,11 @@ impl ServerSession {
         Ok(&mut *self.link)
     }
 
-    pub(crate) fn answered<T>(&mut self, done: Result<Result<T, sqlx::Error>, Elapsed>) -> StoreResult<T> {
-        let answer = done.map_err(|_| silent())?;
+    pub(crate) fn note_answer<T>(&mut self, done: Result<Result<T, sqlx::Error>, Elapsed>) -> StoreResult<T> {
+        let answer = done.map_err(|_| silent_server_error())?;
         let answer = answer.map_err(|error| {
-            self.remedy = remedy(self.link.dialect(), &error);
-            classify(self.link.dialect(), error)
+            self.remedy = remedy_for(self.link.dialect(), &error);
+            classify_error(self.link.dialect(), error)
         })?;
         self.is_clean = true;
         Ok(answer)

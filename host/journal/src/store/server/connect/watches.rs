@@ -37,12 +37,12 @@ impl ReplicaWatches {
         Self { mine: replica.to_owned(), held: Mutex::default() }
     }
 
-    fn held(&self) -> MutexGuard<'_, HeldWatches> {
+    fn lock_held(&self) -> MutexGuard<'_, HeldWatches> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn set(&self, source: &str, since: Option<(u32, Version)>) {
-        let mut held = self.held();
+    pub fn set_watch(&self, source: &str, since: Option<(u32, Version)>) {
+        let mut held = self.lock_held();
         held.edition += u64::from(held.sources.get(source) != since.as_ref());
         match since {
             Some(since) => drop(held.sources.insert(source.to_owned(), since)),
@@ -51,24 +51,24 @@ impl ReplicaWatches {
     }
 
     /// The changes that were not announced yet, encoded for the others.
-    pub fn unannounced(&self) -> Option<(WatchEdition, String)> {
-        let held = self.held();
+    pub fn unannounced_changes(&self) -> Option<(WatchEdition, String)> {
+        let held = self.lock_held();
         let text = || serde_json::to_string(&held.sources).unwrap_or_default();
         (held.edition != held.told).then(|| (held.edition, text()))
     }
 
     pub fn were_told(&self, edition: Option<WatchEdition>) {
-        let mut held = self.held();
+        let mut held = self.lock_held();
         held.told = edition.unwrap_or(held.told);
     }
 
     /// Called after the replica got a new seat.
     pub fn are_forgotten(&self) {
-        self.held().edition += 1;
+        self.lock_held().edition += 1;
     }
 
     /// Another healthy replica whose watch began before a version and continues.
-    pub async fn elsewhere(
+    pub async fn find_other_watcher(
         &self,
         session: &mut ServerSession,
         source: &str,
@@ -77,9 +77,9 @@ impl ReplicaWatches {
     ) -> StoreResult<Option<String>> {
         let text = "SELECT w.slot, r.name, w.sources FROM kw_watches w JOIN kw_replicas r ON r.slot = w.slot \
                     ORDER BY w.slot";
-        for mut row in session.fetch(text, Vec::new()).await? {
-            let (slot, name) = (row.int(0)? as u8, row.text(1)?);
-            let sources = parsed(&name, &row.text(2)?)?;
+        for mut row in session.fetch_rows(text, Vec::new()).await? {
+            let (slot, name) = (row.int_at(0)? as u8, row.text(1)?);
+            let sources = parse_watches(&name, &row.text(2)?)?;
             let began = sources.get(source).filter(|(of, _)| *of == epoch).map(|(_, since)| since);
             if name == self.mine || !began.is_some_and(|since| before.is_newer_than(since)) {
                 continue;
@@ -93,18 +93,18 @@ impl ReplicaWatches {
     }
 }
 
-fn parsed(replica: &str, text: &str) -> StoreResult<SourceVersions> {
+fn parse_watches(replica: &str, text: &str) -> StoreResult<SourceVersions> {
     serde_json::from_str(text).map_err(|error| {
         JournalError::Unavailable(format!("what the replica {replica} says of its watches: {error}"))
     })
 }
 
 /// Replaces the earlier announcement of this replica.
-pub(crate) async fn tell(session: &mut ServerSession, slot: u8, text: &str) -> StoreResult<()> {
+pub(crate) async fn announce_watches(session: &mut ServerSession, slot: u8, text: &str) -> StoreResult<()> {
     let slot = i64::from(slot);
-    session.fetch("DELETE FROM kw_watches WHERE slot = ?", vec![slot.into()]).await?;
+    session.fetch_rows("DELETE FROM kw_watches WHERE slot = ?", vec![slot.into()]).await?;
     let insert = "INSERT INTO kw_watches (slot, sources) VALUES (?, ?)";
-    session.fetch(insert, vec![slot.into(), text.into()]).await.map(drop)
+    session.fetch_rows(insert, vec![slot.into(), text.into()]).await.map(drop)
 }
 
 #[cfg(test)]
@@ -115,23 +115,23 @@ mod tests {
     fn what_changed_is_told_until_it_was_and_again_from_a_new_seat() {
         let watches = ReplicaWatches::of("one");
         let since = || Some((0, Version::new("7")));
-        assert!(watches.unannounced().is_none());
-        watches.set("jobs", since());
-        let (edition, text) = watches.unannounced().unwrap();
+        assert!(watches.unannounced_changes().is_none());
+        watches.set_watch("jobs", since());
+        let (edition, text) = watches.unannounced_changes().unwrap();
         assert_eq!(text, r#"{"jobs":[0,"7"]}"#);
-        assert_eq!(parsed("one", &text).unwrap()["jobs"], since().unwrap());
+        assert_eq!(parse_watches("one", &text).unwrap()["jobs"], since().unwrap());
         // The watches changed during the announcement.
-        watches.set("pods", since());
+        watches.set_watch("pods", since());
         watches.were_told(Some(edition));
-        let (edition, _) = watches.unannounced().unwrap();
+        let (edition, _) = watches.unannounced_changes().unwrap();
         watches.were_told(Some(edition));
-        watches.set("pods", since());
+        watches.set_watch("pods", since());
         watches.were_told(None);
-        assert!(watches.unannounced().is_none(), "nothing is new");
+        assert!(watches.unannounced_changes().is_none(), "nothing is new");
         watches.are_forgotten();
-        assert!(watches.unannounced().is_some());
-        watches.set("jobs", None);
-        assert_eq!(watches.unannounced().unwrap().1, r#"{"pods":[0,"7"]}"#);
-        assert!(parsed("one", "[]").unwrap_err().to_string().contains("replica one"));
+        assert!(watches.unannounced_changes().is_some());
+        watches.set_watch("jobs", None);
+        assert_eq!(watches.unannounced_changes().unwrap().1, r#"{"pods":[0,"7"]}"#);
+        assert!(parse_watches("one", "[]").unwrap_err().to_string().contains("replica one"));
     }
 }

@@ -6,7 +6,7 @@ use super::dialect::ServerDialect;
 use crate::report::{DOUBTFUL, LOST, RESTORE};
 
 /// Classifies an error of PostgreSQL. The first two characters of its code are a class.
-fn postgres(code: &str) -> Option<&'static str> {
+fn classify_postgres(code: &str) -> Option<&'static str> {
     match code {
         // A transaction conflicted with another one, or the server stops.
         "40001" | "40P01" | "55P03" | "57014" => Some("the server gave up a transaction"),
@@ -30,7 +30,7 @@ fn postgres(code: &str) -> Option<&'static str> {
 }
 
 /// Classifies an error of MySQL and MariaDB.
-fn mysql(number: &str) -> Option<&'static str> {
+fn classify_mysql(number: &str) -> Option<&'static str> {
     match number.parse().unwrap_or(0) {
         // The last two occur in replicated groups if another member's transaction came first.
         1205 | 1206 | 1213 | 1317 | 3024 | 1969 | 1020 | 1180 | 3100 | 3101 => {
@@ -56,10 +56,10 @@ fn mysql(number: &str) -> Option<&'static str> {
     }
 }
 
-pub(crate) fn passing(dialect: ServerDialect, code: &str) -> Option<&'static str> {
+pub(crate) fn passing_fault(dialect: ServerDialect, code: &str) -> Option<&'static str> {
     match dialect {
-        ServerDialect::Postgres => postgres(code),
-        ServerDialect::Mysql => mysql(code),
+        ServerDialect::Postgres => classify_postgres(code),
+        ServerDialect::Mysql => classify_mysql(code),
     }
 }
 
@@ -81,7 +81,7 @@ fn is_gone(dialect: ServerDialect, code: &str) -> bool {
 }
 
 /// The code of an error as its server numbers it.
-pub(crate) fn code(dialect: ServerDialect, error: &sqlx::Error) -> Option<String> {
+pub(crate) fn error_code(dialect: ServerDialect, error: &sqlx::Error) -> Option<String> {
     let told = error.as_database_error()?;
     match dialect {
         ServerDialect::Postgres => told.code().map(std::borrow::Cow::into_owned),
@@ -93,7 +93,7 @@ pub(crate) fn code(dialect: ServerDialect, error: &sqlx::Error) -> Option<String
 }
 
 /// The next step for a person after an error that does not pass by itself; `None` if it may pass.
-pub(crate) fn remedy(dialect: ServerDialect, error: &sqlx::Error) -> Option<&'static str> {
+pub(crate) fn remedy_for(dialect: ServerDialect, error: &sqlx::Error) -> Option<&'static str> {
     const CERTIFICATE: &str = "name the authority that vouches for the server in the address (`sslrootcert=` for \
         PostgreSQL, `ssl-ca=` for MySQL and MariaDB), and the name that its certificate has";
     const LOGIN: &str = "correct the user or the password in the journal's address, or the rules by which the \
@@ -116,7 +116,7 @@ pub(crate) fn remedy(dialect: ServerDialect, error: &sqlx::Error) -> Option<&'st
         }
         _ => {}
     }
-    let code = code(dialect, error)?;
+    let code = error_code(dialect, error)?;
     match (dialect, code.as_str()) {
         (ServerDialect::Postgres, "28000" | "28P01") => Some(LOGIN),
         (ServerDialect::Mysql, "3159") => Some(ENCRYPT),
@@ -135,9 +135,9 @@ fn lacks_tls(error: &sqlx::Error) -> bool {
     matches!(error, sqlx::Error::Configuration(why) if why.to_string().contains("RSA"))
 }
 
-pub(crate) fn classify(dialect: ServerDialect, error: sqlx::Error) -> JournalError {
-    if let Some(code) = code(dialect, &error) {
-        return match passing(dialect, &code) {
+pub(crate) fn classify_error(dialect: ServerDialect, error: sqlx::Error) -> JournalError {
+    if let Some(code) = error_code(dialect, &error) {
+        return match passing_fault(dialect, &code) {
             Some(what) => JournalError::Unavailable(format!("{what}: {error}")),
             None if is_damage(dialect, &code) => JournalError::Fatal(format!(
                 "{error}: what is on the server's disk is not what was written: {RESTORE}"
@@ -173,16 +173,16 @@ mod tests {
     fn what_passes_is_tried_again_and_damage_is_not() {
         for code in ["40001", "40P01", "55000", "53100", "53300", "57P01", "57P03", "25006", "08006", "53200"]
         {
-            assert!(passing(ServerDialect::Postgres, code).is_some(), "{code}");
+            assert!(passing_fault(ServerDialect::Postgres, code).is_some(), "{code}");
         }
         for code in ["23505", "42P01", "XX001", "XX002", "22021"] {
-            assert!(passing(ServerDialect::Postgres, code).is_none(), "{code}");
+            assert!(passing_fault(ServerDialect::Postgres, code).is_none(), "{code}");
         }
         for code in ["1205", "1213", "1040", "1114", "1290", "1053", "3101", "3159", "3168", "4031"] {
-            assert!(passing(ServerDialect::Mysql, code).is_some(), "{code}");
+            assert!(passing_fault(ServerDialect::Mysql, code).is_some(), "{code}");
         }
         for code in ["1062", "1146", "1034", "1366"] {
-            assert!(passing(ServerDialect::Mysql, code).is_none(), "{code}");
+            assert!(passing_fault(ServerDialect::Mysql, code).is_none(), "{code}");
         }
         assert!(is_gone(ServerDialect::Postgres, "42P01") && is_gone(ServerDialect::Mysql, "1146"));
         assert!(is_damage(ServerDialect::Postgres, "XX001") && is_damage(ServerDialect::Mysql, "1034"));
@@ -191,22 +191,23 @@ mod tests {
     #[test]
     fn what_only_a_person_can_mend_is_told_from_what_passes() {
         let lost = sqlx::Error::Io(std::io::ErrorKind::ConnectionRefused.into());
-        assert_eq!(remedy(ServerDialect::Postgres, &lost), None);
+        assert_eq!(remedy_for(ServerDialect::Postgres, &lost), None);
         let other = sqlx::Error::Protocol("unknown message type: '4'".into());
-        assert!(remedy(ServerDialect::Mysql, &other).is_some_and(|remedy| remedy.contains("port")));
+        assert!(remedy_for(ServerDialect::Mysql, &other).is_some_and(|remedy| remedy.contains("port")));
         let untrusted = sqlx::Error::Tls("unknown issuer".into());
         assert!(
-            remedy(ServerDialect::Postgres, &untrusted).is_some_and(|remedy| remedy.contains("certificate"))
+            remedy_for(ServerDialect::Postgres, &untrusted)
+                .is_some_and(|remedy| remedy.contains("certificate"))
         );
     }
 
     #[test]
     fn a_lost_connection_is_tried_again() {
         let lost = sqlx::Error::Io(std::io::ErrorKind::ConnectionReset.into());
-        assert!(matches!(classify(ServerDialect::Postgres, lost), JournalError::Unavailable(_)));
+        assert!(matches!(classify_error(ServerDialect::Postgres, lost), JournalError::Unavailable(_)));
         let closed = sqlx::Error::PoolTimedOut;
-        assert!(matches!(classify(ServerDialect::Mysql, closed), JournalError::Unavailable(_)));
+        assert!(matches!(classify_error(ServerDialect::Mysql, closed), JournalError::Unavailable(_)));
         let row = sqlx::Error::ColumnNotFound("x".into());
-        assert!(matches!(classify(ServerDialect::Postgres, row), JournalError::Fatal(_)));
+        assert!(matches!(classify_error(ServerDialect::Postgres, row), JournalError::Fatal(_)));
     }
 }

@@ -110,13 +110,13 @@ fn key_of(bytes: &[u8]) -> Option<StateKey> {
 #[derive(Debug)]
 pub(crate) struct SqlRow(pub Vec<Value>);
 
-fn malformed(column: usize) -> JournalError {
+fn malformed_column(column: usize) -> JournalError {
     JournalError::Fatal(format!("a row is not of this format: column {column} is something else"))
 }
 
 impl SqlRow {
     fn take(&mut self, column: usize) -> StoreResult<Value> {
-        let value = self.0.get_mut(column).ok_or_else(|| malformed(column))?;
+        let value = self.0.get_mut(column).ok_or_else(|| malformed_column(column))?;
         Ok(std::mem::replace(value, Value::Null))
     }
 
@@ -124,42 +124,42 @@ impl SqlRow {
         match self.0.get(column) {
             Some(Value::Int(number)) => Ok(Some(*number)),
             Some(Value::Null) => Ok(None),
-            _ => Err(malformed(column)),
+            _ => Err(malformed_column(column)),
         }
     }
 
-    pub fn int(&self, column: usize) -> StoreResult<i64> {
-        self.optional_int(column)?.ok_or_else(|| malformed(column))
+    pub fn int_at(&self, column: usize) -> StoreResult<i64> {
+        self.optional_int(column)?.ok_or_else(|| malformed_column(column))
     }
 
     pub fn optional_bytes(&mut self, column: usize) -> StoreResult<Option<Vec<u8>>> {
         match self.take(column)? {
             Value::Bytes(bytes) => Ok(Some(bytes)),
             Value::Null => Ok(None),
-            Value::Int(_) => Err(malformed(column)),
+            Value::Int(_) => Err(malformed_column(column)),
         }
     }
 
-    pub fn bytes(&mut self, column: usize) -> StoreResult<Vec<u8>> {
-        self.optional_bytes(column)?.ok_or_else(|| malformed(column))
+    pub fn bytes_at(&mut self, column: usize) -> StoreResult<Vec<u8>> {
+        self.optional_bytes(column)?.ok_or_else(|| malformed_column(column))
     }
 
     pub fn optional_text(&mut self, column: usize) -> StoreResult<Option<String>> {
         let bytes = self.optional_bytes(column)?;
-        bytes.map(|bytes| String::from_utf8(bytes).map_err(|_| malformed(column))).transpose()
+        bytes.map(|bytes| String::from_utf8(bytes).map_err(|_| malformed_column(column))).transpose()
     }
 
     pub fn text(&mut self, column: usize) -> StoreResult<String> {
-        self.optional_text(column)?.ok_or_else(|| malformed(column))
+        self.optional_text(column)?.ok_or_else(|| malformed_column(column))
     }
 
     pub fn optional_key(&mut self, column: usize) -> StoreResult<Option<StateKey>> {
         let bytes = self.optional_bytes(column)?;
-        bytes.map(|bytes| key_of(&bytes).ok_or_else(|| malformed(column))).transpose()
+        bytes.map(|bytes| key_of(&bytes).ok_or_else(|| malformed_column(column))).transpose()
     }
 
     pub fn key(&mut self, column: usize) -> StoreResult<StateKey> {
-        self.optional_key(column)?.ok_or_else(|| malformed(column))
+        self.optional_key(column)?.ok_or_else(|| malformed_column(column))
     }
 }
 
@@ -169,24 +169,24 @@ pub(crate) trait ServerLink: Send {
     fn dialect(&self) -> ServerDialect;
 
     /// `shared` has the tokens that [`ServerDialect::text`] replaces.
-    async fn fetch(&mut self, shared: &str, params: Vec<SqlParam>) -> Result<Vec<SqlRow>, sqlx::Error>;
+    async fn fetch_rows(&mut self, shared: &str, params: Vec<SqlParam>) -> Result<Vec<SqlRow>, sqlx::Error>;
 
     /// Sends statements without parameters together, and returns their rows.
-    async fn script(&mut self, text: &str) -> Result<Vec<SqlRow>, sqlx::Error>;
+    async fn run_script(&mut self, text: &str) -> Result<Vec<SqlRow>, sqlx::Error>;
 
     async fn insert(&mut self, insert: &InsertStatement, rows: RowsBatch) -> Result<(), sqlx::Error>;
 
-    async fn update(&mut self, update: &UpdateStatement, rows: RowsBatch) -> Result<(), sqlx::Error>;
+    async fn run_update(&mut self, update: &UpdateStatement, rows: RowsBatch) -> Result<(), sqlx::Error>;
 
-    async fn delete(&mut self, delete: &DeleteStatement, rows: RowsBatch) -> Result<(), sqlx::Error>;
+    async fn run_delete(&mut self, delete: &DeleteStatement, rows: RowsBatch) -> Result<(), sqlx::Error>;
 }
 
 pub(crate) type WriteResult = Result<(), sqlx::Error>;
 
 /// We assign numbers ourselves: a sequence would also count rows that already existed.
 pub(crate) async fn next(link: &mut dyn ServerLink, text: &str) -> Result<i64, sqlx::Error> {
-    let rows = link.fetch(text, Vec::new()).await?;
-    rows.first().and_then(|row| row.int(0).ok()).ok_or(sqlx::Error::RowNotFound)
+    let rows = link.fetch_rows(text, Vec::new()).await?;
+    rows.first().and_then(|row| row.int_at(0).ok()).ok_or(sqlx::Error::RowNotFound)
 }
 
 #[cfg(test)]

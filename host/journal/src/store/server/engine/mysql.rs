@@ -9,7 +9,7 @@ use super::dialect::ServerDialect;
 use super::link::{ServerLink, SqlParam, SqlRow, Value};
 use super::table::{
     ColumnMerge, DeleteStatement, InsertStatement, KeyConflict, RowsBatch, TableColumn, UpdateStatement,
-    fitting, names,
+    column_names, fitting_rows,
 };
 
 /// The most rows of one statement. With the 13 columns of the widest table they take 3,328 of 65,535
@@ -23,10 +23,10 @@ const PACKET: usize = 4 << 20;
 /// How many of these rows go into the next statement.
 fn next_rows(values: &[Value], width: usize) -> usize {
     let most = values.len().min(LARGEST * width);
-    1 << fitting(&values[..most], width, PACKET).ilog2()
+    1 << fitting_rows(&values[..most], width, PACKET).ilog2()
 }
 
-fn bind(arguments: &mut MySqlArguments, value: Value) -> Result<(), sqlx::Error> {
+fn bind_value(arguments: &mut MySqlArguments, value: Value) -> Result<(), sqlx::Error> {
     let bound = match value {
         Value::Null => arguments.add(None::<i64>),
         Value::Int(number) => arguments.add(number),
@@ -35,7 +35,7 @@ fn bind(arguments: &mut MySqlArguments, value: Value) -> Result<(), sqlx::Error>
     bound.map_err(sqlx::Error::Encode)
 }
 
-fn row(row: &MySqlRow) -> Result<SqlRow, sqlx::Error> {
+fn decode_row(row: &MySqlRow) -> Result<SqlRow, sqlx::Error> {
     let value = |(index, column): (usize, &MySqlColumn)| {
         Ok(match column.type_info().name() {
             "BIGINT" | "INT" | "SMALLINT" | "TINYINT" | "BOOLEAN" => {
@@ -47,7 +47,7 @@ fn row(row: &MySqlRow) -> Result<SqlRow, sqlx::Error> {
     row.columns().iter().enumerate().map(value).collect::<Result<_, sqlx::Error>>().map(SqlRow)
 }
 
-fn places(width: usize) -> String {
+fn placeholder_row(width: usize) -> String {
     format!("({})", vec!["?"; width].join(","))
 }
 
@@ -61,11 +61,11 @@ struct RowsText<'a> {
 
 async fn run(link: &mut MySqlConnection, text: RowsText<'_>, batch: RowsBatch) -> Result<(), sqlx::Error> {
     let RowsText { head, row, between, tail } = text;
-    for part in batch.parts(next_rows) {
+    for part in batch.split_into_parts(next_rows) {
         let text = format!("{head} {} {tail}", vec![row; part.len()].join(between));
         let mut arguments = MySqlArguments::default();
         for value in part.values {
-            bind(&mut arguments, value)?;
+            bind_value(&mut arguments, value)?;
         }
         sqlx::query_with(AssertSqlSafe(text), arguments).execute(&mut *link).await?;
     }
@@ -105,7 +105,7 @@ fn update_text(update: &UpdateStatement) -> String {
     )
 }
 
-fn json(batch: &RowsBatch) -> String {
+fn rows_as_json(batch: &RowsBatch) -> String {
     let rows: Vec<Vec<Option<i64>>> = batch
         .values
         .chunks(batch.width)
@@ -121,7 +121,7 @@ impl ServerLink for MySqlConnection {
         ServerDialect::Mysql
     }
 
-    async fn fetch(&mut self, shared: &str, params: Vec<SqlParam>) -> Result<Vec<SqlRow>, sqlx::Error> {
+    async fn fetch_rows(&mut self, shared: &str, params: Vec<SqlParam>) -> Result<Vec<SqlRow>, sqlx::Error> {
         let mut arguments = MySqlArguments::default();
         for param in params {
             let bound = match param {
@@ -140,31 +140,31 @@ impl ServerLink for MySqlConnection {
         }
         let text = AssertSqlSafe(ServerDialect::Mysql.text(shared));
         let rows = sqlx::query_with(text, arguments).fetch_all(self).await?;
-        rows.iter().map(row).collect()
+        rows.iter().map(decode_row).collect()
     }
 
-    async fn script(&mut self, text: &str) -> Result<Vec<SqlRow>, sqlx::Error> {
+    async fn run_script(&mut self, text: &str) -> Result<Vec<SqlRow>, sqlx::Error> {
         let rows = sqlx::raw_sql(AssertSqlSafe(text.to_owned())).fetch_all(self).await?;
-        rows.iter().map(row).collect()
+        rows.iter().map(decode_row).collect()
     }
 
     async fn insert(&mut self, insert: &InsertStatement, rows: RowsBatch) -> Result<(), sqlx::Error> {
-        let head = format!("INSERT INTO {} ({}) VALUES", insert.table, names(insert.columns));
-        let (row, tail) = (places(rows.width), on_conflict(insert));
+        let head = format!("INSERT INTO {} ({}) VALUES", insert.table, column_names(insert.columns));
+        let (row, tail) = (placeholder_row(rows.width), on_conflict(insert));
         run(self, RowsText { head: &head, row: &row, between: ",", tail: &tail }, rows).await
     }
 
-    async fn update(&mut self, update: &UpdateStatement, rows: RowsBatch) -> Result<(), sqlx::Error> {
+    async fn run_update(&mut self, update: &UpdateStatement, rows: RowsBatch) -> Result<(), sqlx::Error> {
         if rows.is_empty() {
             return Ok(());
         }
         let mut arguments = MySqlArguments::default();
-        arguments.add(json(&rows)).map_err(sqlx::Error::Encode)?;
+        arguments.add(rows_as_json(&rows)).map_err(sqlx::Error::Encode)?;
         let text = AssertSqlSafe(update_text(update));
         sqlx::query_with(text, arguments).execute(self).await.map(drop)
     }
 
-    async fn delete(&mut self, delete: &DeleteStatement, rows: RowsBatch) -> Result<(), sqlx::Error> {
+    async fn run_delete(&mut self, delete: &DeleteStatement, rows: RowsBatch) -> Result<(), sqlx::Error> {
         // Not a list of pairs: MariaDB would scan the whole table for it.
         let row = delete.key.iter().map(|TableColumn { name, .. }| format!("{name} = ?")).collect::<Vec<_>>();
         let (head, row) = (format!("DELETE FROM {} WHERE", delete.table), format!("({})", row.join(" AND ")));

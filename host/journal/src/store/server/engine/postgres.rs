@@ -8,7 +8,7 @@ use super::dialect::ServerDialect;
 use super::link::{ServerLink, SqlParam, SqlRow, Value};
 use super::table::{
     ColumnKind, ColumnMerge, DeleteStatement, InsertStatement, KeyConflict, RowsBatch, TableColumn,
-    UpdateStatement, fitting, names,
+    UpdateStatement, column_names, fitting_rows,
 };
 
 /// The most bytes of one statement, unless a single row is larger. A server holds all of it at once, several
@@ -16,12 +16,12 @@ use super::table::{
 const STATEMENT: usize = 16 << 20;
 
 fn next_rows(values: &[Value], width: usize) -> usize {
-    fitting(values, width, STATEMENT)
+    fitting_rows(values, width, STATEMENT)
 }
 
 type BoundQuery = Result<(), sqlx::error::BoxDynError>;
 
-fn arguments(params: Vec<SqlParam>) -> Result<PgArguments, sqlx::Error> {
+fn bind_params(params: Vec<SqlParam>) -> Result<PgArguments, sqlx::Error> {
     let mut arguments = PgArguments::default();
     let mut bind = |param| -> BoundQuery {
         match param {
@@ -39,7 +39,7 @@ fn arguments(params: Vec<SqlParam>) -> Result<PgArguments, sqlx::Error> {
     Ok(arguments)
 }
 
-fn row(row: &PgRow) -> Result<SqlRow, sqlx::Error> {
+fn decode_row(row: &PgRow) -> Result<SqlRow, sqlx::Error> {
     let value = |(index, column): (usize, &sqlx::postgres::PgColumn)| {
         Ok(match column.type_info().name() {
             "INT4" => row.try_get::<Option<i32>, _>(index)?.map(i64::from).into(),
@@ -51,7 +51,7 @@ fn row(row: &PgRow) -> Result<SqlRow, sqlx::Error> {
 }
 
 /// The columns of a batch as arrays.
-fn arrays(columns: &[&TableColumn], batch: RowsBatch) -> Result<PgArguments, sqlx::Error> {
+fn bind_arrays(columns: &[&TableColumn], batch: RowsBatch) -> Result<PgArguments, sqlx::Error> {
     enum ArrayParam {
         Ints(Vec<Option<i64>>),
         Bytes(Vec<Option<Vec<u8>>>),
@@ -85,7 +85,7 @@ fn arrays(columns: &[&TableColumn], batch: RowsBatch) -> Result<PgArguments, sql
 }
 
 /// The arrays as a relation.
-fn unnest(columns: &[&TableColumn]) -> String {
+fn unnest_text(columns: &[&TableColumn]) -> String {
     let casts = columns.iter().enumerate().map(|(index, column)| {
         let place = index + 1;
         match column.kind {
@@ -96,9 +96,9 @@ fn unnest(columns: &[&TableColumn]) -> String {
     format!("unnest({})", casts.collect::<Vec<_>>().join(", "))
 }
 
-fn relation(columns: &[&TableColumn]) -> String {
+fn relation_text(columns: &[&TableColumn]) -> String {
     let names = columns.iter().map(|column| column.name).collect::<Vec<_>>().join(", ");
-    format!("{} AS v ({names})", unnest(columns))
+    format!("{} AS v ({names})", unnest_text(columns))
 }
 
 fn same_key(table: &str, key: &[TableColumn]) -> String {
@@ -109,7 +109,8 @@ fn same_key(table: &str, key: &[TableColumn]) -> String {
 fn insert_text(insert: &InsertStatement) -> String {
     let InsertStatement { table, columns, key, conflict } = insert;
     let all: Vec<&TableColumn> = columns.iter().collect();
-    let mut text = format!("INSERT INTO {table} ({}) SELECT * FROM {}", names(columns), unnest(&all));
+    let mut text =
+        format!("INSERT INTO {table} ({}) SELECT * FROM {}", column_names(columns), unnest_text(&all));
     match conflict {
         KeyConflict::Refuse => {}
         KeyConflict::Keep => text.push_str(" ON CONFLICT DO NOTHING"),
@@ -130,13 +131,13 @@ fn update_text(update: &UpdateStatement) -> String {
     let all: Vec<&TableColumn> = key.iter().chain(*set).collect();
     let values = set.iter().map(|TableColumn { name, .. }| format!("{name} = v.{name}"));
     let values = values.collect::<Vec<_>>().join(", ");
-    format!("UPDATE {table} SET {values} FROM {} WHERE {}", relation(&all), same_key(table, key))
+    format!("UPDATE {table} SET {values} FROM {} WHERE {}", relation_text(&all), same_key(table, key))
 }
 
 fn delete_text(delete: &DeleteStatement) -> String {
     let DeleteStatement { table, key } = delete;
     let all: Vec<&TableColumn> = key.iter().collect();
-    format!("DELETE FROM {table} USING {} WHERE {}", relation(&all), same_key(table, key))
+    format!("DELETE FROM {table} USING {} WHERE {}", relation_text(&all), same_key(table, key))
 }
 
 async fn run(link: &mut PgConnection, text: String, arguments: PgArguments) -> Result<(), sqlx::Error> {
@@ -149,38 +150,38 @@ impl ServerLink for PgConnection {
         ServerDialect::Postgres
     }
 
-    async fn fetch(&mut self, shared: &str, params: Vec<SqlParam>) -> Result<Vec<SqlRow>, sqlx::Error> {
+    async fn fetch_rows(&mut self, shared: &str, params: Vec<SqlParam>) -> Result<Vec<SqlRow>, sqlx::Error> {
         let text = AssertSqlSafe(ServerDialect::Postgres.text(shared));
-        let rows = sqlx::query_with(text, arguments(params)?).fetch_all(self).await?;
-        rows.iter().map(row).collect()
+        let rows = sqlx::query_with(text, bind_params(params)?).fetch_all(self).await?;
+        rows.iter().map(decode_row).collect()
     }
 
-    async fn script(&mut self, text: &str) -> Result<Vec<SqlRow>, sqlx::Error> {
+    async fn run_script(&mut self, text: &str) -> Result<Vec<SqlRow>, sqlx::Error> {
         let rows = sqlx::raw_sql(AssertSqlSafe(text.to_owned())).fetch_all(self).await?;
-        rows.iter().map(row).collect()
+        rows.iter().map(decode_row).collect()
     }
 
     async fn insert(&mut self, insert: &InsertStatement, rows: RowsBatch) -> Result<(), sqlx::Error> {
         let all: Vec<&TableColumn> = insert.columns.iter().collect();
-        for part in rows.parts(next_rows) {
-            run(self, insert_text(insert), arrays(&all, part)?).await?;
+        for part in rows.split_into_parts(next_rows) {
+            run(self, insert_text(insert), bind_arrays(&all, part)?).await?;
         }
         Ok(())
     }
 
-    async fn update(&mut self, update: &UpdateStatement, rows: RowsBatch) -> Result<(), sqlx::Error> {
+    async fn run_update(&mut self, update: &UpdateStatement, rows: RowsBatch) -> Result<(), sqlx::Error> {
         if rows.is_empty() {
             return Ok(());
         }
         let all: Vec<&TableColumn> = update.key.iter().chain(update.set).collect();
-        run(self, update_text(update), arrays(&all, rows)?).await
+        run(self, update_text(update), bind_arrays(&all, rows)?).await
     }
 
-    async fn delete(&mut self, delete: &DeleteStatement, rows: RowsBatch) -> Result<(), sqlx::Error> {
+    async fn run_delete(&mut self, delete: &DeleteStatement, rows: RowsBatch) -> Result<(), sqlx::Error> {
         if rows.is_empty() {
             return Ok(());
         }
         let all: Vec<&TableColumn> = delete.key.iter().collect();
-        run(self, delete_text(delete), arrays(&all, rows)?).await
+        run(self, delete_text(delete), bind_arrays(&all, rows)?).await
     }
 }

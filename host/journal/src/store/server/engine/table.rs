@@ -14,11 +14,11 @@ pub(crate) struct TableColumn {
     pub kind: ColumnKind,
 }
 
-pub(crate) const fn int(name: &'static str) -> TableColumn {
+pub(crate) const fn int_column(name: &'static str) -> TableColumn {
     TableColumn { name, kind: ColumnKind::Int }
 }
 
-pub(crate) const fn bytes(name: &'static str) -> TableColumn {
+pub(crate) const fn bytes_column(name: &'static str) -> TableColumn {
     TableColumn { name, kind: ColumnKind::Bytes }
 }
 
@@ -84,7 +84,7 @@ impl RowsBatch {
     }
 
     /// Splits the rows into parts. `rows` gets the remaining values, and returns how many rows come next.
-    pub fn parts(self, rows: fn(&[Value], usize) -> usize) -> Vec<Self> {
+    pub fn split_into_parts(self, rows: fn(&[Value], usize) -> usize) -> Vec<Self> {
         let width = self.width;
         let (mut left, mut counts) = (&self.values[..], Vec::new());
         while !left.is_empty() {
@@ -108,7 +108,7 @@ fn size_of(value: &Value) -> usize {
 }
 
 /// How many rows fit into so many bytes; at least one, however large it is.
-pub(crate) fn fitting(values: &[Value], width: usize, limit: usize) -> usize {
+pub(crate) fn fitting_rows(values: &[Value], width: usize, limit: usize) -> usize {
     let mut bytes = 0;
     let fitting = values.chunks(width).take_while(|row| {
         bytes += row.iter().map(size_of).sum::<usize>();
@@ -117,6 +117,6 @@ pub(crate) fn fitting(values: &[Value], width: usize, limit: usize) -> usize {
     fitting.count().max(1)
 }
 
-pub(crate) fn names(columns: &[TableColumn]) -> String {
+pub(crate) fn column_names(columns: &[TableColumn]) -> String {
     columns.iter().map(|column| column.name).collect::<Vec<_>>().join(", ")
 }

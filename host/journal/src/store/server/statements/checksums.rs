@@ -14,7 +14,7 @@ const OWNERS: i64 = 64 * 1024;
 const SOME: i64 = 100;
 
 /// `key` is a reserved word of MySQL.
-fn column(table: &SummedTable, column: &'static str) -> &'static str {
+fn column_name(table: &SummedTable, column: &'static str) -> &'static str {
     match (table.name, column) {
         ("gaps", "key") => "bounds",
         ("kv", "key") => "name",
@@ -22,8 +22,8 @@ fn column(table: &SummedTable, column: &'static str) -> &'static str {
     }
 }
 
-fn pair(row: &SqlRow) -> StoreResult<(i64, i64)> {
-    Ok((row.int(0)?, row.int(1)?))
+fn two_ints(row: &SqlRow) -> StoreResult<(i64, i64)> {
+    Ok((row.int_at(0)?, row.int_at(1)?))
 }
 
 impl ServerSession {
@@ -33,7 +33,7 @@ impl ServerSession {
         after: i64,
         limit: i64,
     ) -> StoreResult<Vec<Vec<SumCell>>> {
-        let columns: Vec<_> = table.columns.iter().map(|name| column(table, name)).collect();
+        let columns: Vec<_> = table.columns.iter().map(|name| column_name(table, name)).collect();
         let (all, key, name) = (columns.join(", "), columns[..table.keys].join(", "), table.name);
         let (text, params): (_, Vec<SqlParam>) = match table.is_numbered() {
             true => (
@@ -45,7 +45,7 @@ impl ServerSession {
                 vec![limit.into(), after.into()],
             ),
         };
-        Ok(self.fetch(&text, params).await?.into_iter().map(|SqlRow(cells)| cells).collect())
+        Ok(self.fetch_rows(&text, params).await?.into_iter().map(|SqlRow(cells)| cells).collect())
     }
 
     pub(super) async fn read_object_keys(
@@ -54,20 +54,20 @@ impl ServerSession {
         limit: i64,
     ) -> StoreResult<Vec<(i64, i64, i64)>> {
         let text = "SELECT id, uid_key, name_key FROM kw_objects WHERE id > ? ORDER BY id LIMIT ?";
-        let rows = self.fetch(text, vec![after.into(), limit.into()]).await?;
-        rows.into_iter().map(|row| Ok((row.int(0)?, row.int(1)?, row.int(2)?))).collect()
+        let rows = self.fetch_rows(text, vec![after.into(), limit.into()]).await?;
+        rows.into_iter().map(|row| Ok((row.int_at(0)?, row.int_at(1)?, row.int_at(2)?))).collect()
     }
 
     pub(super) async fn read_misowned(&mut self) -> StoreResult<Vec<(i64, i64)>> {
         let text = "SELECT d.owner, d.object FROM kw_owned d WHERE d.sum <> 31 * d.owner + 17 * d.object \
                     OR NOT EXISTS (SELECT 1 FROM kw_objects o WHERE o.id = d.owner) LIMIT ?";
-        self.fetch(text, vec![SOME.into()]).await?.iter().map(pair).collect()
+        self.fetch_rows(text, vec![SOME.into()]).await?.iter().map(two_ints).collect()
     }
 
     pub(super) async fn read_unowned(&mut self) -> StoreResult<Vec<i64>> {
         let text = "SELECT o.id FROM kw_objects o WHERE o.owner > 0 AND NOT EXISTS \
                     (SELECT 1 FROM kw_owned d WHERE d.owner = o.owner AND d.object = o.id) LIMIT ?";
-        self.numbers(text, vec![SOME.into()]).await
+        self.fetch_numbers(text, vec![SOME.into()]).await
     }
 
     pub(super) async fn read_ends(&mut self, after: i64, limit: i64) -> StoreResult<Vec<EndRow>> {
@@ -76,33 +76,33 @@ impl ServerSession {
                     ORDER BY o.id LIMIT ?";
         let row = |mut row: SqlRow| {
             Ok(EndRow {
-                object: row.int(0)?,
+                object: row.int_at(0)?,
                 tail: row.optional_int(1)?,
                 newest: row.optional_int(2)?,
                 newest_object: row.optional_int(3)?,
                 version: EndRow::version_of(row.optional_int(4)?, row.optional_key(5)?, row.optional_key(6)?),
             })
         };
-        self.fetch(text, vec![after.into(), limit.into()]).await?.into_iter().map(row).collect()
+        self.fetch_rows(text, vec![after.into(), limit.into()]).await?.into_iter().map(row).collect()
     }
 
     /// Computes the checksum of every row without one. It may be repeated.
-    pub(crate) async fn fill(&mut self) -> StoreResult<()> {
-        let last = self.numbers("SELECT coalesce(max(owner), 0) FROM kw_owned", Vec::new()).await?;
+    pub(crate) async fn fill_checksums(&mut self) -> StoreResult<()> {
+        let last = self.fetch_numbers("SELECT coalesce(max(owner), 0) FROM kw_owned", Vec::new()).await?;
         for from in (0..=last.first().copied().unwrap_or_default()).step_by(OWNERS as usize) {
             let text = "UPDATE kw_owned SET sum = 31 * owner + 17 * object WHERE owner >= ? AND owner < ?";
-            self.fetch(text, vec![from.into(), (from + OWNERS).into()]).await?;
+            self.fetch_rows(text, vec![from.into(), (from + OWNERS).into()]).await?;
         }
         for table in &TABLES {
             let mut after = 0;
             loop {
                 let page = self.read_sealed(table, after, PAGE).await?;
                 for cells in &page {
-                    if let Some(sum) = table.refill(cells) {
+                    if let Some(sum) = table.refilled_checksum(cells) {
                         self.set_sum(table, cells, sum).await?;
                     }
                 }
-                after = match page.last().and_then(|cells| cells[0].int()) {
+                after = match page.last().and_then(|cells| cells[0].as_int()) {
                     Some(number) if table.is_numbered() => number,
                     _ => after + page.len() as i64,
                 };
@@ -115,14 +115,16 @@ impl ServerSession {
     }
 
     async fn set_sum(&mut self, table: &SummedTable, cells: &[SumCell], sum: i64) -> StoreResult<()> {
-        let keys: Vec<_> =
-            table.columns[..table.keys].iter().map(|name| format!("{} = ?", column(table, name))).collect();
+        let keys: Vec<_> = table.columns[..table.keys]
+            .iter()
+            .map(|name| format!("{} = ?", column_name(table, name)))
+            .collect();
         let text = format!("UPDATE kw_{} SET sum = ? WHERE {}", table.name, keys.join(" AND "));
         let key = cells[..table.keys].iter().map(|cell| match cell {
             SumCell::Bytes(bytes) => SqlParam::Bytes(bytes.clone()),
-            cell => SqlParam::Int(cell.int().unwrap_or_default()),
+            cell => SqlParam::Int(cell.as_int().unwrap_or_default()),
         });
-        self.fetch(&text, [SqlParam::Int(sum)].into_iter().chain(key).collect()).await.map(drop)
+        self.fetch_rows(&text, [SqlParam::Int(sum)].into_iter().chain(key).collect()).await.map(drop)
     }
 
     /// Whether a table of the journal has a column.
@@ -135,7 +137,7 @@ impl ServerSession {
             "SELECT 1 FROM information_schema.columns WHERE table_schema = {schema} AND table_name = '{table}' \
              AND column_name = '{column}'"
         );
-        Ok(!self.fetch(&text, Vec::new()).await?.is_empty())
+        Ok(!self.fetch_rows(&text, Vec::new()).await?.is_empty())
     }
 
     /// For MySQL and MariaDB only: PostgreSQL itself creates an index only if it is missing.
@@ -144,6 +146,6 @@ impl ServerSession {
             "SELECT 1 FROM information_schema.statistics WHERE table_schema = database() AND table_name = '{table}' \
              AND index_name = '{index}' LIMIT 1"
         );
-        Ok(!self.fetch(&text, Vec::new()).await?.is_empty())
+        Ok(!self.fetch_rows(&text, Vec::new()).await?.is_empty())
     }
 }

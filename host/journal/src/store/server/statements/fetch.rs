@@ -7,44 +7,44 @@ use kubewitness_core::ports::{DeadLetter, PluginProgress};
 use kubewitness_core::views::{EpochView, GapQuery, JournalView, LetterQuery, PoisonQuery, PoisonView};
 use kubewitness_core::{Gap, Seq, reports};
 
-use super::read::{AFTER_ENVELOPE, envelope, envelope_columns};
+use super::read::{AFTER_ENVELOPE, decode_envelope, envelope_columns};
 use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
 use crate::store::rows::checksum::{SumCell, SummedTable};
 use crate::store::rows::{
     ChainStep, CurrentRow, DocumentStorage, EndRow, KeptSnapshot, LiveRow, NamedObject, OWED_STATE,
     ObjectChoice, ObjectEnds, PlacedObject, RowFlags, SnapshotRow, SourceEpoch, StateEnvelope, StoreResult,
-    StoredDocument, StoredRow, damaged,
+    StoredDocument, StoredRow, damaged_state,
 };
 use crate::store::server::connect::session::ServerSession;
 use crate::store::server::engine::link::{SqlParam, SqlRow};
 use crate::store::{OwnedKind, RetentionReader, StoreConnection, StoreReader};
 
 fn key_and_value(mut row: SqlRow) -> StoreResult<(String, Vec<u8>)> {
-    Ok((row.text(0)?, row.bytes(1)?))
+    Ok((row.text(0)?, row.bytes_at(1)?))
 }
 
 #[async_trait]
 impl StoreConnection for ServerSession {
-    fn rows(&mut self) -> &mut dyn StoreReader {
+    fn store_reader(&mut self) -> &mut dyn StoreReader {
         self
     }
 
-    async fn begin(&mut self) -> StoreResult<()> {
-        Self::begin(self).await
+    async fn begin_snapshot(&mut self) -> StoreResult<()> {
+        Self::open_snapshot(self).await
     }
 
-    async fn end(&mut self) -> StoreResult<()> {
-        Self::end(self).await
+    async fn end_snapshot(&mut self) -> StoreResult<()> {
+        Self::close_snapshot(self).await
     }
 }
 
 #[async_trait]
 impl StoreReader for ServerSession {
-    async fn after(&mut self, after: i64, limit: i64) -> StoreResult<Vec<StateEnvelope>> {
+    async fn states_after(&mut self, after: i64, limit: i64) -> StoreResult<Vec<StateEnvelope>> {
         self.read_after(after, limit).await
     }
 
-    async fn outside(
+    async fn positions_outside(
         &mut self,
         after: i64,
         through: i64,
@@ -62,31 +62,36 @@ impl StoreReader for ServerSession {
         self.read_end_of(object).await
     }
 
-    async fn at(&mut self, seqs: &[i64]) -> StoreResult<Vec<StateEnvelope>> {
+    async fn states_at(&mut self, seqs: &[i64]) -> StoreResult<Vec<StateEnvelope>> {
         self.read_at(seqs).await
     }
 
-    async fn chain(&mut self, seq: i64, most: u32) -> StoreResult<Vec<(StateEnvelope, Vec<u8>)>> {
+    async fn document_chain(&mut self, seq: i64, most: u32) -> StoreResult<Vec<(StateEnvelope, Vec<u8>)>> {
         self.read_chain(seq, most).await
     }
 
-    async fn objects(&mut self, which: ObjectChoice<'_>) -> StoreResult<Vec<(i64, NamedObject)>> {
+    async fn find_objects(&mut self, which: ObjectChoice<'_>) -> StoreResult<Vec<(i64, NamedObject)>> {
         self.read_objects(which).await
     }
 
-    async fn statuses(&mut self, numbers: &[i64]) -> StoreResult<Vec<(i64, String, i64)>> {
+    async fn status_rows(&mut self, numbers: &[i64]) -> StoreResult<Vec<(i64, String, i64)>> {
         self.read_statuses(numbers).await
     }
 
-    async fn streams(&mut self) -> StoreResult<Vec<SourceEpoch>> {
+    async fn source_streams(&mut self) -> StoreResult<Vec<SourceEpoch>> {
         self.read_streams().await
     }
 
-    async fn anchor(&mut self, number: i64) -> StoreResult<Option<(i64, Vec<u8>)>> {
+    async fn anchor_row(&mut self, number: i64) -> StoreResult<Option<(i64, Vec<u8>)>> {
         self.read_anchor(number).await
     }
 
-    async fn current(&mut self, source: &str, after: i64, limit: i64) -> StoreResult<Vec<CurrentRow>> {
+    async fn current_objects(
+        &mut self,
+        source: &str,
+        after: i64,
+        limit: i64,
+    ) -> StoreResult<Vec<CurrentRow>> {
         let text = concat!(
             "SELECT ",
             envelope_columns!(),
@@ -95,35 +100,36 @@ impl StoreReader for ServerSession {
              LEFT JOIN kw_snapshots p ON p.object = c.object \
              WHERE c.object > ? AND t.source = ? ORDER BY c.object LIMIT ?"
         );
-        let rows = self.fetch(text, vec![after.into(), source.into(), limit.into()]).await?;
+        let rows = self.fetch_rows(text, vec![after.into(), source.into(), limit.into()]).await?;
         let row = |mut row: SqlRow| {
             let snapshot = row.optional_int(AFTER_ENVELOPE + 2)?.map(|seq| seq as u64);
             Ok(CurrentRow {
-                object: row.int(AFTER_ENVELOPE + 1)?,
-                stored: row.bytes(AFTER_ENVELOPE)?,
+                object: row.int_at(AFTER_ENVELOPE + 1)?,
+                stored: row.bytes_at(AFTER_ENVELOPE)?,
                 snapshot: snapshot.zip(row.optional_bytes(AFTER_ENVELOPE + 3)?),
-                newest: envelope(&mut row)?,
+                newest: decode_envelope(&mut row)?,
             })
         };
         rows.into_iter().map(row).collect()
     }
 
-    async fn links(&mut self, seqs: &[Seq]) -> StoreResult<Vec<StoredDocument>> {
+    async fn stored_documents(&mut self, seqs: &[Seq]) -> StoreResult<Vec<StoredDocument>> {
         let text = "SELECT s.seq, s.flags, s.back, s.anchor, s.sums, s.document \
                     FROM @numbers @JOIN kw_states s ON s.seq = q.v";
         let seqs = seqs.iter().map(|seq| *seq as i64).collect();
         let link = |mut row: SqlRow| {
-            let (seq, before) = (row.int(0)? as u64, (row.int(0)? as u64).saturating_sub(row.int(2)? as u64));
-            let flags = RowFlags::unpack(row.int(1)?);
-            let flags = flags.ok_or_else(|| damaged(seq, "its flags are not of this format"))?;
-            let (anchor, checksum) = (row.optional_int(3)?, row.int(4)? as u32);
+            let (seq, before) =
+                (row.int_at(0)? as u64, (row.int_at(0)? as u64).saturating_sub(row.int_at(2)? as u64));
+            let flags = RowFlags::unpack_bits(row.int_at(1)?);
+            let flags = flags.ok_or_else(|| damaged_state(seq, "its flags are not of this format"))?;
+            let (anchor, checksum) = (row.optional_int(3)?, row.int_at(4)? as u32);
             let kept = DocumentStorage { seq, encoding: flags.encoding, anchor, checksum };
-            Ok(StoredDocument { kept, before, stored: row.bytes(5)? })
+            Ok(StoredDocument { kept, before, stored: row.bytes_at(5)? })
         };
-        self.fetch(text, vec![SqlParam::Numbers(seqs)]).await?.into_iter().map(link).collect()
+        self.fetch_rows(text, vec![SqlParam::Numbers(seqs)]).await?.into_iter().map(link).collect()
     }
 
-    async fn present(
+    async fn present_objects(
         &mut self,
         source: &str,
         after: i64,
@@ -136,12 +142,12 @@ impl StoreReader for ServerSession {
              @JOIN kw_streams t ON t.id = o.stream @JOIN kw_states s ON s.seq = c.newest \
              WHERE c.object > ? AND t.source = ? ORDER BY c.object LIMIT ?"
         );
-        let rows = self.fetch(text, vec![after.into(), source.into(), limit.into()]).await?;
-        let pair = |mut row: SqlRow| Ok((row.int(AFTER_ENVELOPE)?, envelope(&mut row)?));
+        let rows = self.fetch_rows(text, vec![after.into(), source.into(), limit.into()]).await?;
+        let pair = |mut row: SqlRow| Ok((row.int_at(AFTER_ENVELOPE)?, decode_envelope(&mut row)?));
         rows.into_iter().map(pair).collect()
     }
 
-    async fn owned(
+    async fn owned_objects(
         &mut self,
         owners: &[i64],
         which: OwnedKind,
@@ -170,10 +176,10 @@ impl StoreReader for ServerSession {
             OwnedKind::Events => of!("(length(m.namespace) > 0 OR o.namespace = 'default') AND "),
             OwnedKind::Others => of!("NOT"),
         };
-        self.numbers(text, vec![owners.into(), below.into(), limit.into()]).await
+        self.fetch_numbers(text, vec![owners.into(), below.into(), limit.into()]).await
     }
 
-    async fn story(
+    async fn story_positions(
         &mut self,
         objects: &[i64],
         before: i64,
@@ -183,19 +189,24 @@ impl StoreReader for ServerSession {
         self.read_story(objects, before, limit, walked).await
     }
 
-    async fn moments(&mut self, from: i64, limit: i64) -> StoreResult<Vec<(i64, i64)>> {
+    async fn observation_times(&mut self, from: i64, limit: i64) -> StoreResult<Vec<(i64, i64)>> {
         self.read_moments(from, limit).await
     }
 
-    async fn ended(&mut self, ends: ObjectEnds) -> StoreResult<Vec<PlacedObject>> {
+    async fn ended_objects(&mut self, ends: ObjectEnds) -> StoreResult<Vec<PlacedObject>> {
         self.read_ended(ends).await
     }
 
-    async fn living(&mut self, streams: &[i64], after: i64, limit: i64) -> StoreResult<Vec<PlacedObject>> {
+    async fn living_objects(
+        &mut self,
+        streams: &[i64],
+        after: i64,
+        limit: i64,
+    ) -> StoreResult<Vec<PlacedObject>> {
         self.read_living(streams, after, limit).await
     }
 
-    async fn walk(&mut self, heads: &[Seq], through: Seq, steps: i64) -> StoreResult<Vec<ChainStep>> {
+    async fn walk_chains(&mut self, heads: &[Seq], through: Seq, steps: i64) -> StoreResult<Vec<ChainStep>> {
         self.read_walk(heads, through, steps).await
     }
 
@@ -203,13 +214,13 @@ impl StoreReader for ServerSession {
         self.read_letters_at(plugin, seqs).await
     }
 
-    async fn owed(&mut self, plugin: &str, from: i64, limit: i64) -> StoreResult<Vec<i64>> {
+    async fn owed_positions(&mut self, plugin: &str, from: i64, limit: i64) -> StoreResult<Vec<i64>> {
         let text =
             "SELECT seq FROM kw_letters WHERE plugin = ? AND seq >= ? AND replaying = ? ORDER BY seq LIMIT ?";
-        self.numbers(text, vec![plugin.into(), from.into(), OWED_STATE.into(), limit.into()]).await
+        self.fetch_numbers(text, vec![plugin.into(), from.into(), OWED_STATE.into(), limit.into()]).await
     }
 
-    async fn stats(&mut self, bytes: u64) -> StoreResult<JournalView> {
+    async fn journal_stats(&mut self, bytes: u64) -> StoreResult<JournalView> {
         self.read_stats(bytes).await
     }
 
@@ -217,7 +228,7 @@ impl StoreReader for ServerSession {
         self.read_source_counters().await
     }
 
-    async fn gaps(&mut self) -> StoreResult<Vec<Gap>> {
+    async fn all_gaps(&mut self) -> StoreResult<Vec<Gap>> {
         self.read_gaps().await
     }
 
@@ -225,7 +236,7 @@ impl StoreReader for ServerSession {
         self.read_gaps_of(query).await
     }
 
-    async fn poison(&mut self, source: Option<&str>, limit: usize) -> StoreResult<Vec<PoisonRecord>> {
+    async fn poison_records(&mut self, source: Option<&str>, limit: usize) -> StoreResult<Vec<PoisonRecord>> {
         self.read_poison(source, limit).await
     }
 
@@ -235,15 +246,15 @@ impl StoreReader for ServerSession {
 
     async fn poison_raw(&mut self, number: u64) -> StoreResult<Option<Vec<u8>>> {
         let Ok(number) = i64::try_from(number) else { return Ok(None) };
-        let row = self.fetch("SELECT raw FROM kw_poison WHERE id = ?", vec![number.into()]).await?.pop();
-        row.map(|mut row| row.bytes(0)).transpose()
+        let row = self.fetch_rows("SELECT raw FROM kw_poison WHERE id = ?", vec![number.into()]).await?.pop();
+        row.map(|mut row| row.bytes_at(0)).transpose()
     }
 
-    async fn discrepancies(&mut self, source: &str) -> StoreResult<Vec<(i64, i64, String)>> {
+    async fn audit_findings(&mut self, source: &str) -> StoreResult<Vec<(i64, i64, String)>> {
         self.read_discrepancies(source).await
     }
 
-    async fn epochs(&mut self) -> StoreResult<Vec<(String, EpochView)>> {
+    async fn source_epochs(&mut self) -> StoreResult<Vec<(String, EpochView)>> {
         self.read_epochs().await
     }
 
@@ -251,22 +262,22 @@ impl StoreReader for ServerSession {
         self.read_count(sources, after, through).await
     }
 
-    async fn progress(&mut self, plugin: &str) -> StoreResult<Option<PluginProgress>> {
+    async fn plugin_progress(&mut self, plugin: &str) -> StoreResult<Option<PluginProgress>> {
         self.read_progress(plugin).await
     }
 
-    async fn letters(&mut self, query: &LetterQuery) -> StoreResult<Vec<DeadLetter>> {
+    async fn dead_letters(&mut self, query: &LetterQuery) -> StoreResult<Vec<DeadLetter>> {
         self.read_letters(query).await
     }
 
-    async fn kv(&mut self, plugin: &str) -> StoreResult<Vec<(String, Vec<u8>)>> {
+    async fn plugin_kv(&mut self, plugin: &str) -> StoreResult<Vec<(String, Vec<u8>)>> {
         let text = "SELECT name, value FROM kw_kv WHERE plugin = ? \
                     AND (name < ? OR name >= ? OR name NOT LIKE 'report/%/%') ORDER BY name";
         let asked = vec![plugin.into(), reports::PREFIX.into(), reports::BEYOND.into()];
-        self.fetch(text, asked).await?.into_iter().map(key_and_value).collect()
+        self.fetch_rows(text, asked).await?.into_iter().map(key_and_value).collect()
     }
 
-    async fn reports(
+    async fn report_rows(
         &mut self,
         plugin: &str,
         (from, below): (&str, &str),
@@ -275,22 +286,22 @@ impl StoreReader for ServerSession {
         let text =
             "SELECT name, value FROM kw_kv WHERE plugin = ? AND name >= ? AND name < ? ORDER BY name LIMIT ?";
         let asked = vec![plugin.into(), from.into(), below.into(), limit.into()];
-        self.fetch(text, asked).await?.into_iter().map(key_and_value).collect()
+        self.fetch_rows(text, asked).await?.into_iter().map(key_and_value).collect()
     }
 
     async fn report_bytes(&mut self, plugin: &str) -> StoreResult<i64> {
         let text = "SELECT CAST(COALESCE(SUM(LENGTH(name) + LENGTH(value)), 0) AS @BIGINT) FROM kw_kv \
                     WHERE plugin = ? AND name >= ? AND name < ?";
         let asked = vec![plugin.into(), reports::PREFIX.into(), reports::BEYOND.into()];
-        let rows = self.fetch(text, asked).await?;
-        rows.into_iter().next().map_or(Ok(0), |row| row.int(0))
+        let rows = self.fetch_rows(text, asked).await?;
+        rows.into_iter().next().map_or(Ok(0), |row| row.int_at(0))
     }
 
-    async fn pauses(&mut self) -> StoreResult<Vec<ReplayRecord>> {
+    async fn pauses_in_force(&mut self) -> StoreResult<Vec<ReplayRecord>> {
         self.read_pauses().await
     }
 
-    async fn replays(
+    async fn replay_records(
         &mut self,
         plugin: Option<&str>,
         before: i64,
@@ -303,34 +314,34 @@ impl StoreReader for ServerSession {
         self
     }
 
-    async fn structure(&mut self) -> StoreResult<Vec<String>> {
+    async fn structure_findings(&mut self) -> StoreResult<Vec<String>> {
         // The operator of a server checks its files. Each row's checksum is compared in any case.
         Ok(Vec::new())
     }
 
-    async fn stored(&mut self, after: i64, limit: i64) -> StoreResult<Vec<StoredRow>> {
+    async fn stored_rows(&mut self, after: i64, limit: i64) -> StoreResult<Vec<StoredRow>> {
         let text = concat!(
             "SELECT ",
             envelope_columns!(),
             ", s.document FROM kw_states s WHERE s.seq > ? ORDER BY s.seq LIMIT ?"
         );
-        let rows = self.fetch(text, vec![after.into(), limit.into()]).await?;
+        let rows = self.fetch_rows(text, vec![after.into(), limit.into()]).await?;
         let row = |mut row: SqlRow| {
-            let (seq, document) = (row.int(0)?, row.bytes(AFTER_ENVELOPE)?);
-            Ok((seq, envelope(&mut row), document))
+            let (seq, document) = (row.int_at(0)?, row.bytes_at(AFTER_ENVELOPE)?);
+            Ok((seq, decode_envelope(&mut row), document))
         };
         rows.into_iter().map(row).collect()
     }
 
-    async fn live(&mut self, after: i64, limit: i64) -> StoreResult<Vec<LiveRow>> {
+    async fn live_rows(&mut self, after: i64, limit: i64) -> StoreResult<Vec<LiveRow>> {
         let text = "SELECT c.object, c.tail, c.newest, s.version, s.object FROM kw_current c \
                     LEFT JOIN kw_states s ON s.seq = c.newest WHERE c.object > ? ORDER BY c.object LIMIT ?";
-        let rows = self.fetch(text, vec![after.into(), limit.into()]).await?;
+        let rows = self.fetch_rows(text, vec![after.into(), limit.into()]).await?;
         let row = |mut row: SqlRow| {
             Ok(LiveRow {
-                object: row.int(0)?,
-                tail: row.int(1)? as u64,
-                newest: row.int(2)? as u64,
+                object: row.int_at(0)?,
+                tail: row.int_at(1)? as u64,
+                newest: row.int_at(2)? as u64,
                 version: row.optional_key(3)?,
                 newest_object: row.optional_int(4)?,
             })
@@ -338,13 +349,13 @@ impl StoreReader for ServerSession {
         rows.into_iter().map(row).collect()
     }
 
-    async fn snapshots(&mut self, after: i64, limit: i64) -> StoreResult<Vec<KeptSnapshot>> {
+    async fn snapshot_rows(&mut self, after: i64, limit: i64) -> StoreResult<Vec<KeptSnapshot>> {
         let text = "SELECT p.object, p.seq, p.packed, s.object, s.sums, c.object FROM kw_snapshots p \
                     LEFT JOIN kw_states s ON s.seq = p.seq LEFT JOIN kw_current c ON c.object = p.object \
                     WHERE p.object > ? ORDER BY p.object LIMIT ?";
-        let rows = self.fetch(text, vec![after.into(), limit.into()]).await?;
+        let rows = self.fetch_rows(text, vec![after.into(), limit.into()]).await?;
         let row = |mut row: SqlRow| {
-            let (object, seq, packed) = (row.int(0)?, row.int(1)? as u64, row.bytes(2)?.into());
+            let (object, seq, packed) = (row.int_at(0)?, row.int_at(1)? as u64, row.bytes_at(2)?.into());
             Ok(KeptSnapshot {
                 snapshot: SnapshotRow { object, seq, packed },
                 state_object: row.optional_int(3)?,
@@ -355,7 +366,7 @@ impl StoreReader for ServerSession {
         rows.into_iter().map(row).collect()
     }
 
-    async fn ends(&mut self, after: i64, limit: i64) -> StoreResult<Vec<EndRow>> {
+    async fn end_rows(&mut self, after: i64, limit: i64) -> StoreResult<Vec<EndRow>> {
         self.read_ends(after, limit).await
     }
 
@@ -363,7 +374,7 @@ impl StoreReader for ServerSession {
         self.read_object_keys(after, limit).await
     }
 
-    async fn sealed(
+    async fn sealed_rows(
         &mut self,
         table: &SummedTable,
         after: i64,
@@ -372,34 +383,34 @@ impl StoreReader for ServerSession {
         self.read_sealed(table, after, limit).await
     }
 
-    async fn misowned(&mut self) -> StoreResult<Vec<(i64, i64)>> {
+    async fn wrong_owner_links(&mut self) -> StoreResult<Vec<(i64, i64)>> {
         self.read_misowned().await
     }
 
-    async fn unowned(&mut self) -> StoreResult<Vec<i64>> {
+    async fn missing_owner_links(&mut self) -> StoreResult<Vec<i64>> {
         self.read_unowned().await
     }
 
-    async fn tallies(&mut self) -> StoreResult<Vec<(i64, i64, i64)>> {
-        let rows = self.fetch("SELECT segment, stream, states FROM kw_tallies", Vec::new()).await?;
-        rows.into_iter().map(|row| Ok((row.int(0)?, row.int(1)?, row.int(2)?))).collect()
+    async fn segment_tallies(&mut self) -> StoreResult<Vec<(i64, i64, i64)>> {
+        let rows = self.fetch_rows("SELECT segment, stream, states FROM kw_tallies", Vec::new()).await?;
+        rows.into_iter().map(|row| Ok((row.int_at(0)?, row.int_at(1)?, row.int_at(2)?))).collect()
     }
 
-    async fn plugins(&mut self) -> StoreResult<Vec<(String, String)>> {
-        let rows = self.fetch("SELECT name, progress FROM kw_plugins ORDER BY name", Vec::new()).await?;
+    async fn plugin_rows(&mut self) -> StoreResult<Vec<(String, String)>> {
+        let rows = self.fetch_rows("SELECT name, progress FROM kw_plugins ORDER BY name", Vec::new()).await?;
         rows.into_iter().map(|mut row| Ok((row.text(0)?, row.text(1)?))).collect()
     }
 
     async fn letter_counts(&mut self, plugin: &str) -> StoreResult<(i64, i64)> {
         let text = "SELECT count(*), CAST(coalesce(sum(CASE WHEN replaying = 0 THEN 1 ELSE 0 END), 0) AS @BIGINT) FROM kw_letters \
                     WHERE plugin = ?";
-        let rows = self.fetch(text, vec![plugin.into()]).await?;
-        rows.first().map_or(Ok((0, 0)), |row| Ok((row.int(0)?, row.int(1)?)))
+        let rows = self.fetch_rows(text, vec![plugin.into()]).await?;
+        rows.first().map_or(Ok((0, 0)), |row| Ok((row.int_at(0)?, row.int_at(1)?)))
     }
 
-    async fn orphans(&mut self, plugin: &str) -> StoreResult<Vec<i64>> {
+    async fn orphaned_letters(&mut self, plugin: &str) -> StoreResult<Vec<i64>> {
         let text = "SELECT l.seq FROM kw_letters l LEFT JOIN kw_states s ON s.seq = l.seq \
                     WHERE l.plugin = ? AND s.seq IS NULL LIMIT 100";
-        self.numbers(text, vec![plugin.into()]).await
+        self.fetch_numbers(text, vec![plugin.into()]).await
     }
 }

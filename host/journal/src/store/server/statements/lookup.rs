@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kubewitness_core::Change;
 use kubewitness_core::ports::JournalError;
 
-use super::read::{AFTER_OBJECT, object, object_columns};
+use super::read::{AFTER_OBJECT, decode_object, object_columns};
 use crate::store::memory::chain_ends::ChainEnd;
 use crate::store::memory::{FoundObject, NextNumbers, ObjectIdentity, SourceMemory, StoreMemory};
 use crate::store::rows::{DocumentEncoding, KnownKeys, RowFlags, StateKey, StoreResult, uid};
@@ -16,17 +16,17 @@ use crate::store::server::engine::link::{SqlParam, SqlRow, key_bytes};
 /// How many statuses are loaded at startup; others are loaded when they are needed.
 const STATUSES: i64 = 2048;
 
-pub(crate) async fn memory(session: &mut ServerSession) -> StoreResult<StoreMemory> {
+pub(crate) async fn load_memory(session: &mut ServerSession) -> StoreResult<StoreMemory> {
     let mut memory = StoreMemory { next: next(session).await?, ..StoreMemory::default() };
-    let kinds = session.fetch("SELECT id, api_group, version, kind FROM kw_kinds", Vec::new()).await?;
+    let kinds = session.fetch_rows("SELECT id, api_group, version, kind FROM kw_kinds", Vec::new()).await?;
     for mut row in kinds {
-        memory.kinds.insert((row.text(1)?, row.text(2)?, row.text(3)?), row.int(0)?);
+        memory.kinds.insert((row.text(1)?, row.text(2)?, row.text(3)?), row.int_at(0)?);
     }
     let text = "SELECT id, body, sum FROM kw_statuses ORDER BY id DESC LIMIT ?";
-    for mut row in session.fetch(text, vec![STATUSES.into()]).await? {
-        memory.learn_status(row.int(0)?, &row.text(1)?, row.int(2)?);
+    for mut row in session.fetch_rows(text, vec![STATUSES.into()]).await? {
+        memory.learn_status(row.int_at(0)?, &row.text(1)?, row.int_at(2)?);
     }
-    sources(session, &mut memory).await?;
+    load_sources(session, &mut memory).await?;
     Ok(memory)
 }
 
@@ -35,38 +35,38 @@ async fn next(session: &mut ServerSession) -> StoreResult<NextNumbers> {
                 coalesce((SELECT max(id) FROM kw_objects), 0), coalesce((SELECT max(id) FROM kw_statuses), 0), \
                 coalesce((SELECT max(id) FROM kw_streams), 0), coalesce((SELECT max(id) FROM kw_kinds), 0), \
                 coalesce((SELECT max(id) FROM kw_anchors), 0)";
-    let rows = session.fetch(text, Vec::new()).await?;
+    let rows = session.fetch_rows(text, Vec::new()).await?;
     let row = rows.first().ok_or_else(|| JournalError::Fatal("the server answered nothing".into()))?;
     Ok(NextNumbers {
-        seq: row.int(0)? as u64 + 1,
-        object: row.int(1)? + 1,
-        status: row.int(2)? + 1,
-        stream: row.int(3)? as u32 + 1,
-        kind: row.int(4)? + 1,
-        anchor: row.int(5)? + 1,
+        seq: row.int_at(0)? as u64 + 1,
+        object: row.int_at(1)? + 1,
+        status: row.int_at(2)? + 1,
+        stream: row.int_at(3)? as u32 + 1,
+        kind: row.int_at(4)? + 1,
+        anchor: row.int_at(5)? + 1,
     })
 }
 
-async fn sources(session: &mut ServerSession, memory: &mut StoreMemory) -> StoreResult<()> {
+async fn load_sources(session: &mut ServerSession, memory: &mut StoreMemory) -> StoreResult<()> {
     let text = "SELECT stream, max(id) FROM kw_anchors GROUP BY stream";
     let mut newest = HashMap::new();
-    for row in session.fetch(text, Vec::new()).await? {
-        newest.insert(row.int(0)?, row.int(1)?);
+    for row in session.fetch_rows(text, Vec::new()).await? {
+        newest.insert(row.int_at(0)?, row.int_at(1)?);
     }
     // Ordered by source and epoch, so the last entry of a source stays.
     for stream in session.read_streams().await? {
         let number = stream.id;
         let source: &mut SourceMemory = memory.sources.entry(stream.source.as_str().into()).or_default();
-        source.resume(stream)?;
+        source.resume_epoch(stream)?;
         let Some(anchor) = newest.get(&number).copied() else { continue };
         let Some((sum, packed)) = session.read_anchor(anchor).await? else { continue };
-        source.anchors.resume(anchor, sum, &packed);
+        source.anchors.resume_from_row(anchor, sum, &packed);
     }
     Ok(())
 }
 
 /// The rows of these objects, with the ends of their chains.
-pub(crate) async fn tails(
+pub(crate) async fn find_chain_ends(
     session: &mut ServerSession,
     memory: &StoreMemory,
     strangers: Vec<ObjectIdentity>,
@@ -86,43 +86,43 @@ pub(crate) async fn tails(
          LEFT JOIN kw_states t ON t.seq = coalesce(c.tail, o.tail) \
          LEFT JOIN kw_states n ON n.seq = coalesce(c.newest, o.newest)"
     );
-    let rows = session.fetch(text, vec![SqlParam::Numbers(keys.into_iter().collect())]).await?;
-    let streams = memory.streams();
+    let rows = session.fetch_rows(text, vec![SqlParam::Numbers(keys.into_iter().collect())]).await?;
+    let streams = memory.stream_sources();
     let mut found = Vec::new();
     for mut row in rows {
-        let (id, named) = object(&mut row)?;
+        let (id, named) = decode_object(&mut row)?;
         let stream = streams.get(&named.stream).cloned();
         let (source, epoch) = stream.unwrap_or_else(|| (Arc::from(""), 0));
         let identity = ObjectIdentity { source, object: named.object };
         if strangers.contains(&identity) {
-            let tail = tail(&mut row, ChainEnd::of(id, named.stream as u32, named.owner))?;
+            let tail = decode_chain_end(&mut row, ChainEnd::of(id, named.stream as u32, named.owner))?;
             found.push(FoundObject { identity, epoch, tail });
         }
     }
     Ok(found)
 }
 
-fn tail(row: &mut SqlRow, mut tail: ChainEnd) -> StoreResult<ChainEnd> {
+fn decode_chain_end(row: &mut SqlRow, mut tail: ChainEnd) -> StoreResult<ChainEnd> {
     const FIRST: usize = AFTER_OBJECT;
-    let flags = row.optional_int(FIRST + 3)?.and_then(RowFlags::unpack);
-    let newest_flags = row.optional_int(FIRST + 7)?.and_then(RowFlags::unpack);
+    let flags = row.optional_int(FIRST + 3)?.and_then(RowFlags::unpack_bits);
+    let newest_flags = row.optional_int(FIRST + 7)?.and_then(RowFlags::unpack_bits);
     // The key of a deletion is not its version.
     let version = match newest_flags.map(|flags| flags.change) {
         Some(Change::Gone | Change::Gap) => row.optional_key(FIRST + 6)?,
         _ => row.optional_key(FIRST + 5)?,
     };
-    tail.seq = row.int(FIRST)? as u64;
+    tail.seq = row.int_at(FIRST)? as u64;
     tail.depth = flags.map_or(0, |flags| flags.depth as u8);
     tail.checksum = row.optional_int(FIRST + 4)?.unwrap_or_default() as u32;
     tail.has_document = flags.is_some_and(|flags| flags.encoding != DocumentEncoding::Empty);
     tail.live = row.optional_int(FIRST + 2)?.is_some();
     let newest = version.and_then(|key| key.version());
-    tail.set_newest(newest.as_ref(), row.int(FIRST + 1)? as u64);
+    tail.set_newest(newest.as_ref(), row.int_at(FIRST + 1)? as u64);
     Ok(tail)
 }
 
 /// The positions of those keys that already exist.
-pub(crate) async fn keys(
+pub(crate) async fn find_known_keys(
     session: &mut ServerSession,
     questions: Vec<(i64, StateKey)>,
 ) -> StoreResult<KnownKeys> {
@@ -133,8 +133,8 @@ pub(crate) async fn keys(
     let text = "SELECT s.object, s.version, s.seq FROM @pairs @JOIN kw_states s \
                 ON s.version = @b AND s.object = q.n";
     let pairs = questions.iter().map(|(object, key)| (*object, key_bytes(key))).collect();
-    for mut row in session.fetch(text, vec![SqlParam::Pairs(pairs)]).await? {
-        known.insert((row.int(0)?, row.key(1)?), row.int(2)? as u64);
+    for mut row in session.fetch_rows(text, vec![SqlParam::Pairs(pairs)]).await? {
+        known.insert((row.int_at(0)?, row.key(1)?), row.int_at(2)? as u64);
     }
     Ok(known)
 }

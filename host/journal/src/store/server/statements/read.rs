@@ -6,7 +6,7 @@ use crate::store::rows::{
 use crate::store::server::connect::session::ServerSession;
 use crate::store::server::engine::link::{SqlParam, SqlRow, key_bytes};
 
-/// The columns of [`envelope`].
+/// The columns of [`decode_envelope`].
 macro_rules! envelope_columns {
     () => {
         "s.seq, s.object, s.version, s.flags, s.back, s.status, s.previous, s.owner, s.observed_ms, s.at, s.anchor, \
@@ -19,28 +19,28 @@ pub(super) use envelope_columns;
 pub(super) const AFTER_ENVELOPE: usize = 12;
 
 /// Reads the columns from the first column of a row.
-pub(super) fn envelope(row: &mut SqlRow) -> StoreResult<StateEnvelope> {
-    check::envelope((
-        row.int(0)?,
-        row.int(1)?,
+pub(super) fn decode_envelope(row: &mut SqlRow) -> StoreResult<StateEnvelope> {
+    check::check_envelope((
+        row.int_at(0)?,
+        row.int_at(1)?,
         row.key(2)?,
-        row.int(3)?,
-        row.int(4)?,
-        row.int(5)?,
+        row.int_at(3)?,
+        row.int_at(4)?,
+        row.int_at(5)?,
         row.optional_int(6)?,
         row.optional_int(7)?,
-        row.int(8)?,
+        row.int_at(8)?,
         row.optional_key(9)?,
         row.optional_int(10)?,
-        row.int(11)?,
+        row.int_at(11)?,
     ))
 }
 
-fn envelopes(rows: Vec<SqlRow>) -> StoreResult<Vec<StateEnvelope>> {
-    rows.into_iter().map(|mut row| envelope(&mut row)).collect()
+fn decode_envelopes(rows: Vec<SqlRow>) -> StoreResult<Vec<StateEnvelope>> {
+    rows.into_iter().map(|mut row| decode_envelope(&mut row)).collect()
 }
 
-/// The columns of [`object`].
+/// The columns of [`decode_object`].
 macro_rules! object_columns {
     () => {
         "o.id, o.stream, o.kind, o.namespace, o.name, o.uid, o.owner, o.sum, k.api_group, k.version, k.kind"
@@ -50,18 +50,18 @@ pub(super) use object_columns;
 
 pub(super) const AFTER_OBJECT: usize = 11;
 
-pub(super) fn object(row: &mut SqlRow) -> StoreResult<(i64, NamedObject)> {
+pub(super) fn decode_object(row: &mut SqlRow) -> StoreResult<(i64, NamedObject)> {
     let stored = ObjectRow {
-        id: row.int(0)?,
-        stream: row.int(1)?,
-        kind: row.int(2)?,
+        id: row.int_at(0)?,
+        stream: row.int_at(1)?,
+        kind: row.int_at(2)?,
         namespace: row.text(3)?,
         name: row.text(4)?,
         uid: row.text(5)?,
-        owner: row.int(6)?,
+        owner: row.int_at(6)?,
     };
-    let sum = row.int(7)?;
-    check::object(stored, sum, (row.text(8)?, row.text(9)?, row.text(10)?))
+    let sum = row.int_at(7)?;
+    check::check_object(stored, sum, (row.text(8)?, row.text(9)?, row.text(10)?))
 }
 
 impl ServerSession {
@@ -71,7 +71,7 @@ impl ServerSession {
             envelope_columns!(),
             " FROM kw_states s WHERE s.seq > ? ORDER BY s.seq LIMIT ?"
         );
-        envelopes(self.fetch(text, vec![after.into(), limit.into()]).await?)
+        decode_envelopes(self.fetch_rows(text, vec![after.into(), limit.into()]).await?)
     }
 
     /// Reads only the namespace of each state's object.
@@ -87,7 +87,8 @@ impl ServerSession {
                     WHERE s.seq > ? AND s.seq <= ? AND o.namespace NOT IN (SELECT @b FROM @pairs) \
                     ORDER BY s.seq LIMIT ?";
         let pairs = (0..).zip(namespaces).map(|(n, name)| (n, name.as_bytes().to_vec())).collect();
-        self.numbers(text, vec![after.into(), through.into(), SqlParam::Pairs(pairs), limit.into()]).await
+        self.fetch_numbers(text, vec![after.into(), through.into(), SqlParam::Pairs(pairs), limit.into()])
+            .await
     }
 
     /// Descends the index of versions, and skips those of other streams.
@@ -101,16 +102,16 @@ impl ServerSession {
         let text = "SELECT s.seq FROM kw_states s @JOIN kw_objects o ON o.id = s.object \
                     WHERE s.version >= ? AND s.version <= ? AND o.stream = ? ORDER BY s.version DESC LIMIT 1";
         let [from, upto] = [from, upto].map(|number| SqlParam::Bytes(key_bytes(&StateKey::Number(number))));
-        let row = self.fetch(text, vec![from, upto, stream.into()]).await?.pop();
-        row.map(|row| row.int(0)).transpose()
+        let row = self.fetch_rows(text, vec![from, upto, stream.into()]).await?.pop();
+        row.map(|row| row.int_at(0)).transpose()
     }
 
     /// Ends have their own key, by which the index finds them.
     pub(super) async fn read_end_of(&mut self, object: i64) -> StoreResult<Option<i64>> {
         let text = "SELECT seq FROM kw_states WHERE version = ? AND object = ?";
         let gone = SqlParam::Bytes(key_bytes(&StateKey::GONE));
-        let row = self.fetch(text, vec![gone, object.into()]).await?.pop();
-        row.map(|row| row.int(0)).transpose()
+        let row = self.fetch_rows(text, vec![gone, object.into()]).await?.pop();
+        row.map(|row| row.int_at(0)).transpose()
     }
 
     pub(super) async fn read_at(&mut self, seqs: &[i64]) -> StoreResult<Vec<StateEnvelope>> {
@@ -119,7 +120,7 @@ impl ServerSession {
             envelope_columns!(),
             " FROM @numbers @JOIN kw_states s ON s.seq = q.v ORDER BY s.seq"
         );
-        envelopes(self.fetch(text, vec![seqs.into()]).await?)
+        decode_envelopes(self.fetch_rows(text, vec![seqs.into()]).await?)
     }
 
     pub(super) async fn read_chain(
@@ -136,8 +137,8 @@ impl ServerSession {
             envelope_columns!(),
             ", s.document FROM chain c @JOIN kw_states s ON s.seq = c.seq ORDER BY s.seq DESC"
         );
-        let rows = self.fetch(text, vec![seq.into(), i64::from(most).into()]).await?;
-        let pair = |mut row: SqlRow| Ok((envelope(&mut row)?, row.bytes(AFTER_ENVELOPE)?));
+        let rows = self.fetch_rows(text, vec![seq.into(), i64::from(most).into()]).await?;
+        let pair = |mut row: SqlRow| Ok((decode_envelope(&mut row)?, row.bytes_at(AFTER_ENVELOPE)?));
         rows.into_iter().map(pair).collect()
     }
 
@@ -161,14 +162,14 @@ impl ServerSession {
             ObjectChoice::Uid(key) => (found!("o.uid_key"), vec![i64::from(key)]),
             ObjectChoice::Name(key) => (found!("o.name_key"), vec![i64::from(key)]),
         };
-        let rows = self.fetch(text, vec![SqlParam::Numbers(numbers)]).await?;
-        rows.into_iter().map(|mut row| object(&mut row)).collect()
+        let rows = self.fetch_rows(text, vec![SqlParam::Numbers(numbers)]).await?;
+        rows.into_iter().map(|mut row| decode_object(&mut row)).collect()
     }
 
     pub(super) async fn read_statuses(&mut self, numbers: &[i64]) -> StoreResult<Vec<(i64, String, i64)>> {
         let text = "SELECT s.id, s.body, s.sum FROM @numbers @JOIN kw_statuses s ON s.id = q.v";
-        let rows = self.fetch(text, vec![numbers.into()]).await?;
-        rows.into_iter().map(|mut row| Ok((row.int(0)?, row.text(1)?, row.int(2)?))).collect()
+        let rows = self.fetch_rows(text, vec![numbers.into()]).await?;
+        rows.into_iter().map(|mut row| Ok((row.int_at(0)?, row.text(1)?, row.int_at(2)?))).collect()
     }
 
     pub(super) async fn read_streams(&mut self) -> StoreResult<Vec<SourceEpoch>> {
@@ -176,21 +177,21 @@ impl ServerSession {
                     ORDER BY source, epoch";
         let stream = |mut row: SqlRow| {
             Ok(SourceEpoch {
-                id: row.int(0)?,
+                id: row.int_at(0)?,
                 source: row.text(1)?,
-                epoch: row.int(2)? as u32,
+                epoch: row.int_at(2)? as u32,
                 checkpoint: row.optional_text(3)?,
-                states: row.int(4)? as u64,
+                states: row.int_at(4)? as u64,
                 last_event_ms: row.optional_int(5)?,
-                sum: row.int(6)?,
+                sum: row.int_at(6)?,
             })
         };
-        self.fetch(text, Vec::new()).await?.into_iter().map(stream).collect()
+        self.fetch_rows(text, Vec::new()).await?.into_iter().map(stream).collect()
     }
 
     pub(super) async fn read_anchor(&mut self, number: i64) -> StoreResult<Option<(i64, Vec<u8>)>> {
         let text = "SELECT checksum, document FROM kw_anchors WHERE id = ?";
-        let row = self.fetch(text, vec![number.into()]).await?.pop();
-        row.map(|mut row| Ok((row.int(0)?, row.bytes(1)?))).transpose()
+        let row = self.fetch_rows(text, vec![number.into()]).await?.pop();
+        row.map(|mut row| Ok((row.int_at(0)?, row.bytes_at(1)?))).transpose()
     }
 }

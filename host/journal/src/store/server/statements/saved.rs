@@ -12,7 +12,7 @@ use kubewitness_core::{Gap, Seq, StateId, calendar};
 use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
 use crate::store::RetentionReader;
 use crate::store::rows::{
-    LetterRange, OperatorAct, SEGMENT, SourceEpoch, StoreResult, bounded, check, decoded,
+    LetterRange, OperatorAct, SEGMENT, SourceEpoch, StoreResult, bounded_i64, check, decode_column,
 };
 use crate::store::server::connect::session::ServerSession;
 use crate::store::server::engine::link::SqlRow;
@@ -20,20 +20,20 @@ use crate::store::server::engine::link::SqlRow;
 /// How many gaps one query to the server reads during a search.
 const PAGE: i64 = 1000;
 
-fn moment(ms: Option<i64>) -> Option<String> {
-    ms.filter(|ms| *ms > 0).map(|ms| calendar::rfc3339(ms as u64))
+fn optional_rfc3339(ms: Option<i64>) -> Option<String> {
+    ms.filter(|ms| *ms > 0).map(|ms| calendar::format_rfc3339(ms as u64))
 }
 
-fn cut(limit: usize) -> i64 {
+fn limit_param(limit: usize) -> i64 {
     // Engines differ in the largest allowed limit.
     limit.min(i32::MAX as usize) as i64
 }
 
-fn gap(id: i64, body: &str) -> StoreResult<Gap> {
-    decoded(body, || format!("gap {id}"))
+fn decode_gap(id: i64, body: &str) -> StoreResult<Gap> {
+    decode_column(body, || format!("gap {id}"))
 }
 
-fn fits(gap: &Gap, query: &GapQuery) -> bool {
+fn matches_query(gap: &Gap, query: &GapQuery) -> bool {
     let object = gap.object.as_ref();
     let is = |wanted: &Option<String>, has: fn(&kubewitness_core::ObjectRef) -> &String| {
         wanted.as_ref().is_none_or(|wanted| object.is_some_and(|object| has(object) == wanted))
@@ -50,21 +50,21 @@ impl ServerSession {
         let text = "SELECT (SELECT CAST(coalesce(sum(states), 0) AS @BIGINT) FROM kw_tallies), \
                     coalesce((SELECT min(seq) FROM kw_states), 0), coalesce((SELECT max(seq) FROM kw_states), 0), \
                     (SELECT observed_ms FROM kw_states ORDER BY seq LIMIT 1)";
-        let rows = self.fetch(text, Vec::new()).await?;
+        let rows = self.fetch_rows(text, Vec::new()).await?;
         let row = rows.first().ok_or_else(|| JournalError::Fatal("the server answered nothing".into()))?;
         Ok(JournalView {
-            states: row.int(0)? as u64,
+            states: row.int_at(0)? as u64,
             bytes,
-            oldest_seq: row.int(1)? as u64,
-            newest_seq: row.int(2)? as u64,
-            oldest_at: moment(row.optional_int(3)?),
+            oldest_seq: row.int_at(1)? as u64,
+            newest_seq: row.int_at(2)? as u64,
+            oldest_at: optional_rfc3339(row.optional_int(3)?),
             ..JournalView::default()
         })
     }
 
     async fn per_stream(&mut self, text: &str) -> StoreResult<HashMap<i64, u64>> {
-        let rows = self.fetch(text, Vec::new()).await?;
-        rows.into_iter().map(|row| Ok((row.int(0)?, row.int(1)? as u64))).collect()
+        let rows = self.fetch_rows(text, Vec::new()).await?;
+        rows.into_iter().map(|row| Ok((row.int_at(0)?, row.int_at(1)? as u64))).collect()
     }
 
     pub(super) async fn read_source_counters(&mut self) -> StoreResult<Vec<SourceCounters>> {
@@ -91,8 +91,8 @@ impl ServerSession {
     }
 
     pub(super) async fn read_gaps(&mut self) -> StoreResult<Vec<Gap>> {
-        let rows = self.fetch("SELECT id, body FROM kw_gaps ORDER BY id", Vec::new()).await?;
-        rows.into_iter().map(|mut row| gap(row.int(0)?, &row.text(1)?)).collect()
+        let rows = self.fetch_rows("SELECT id, body FROM kw_gaps ORDER BY id", Vec::new()).await?;
+        rows.into_iter().map(|mut row| decode_gap(row.int_at(0)?, &row.text(1)?)).collect()
     }
 
     /// Newest first, each with its number. Conditions about their objects are checked here, part by part.
@@ -100,16 +100,16 @@ impl ServerSession {
         let text = "SELECT g.id, g.body, t.source FROM kw_gaps g @JOIN kw_streams t ON t.id = g.stream \
                     WHERE g.id < ? ORDER BY g.id DESC LIMIT ?";
         let limit = query.limit.unwrap_or(usize::MAX);
-        let (mut gaps, mut before) = (Vec::new(), query.cursor.map_or(i64::MAX, bounded));
+        let (mut gaps, mut before) = (Vec::new(), query.cursor.map_or(i64::MAX, bounded_i64));
         loop {
-            let rows = self.fetch(text, vec![before.into(), PAGE.into()]).await?;
+            let rows = self.fetch_rows(text, vec![before.into(), PAGE.into()]).await?;
             let is_last = (rows.len() as i64) < PAGE;
             for mut row in rows {
-                before = row.int(0)?;
-                let (gap, source) = (gap(before, &row.text(1)?)?, row.text(2)?);
+                before = row.int_at(0)?;
+                let (gap, source) = (decode_gap(before, &row.text(1)?)?, row.text(2)?);
                 if gaps.len() < limit
                     && query.source.as_ref().is_none_or(|wanted| *wanted == source)
-                    && fits(&gap, query)
+                    && matches_query(&gap, query)
                 {
                     gaps.push((before as u64, gap));
                 }
@@ -130,17 +130,17 @@ impl ServerSession {
         let of = "SELECT p.id, t.source, t.epoch, p.error, p.observed_ms, p.raw FROM kw_poison p \
                   JOIN kw_streams t ON t.id = p.stream WHERE t.source = ? ORDER BY p.id DESC LIMIT ?";
         let rows = match source {
-            None => self.fetch(all, vec![cut(limit).into()]).await?,
-            Some(source) => self.fetch(of, vec![source.into(), cut(limit).into()]).await?,
+            None => self.fetch_rows(all, vec![limit_param(limit).into()]).await?,
+            Some(source) => self.fetch_rows(of, vec![source.into(), limit_param(limit).into()]).await?,
         };
         let record = |mut row: SqlRow| {
             Ok(PoisonRecord {
-                number: row.int(0)? as u64,
+                number: row.int_at(0)? as u64,
                 source: row.text(1)?,
-                epoch: row.int(2)? as u32,
+                epoch: row.int_at(2)? as u32,
                 error: row.text(3)?,
-                observed_ms: row.int(4)? as u64,
-                raw: row.bytes(5)?,
+                observed_ms: row.int_at(4)? as u64,
+                raw: row.bytes_at(5)?,
             })
         };
         rows.into_iter().map(record).collect()
@@ -150,8 +150,8 @@ impl ServerSession {
         let text = "SELECT d.stream, d.number, d.body FROM kw_discrepancies d \
                     JOIN kw_streams t ON t.id = d.stream WHERE t.source = ? \
                     ORDER BY d.stream DESC, d.number DESC";
-        let rows = self.fetch(text, vec![source.into()]).await?;
-        rows.into_iter().map(|mut row| Ok((row.int(0)?, row.int(1)?, row.text(2)?))).collect()
+        let rows = self.fetch_rows(text, vec![source.into()]).await?;
+        rows.into_iter().map(|mut row| Ok((row.int_at(0)?, row.int_at(1)?, row.text(2)?))).collect()
     }
 
     /// With its first 160 bytes: a line and a half of a terminal.
@@ -162,21 +162,23 @@ impl ServerSession {
         let of = "SELECT p.id, t.source, t.epoch, p.error, p.observed_ms, CAST(length(p.raw) AS @BIGINT), \
                   substring(p.raw FROM 1 FOR 160) FROM kw_poison p \
                   JOIN kw_streams t ON t.id = p.stream WHERE t.source = ? AND p.id < ? ORDER BY p.id DESC LIMIT ?";
-        let limit = cut(query.limit.unwrap_or(usize::MAX));
-        let before = query.cursor.map_or(i64::MAX, bounded);
+        let limit = limit_param(query.limit.unwrap_or(usize::MAX));
+        let before = query.cursor.map_or(i64::MAX, bounded_i64);
         let rows = match &query.source {
-            None => self.fetch(all, vec![before.into(), limit.into()]).await?,
-            Some(source) => self.fetch(of, vec![source.as_str().into(), before.into(), limit.into()]).await?,
+            None => self.fetch_rows(all, vec![before.into(), limit.into()]).await?,
+            Some(source) => {
+                self.fetch_rows(of, vec![source.as_str().into(), before.into(), limit.into()]).await?
+            }
         };
         let view = |mut row: SqlRow| {
             Ok(PoisonView {
-                number: row.int(0)? as u64,
+                number: row.int_at(0)? as u64,
                 source: row.text(1)?,
-                epoch: row.int(2)? as u32,
+                epoch: row.int_at(2)? as u32,
                 error: row.text(3)?,
-                observed_ms: row.int(4)? as u64,
-                bytes: row.int(5)? as u64,
-                excerpt: String::from_utf8_lossy(&row.bytes(6)?).into_owned(),
+                observed_ms: row.int_at(4)? as u64,
+                bytes: row.int_at(5)? as u64,
+                excerpt: String::from_utf8_lossy(&row.bytes_at(6)?).into_owned(),
             })
         };
         rows.into_iter().map(view).collect()
@@ -186,12 +188,12 @@ impl ServerSession {
     /// beginning.
     pub(super) async fn read_epochs(&mut self) -> StoreResult<Vec<(String, EpochView)>> {
         let (mut begins, mut ends) = (HashMap::new(), HashMap::new());
-        let holes = self.fetch("SELECT stream, id, body FROM kw_gaps WHERE seq = 0", Vec::new()).await?;
+        let holes = self.fetch_rows("SELECT stream, id, body FROM kw_gaps WHERE seq = 0", Vec::new()).await?;
         for mut row in holes {
-            let gap = gap(row.int(1)?, &row.text(2)?)?;
+            let gap = decode_gap(row.int_at(1)?, &row.text(2)?)?;
             let bound = if gap.before.is_empty() { &mut ends } else { &mut begins };
             if gap.reason == gap_reason::REPLACED {
-                let first: &mut u64 = bound.entry(row.int(0)?).or_insert(gap.recorded_ms);
+                let first: &mut u64 = bound.entry(row.int_at(0)?).or_insert(gap.recorded_ms);
                 *first = gap.recorded_ms.min(*first);
             }
         }
@@ -211,8 +213,8 @@ impl ServerSession {
                     epoch: stream.epoch,
                     states: stream.states,
                     checkpoint: stream.checkpoint.unwrap_or_default(),
-                    replaced_at: moment(replaced.map(|ms| ms as i64)),
-                    last_event_at: moment(stream.last_event_ms),
+                    replaced_at: optional_rfc3339(replaced.map(|ms| ms as i64)),
+                    last_event_at: optional_rfc3339(stream.last_event_ms),
                 };
                 (stream.source, view)
             })
@@ -255,14 +257,14 @@ impl ServerSession {
     }
 
     async fn count_of(&mut self, text: &str, streams: &[i64], from: i64, through: i64) -> StoreResult<i64> {
-        let counts = self.numbers(text, vec![streams.into(), from.into(), through.into()]).await?;
+        let counts = self.fetch_numbers(text, vec![streams.into(), from.into(), through.into()]).await?;
         Ok(counts.first().copied().unwrap_or_default())
     }
 
     pub(super) async fn read_progress(&mut self, plugin: &str) -> StoreResult<Option<PluginProgress>> {
         let text = "SELECT progress, sum FROM kw_plugins WHERE name = ?";
-        let Some(mut row) = self.fetch(text, vec![plugin.into()]).await?.pop() else { return Ok(None) };
-        check::progress(plugin, &row.text(0)?, row.int(1)?).map(Some)
+        let Some(mut row) = self.fetch_rows(text, vec![plugin.into()]).await?.pop() else { return Ok(None) };
+        check::check_progress(plugin, &row.text(0)?, row.int_at(1)?).map(Some)
     }
 
     pub(super) async fn read_letters(&mut self, query: &LetterQuery) -> StoreResult<Vec<DeadLetter>> {
@@ -273,30 +275,30 @@ impl ServerSession {
         let limit = query.limit.unwrap_or(usize::MAX);
         let (lowest, highest) = OperatorAct::marks_of(query.which);
         let mut rows = Vec::new();
-        for range in LetterRange::all(query) {
-            let rest = cut(limit - rows.len()).into();
+        for range in LetterRange::all_ranges(query) {
+            let rest = limit_param(limit - rows.len()).into();
             let found = match range {
                 LetterRange::Of(plugin, seq) => {
                     let values = vec![plugin.into(), seq.into(), lowest.into(), highest.into(), rest];
-                    self.fetch(OF, values)
+                    self.fetch_rows(OF, values)
                 }
                 LetterRange::Behind(plugin) => {
-                    self.fetch(BEHIND, vec![plugin.into(), lowest.into(), highest.into(), rest])
+                    self.fetch_rows(BEHIND, vec![plugin.into(), lowest.into(), highest.into(), rest])
                 }
             };
             rows.extend(found.await?);
         }
         let letter = |mut row: SqlRow| {
-            let (seq, (replaying, dropped)) = (row.int(1)? as u64, OperatorAct::of_mark(row.int(7)?));
-            let tries = decoded(&row.text(8)?, || format!("letter {seq}"))?;
+            let (seq, (replaying, dropped)) = (row.int_at(1)? as u64, OperatorAct::of_mark(row.int_at(7)?));
+            let tries = decode_column(&row.text(8)?, || format!("letter {seq}"))?;
             Ok(DeadLetter {
                 plugin: row.text(0)?,
                 seq,
                 id: StateId::parse(&row.text(2)?),
-                attempts: row.int(3)? as u32,
+                attempts: row.int_at(3)? as u32,
                 error: row.text(4)?,
-                first_ms: row.int(5)? as u64,
-                last_ms: row.int(6)? as u64,
+                first_ms: row.int_at(5)? as u64,
+                last_ms: row.int_at(6)? as u64,
                 replaying,
                 dropped,
                 tries,
@@ -316,30 +318,30 @@ impl ServerSession {
                   ORDER BY id DESC LIMIT ?";
         let (before, limit) = (before.into(), limit.into());
         let rows = match plugin {
-            None => self.fetch(all, vec![before, limit]).await?,
-            Some(plugin) => self.fetch(of, vec![plugin.into(), before, limit]).await?,
+            None => self.fetch_rows(all, vec![before, limit]).await?,
+            Some(plugin) => self.fetch_rows(of, vec![plugin.into(), before, limit]).await?,
         };
-        records(rows)
+        decode_replay_records(rows)
     }
 
     pub(super) async fn read_pauses(&mut self) -> StoreResult<Vec<ReplayRecord>> {
         let text = "SELECT id, plugin, who, why, seqs, at_ms, what FROM kw_replays WHERE what = 'pause' AND id IN \
                     (SELECT max(id) FROM kw_replays WHERE what IN ('pause', 'resume') GROUP BY plugin) ORDER BY id";
-        records(self.fetch(text, Vec::new()).await?)
+        decode_replay_records(self.fetch_rows(text, Vec::new()).await?)
     }
 }
 
-fn records(rows: Vec<SqlRow>) -> StoreResult<Vec<ReplayRecord>> {
+fn decode_replay_records(rows: Vec<SqlRow>) -> StoreResult<Vec<ReplayRecord>> {
     let record = |mut row: SqlRow| {
-        let number = row.int(0)?;
-        let seqs = decoded(&row.text(4)?, || format!("replay {number}"))?;
+        let number = row.int_at(0)?;
+        let seqs = decode_column(&row.text(4)?, || format!("replay {number}"))?;
         Ok(ReplayRecord {
             number: number as u64,
             plugin: row.text(1)?,
             who: row.text(2)?,
             why: row.text(3)?,
             seqs,
-            at_ms: row.int(5)? as u64,
+            at_ms: row.int_at(5)? as u64,
             what: row.text(6)?,
         })
     };

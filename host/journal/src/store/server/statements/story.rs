@@ -47,7 +47,7 @@ impl ServerSession {
             far(),
             most(),
         ];
-        let found = self.numbers(text, params).await?;
+        let found = self.fetch_numbers(text, params).await?;
         if found.first() == Some(&TOO_FAR) {
             return Err(JournalError::Invalid(format!(
                 "an object of this story has more than {walked} newer states, and the journal's server reads no part \

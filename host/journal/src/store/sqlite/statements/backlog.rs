@@ -8,10 +8,10 @@ use kubewitness_core::{Seq, StateId, reports};
 use sqlx::SqliteConnection;
 
 use crate::report::ReplayRecord;
-use crate::store::rows::{LetterRange, OWED_STATE, OperatorAct, SEGMENT, bounded, check, decoded};
-use crate::store::sqlite::fault::classify;
+use crate::store::rows::{LetterRange, OWED_STATE, OperatorAct, SEGMENT, bounded_i64, check, decode_column};
+use crate::store::sqlite::fault::classify_error;
 
-pub(super) async fn progress(
+pub(super) async fn plugin_progress(
     connection: &mut SqliteConnection,
     plugin: &str,
 ) -> Result<Option<PluginProgress>, JournalError> {
@@ -19,12 +19,12 @@ pub(super) async fn progress(
         .bind(plugin)
         .fetch_optional(connection)
         .await
-        .map_err(classify)?;
-    row.map(|(body, sum)| check::progress(plugin, &body, sum)).transpose()
+        .map_err(classify_error)?;
+    row.map(|(body, sum)| check::check_progress(plugin, &body, sum)).transpose()
 }
 
 /// Ordered by plugin and position; letters of all plugins if none is named.
-pub(super) async fn letters(
+pub(super) async fn dead_letters(
     connection: &mut SqliteConnection,
     query: &LetterQuery,
 ) -> Result<Vec<DeadLetter>, JournalError> {
@@ -36,8 +36,8 @@ pub(super) async fn letters(
     let limit = query.limit.unwrap_or(usize::MAX);
     let (lowest, highest) = OperatorAct::marks_of(query.which);
     let mut rows: Vec<LetterRow> = Vec::new();
-    for range in LetterRange::all(query) {
-        let rest = bounded((limit - rows.len()) as u64);
+    for range in LetterRange::all_ranges(query) {
+        let rest = bounded_i64((limit - rows.len()) as u64);
         let asked = match range {
             LetterRange::Of(plugin, seq) => sqlx::query_as(OF).bind(plugin).bind(seq),
             LetterRange::Behind(plugin) => sqlx::query_as(BEHIND).bind(plugin),
@@ -48,11 +48,11 @@ pub(super) async fn letters(
             .bind(rest)
             .fetch_all(&mut *connection)
             .await
-            .map_err(classify)?;
+            .map_err(classify_error)?;
         rows.extend(found);
     }
     let letter = |(plugin, seq, id, attempts, error, first_ms, last_ms, mark, tries): LetterRow| {
-        let tries = decoded(&tries, || format!("letter {seq}"))?;
+        let tries = decode_column(&tries, || format!("letter {seq}"))?;
         let (replaying, dropped) = OperatorAct::of_mark(mark);
         Ok(DeadLetter {
             plugin,
@@ -70,7 +70,7 @@ pub(super) async fn letters(
     rows.into_iter().map(letter).collect()
 }
 
-pub(super) async fn owed(
+pub(super) async fn owed_positions(
     connection: &mut SqliteConnection,
     plugin: &str,
     from: i64,
@@ -78,20 +78,20 @@ pub(super) async fn owed(
 ) -> Result<Vec<i64>, JournalError> {
     let text = "SELECT seq FROM letters WHERE plugin = ? AND seq >= ? AND replaying = ? ORDER BY seq LIMIT ?";
     let asked = sqlx::query_scalar(text).bind(plugin).bind(from).bind(OWED_STATE).bind(limit);
-    asked.fetch_all(connection).await.map_err(classify)
+    asked.fetch_all(connection).await.map_err(classify_error)
 }
 
-pub(super) async fn kv(
+pub(super) async fn plugin_kv(
     connection: &mut SqliteConnection,
     plugin: &str,
 ) -> Result<Vec<(String, Vec<u8>)>, JournalError> {
     let text = "SELECT key, value FROM kv WHERE plugin = ? \
                 AND (key < ? OR key >= ? OR key NOT LIKE 'report/%/%') ORDER BY key";
     let asked = sqlx::query_as(text).bind(plugin).bind(reports::PREFIX).bind(reports::BEYOND);
-    asked.fetch_all(connection).await.map_err(classify)
+    asked.fetch_all(connection).await.map_err(classify_error)
 }
 
-pub(super) async fn reports(
+pub(super) async fn report_rows(
     connection: &mut SqliteConnection,
     plugin: &str,
     (from, below): (&str, &str),
@@ -99,7 +99,7 @@ pub(super) async fn reports(
 ) -> Result<Vec<(String, Vec<u8>)>, JournalError> {
     let text = "SELECT key, value FROM kv WHERE plugin = ? AND key >= ? AND key < ? ORDER BY key LIMIT ?";
     let asked = sqlx::query_as(text).bind(plugin).bind(from).bind(below).bind(limit);
-    asked.fetch_all(connection).await.map_err(classify)
+    asked.fetch_all(connection).await.map_err(classify_error)
 }
 
 pub(super) async fn report_bytes(
@@ -108,10 +108,10 @@ pub(super) async fn report_bytes(
 ) -> Result<i64, JournalError> {
     let text = "SELECT COALESCE(SUM(LENGTH(key) + LENGTH(value)), 0) FROM kv WHERE plugin = ? AND key >= ? AND key < ?";
     let asked = sqlx::query_scalar(text).bind(plugin).bind(reports::PREFIX).bind(reports::BEYOND);
-    asked.fetch_one(connection).await.map_err(classify)
+    asked.fetch_one(connection).await.map_err(classify_error)
 }
 
-pub(super) async fn replays(
+pub(super) async fn replay_records(
     connection: &mut SqliteConnection,
     plugin: Option<&str>,
     before: i64,
@@ -120,20 +120,22 @@ pub(super) async fn replays(
     let text = "SELECT id, plugin, what, who, why, seqs, at_ms FROM replays WHERE id < ?2 AND (?1 IS NULL OR plugin = ?1) \
                 ORDER BY id DESC LIMIT ?3";
     let asked = sqlx::query_as(text).bind(plugin).bind(before).bind(limit);
-    records(asked.fetch_all(connection).await.map_err(classify)?)
+    decode_replay_records(asked.fetch_all(connection).await.map_err(classify_error)?)
 }
 
-pub(super) async fn pauses(connection: &mut SqliteConnection) -> Result<Vec<ReplayRecord>, JournalError> {
+pub(super) async fn pauses_in_force(
+    connection: &mut SqliteConnection,
+) -> Result<Vec<ReplayRecord>, JournalError> {
     let text = "SELECT id, plugin, what, who, why, seqs, at_ms FROM replays WHERE what = 'pause' AND id IN \
                 (SELECT max(id) FROM replays WHERE what IN ('pause', 'resume') GROUP BY plugin) ORDER BY id";
-    records(sqlx::query_as(text).fetch_all(connection).await.map_err(classify)?)
+    decode_replay_records(sqlx::query_as(text).fetch_all(connection).await.map_err(classify_error)?)
 }
 
 type ProgressRow = (i64, String, String, String, String, String, i64);
 
-fn records(rows: Vec<ProgressRow>) -> Result<Vec<ReplayRecord>, JournalError> {
+fn decode_replay_records(rows: Vec<ProgressRow>) -> Result<Vec<ReplayRecord>, JournalError> {
     let record = |(number, plugin, what, who, why, seqs, at_ms): ProgressRow| {
-        let seqs = decoded(&seqs, || format!("replay {number}"))?;
+        let seqs = decode_column(&seqs, || format!("replay {number}"))?;
         Ok(ReplayRecord { number: number as u64, plugin, what, who, why, seqs, at_ms: at_ms as u64 })
     };
     rows.into_iter().map(record).collect()
@@ -169,6 +171,6 @@ pub(super) async fn count(
     for number in [first, last, head.0, head.1, tail.0, tail.1] {
         query = query.bind(number as i64);
     }
-    let count = query.fetch_one(connection).await.map_err(classify)?;
+    let count = query.fetch_one(connection).await.map_err(classify_error)?;
     Ok(count as u64)
 }

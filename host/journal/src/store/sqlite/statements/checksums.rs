@@ -5,12 +5,12 @@ use sqlx::{AssertSqlSafe, Row, SqliteConnection, TypeInfo, ValueRef};
 
 use crate::store::rows::StoreResult;
 use crate::store::rows::checksum::{SumCell, SummedTable, TABLES};
-use crate::store::sqlite::fault::classify;
+use crate::store::sqlite::fault::classify_error;
 
 /// Rows of one step of a migration.
 const PAGE: i64 = 512;
 
-fn cell(row: &SqliteRow, column: usize) -> Result<SumCell, sqlx::Error> {
+fn decode_cell(row: &SqliteRow, column: usize) -> Result<SumCell, sqlx::Error> {
     let raw = row.try_get_raw(column)?;
     if raw.is_null() {
         return Ok(SumCell::Null);
@@ -35,31 +35,31 @@ async fn read(
     };
     let query = sqlx::query(AssertSqlSafe(text)).bind(after).bind(limit);
     let rows = query.fetch_all(connection).await?;
-    let cells = |row: &SqliteRow| (0..=columns.len()).map(|column| cell(row, column)).collect();
+    let cells = |row: &SqliteRow| (0..=columns.len()).map(|column| decode_cell(row, column)).collect();
     rows.iter().map(cells).collect()
 }
 
-pub(super) async fn sealed(
+pub(super) async fn sealed_rows(
     connection: &mut SqliteConnection,
     table: &SummedTable,
     after: i64,
     limit: i64,
 ) -> StoreResult<Vec<Vec<SumCell>>> {
-    read(connection, table, after, limit).await.map_err(classify)
+    read(connection, table, after, limit).await.map_err(classify_error)
 }
 
 /// Computes the checksum of every row.
-pub(crate) async fn fill(connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {
+pub(crate) async fn fill_checksums(connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {
     for table in &TABLES {
         let mut after = 0;
         loop {
             let page = read(connection, table, after, PAGE).await?;
             for cells in &page {
-                if let Some(sum) = table.refill(cells) {
-                    set(connection, table, cells, sum).await?;
+                if let Some(sum) = table.refilled_checksum(cells) {
+                    set_checksum(connection, table, cells, sum).await?;
                 }
             }
-            after = match page.last().and_then(|cells| cells[0].int()) {
+            after = match page.last().and_then(|cells| cells[0].as_int()) {
                 Some(number) if table.is_numbered() => number,
                 _ => after + page.len() as i64,
             };
@@ -71,7 +71,7 @@ pub(crate) async fn fill(connection: &mut SqliteConnection) -> Result<(), sqlx::
     Ok(())
 }
 
-async fn set(
+async fn set_checksum(
     connection: &mut SqliteConnection,
     table: &SummedTable,
     cells: &[SumCell],
@@ -81,7 +81,7 @@ async fn set(
     let text = format!("UPDATE {} SET sum = ? WHERE {}", table.name, keys.join(" AND "));
     let mut query = sqlx::query(AssertSqlSafe(text)).bind(sum);
     for cell in &cells[..table.keys] {
-        query = match cell.int() {
+        query = match cell.as_int() {
             Some(number) => query.bind(number),
             None => query.bind(cell.text().unwrap_or_default().to_owned()),
         };

@@ -9,15 +9,15 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection};
 
 use super::proof;
-use super::read::{envelope, envelope_column, key};
+use super::read::{decode_envelope, envelope_column, key};
 use crate::store::RetentionReader;
 use crate::store::rows::removal::{
     LinkRow, ObjectEnd, SegmentTally, SharedRows, StateReference, StateReferences, TakenStates,
 };
-use crate::store::rows::{DROPPED, StateEnvelope, StoreResult, decoded};
-use crate::store::sqlite::fault::classify;
+use crate::store::rows::{DROPPED, StateEnvelope, StoreResult, decode_column};
+use crate::store::sqlite::fault::classify_error;
 
-fn json<T: serde::Serialize>(values: &[T]) -> String {
+fn numbers_as_json<T: serde::Serialize>(values: &[T]) -> String {
     serde_json::to_string(values).expect("numbers always serialize")
 }
 
@@ -28,7 +28,7 @@ macro_rules! link_columns {
     };
 }
 
-fn link(row: &SqliteRow) -> Result<LinkRow, sqlx::Error> {
+fn decode_link(row: &SqliteRow) -> Result<LinkRow, sqlx::Error> {
     let number = |column: usize| row.try_get::<i64, _>(column);
     let optional =
         |column: usize| row.try_get::<Option<i64>, _>(column).map(|number| number.unwrap_or_default() as Seq);
@@ -55,14 +55,17 @@ fn link(row: &SqliteRow) -> Result<LinkRow, sqlx::Error> {
 impl RetentionReader for SqliteConnection {
     async fn streams_of(&mut self, source: &str) -> StoreResult<Vec<(i64, u32, Option<String>)>> {
         let text = "SELECT id, epoch, checkpoint FROM streams WHERE source = ? ORDER BY epoch";
-        sqlx::query_as(text).bind(source).fetch_all(&mut *self).await.map_err(classify)
+        sqlx::query_as(text).bind(source).fetch_all(&mut *self).await.map_err(classify_error)
     }
 
     async fn tallies_of(&mut self, streams: &[i64]) -> StoreResult<Vec<SegmentTally>> {
         let text = "SELECT segment, sum(states), sum(bytes) FROM tallies \
                     WHERE stream IN (SELECT value FROM json_each(?)) GROUP BY segment ORDER BY segment";
-        let rows: Vec<(i64, i64, i64)> =
-            sqlx::query_as(text).bind(json(streams)).fetch_all(&mut *self).await.map_err(classify)?;
+        let rows: Vec<(i64, i64, i64)> = sqlx::query_as(text)
+            .bind(numbers_as_json(streams))
+            .fetch_all(&mut *self)
+            .await
+            .map_err(classify_error)?;
         let tally = |(segment, states, bytes): (i64, i64, i64)| SegmentTally {
             segment: segment as u64,
             states: states as u64,
@@ -76,20 +79,20 @@ impl RetentionReader for SqliteConnection {
         let text = "SELECT l.seq, min(l.replaying = ?) FROM plugins p CROSS JOIN letters l \
                     ON l.plugin = p.name AND l.seq BETWEEN ? AND ? GROUP BY l.seq";
         let query = sqlx::query_as(text).bind(DROPPED).bind(from as i64).bind(through as i64);
-        let letters: Vec<(i64, i64)> = query.fetch_all(&mut *self).await.map_err(classify)?;
+        let letters: Vec<(i64, i64)> = query.fetch_all(&mut *self).await.map_err(classify_error)?;
         Ok(letters.into_iter().map(|(seq, is_dropped)| (seq as Seq, is_dropped == 1)).collect())
     }
 
-    async fn links(&mut self, streams: &[i64], from: Seq, through: Seq) -> StoreResult<Vec<LinkRow>> {
+    async fn links_between(&mut self, streams: &[i64], from: Seq, through: Seq) -> StoreResult<Vec<LinkRow>> {
         let text = concat!(
             "SELECT ",
             link_columns!(),
             " FROM states s CROSS JOIN objects o ON o.id = s.object LEFT JOIN current c ON c.object = o.id \
              WHERE s.seq BETWEEN ? AND ? AND o.stream IN (SELECT value FROM json_each(?)) ORDER BY s.seq"
         );
-        let query = sqlx::query(text).bind(from as i64).bind(through as i64).bind(json(streams));
-        let rows = query.fetch_all(&mut *self).await.map_err(classify)?;
-        rows.iter().map(link).collect::<Result<_, _>>().map_err(classify)
+        let query = sqlx::query(text).bind(from as i64).bind(through as i64).bind(numbers_as_json(streams));
+        let rows = query.fetch_all(&mut *self).await.map_err(classify_error)?;
+        rows.iter().map(decode_link).collect::<Result<_, _>>().map_err(classify_error)
     }
 
     async fn links_to(&mut self, object: i64, from: Seq, limit: usize) -> StoreResult<Vec<LinkRow>> {
@@ -103,11 +106,11 @@ impl RetentionReader for SqliteConnection {
              LEFT JOIN current c ON c.object = o.id ORDER BY s.seq"
         );
         let query = sqlx::query(text).bind(object).bind(from as i64).bind(limit as i64);
-        let rows = query.fetch_all(&mut *self).await.map_err(classify)?;
-        rows.iter().map(link).collect::<Result<_, _>>().map_err(classify)
+        let rows = query.fetch_all(&mut *self).await.map_err(classify_error)?;
+        rows.iter().map(decode_link).collect::<Result<_, _>>().map_err(classify_error)
     }
 
-    async fn behind(
+    async fn chain_after(
         &mut self,
         streams: &[i64],
         object: i64,
@@ -122,23 +125,35 @@ impl RetentionReader for SqliteConnection {
                UNION ALL SELECT n.seq, n.back FROM chain c JOIN states n ON n.seq = c.seq - c.back \
                  WHERE c.back > 0 AND c.seq - c.back > ?3 LIMIT ?4) \
              SELECT seq, back FROM chain WHERE seq > ?3";
-        let query = sqlx::query_as(text).bind(json(streams)).bind(object).bind(seq as i64).bind(limit as i64);
-        let rows: Vec<(i64, i64)> = query.fetch_all(&mut *self).await.map_err(classify)?;
+        let query = sqlx::query_as(text)
+            .bind(numbers_as_json(streams))
+            .bind(object)
+            .bind(seq as i64)
+            .bind(limit as i64);
+        let rows: Vec<(i64, i64)> = query.fetch_all(&mut *self).await.map_err(classify_error)?;
         Ok(rows.into_iter().map(|(seq, back)| (seq as Seq, (seq - back) as Seq)).collect())
     }
 
-    async fn pointing(&mut self, seqs: &[Seq], after: Seq, through: Seq) -> StoreResult<Vec<(Seq, Seq)>> {
+    async fn states_pointing_to(
+        &mut self,
+        seqs: &[Seq],
+        after: Seq,
+        through: Seq,
+    ) -> StoreResult<Vec<(Seq, Seq)>> {
         let text = "SELECT seq - back, seq FROM states WHERE seq > ? AND seq <= ? AND back > 0 \
                     AND seq - back IN (SELECT value FROM json_each(?))";
-        let query = sqlx::query_as(text).bind(after as i64).bind(through as i64).bind(json(seqs));
-        let rows: Vec<(i64, i64)> = query.fetch_all(&mut *self).await.map_err(classify)?;
+        let query = sqlx::query_as(text).bind(after as i64).bind(through as i64).bind(numbers_as_json(seqs));
+        let rows: Vec<(i64, i64)> = query.fetch_all(&mut *self).await.map_err(classify_error)?;
         Ok(rows.into_iter().map(|(before, seq)| (before as Seq, seq as Seq)).collect())
     }
 
     async fn count_existing(&mut self, seqs: &[Seq]) -> StoreResult<usize> {
         let text = "SELECT count(*) FROM states WHERE seq IN (SELECT value FROM json_each(?))";
-        let count: i64 =
-            sqlx::query_scalar(text).bind(json(seqs)).fetch_one(&mut *self).await.map_err(classify)?;
+        let count: i64 = sqlx::query_scalar(text)
+            .bind(numbers_as_json(seqs))
+            .fetch_one(&mut *self)
+            .await
+            .map_err(classify_error)?;
         Ok(count as usize)
     }
 
@@ -149,8 +164,9 @@ impl RetentionReader for SqliteConnection {
             ", s.document, o.stream FROM states s JOIN objects o ON o.id = s.object WHERE s.seq = ?"
         );
         let query = sqlx::query_as(text).bind(seq as i64);
-        let row: Option<(String, Vec<u8>, i64)> = query.fetch_optional(&mut *self).await.map_err(classify)?;
-        row.map(|(text, document, stream)| Ok((envelope(&text)?, document, stream))).transpose()
+        let row: Option<(String, Vec<u8>, i64)> =
+            query.fetch_optional(&mut *self).await.map_err(classify_error)?;
+        row.map(|(text, document, stream)| Ok((decode_envelope(&text)?, document, stream))).transpose()
     }
 
     async fn still_ended(&mut self, streams: &[i64], ends: &[(i64, Seq, bool)]) -> StoreResult<usize> {
@@ -158,15 +174,16 @@ impl RetentionReader for SqliteConnection {
              WHERE o.tail = e.value ->> 1 AND NOT EXISTS (SELECT 1 FROM current c WHERE c.object = o.id) \
              AND (e.value ->> 2 OR NOT EXISTS (SELECT 1 FROM objects l WHERE l.uid_key = o.uid_key AND l.uid = o.uid \
                AND l.id > o.id AND l.kind = o.kind AND l.stream IN (SELECT value FROM json_each(?2))))";
-        let query = sqlx::query_scalar::<_, i64>(text).bind(json(ends)).bind(json(streams));
-        let count = query.fetch_one(&mut *self).await.map_err(classify)?;
+        let query =
+            sqlx::query_scalar::<_, i64>(text).bind(numbers_as_json(ends)).bind(numbers_as_json(streams));
+        let count = query.fetch_one(&mut *self).await.map_err(classify_error)?;
         Ok(count as usize)
     }
 
     async fn taken_states(&mut self) -> StoreResult<BTreeMap<String, TakenStates>> {
         let text = "SELECT plugin, finished, untold FROM taken";
         let rows: Vec<(String, i64, i64)> =
-            sqlx::query_as(text).fetch_all(&mut *self).await.map_err(classify)?;
+            sqlx::query_as(text).fetch_all(&mut *self).await.map_err(classify_error)?;
         let taken = |(plugin, finished, untold): (String, i64, i64)| {
             (plugin, TakenStates { finished: finished as u64, untold: untold as u64 })
         };
@@ -175,13 +192,14 @@ impl RetentionReader for SqliteConnection {
 
     async fn taken_of_streams(&mut self) -> StoreResult<BTreeMap<i64, u64>> {
         let rows: Vec<(i64, i64)> =
-            sqlx::query_as("SELECT id, taken FROM streams").fetch_all(self).await.map_err(classify)?;
+            sqlx::query_as("SELECT id, taken FROM streams").fetch_all(self).await.map_err(classify_error)?;
         Ok(rows.into_iter().map(|(stream, taken)| (stream, taken as u64)).collect())
     }
 
-    async fn sizes(&mut self) -> StoreResult<BTreeMap<(u64, i64), u64>> {
+    async fn segment_sizes(&mut self) -> StoreResult<BTreeMap<(u64, i64), u64>> {
         let text = "SELECT segment, stream, bytes FROM tallies";
-        let rows: Vec<(i64, i64, i64)> = sqlx::query_as(text).fetch_all(self).await.map_err(classify)?;
+        let rows: Vec<(i64, i64, i64)> =
+            sqlx::query_as(text).fetch_all(self).await.map_err(classify_error)?;
         Ok(rows
             .into_iter()
             .map(|(segment, stream, bytes)| ((segment as u64, stream), bytes as u64))
@@ -194,31 +212,38 @@ impl RetentionReader for SqliteConnection {
                 WHERE o.stream IN (SELECT value FROM json_each(?1))), \
              (SELECT coalesce(sum(length(document)), 0) FROM anchors \
                 WHERE stream IN (SELECT value FROM json_each(?1)))";
-        let query = sqlx::query_as(text).bind(json(streams));
-        let (known, there, anchors): (i64, i64, i64) = query.fetch_one(self).await.map_err(classify)?;
+        let query = sqlx::query_as(text).bind(numbers_as_json(streams));
+        let (known, there, anchors): (i64, i64, i64) = query.fetch_one(self).await.map_err(classify_error)?;
         Ok((known as u64, there as u64, anchors as u64))
     }
 
     async fn newest_object(&mut self) -> StoreResult<i64> {
-        let number: Option<i64> =
-            sqlx::query_scalar("SELECT max(id) FROM objects").fetch_one(self).await.map_err(classify)?;
+        let number: Option<i64> = sqlx::query_scalar("SELECT max(id) FROM objects")
+            .fetch_one(self)
+            .await
+            .map_err(classify_error)?;
         Ok(number.unwrap_or_default())
     }
 
     async fn free_bytes(&mut self) -> StoreResult<u64> {
         let text = "SELECT f.freelist_count * p.page_size FROM pragma_freelist_count f, pragma_page_size p";
-        let bytes: i64 = sqlx::query_scalar(text).fetch_one(self).await.map_err(classify)?;
+        let bytes: i64 = sqlx::query_scalar(text).fetch_one(self).await.map_err(classify_error)?;
         Ok(bytes as u64)
     }
 
-    async fn references(&mut self, after: Seq, limit: usize) -> StoreResult<StateReferences> {
+    async fn references_after(&mut self, after: Seq, limit: usize) -> StoreResult<StateReferences> {
         let text = "SELECT seq, status, previous, anchor FROM states WHERE seq > ? ORDER BY seq LIMIT ?";
         let query = sqlx::query_as(text).bind(after as i64).bind(limit as i64);
-        let rows: Vec<StateReference> = query.fetch_all(self).await.map_err(classify)?;
+        let rows: Vec<StateReference> = query.fetch_all(self).await.map_err(classify_error)?;
         Ok(StateReferences::of(rows))
     }
 
-    async fn shared(&mut self, which: SharedRows, after: i64, limit: usize) -> StoreResult<Vec<i64>> {
+    async fn shared_row_numbers(
+        &mut self,
+        which: SharedRows,
+        after: i64,
+        limit: usize,
+    ) -> StoreResult<Vec<i64>> {
         let text = match which {
             SharedRows::Statuses => {
                 "SELECT id FROM statuses WHERE id > ? AND id < (SELECT max(id) FROM statuses) ORDER BY id LIMIT ?"
@@ -233,20 +258,22 @@ impl RetentionReader for SqliteConnection {
             }
         };
         let query = sqlx::query_scalar(text).bind(after).bind(limit as i64);
-        query.fetch_all(self).await.map_err(classify)
+        query.fetch_all(self).await.map_err(classify_error)
     }
 
-    async fn orphaned(&mut self, limit: usize) -> StoreResult<Vec<(i64, i64)>> {
+    async fn orphaned_owners(&mut self, limit: usize) -> StoreResult<Vec<(i64, i64)>> {
         let text = "SELECT d.owner, d.object FROM owned d \
                     WHERE NOT EXISTS (SELECT 1 FROM objects o WHERE o.id = d.object) LIMIT ?";
-        sqlx::query_as(text).bind(limit as i64).fetch_all(self).await.map_err(classify)
+        sqlx::query_as(text).bind(limit as i64).fetch_all(self).await.map_err(classify_error)
     }
 
     async fn old_poison(&mut self, streams: &[i64], before_ms: u64, limit: usize) -> StoreResult<Vec<i64>> {
         let text = "SELECT id FROM poison WHERE stream IN (SELECT value FROM json_each(?)) AND observed_ms < ? \
                     AND id < (SELECT max(id) FROM poison) LIMIT ?";
-        let query = sqlx::query_scalar(text).bind(json(streams)).bind(before_ms.min(i64::MAX as u64) as i64);
-        query.bind(limit as i64).fetch_all(self).await.map_err(classify)
+        let query = sqlx::query_scalar(text)
+            .bind(numbers_as_json(streams))
+            .bind(before_ms.min(i64::MAX as u64) as i64);
+        query.bind(limit as i64).fetch_all(self).await.map_err(classify_error)
     }
 
     async fn records_after(
@@ -257,15 +284,15 @@ impl RetentionReader for SqliteConnection {
     ) -> StoreResult<Vec<(i64, String)>> {
         let text = "SELECT id, body FROM gaps WHERE seq = 0 AND id > ? AND id < (SELECT max(id) FROM gaps) \
                     AND stream IN (SELECT value FROM json_each(?)) ORDER BY id LIMIT ?";
-        let query = sqlx::query_as(text).bind(after).bind(json(streams));
-        query.bind(limit as i64).fetch_all(self).await.map_err(classify)
+        let query = sqlx::query_as(text).bind(after).bind(numbers_as_json(streams));
+        query.bind(limit as i64).fetch_all(self).await.map_err(classify_error)
     }
 
     async fn progress_of_all(&mut self) -> StoreResult<Vec<(String, PluginProgress)>> {
         let parse = |(plugin, body): (String, String)| {
-            let progress = decoded(&body, || format!("the progress of {plugin}"))?;
+            let progress = decode_column(&body, || format!("the progress of {plugin}"))?;
             Ok((plugin, progress))
         };
-        proof::plugins(self).await?.into_iter().map(parse).collect()
+        proof::plugin_rows(self).await?.into_iter().map(parse).collect()
     }
 }

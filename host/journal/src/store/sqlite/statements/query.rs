@@ -6,17 +6,17 @@ use kubewitness_core::views::JournalView;
 use kubewitness_core::{Gap, Seq};
 use sqlx::SqliteConnection;
 
-use super::findings::moment;
-use super::read::{envelope, envelope_column, json};
+use super::findings::optional_rfc3339;
+use super::read::{decode_envelope, envelope_column, numbers_as_json};
 use crate::report::{PoisonRecord, SourceCounters};
 use crate::store::OwnedKind;
 use crate::store::rows::{
     ChainStep, CurrentRow, DocumentStorage, ObjectEnds, PlacedObject, RowFlags, StateEnvelope, StoreResult,
-    StoredDocument, damaged, decoded,
+    StoredDocument, damaged_state, decode_column,
 };
-use crate::store::sqlite::fault::classify;
+use crate::store::sqlite::fault::classify_error;
 
-pub(super) async fn current(
+pub(super) async fn current_objects(
     connection: &mut SqliteConnection,
     source: &str,
     after: i64,
@@ -31,16 +31,16 @@ pub(super) async fn current(
          WHERE c.object > ? AND o.stream IN (SELECT id FROM streams WHERE source = ?) ORDER BY c.object LIMIT ?"
     );
     let query = sqlx::query_as(text).bind(after).bind(source).bind(limit);
-    let rows: Vec<Columns> = query.fetch_all(connection).await.map_err(classify)?;
+    let rows: Vec<Columns> = query.fetch_all(connection).await.map_err(classify_error)?;
     let row = |(object, text, stored, seq, packed): Columns| {
         let snapshot = seq.map(|seq| seq as u64).zip(packed);
-        Ok(CurrentRow { object, newest: envelope(&text)?, stored, snapshot })
+        Ok(CurrentRow { object, newest: decode_envelope(&text)?, stored, snapshot })
     };
     rows.into_iter().map(row).collect()
 }
 
 /// Envelopes are not checked here: the caller compares each restored document with its checksum.
-pub(super) async fn links(
+pub(super) async fn stored_documents(
     connection: &mut SqliteConnection,
     seqs: &[Seq],
 ) -> Result<Vec<StoredDocument>, JournalError> {
@@ -48,11 +48,12 @@ pub(super) async fn links(
     let seqs = serde_json::to_string(seqs).expect("numbers always serialize");
     let text = "SELECT s.seq, s.flags, s.back, s.anchor, s.sums, s.document \
                 FROM json_each(?) q CROSS JOIN states s ON s.seq = q.value";
-    let rows: Vec<Columns> = sqlx::query_as(text).bind(seqs).fetch_all(connection).await.map_err(classify)?;
+    let rows: Vec<Columns> =
+        sqlx::query_as(text).bind(seqs).fetch_all(connection).await.map_err(classify_error)?;
     let link = |(seq, flags, back, anchor, sums, stored): Columns| {
         let seq = seq as u64;
-        let flags =
-            RowFlags::unpack(flags).ok_or_else(|| damaged(seq, "its flags are not of this format"))?;
+        let flags = RowFlags::unpack_bits(flags)
+            .ok_or_else(|| damaged_state(seq, "its flags are not of this format"))?;
         let kept = DocumentStorage { seq, encoding: flags.encoding, anchor, checksum: sums as u32 };
         Ok(StoredDocument { kept, before: seq.saturating_sub(back as u64), stored })
     };
@@ -60,7 +61,7 @@ pub(super) async fn links(
 }
 
 /// Documents are not read.
-pub(super) async fn present(
+pub(super) async fn present_objects(
     connection: &mut SqliteConnection,
     source: &str,
     after: i64,
@@ -73,11 +74,11 @@ pub(super) async fn present(
          WHERE c.object > ? AND o.stream IN (SELECT id FROM streams WHERE source = ?) ORDER BY c.object LIMIT ?"
     );
     let query = sqlx::query_as(text).bind(after).bind(source).bind(limit);
-    let rows: Vec<(i64, String)> = query.fetch_all(connection).await.map_err(classify)?;
-    rows.into_iter().map(|(object, text)| Ok((object, envelope(&text)?))).collect()
+    let rows: Vec<(i64, String)> = query.fetch_all(connection).await.map_err(classify_error)?;
+    rows.into_iter().map(|(object, text)| Ok((object, decode_envelope(&text)?))).collect()
 }
 
-pub(super) async fn stats(
+pub(super) async fn journal_stats(
     connection: &mut SqliteConnection,
     bytes: u64,
 ) -> Result<JournalView, JournalError> {
@@ -85,24 +86,24 @@ pub(super) async fn stats(
                 coalesce((SELECT min(seq) FROM states), 0), coalesce((SELECT max(seq) FROM states), 0), \
                 (SELECT observed_ms FROM states ORDER BY seq LIMIT 1)";
     let (states, oldest, newest, begun): (i64, i64, i64, Option<i64>) =
-        sqlx::query_as(text).fetch_one(connection).await.map_err(classify)?;
+        sqlx::query_as(text).fetch_one(connection).await.map_err(classify_error)?;
     Ok(JournalView {
         states: states as u64,
         bytes,
         oldest_seq: oldest as u64,
         newest_seq: newest as u64,
-        oldest_at: moment(begun),
+        oldest_at: optional_rfc3339(begun),
         ..JournalView::default()
     })
 }
 
 /// The gaps of sources and of single objects, in the order of their records.
-pub(super) async fn gaps(connection: &mut SqliteConnection) -> Result<Vec<Gap>, JournalError> {
+pub(super) async fn all_gaps(connection: &mut SqliteConnection) -> Result<Vec<Gap>, JournalError> {
     let rows: Vec<(i64, String)> = sqlx::query_as("SELECT id, body FROM gaps ORDER BY id")
         .fetch_all(connection)
         .await
-        .map_err(classify)?;
-    let parse = |(id, body): (i64, String)| decoded(&body, || format!("gap {id}"));
+        .map_err(classify_error)?;
+    let parse = |(id, body): (i64, String)| decode_column(&body, || format!("gap {id}"));
     rows.into_iter().map(parse).collect()
 }
 
@@ -116,7 +117,7 @@ pub(super) async fn source_counters(
          (SELECT count(*) FROM poison p JOIN streams t ON t.id = p.stream WHERE t.source = s.source), \
          (SELECT max(last_event_ms) FROM streams t WHERE t.source = s.source) \
          FROM streams s GROUP BY source ORDER BY source";
-    let rows: Vec<Counters> = sqlx::query_as(text).fetch_all(connection).await.map_err(classify)?;
+    let rows: Vec<Counters> = sqlx::query_as(text).fetch_all(connection).await.map_err(classify_error)?;
     let counters =
         |(source, epoch, checkpoint, states, taken, gaps, poison, last): Counters| SourceCounters {
             source,
@@ -131,7 +132,7 @@ pub(super) async fn source_counters(
     Ok(rows.into_iter().map(counters).collect())
 }
 
-pub(super) async fn poison(
+pub(super) async fn poison_records(
     connection: &mut SqliteConnection,
     source: Option<&str>,
     limit: usize,
@@ -140,7 +141,7 @@ pub(super) async fn poison(
     let text = "SELECT p.id, t.source, t.epoch, p.error, p.observed_ms, p.raw FROM poison p \
                 JOIN streams t ON t.id = p.stream WHERE ?1 IS NULL OR t.source = ?1 ORDER BY p.id DESC LIMIT ?2";
     let query = sqlx::query_as(text).bind(source).bind(limit.min(i64::MAX as usize) as i64);
-    let rows: Vec<Record> = query.fetch_all(connection).await.map_err(classify)?;
+    let rows: Vec<Record> = query.fetch_all(connection).await.map_err(classify_error)?;
     let record = |(number, source, epoch, error, observed_ms, raw): Record| PoisonRecord {
         number: number as u64,
         source,
@@ -156,7 +157,7 @@ pub(super) async fn poison(
 /// object in another namespace merely claims to have this owner, and gets a separate owner row. If an object
 /// with that uid was witnessed, its own namespace counts. The API server accepts an Event about a
 /// cluster-scoped object only in the namespace `default`.
-pub(super) async fn owned(
+pub(super) async fn owned_objects(
     connection: &mut SqliteConnection,
     owners: &[i64],
     which: OwnedKind,
@@ -177,13 +178,13 @@ pub(super) async fn owned(
          AND (k.kind = 'Event' AND k.api_group IN ('', 'events.k8s.io')) = ?2 \
          AND d.object < ?3 ORDER BY d.object DESC LIMIT ?4";
     let is_event = which == OwnedKind::Events;
-    let query = sqlx::query_scalar(text).bind(json(owners)).bind(is_event).bind(below).bind(limit);
-    query.fetch_all(connection).await.map_err(classify)
+    let query = sqlx::query_scalar(text).bind(numbers_as_json(owners)).bind(is_event).bind(below).bind(limit);
+    query.fetch_all(connection).await.map_err(classify_error)
 }
 
 /// In descending order, so the walk ends with the answer. A part of one object's story begins at the state
 /// where the previous part ended: it is looked up, and nothing newer is read.
-pub(super) async fn story(
+pub(super) async fn story_positions(
     connection: &mut SqliteConnection,
     objects: &[i64],
     before: i64,
@@ -199,28 +200,28 @@ pub(super) async fn story(
            SELECT s.seq, s.back FROM chain c JOIN states s ON s.seq = c.seq - c.back WHERE c.back > 0 \
            ORDER BY 1 DESC) \
          SELECT seq FROM chain WHERE seq < ?2 LIMIT ?3";
-    let query = sqlx::query_scalar(text).bind(json(objects)).bind(before).bind(limit);
-    query.fetch_all(connection).await.map_err(classify)
+    let query = sqlx::query_scalar(text).bind(numbers_as_json(objects)).bind(before).bind(limit);
+    query.fetch_all(connection).await.map_err(classify_error)
 }
 
 // ---- what existed at a moment ----------------------------------------------------------
 
-pub(super) async fn moments(
+pub(super) async fn observation_times(
     connection: &mut SqliteConnection,
     from: i64,
     limit: i64,
 ) -> StoreResult<Vec<(i64, i64)>> {
     let text = "SELECT seq, observed_ms FROM states WHERE seq >= ? ORDER BY seq LIMIT ?";
-    sqlx::query_as(text).bind(from).bind(limit).fetch_all(connection).await.map_err(classify)
+    sqlx::query_as(text).bind(from).bind(limit).fetch_all(connection).await.map_err(classify_error)
 }
 
 type Columns = (i64, i64, i64, String, String);
 
-fn placed((object, stream, tail, namespace, name): Columns) -> PlacedObject {
+fn decode_placed((object, stream, tail, namespace, name): Columns) -> PlacedObject {
     PlacedObject { object, stream, tail: tail as Seq, namespace, name }
 }
 
-pub(super) async fn ended(
+pub(super) async fn ended_objects(
     connection: &mut SqliteConnection,
     ends: ObjectEnds,
 ) -> StoreResult<Vec<PlacedObject>> {
@@ -237,11 +238,11 @@ pub(super) async fn ended(
     }
     let text = if ends.newest_first { by!("DESC") } else { by!("ASC") };
     let query = sqlx::query_as(text).bind(ends.stream).bind(ends.after).bind(ends.before).bind(ends.limit);
-    let rows: Vec<Columns> = query.fetch_all(connection).await.map_err(classify)?;
-    Ok(rows.into_iter().map(placed).collect())
+    let rows: Vec<Columns> = query.fetch_all(connection).await.map_err(classify_error)?;
+    Ok(rows.into_iter().map(decode_placed).collect())
 }
 
-pub(super) async fn living(
+pub(super) async fn living_objects(
     connection: &mut SqliteConnection,
     streams: &[i64],
     after: i64,
@@ -250,16 +251,16 @@ pub(super) async fn living(
     let text = "SELECT o.id, o.stream, c.tail, o.namespace, o.name FROM current c \
                 CROSS JOIN objects o ON o.id = c.object \
                 WHERE c.object > ? AND o.stream IN (SELECT value FROM json_each(?)) ORDER BY c.object LIMIT ?";
-    let query = sqlx::query_as(text).bind(after).bind(json(streams)).bind(limit);
-    let rows: Vec<Columns> = query.fetch_all(connection).await.map_err(classify)?;
-    Ok(rows.into_iter().map(placed).collect())
+    let query = sqlx::query_as(text).bind(after).bind(numbers_as_json(streams)).bind(limit);
+    let rows: Vec<Columns> = query.fetch_all(connection).await.map_err(classify_error)?;
+    Ok(rows.into_iter().map(decode_placed).collect())
 }
 
 fn seqs_json(seqs: &[Seq]) -> String {
     serde_json::to_string(seqs).expect("numbers always serialize")
 }
 
-pub(super) async fn walk(
+pub(super) async fn walk_chains(
     connection: &mut SqliteConnection,
     heads: &[Seq],
     through: Seq,
@@ -274,7 +275,7 @@ pub(super) async fn walk(
              WHERE c.back > 0 AND c.step < ?3 AND (c.seq > ?2 OR (c.flags & 7) > 2)) \
          SELECT head, seq, back, flags FROM chain";
     let query = sqlx::query_as(text).bind(seqs_json(heads)).bind(through as i64).bind(steps);
-    let rows: Vec<(i64, i64, i64, i64)> = query.fetch_all(connection).await.map_err(classify)?;
+    let rows: Vec<(i64, i64, i64, i64)> = query.fetch_all(connection).await.map_err(classify_error)?;
     let step = |(head, seq, back, flags): (i64, i64, i64, i64)| ChainStep {
         head: head as Seq,
         seq: seq as Seq,
@@ -292,6 +293,6 @@ pub(super) async fn letters_at(
     let text = "SELECT l.seq, l.replaying FROM json_each(?2) q CROSS JOIN letters l \
                 ON l.plugin = ?1 AND l.seq = q.value";
     let query = sqlx::query_as(text).bind(plugin).bind(seqs_json(seqs));
-    let rows: Vec<(i64, i64)> = query.fetch_all(connection).await.map_err(classify)?;
+    let rows: Vec<(i64, i64)> = query.fetch_all(connection).await.map_err(classify_error)?;
     Ok(rows.into_iter().map(|(seq, mark)| (seq as Seq, mark)).collect())
 }

@@ -8,7 +8,7 @@ use crate::store::rows::check::{self, EnvelopeColumns};
 use crate::store::rows::{
     NamedObject, ObjectChoice, ObjectRow, SourceEpoch, StateEnvelope, StateKey, StoreResult, uid,
 };
-use crate::store::sqlite::fault::classify;
+use crate::store::sqlite::fault::classify_error;
 
 /// An envelope as one column. The driver's cost is for each row and column: a JSON array that SQLite builds
 /// and serde parses costs a third of twelve columns.
@@ -31,19 +31,19 @@ pub(super) fn key(row: &SqliteRow, column: usize) -> Result<Option<StateKey>, sq
     }))
 }
 
-fn malformed(error: &serde_json::Error) -> JournalError {
+fn malformed_rows(error: &serde_json::Error) -> JournalError {
     JournalError::Fatal(format!("rows that are not of this format: {error}"))
 }
 
 /// Decodes the value of [`envelope_column`], and compares it with its checksum.
-pub(super) fn envelope(text: &str) -> Result<StateEnvelope, JournalError> {
-    check::envelope(serde_json::from_str(text).map_err(|error| malformed(&error))?)
+pub(super) fn decode_envelope(text: &str) -> Result<StateEnvelope, JournalError> {
+    check::check_envelope(serde_json::from_str(text).map_err(|error| malformed_rows(&error))?)
 }
 
 /// The same for several envelopes in one array.
-fn envelopes(text: &str) -> Result<Vec<StateEnvelope>, JournalError> {
-    let rows: Vec<EnvelopeColumns> = serde_json::from_str(text).map_err(|error| malformed(&error))?;
-    rows.into_iter().map(check::envelope).collect()
+fn decode_envelopes(text: &str) -> Result<Vec<StateEnvelope>, JournalError> {
+    let rows: Vec<EnvelopeColumns> = serde_json::from_str(text).map_err(|error| malformed_rows(&error))?;
+    rows.into_iter().map(check::check_envelope).collect()
 }
 
 /// An object and its kind as one column.
@@ -58,24 +58,24 @@ pub(super) use object_column;
 type ObjectColumns =
     (i64, i64, i64, String, String, Option<String>, Option<String>, i64, i64, String, String, String);
 
-fn known(row: ObjectColumns) -> Result<(i64, NamedObject), JournalError> {
+fn decode_known(row: ObjectColumns) -> Result<(i64, NamedObject), JournalError> {
     let (id, stream, kind, namespace, name, hex, text, owner, sum, group, version, kind_name) = row;
     let uid = text.or_else(|| uid::from_hex(&hex?)).unwrap_or_default();
     let row = ObjectRow { id, stream, kind, namespace, name, uid, owner };
-    check::object(row, sum, (group, version, kind_name))
+    check::check_object(row, sum, (group, version, kind_name))
 }
 
 /// Decodes the value of [`object_column`], and compares it with its checksum.
-pub(super) fn object(text: &str) -> Result<(i64, NamedObject), JournalError> {
-    known(serde_json::from_str(text).map_err(|error| malformed(&error))?)
+pub(super) fn decode_object(text: &str) -> Result<(i64, NamedObject), JournalError> {
+    decode_known(serde_json::from_str(text).map_err(|error| malformed_rows(&error))?)
 }
 
 /// The rows of one array of JSON numbers.
-pub(super) fn json(numbers: &[i64]) -> String {
+pub(super) fn numbers_as_json(numbers: &[i64]) -> String {
     serde_json::to_string(numbers).expect("numbers always serialize")
 }
 
-pub(super) async fn after(
+pub(super) async fn states_after(
     connection: &mut SqliteConnection,
     after: i64,
     limit: i64,
@@ -87,12 +87,12 @@ pub(super) async fn after(
          at, anchor, sums FROM states WHERE seq > ? ORDER BY seq LIMIT ?) s"
     );
     let query = sqlx::query_scalar(text).bind(after).bind(limit);
-    let found: String = query.fetch_one(connection).await.map_err(classify)?;
-    envelopes(&found)
+    let found: String = query.fetch_one(connection).await.map_err(classify_error)?;
+    decode_envelopes(&found)
 }
 
 /// Reads only the object of each state.
-pub(super) async fn outside(
+pub(super) async fn positions_outside(
     connection: &mut SqliteConnection,
     after: i64,
     through: i64,
@@ -104,7 +104,7 @@ pub(super) async fn outside(
                 ORDER BY s.seq LIMIT ?4";
     let namespaces = serde_json::to_string(namespaces).expect("strings always serialize");
     let query = sqlx::query_scalar(text).bind(after).bind(through).bind(namespaces).bind(limit);
-    query.fetch_all(connection).await.map_err(classify)
+    query.fetch_all(connection).await.map_err(classify_error)
 }
 
 /// Descends the index of versions, and skips those of other streams.
@@ -118,27 +118,33 @@ pub(super) async fn newest_within(
     let text = "SELECT s.seq FROM states s CROSS JOIN objects o ON o.id = s.object \
                 WHERE s.version BETWEEN ?1 AND ?2 AND o.stream = ?3 ORDER BY s.version DESC LIMIT 1";
     let query = sqlx::query_scalar(text).bind(from).bind(upto).bind(stream);
-    query.fetch_optional(connection).await.map_err(classify)
+    query.fetch_optional(connection).await.map_err(classify_error)
 }
 
 /// Ends have their own key, by which the index finds them.
 pub(super) async fn end_of(connection: &mut SqliteConnection, object: i64) -> StoreResult<Option<i64>> {
     let text = "SELECT seq FROM states WHERE version = -1 AND object = ?";
-    sqlx::query_scalar(text).bind(object).fetch_optional(connection).await.map_err(classify)
+    sqlx::query_scalar(text).bind(object).fetch_optional(connection).await.map_err(classify_error)
 }
 
-pub(super) async fn at(connection: &mut SqliteConnection, seqs: &[i64]) -> StoreResult<Vec<StateEnvelope>> {
+pub(super) async fn states_at(
+    connection: &mut SqliteConnection,
+    seqs: &[i64],
+) -> StoreResult<Vec<StateEnvelope>> {
     let text = concat!(
         "SELECT json_group_array(",
         envelope_column!(),
         " ORDER BY s.seq) FROM states s WHERE s.seq IN (SELECT value FROM json_each(?))"
     );
-    let found: String =
-        sqlx::query_scalar(text).bind(json(seqs)).fetch_one(connection).await.map_err(classify)?;
-    envelopes(&found)
+    let found: String = sqlx::query_scalar(text)
+        .bind(numbers_as_json(seqs))
+        .fetch_one(connection)
+        .await
+        .map_err(classify_error)?;
+    decode_envelopes(&found)
 }
 
-pub(super) async fn chain(
+pub(super) async fn document_chain(
     connection: &mut SqliteConnection,
     seq: i64,
     most: u32,
@@ -152,11 +158,11 @@ pub(super) async fn chain(
         ", s.document FROM chain c CROSS JOIN states s ON s.seq = c.seq ORDER BY s.seq DESC"
     );
     let query = sqlx::query_as(text).bind(seq).bind(most);
-    let rows: Vec<(String, Vec<u8>)> = query.fetch_all(connection).await.map_err(classify)?;
-    rows.into_iter().map(|(text, stored)| Ok((envelope(&text)?, stored))).collect()
+    let rows: Vec<(String, Vec<u8>)> = query.fetch_all(connection).await.map_err(classify_error)?;
+    rows.into_iter().map(|(text, stored)| Ok((decode_envelope(&text)?, stored))).collect()
 }
 
-pub(super) async fn objects(
+pub(super) async fn find_objects(
     connection: &mut SqliteConnection,
     which: ObjectChoice<'_>,
 ) -> StoreResult<Vec<(i64, NamedObject)>> {
@@ -172,28 +178,29 @@ pub(super) async fn objects(
     }
     let query = match which {
         ObjectChoice::Numbers(numbers) => {
-            sqlx::query_scalar(found!("o.id IN (SELECT value FROM json_each(?))")).bind(json(numbers))
+            sqlx::query_scalar(found!("o.id IN (SELECT value FROM json_each(?))"))
+                .bind(numbers_as_json(numbers))
         }
         ObjectChoice::Uid(key) => sqlx::query_scalar(found!("o.uid_key = ?")).bind(key),
         ObjectChoice::Name(key) => sqlx::query_scalar(found!("o.name_key = ?")).bind(key),
     };
-    let found: String = query.fetch_one(connection).await.map_err(classify)?;
-    let rows: Vec<ObjectColumns> = serde_json::from_str(&found).map_err(|error| malformed(&error))?;
-    rows.into_iter().map(known).collect()
+    let found: String = query.fetch_one(connection).await.map_err(classify_error)?;
+    let rows: Vec<ObjectColumns> = serde_json::from_str(&found).map_err(|error| malformed_rows(&error))?;
+    rows.into_iter().map(decode_known).collect()
 }
 
-pub(super) async fn statuses(
+pub(super) async fn status_rows(
     connection: &mut SqliteConnection,
     numbers: &[i64],
 ) -> StoreResult<Vec<(i64, String, i64)>> {
     let text = "SELECT id, body, sum FROM statuses WHERE id IN (SELECT value FROM json_each(?))";
-    sqlx::query_as(text).bind(json(numbers)).fetch_all(connection).await.map_err(classify)
+    sqlx::query_as(text).bind(numbers_as_json(numbers)).fetch_all(connection).await.map_err(classify_error)
 }
 
-pub(super) async fn streams(connection: &mut SqliteConnection) -> StoreResult<Vec<SourceEpoch>> {
+pub(super) async fn source_streams(connection: &mut SqliteConnection) -> StoreResult<Vec<SourceEpoch>> {
     type Row = (i64, String, u32, Option<String>, i64, Option<i64>, i64);
     let text = "SELECT id, source, epoch, checkpoint, states, last_event_ms, sum FROM streams ORDER BY source, epoch";
-    let rows: Vec<Row> = sqlx::query_as(text).fetch_all(connection).await.map_err(classify)?;
+    let rows: Vec<Row> = sqlx::query_as(text).fetch_all(connection).await.map_err(classify_error)?;
     let stream = |(id, source, epoch, checkpoint, states, last_event_ms, sum): Row| SourceEpoch {
         id,
         source,
@@ -206,10 +213,10 @@ pub(super) async fn streams(connection: &mut SqliteConnection) -> StoreResult<Ve
     Ok(rows.into_iter().map(stream).collect())
 }
 
-pub(super) async fn anchor(
+pub(super) async fn anchor_row(
     connection: &mut SqliteConnection,
     number: i64,
 ) -> StoreResult<Option<(i64, Vec<u8>)>> {
     let text = "SELECT checksum, document FROM anchors WHERE id = ?";
-    sqlx::query_as(text).bind(number).fetch_optional(connection).await.map_err(classify)
+    sqlx::query_as(text).bind(number).fetch_optional(connection).await.map_err(classify_error)
 }

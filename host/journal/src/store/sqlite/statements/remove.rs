@@ -2,7 +2,7 @@
 
 use rusqlite::Connection;
 
-use super::write::{each, gaps};
+use super::write::{run_for_each, write_gaps};
 use crate::store::rows::removal::{RemovalPlan, TakenStates, UnusedRows};
 use crate::store::rows::{StateRow, checksum};
 
@@ -27,34 +27,50 @@ type RemoveDone = rusqlite::Result<()>;
 /// The whole removal, within a transaction.
 pub(crate) fn remove(connection: &Connection, removal: &RemovalPlan) -> RemoveDone {
     let taken = &removal.taken;
-    each(connection, TAKE, taken, |statement, link| statement.execute((link.seq as i64,)))?;
-    each(connection, TAKE_GAP, taken, |statement, link| statement.execute((link.stream, link.seq as i64)))?;
-    each(connection, TAKE_SNAPSHOT, taken, |statement, link| {
+    run_for_each(connection, TAKE, taken, |statement, link| statement.execute((link.seq as i64,)))?;
+    run_for_each(connection, TAKE_GAP, taken, |statement, link| {
+        statement.execute((link.stream, link.seq as i64))
+    })?;
+    run_for_each(connection, TAKE_SNAPSHOT, taken, |statement, link| {
         statement.execute((link.object, link.seq as i64))
     })?;
-    each(connection, REBASE, &removal.rebased, |statement, StateRow { envelope: e, document }| {
-        statement.execute((e.seq as i64, e.flags.pack(), e.back as i64, e.anchor, e.sums(), document))
+    run_for_each(connection, REBASE, &removal.rebased, |statement, StateRow { envelope: e, document }| {
+        statement.execute((
+            e.seq as i64,
+            e.flags.pack_bits(),
+            e.back as i64,
+            e.anchor,
+            e.both_checksums(),
+            document,
+        ))
     })?;
-    each(connection, TAKE_OBJECT, &removal.objects, |statement, object| statement.execute((object,)))?;
-    figures(connection, removal)?;
-    gaps(connection, GAP, &removal.gaps)
+    run_for_each(connection, TAKE_OBJECT, &removal.objects, |statement, object| {
+        statement.execute((object,))
+    })?;
+    shrink_figures(connection, removal)?;
+    write_gaps(connection, GAP, &removal.gaps)
 }
 
-fn figures(connection: &Connection, removal: &RemovalPlan) -> RemoveDone {
-    let tallies = removal.tallies();
-    each(connection, TALLY, &tallies, |statement, ((segment, stream), (states, bytes))| {
+fn shrink_figures(connection: &Connection, removal: &RemovalPlan) -> RemoveDone {
+    let tallies = removal.tallies_taken();
+    run_for_each(connection, TALLY, &tallies, |statement, ((segment, stream), (states, bytes))| {
         statement.execute((*segment as i64, stream, *states as i64, bytes))
     })?;
-    each(connection, EMPTY_TALLY, tallies.keys(), |statement, (segment, stream)| {
+    run_for_each(connection, EMPTY_TALLY, tallies.keys(), |statement, (segment, stream)| {
         statement.execute((*segment as i64, stream))
     })?;
-    each(connection, STREAM, removal.by_stream(), |statement, (stream, states)| {
+    run_for_each(connection, STREAM, removal.by_stream(), |statement, (stream, states)| {
         statement.execute((stream, states as i64))
     })?;
-    each(connection, TAKEN, &removal.plugins, |statement, (name, TakenStates { finished, untold })| {
-        let (finished, untold) = (*finished as i64, *untold as i64);
-        statement.execute((name, finished, untold, checksum::taken_sum(finished, untold)))
-    })
+    run_for_each(
+        connection,
+        TAKEN,
+        &removal.plugins,
+        |statement, (name, TakenStates { finished, untold })| {
+            let (finished, untold) = (*finished as i64, *untold as i64);
+            statement.execute((name, finished, untold, checksum::taken_sum(finished, untold)))
+        },
+    )
 }
 
 const SWEEP_STATUS: &str = "DELETE FROM statuses WHERE id = ?";
@@ -67,9 +83,9 @@ const SWEEP_GAP: &str = "DELETE FROM gaps WHERE id = ?";
 const SWEEP_REPORT: &str = "DELETE FROM kv WHERE plugin = ? AND key = ?";
 
 /// Must run within a transaction.
-pub(crate) fn sweep(connection: &Connection, sweep: &UnusedRows) -> RemoveDone {
-    each(connection, SWEEP_OWNED, &sweep.owned, |statement, owned| statement.execute(*owned))?;
-    each(connection, SWEEP_REPORT, &sweep.reports, |statement, (plugin, key)| {
+pub(crate) fn delete_unused_rows(connection: &Connection, sweep: &UnusedRows) -> RemoveDone {
+    run_for_each(connection, SWEEP_OWNED, &sweep.owned, |statement, owned| statement.execute(*owned))?;
+    run_for_each(connection, SWEEP_REPORT, &sweep.reports, |statement, (plugin, key)| {
         statement.execute((plugin, key))
     })?;
     let by_number = [
@@ -80,12 +96,12 @@ pub(crate) fn sweep(connection: &Connection, sweep: &UnusedRows) -> RemoveDone {
         (SWEEP_GAP, &sweep.gaps),
     ];
     by_number.into_iter().try_for_each(|(text, numbers)| {
-        each(connection, text, numbers, |statement, number| statement.execute((number,)))
+        run_for_each(connection, text, numbers, |statement, number| statement.execute((number,)))
     })
 }
 
 /// Removes the saved progress of a plugin.
-pub fn forget(transaction: &Connection, plugin: &str) -> Result<(), rusqlite::Error> {
+pub fn forget_plugin(transaction: &Connection, plugin: &str) -> Result<(), rusqlite::Error> {
     for text in [
         "DELETE FROM plugins WHERE name = ?",
         "DELETE FROM letters WHERE plugin = ?",

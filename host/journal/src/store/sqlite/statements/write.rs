@@ -48,7 +48,7 @@ const OUTDATED: &str = "DELETE FROM discrepancies WHERE stream = ? AND number = 
 type WriteDone = rusqlite::Result<()>;
 
 /// Runs one statement for each of the rows.
-pub(super) fn each<T>(
+pub(super) fn run_for_each<T>(
     connection: &Connection,
     text: &str,
     rows: impl IntoIterator<Item = T>,
@@ -71,13 +71,21 @@ impl ToSql for StateKey {
     }
 }
 
-pub(crate) fn rows(connection: &Connection, rows: RowBatch) -> WriteDone {
-    shared(connection, &rows)?;
-    each(connection, STREAM, &rows.streams, |statement, row| {
+pub(crate) fn write_rows(connection: &Connection, rows: RowBatch) -> WriteDone {
+    write_shared_rows(connection, &rows)?;
+    run_for_each(connection, STREAM, &rows.streams, |statement, row| {
         let StreamRow { id, source, epoch, checkpoint, states, last_event_ms } = row;
-        statement.execute(params![id, source, epoch, checkpoint, *states as i64, last_event_ms, row.sum()])
+        statement.execute(params![
+            id,
+            source,
+            epoch,
+            checkpoint,
+            *states as i64,
+            last_event_ms,
+            row.row_checksum()
+        ])
     })?;
-    each(connection, OBJECT, &rows.objects, |statement, row| {
+    run_for_each(connection, OBJECT, &rows.objects, |statement, row| {
         let ObjectRow { id, stream, kind, namespace, name, owner, .. } = row;
         let (uid_key, name_key) = (uid::key(&row.uid), uid::key(name));
         let uid = stored_uid(&row.uid);
@@ -91,18 +99,18 @@ pub(crate) fn rows(connection: &Connection, rows: RowBatch) -> WriteDone {
             owner,
             uid_key,
             name_key,
-            row.sum()
+            row.row_checksum()
         ])
     })?;
-    each(connection, OWNED, rows.owned, |statement, (owner, object)| {
-        statement.execute((owner, object, checksum::owned(owner, object)))
+    run_for_each(connection, OWNED, rows.owned, |statement, (owner, object)| {
+        statement.execute((owner, object, checksum::sum_of_owned(owner, object)))
     })?;
-    each(connection, STATE, &rows.states, |statement, StateRow { envelope: e, document }| {
+    run_for_each(connection, STATE, &rows.states, |statement, StateRow { envelope: e, document }| {
         statement.execute(params![
             e.seq as i64,
             e.object,
             e.key,
-            e.flags.pack(),
+            e.flags.pack_bits(),
             e.back as i64,
             e.status,
             e.previous,
@@ -110,51 +118,51 @@ pub(crate) fn rows(connection: &Connection, rows: RowBatch) -> WriteDone {
             e.observed_ms,
             e.version,
             e.anchor,
-            e.sums(),
+            e.both_checksums(),
             document
         ])
     })?;
-    outcomes(connection, rows.outcomes.into_iter().collect())?;
-    snapshots(connection, rows.snapshots.into_values().collect())?;
-    each(connection, TALLY, rows.tallies, |statement, ((segment, stream), states)| {
+    write_outcomes(connection, rows.outcomes.into_iter().collect())?;
+    write_snapshots(connection, rows.snapshots.into_values().collect())?;
+    run_for_each(connection, TALLY, rows.tallies, |statement, ((segment, stream), states)| {
         let bytes = rows.sizes.get(&(segment, stream)).copied().unwrap_or_default();
         statement.execute((segment as i64, stream, states as i64, bytes as i64))
     })?;
-    gaps(connection, GAP, &rows.gaps)?;
-    each(connection, POISON, &rows.poison, |statement, r| {
-        statement.execute((r.stream, r.digest, r.checksum, r.observed_ms, &r.error, &r.raw, r.sum()))
+    write_gaps(connection, GAP, &rows.gaps)?;
+    run_for_each(connection, POISON, &rows.poison, |statement, r| {
+        statement.execute((r.stream, r.digest, r.checksum, r.observed_ms, &r.error, &r.raw, r.row_checksum()))
     })?;
-    rows.differences.into_iter().try_for_each(|found| differences(connection, found))
+    rows.differences.into_iter().try_for_each(|found| write_differences(connection, found))
 }
 
-pub(super) fn gaps(connection: &Connection, text: &str, rows: &[GapRow]) -> WriteDone {
-    each(connection, text, rows, |statement, r| {
-        statement.execute((r.stream, r.seq as i64, &r.key, &r.body, r.sum()))
+pub(super) fn write_gaps(connection: &Connection, text: &str, rows: &[GapRow]) -> WriteDone {
+    run_for_each(connection, text, rows, |statement, r| {
+        statement.execute((r.stream, r.seq as i64, &r.key, &r.body, r.row_checksum()))
     })
 }
 
-fn differences(connection: &Connection, found: FoundDifferences) -> WriteDone {
+fn write_differences(connection: &Connection, found: FoundDifferences) -> WriteDone {
     let stream = found.stream;
     let mut kept = connection.prepare_cached("SELECT number, body FROM discrepancies WHERE stream = ?")?;
     let kept = kept.query_map([stream], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    let StreamRowChange { insert, remove } = found.change(&kept.collect::<Result<Vec<_>, _>>()?);
-    each(connection, OUTDATED, remove, |statement, number| statement.execute((stream, number)))?;
-    each(connection, DISCREPANCY, insert, |statement, (number, body)| {
-        let sum = checksum::discrepancy(stream, number, &body);
+    let StreamRowChange { insert, remove } = found.row_change(&kept.collect::<Result<Vec<_>, _>>()?);
+    run_for_each(connection, OUTDATED, remove, |statement, number| statement.execute((stream, number)))?;
+    run_for_each(connection, DISCREPANCY, insert, |statement, (number, body)| {
+        let sum = checksum::sum_of_discrepancy(stream, number, &body);
         statement.execute((stream, number, body, sum))
     })
 }
 
 /// Writes the rows that other rows point to. They are rare once the journal has run for a while.
-fn shared(connection: &Connection, rows: &RowBatch) -> WriteDone {
-    each(connection, KIND, &rows.kinds, |statement, (id, group, version, kind)| {
-        statement.execute((id, group, version, kind, checksum::kind(*id, group, version, kind)))
+fn write_shared_rows(connection: &Connection, rows: &RowBatch) -> WriteDone {
+    run_for_each(connection, KIND, &rows.kinds, |statement, (id, group, version, kind)| {
+        statement.execute((id, group, version, kind, checksum::sum_of_kind(*id, group, version, kind)))
     })?;
-    each(connection, STATUS, &rows.statuses, |statement, (id, body)| {
-        statement.execute((id, body, checksum::status(*id, body)))
+    run_for_each(connection, STATUS, &rows.statuses, |statement, (id, body)| {
+        statement.execute((id, body, checksum::sum_of_status(*id, body)))
     })?;
-    each(connection, ANCHOR, &rows.anchors, |statement, r| {
-        statement.execute((r.id, r.stream, r.checksum, &*r.packed, r.sum()))
+    run_for_each(connection, ANCHOR, &rows.anchors, |statement, r| {
+        statement.execute((r.id, r.stream, r.checksum, &*r.packed, r.row_checksum()))
     })
 }
 
@@ -165,7 +173,7 @@ fn stored_uid(uid: &str) -> Value {
     }
 }
 
-fn outcomes(connection: &Connection, outcomes: Vec<(i64, ObjectOutcome)>) -> WriteDone {
+fn write_outcomes(connection: &Connection, outcomes: Vec<(i64, ObjectOutcome)>) -> WriteDone {
     let mut live = Vec::new();
     let mut ended = Vec::new();
     for (object, outcome) in outcomes {
@@ -177,20 +185,20 @@ fn outcomes(connection: &Connection, outcomes: Vec<(i64, ObjectOutcome)>) -> Wri
     // In the order of the table, which touches fewer pages.
     live.sort_unstable_by_key(|(object, ..)| *object);
     ended.sort_unstable_by_key(|(object, ..)| *object);
-    each(connection, LIVE, live, |statement, (object, newest, tail)| {
+    run_for_each(connection, LIVE, live, |statement, (object, newest, tail)| {
         statement.execute((object, newest as i64, tail as i64))
     })?;
     for text in [NOT_CURRENT, NO_SNAPSHOT] {
-        each(connection, text, &ended, |statement, (object, ..)| statement.execute((object,)))?;
+        run_for_each(connection, text, &ended, |statement, (object, ..)| statement.execute((object,)))?;
     }
-    each(connection, ENDED, ended, |statement, (object, newest, tail)| {
+    run_for_each(connection, ENDED, ended, |statement, (object, newest, tail)| {
         statement.execute((object, tail as i64, (newest != 0).then_some(newest as i64)))
     })
 }
 
-fn snapshots(connection: &Connection, mut rows: Vec<SnapshotRow>) -> WriteDone {
+fn write_snapshots(connection: &Connection, mut rows: Vec<SnapshotRow>) -> WriteDone {
     rows.sort_unstable_by_key(|row| row.object);
-    each(connection, SNAPSHOT, rows, |statement, row| {
+    run_for_each(connection, SNAPSHOT, rows, |statement, row| {
         statement.execute((row.object, row.seq as i64, &*row.packed))
     })
 }
@@ -232,7 +240,7 @@ impl QueuedSaves {
             saved.owed.extend(save.owed.iter().map(|seq| (plugin.to_string(), *seq)));
             saved.parked.extend(save.parked.iter().map(|letter| (plugin.to_string(), letter.clone())));
         }
-        for (plugin, KvWrite { key, value }) in left.kv() {
+        for (plugin, KvWrite { key, value }) in left.kv_writes() {
             // The last write to a key counts.
             saved.kv.insert((plugin.to_string(), key.clone()), value.clone());
         }
@@ -240,54 +248,56 @@ impl QueuedSaves {
     }
 
     pub fn write(self, connection: &Connection) -> WriteDone {
-        each(connection, PLUGIN, self.progress, |statement, (plugin, body)| {
-            let sum = checksum::plugin(&plugin, &body);
+        run_for_each(connection, PLUGIN, self.progress, |statement, (plugin, body)| {
+            let sum = checksum::sum_of_plugin(&plugin, &body);
             statement.execute((plugin, body, sum))
         })?;
-        each(connection, REVIVED, self.revived, |statement, revived| statement.execute(revived))?;
-        each(connection, LETTER, self.owed, |statement, (plugin, seq)| {
-            letter(statement, LetterColumns::owed(&plugin, seq), OWED_STATE)
+        run_for_each(connection, REVIVED, self.revived, |statement, revived| statement.execute(revived))?;
+        run_for_each(connection, LETTER, self.owed, |statement, (plugin, seq)| {
+            write_letter(statement, LetterColumns::owed_row(&plugin, seq), OWED_STATE)
         })?;
-        letters(connection, self.parked)?;
+        write_letters(connection, self.parked)?;
         let (sets, deletes): (Vec<_>, Vec<_>) = self.kv.into_iter().partition(|(_, value)| value.is_some());
-        each(connection, KEY_VALUE, sets, |statement, ((plugin, key), value)| {
+        run_for_each(connection, KEY_VALUE, sets, |statement, ((plugin, key), value)| {
             let value = value.unwrap_or_default();
             let sum = checksum::key_value(&plugin, &key, &value);
             statement.execute((plugin, key, value, sum))
         })?;
-        each(connection, NO_KEY, deletes, |statement, (place, _)| statement.execute(place))
+        run_for_each(connection, NO_KEY, deletes, |statement, (place, _)| statement.execute(place))
     }
 }
 
-fn letters(connection: &Connection, parked: Vec<(String, DeadLetter)>) -> WriteDone {
-    each(connection, LETTER, parked, |statement, (plugin, parked)| {
+fn write_letters(connection: &Connection, parked: Vec<(String, DeadLetter)>) -> WriteDone {
+    run_for_each(connection, LETTER, parked, |statement, (plugin, parked)| {
         let mark = OperatorAct::mark_of(&parked);
         let tries = serde_json::to_string(&parked.tries).expect("numbers and texts always serialize");
-        letter(statement, LetterColumns::of(&plugin, &parked, &tries), mark)
+        write_letter(statement, LetterColumns::of(&plugin, &parked, &tries), mark)
     })
 }
 
-fn letter(
+fn write_letter(
     statement: &mut CachedStatement<'_>,
     sealed: LetterColumns<'_>,
     mark: i64,
 ) -> rusqlite::Result<usize> {
     let LetterColumns { plugin, seq, id, attempts, error, first_ms, last_ms, tries } = sealed;
-    let sum = sealed.sum(mark);
+    let sum = sealed.row_checksum(mark);
     statement.execute(params![plugin, seq, id, attempts, error, first_ms, last_ms, mark, tries, sum])
 }
 
 /// Marks dead letters as being replayed or dropped, and records who did it and why. A pause has only the
 /// record.
-pub(crate) fn marks(connection: &Connection, replay: &LetterMarking) -> WriteDone {
+pub(crate) fn write_marks(connection: &Connection, replay: &LetterMarking) -> WriteDone {
     let LetterMarking { act, plugin, seqs, who, why, at_ms } = replay;
-    if let Some(mark) = act.mark() {
-        each(connection, MARK, seqs, |statement, seq| statement.execute((plugin, *seq as i64, mark)))?;
+    if let Some(mark) = act.letter_mark() {
+        run_for_each(connection, MARK, seqs, |statement, seq| {
+            statement.execute((plugin, *seq as i64, mark))
+        })?;
     }
     let (what, at_ms) = (act.as_str(), *at_ms as i64);
     let seqs = serde_json::to_string(seqs).expect("numbers always serialize");
-    let sum = checksum::replay(plugin, what, who, why, &seqs, at_ms);
-    each(connection, REPLAY, [(plugin, what, who, why, seqs, at_ms, sum)], |statement, record| {
+    let sum = checksum::sum_of_replay(plugin, what, who, why, &seqs, at_ms);
+    run_for_each(connection, REPLAY, [(plugin, what, who, why, seqs, at_ms, sum)], |statement, record| {
         statement.execute(record)
     })
 }

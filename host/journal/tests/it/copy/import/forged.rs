@@ -37,7 +37,7 @@ fn is_refused(states: &[State]) -> bool {
     }
     let mut newest: std::collections::HashMap<&str, u64> = Default::default();
     states.iter().any(|state| {
-        let version = state.resource_version.number();
+        let version = state.resource_version.as_number();
         let before = newest.get(state.object.uid.as_str()).copied();
         let is_older = version.zip(before).is_some_and(|(version, before)| version < before);
         if let Some(version) = version.filter(|_| state.change != Change::Gap && !state.late && !is_older) {

@@ -13,7 +13,7 @@ use kubewitness_core::ports::{AppendBatch, Backlog, StateWitness, WitnessedState
 use kubewitness_core::{Change, ObjectRef, State, Version};
 use kubewitness_journal::{
     ExportError, ExportQuery, ImportError, Journal, JournalLocation, JournalOptions, OpenError,
-    SourceRetention, discard, export, stats, verify_at,
+    SourceRetention, discard_unfinished_import, export_journal, journal_stats, verify_at,
 };
 use proptest::prelude::*;
 use serde_json::Value;
@@ -25,7 +25,7 @@ use crate::support::{
 
 async fn exported(place: &JournalLocation) -> String {
     let (mut out, query) = (Vec::new(), ExportQuery { documents: true, ..ExportQuery::default() });
-    export(place, &query, &mut out).await.unwrap();
+    export_journal(place, &query, &mut out).await.unwrap();
     String::from_utf8(out).unwrap()
 }
 
@@ -74,7 +74,7 @@ impl ForgedExport {
 
 async fn import(text: &str) -> (TestJournal, Result<u64, ImportError>) {
     let desk = TestJournal::new().await;
-    let done = desk.journal.import(&mut BufReader::new(text.as_bytes())).await;
+    let done = desk.journal.import_lines(&mut BufReader::new(text.as_bytes())).await;
     (desk, done.map(|done| done.states))
 }
 
@@ -88,7 +88,7 @@ async fn go_on(desk: TestJournal, text: &str) -> (TestJournal, Result<u64, Impor
     let TestJournal { folder, place, .. } = desk;
     let options = JournalOptions { continues_import: true, ..options() };
     let journal = Journal::open_at(&place, options).await.unwrap();
-    let done = journal.import(&mut BufReader::new(text.as_bytes())).await;
+    let done = journal.import_lines(&mut BufReader::new(text.as_bytes())).await;
     (TestJournal { folder, place, journal }, done.map(|done| done.states))
 }
 
@@ -103,10 +103,10 @@ async fn story() -> TestJournal {
     desk.append(vec![state(&job(3), Change::Left, "710"), present(&job(1), 3)]).await;
     for epoch in [0, 1] {
         let versions = (1..=18).map(|v| in_source("pods", epoch, &job(9), Change::Present, &v.to_string()));
-        desk.journal.append(of("pods", epoch, versions.collect())).await.unwrap();
+        desk.journal.append_batch(of("pods", epoch, versions.collect())).await.unwrap();
     }
     let checkpoint = Some(Version::new("720"));
-    desk.journal.append(AppendBatch { checkpoint, ..of(SOURCE, 0, Vec::new()) }).await.unwrap();
+    desk.journal.append_batch(AppendBatch { checkpoint, ..of(SOURCE, 0, Vec::new()) }).await.unwrap();
     desk
 }
 
@@ -138,7 +138,7 @@ async fn lines_that_run_backwards_are_refused_by_number_and_nothing_behind_them_
     let told = refused.unwrap_err().to_string();
     assert!(told.starts_with("line 410: its state contradicts the lines before: version"), "{told}");
     assert!(told.contains("is not marked late") && told.contains("--continue"), "{told}");
-    assert!(*taken.journal.newest().borrow() <= 408);
+    assert!(*taken.journal.newest_position().borrow() <= 408);
 
     let mut twice = whole.clone();
     twice.states.insert(300, twice.states[299].clone());
@@ -306,7 +306,7 @@ async fn what_only_the_store_knows_to_be_there_is_found_where_it_stands() {
         told.starts_with(&format!("line {}: the journal has a state with its id already", late + 5)),
         "{told}"
     );
-    assert_eq!(*taken.journal.newest().borrow(), late as u64 + 3);
+    assert_eq!(*taken.journal.newest_position().borrow(), late as u64 + 3);
 }
 
 /// States that retention removed or a selection leaves out are no contradiction.
@@ -314,10 +314,10 @@ async fn a_story_without_its_beginning_is_taken_in_also_where_something_was_late
     let desk = TestJournal::new().await;
     for states in [vec![present(&job(0), 10)], vec![present(&job(0), 9)], vec![present(&job(0), 11)]] {
         let checkpoint = Some(Version::new("20"));
-        desk.journal.append(AppendBatch { checkpoint, ..of(SOURCE, 0, states) }).await.unwrap();
+        desk.journal.append_batch(AppendBatch { checkpoint, ..of(SOURCE, 0, states) }).await.unwrap();
     }
     let keep = RetentionSpec { count: Some(2), ..RetentionSpec::default() };
-    assert_eq!(SourceRetention::new(desk.journal.clone(), SOURCE).pass(&keep).await.unwrap().states, 1);
+    assert_eq!(SourceRetention::new(desk.journal.clone(), SOURCE).run_pass(&keep).await.unwrap().states, 1);
     desk.assert_sound().await;
     let states = desk.journal.read(0, 10).await.unwrap();
     assert!(states.len() == 2 && states[0].late);
@@ -341,7 +341,7 @@ async fn a_journal_whose_states_contradict_each_other_is_found_by_the_proof() {
     let former = Arc::new(ObjectRef { uid: "former".into(), ..(*job(6)).clone() });
     desk.append(vec![present(&former, 60), present(&job(6), 61), present(&former, 62)]).await;
     let checkpoint = Some(Version::new("junk"));
-    desk.journal.append(AppendBatch { checkpoint, ..of(SOURCE, 0, Vec::new()) }).await.unwrap();
+    desk.journal.append_batch(AppendBatch { checkpoint, ..of(SOURCE, 0, Vec::new()) }).await.unwrap();
     let report = desk.verify().await;
     let found: Vec<_> = report.problems.iter().map(|problem| (problem.code.as_str(), problem.seq)).collect();
     let expected = [

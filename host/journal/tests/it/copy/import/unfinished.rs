@@ -14,7 +14,7 @@ async fn an_import_whose_first_state_is_refused_is_not_whole_and_can_be_thrown_a
     assert_eq!(codes, ["unfinished"], "{:#?}", report.problems);
     let TestJournal { folder: _folder, place, journal } = taken;
     journal.close().await.unwrap();
-    discard(&place).await.unwrap();
+    discard_unfinished_import(&place).await.unwrap();
     // What is no export at all leaves nothing to throw away.
     let (taken, refused) = import("hello\n").await;
     refused.unwrap_err();
@@ -37,8 +37,8 @@ async fn an_import_that_failed_is_not_whole_until_it_went_on_to_its_end() {
     assert!(
         report.problems[0].message.contains("--continue") && report.problems[0].message.contains("--discard")
     );
-    assert!(stats(&taken.place, &Default::default(), 0).await.unwrap().unfinished);
-    let refused = export(&taken.place, &ExportQuery::default(), &mut Vec::new()).await.unwrap_err();
+    assert!(journal_stats(&taken.place, &Default::default(), 0).await.unwrap().unfinished);
+    let refused = export_journal(&taken.place, &ExportQuery::default(), &mut Vec::new()).await.unwrap_err();
     assert!(matches!(&refused, ExportError::Open(OpenError::Unfinished { .. })), "{refused}");
     taken.journal.close().await.unwrap();
     let run = Journal::open_at(&taken.place, options()).await.err().unwrap();
@@ -53,7 +53,7 @@ async fn an_import_that_failed_is_not_whole_until_it_went_on_to_its_end() {
     let (again, done) = go_on(taken, &text).await;
     assert_eq!(done.unwrap(), 600);
     again.assert_sound().await;
-    assert!(!stats(&again.place, &Default::default(), 0).await.unwrap().unfinished);
+    assert!(!journal_stats(&again.place, &Default::default(), 0).await.unwrap().unfinished);
     assert_eq!(exported(&again.place).await, text);
     let again = again.reopen().await;
     let full = go_on(again, &text).await.1.unwrap_err();
@@ -66,7 +66,7 @@ async fn an_import_goes_on_with_the_file_that_it_began_with_and_no_other() {
     let cut: String = text.split_inclusive('\n').take(550).collect();
     let (taken, refused) = import(&cut).await;
     assert!(refused.unwrap_err().to_string().starts_with("line 551: the file ends here"));
-    let there = *taken.journal.newest().borrow();
+    let there = *taken.journal.newest_position().borrow();
     assert!((256..550).contains(&there), "{there}");
 
     let mut other = ForgedExport::of(&text);
@@ -87,7 +87,7 @@ async fn an_import_goes_on_with_the_file_that_it_began_with_and_no_other() {
     let (taken, refused) = go_on(taken, &shorter.renumbered().text()).await;
     let told = refused.unwrap_err().to_string();
     assert!(told.starts_with(&format!("line 102: the journal has {there} states already")), "{told}");
-    assert_eq!(*taken.journal.newest().borrow(), there, "none of these took anything in");
+    assert_eq!(*taken.journal.newest_position().borrow(), there, "none of these took anything in");
 
     let (again, done) = go_on(taken, &text).await;
     assert_eq!(done.unwrap(), 600);
@@ -97,12 +97,12 @@ async fn an_import_goes_on_with_the_file_that_it_began_with_and_no_other() {
 async fn what_an_import_left_is_thrown_away_and_a_whole_journal_never() {
     let desk = story().await;
     let text = exported(&desk.place).await;
-    let refused = discard(&desk.place).await.unwrap_err();
+    let refused = discard_unfinished_import(&desk.place).await.unwrap_err();
     let in_use = matches!(refused, OpenError::InUse(_) | OpenError::Held { .. });
     assert!(in_use, "{refused}");
     let TestJournal { folder, place, journal } = desk;
     journal.close().await.unwrap();
-    let refused = discard(&place).await.unwrap_err();
+    let refused = discard_unfinished_import(&place).await.unwrap_err();
     assert!(matches!(refused, OpenError::NothingToDiscard { .. }), "{refused}");
     assert_eq!(exported(&place).await, text);
     drop(folder);
@@ -111,10 +111,10 @@ async fn what_an_import_left_is_thrown_away_and_a_whole_journal_never() {
     let (taken, refused) = import(&cut).await;
     refused.unwrap_err();
     let TestJournal { folder, place, journal } = taken;
-    assert!(discard(&place).await.is_err(), "while it is open");
+    assert!(discard_unfinished_import(&place).await.is_err(), "while it is open");
     journal.close().await.unwrap();
-    discard(&place).await.unwrap();
-    let refused = discard(&place).await.unwrap_err();
+    discard_unfinished_import(&place).await.unwrap();
+    let refused = discard_unfinished_import(&place).await.unwrap_err();
     assert!(matches!(refused, OpenError::NothingToDiscard { .. }), "{refused}");
     if StoreKind::here() == StoreKind::Sqlite {
         let left: Vec<_> =
@@ -122,7 +122,7 @@ async fn what_an_import_left_is_thrown_away_and_a_whole_journal_never() {
         assert_eq!(left, ["journal.db.lock"]);
     }
     let again = TestJournal { journal: open_at(&place).await, folder, place };
-    assert_eq!(again.journal.import(&mut BufReader::new(text.as_bytes())).await.unwrap().states, 600);
+    assert_eq!(again.journal.import_lines(&mut BufReader::new(text.as_bytes())).await.unwrap().states, 600);
     again.assert_sound().await;
 }
 
@@ -152,7 +152,7 @@ fn child_imports_until_it_is_killed() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async move {
         let journal = open_at(&place_of(&path)).await;
-        journal.import(&mut BufReader::new(TellingReader(std::io::stdin()))).await.unwrap();
+        journal.import_lines(&mut BufReader::new(TellingReader(std::io::stdin()))).await.unwrap();
     });
 }
 
@@ -195,7 +195,7 @@ async fn an_import_that_was_killed_is_told_from_a_whole_one_and_goes_on() {
     assert!(report.states_checked >= 256, "{}", report.states_checked);
     let options = JournalOptions { continues_import: true, ..options() };
     let journal = Journal::open_at(&place, options).await.unwrap();
-    assert_eq!(journal.import(&mut BufReader::new(text.as_bytes())).await.unwrap().states, 600);
+    assert_eq!(journal.import_lines(&mut BufReader::new(text.as_bytes())).await.unwrap().states, 600);
     journal.close().await.unwrap();
     assert!(verify_at(&place).await.unwrap().ok);
     assert_eq!(exported(&place).await, text);

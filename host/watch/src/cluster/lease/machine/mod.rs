@@ -85,7 +85,7 @@ impl LeaseMachine {
         }
     }
 
-    pub fn step(&self, now: Instant) -> LeaseStep {
+    pub fn next_step(&self, now: Instant) -> LeaseStep {
         match (&self.next, &self.seen) {
             _ if now < self.due => LeaseStep::Wait(self.due),
             (NextRequest::Create, _) => LeaseStep::Create,
@@ -95,11 +95,11 @@ impl LeaseMachine {
     }
 
     /// Our own hold, while it is valid.
-    pub fn hold(&self, now: Instant) -> Option<LeaseHold> {
+    pub fn valid_hold(&self, now: Instant) -> Option<LeaseHold> {
         self.hold.filter(|hold| now < hold.until)
     }
 
-    pub fn lease(&self) -> Option<&LeaseRecord> {
+    pub fn seen_lease(&self) -> Option<&LeaseRecord> {
         self.seen.as_ref().map(|seen| &seen.lease)
     }
 
@@ -111,104 +111,112 @@ impl LeaseMachine {
     pub fn lease_read(&mut self, now: Instant, lease: Option<LeaseRecord>) {
         let may_be_our_write = std::mem::take(&mut self.unsure);
         let Some(lease) = lease else {
-            self.forget();
-            return if self.is_over(now) { self.at(NextRequest::Create, now) } else { self.pause(now) };
+            self.note_deleted();
+            return if self.is_other_hold_over(now) {
+                self.schedule_request(NextRequest::Create, now);
+            } else {
+                self.pause_then_read(now);
+            };
         };
         // Otherwise another replica may have held it between two reads and begun its own term in the store.
         let is_as_we_left_it =
-            may_be_our_write || self.lease().is_some_and(|seen| seen.says_the_same(&lease));
+            may_be_our_write || self.seen_lease().is_some_and(|seen| seen.is_unchanged(&lease));
         if lease.holder != self.identity || !is_as_we_left_it {
             self.hold = None;
         }
-        self.see(now, lease);
-        if self.is_over(now) { self.at(NextRequest::Claim, now) } else { self.pause(now) }
+        self.note_lease(now, lease);
+        if self.is_other_hold_over(now) {
+            self.schedule_request(NextRequest::Claim, now);
+        } else {
+            self.pause_then_read(now);
+        }
     }
 
     /// The answer to a write that was sent at `sent`.
-    pub fn wrote(&mut self, sent: Instant, now: Instant, lease: LeaseRecord) {
+    pub fn on_write_accepted(&mut self, sent: Instant, now: Instant, lease: LeaseRecord) {
         if lease.holder != self.identity {
             return self.lease_read(now, Some(lease));
         }
         (self.hurried, self.unsure, self.deleted) = (false, false, None);
         self.seen = Some(SeenLease { lease, since: now });
         let until = sent + self.timing.renew_deadline();
-        let held = self.hold(now);
+        let held = self.valid_hold(now);
         // An answer may arrive after the hold that it proves has expired.
         self.hold = (now < until).then(|| {
             self.terms += u64::from(held.is_none());
             LeaseHold { term: self.terms, until }
         });
-        let pause = self.timing.pause(&mut self.dice);
-        self.at(NextRequest::Claim, now.max(sent + pause));
+        let pause = self.timing.retry_pause(&mut self.dice);
+        self.schedule_request(NextRequest::Claim, now.max(sent + pause));
     }
 
     /// The API server refused a write: the Lease has changed since it was read.
-    pub fn overtaken(&mut self, now: Instant) {
+    pub fn on_write_refused(&mut self, now: Instant) {
         // Retried at once and not after a pause, because our hold is running; twice in a row is not a
         // coincidence.
         if self.hurried {
-            self.pause(now);
+            self.pause_then_read(now);
         } else {
-            self.at(NextRequest::Read, now);
+            self.schedule_request(NextRequest::Read, now);
         }
         self.hurried = !self.hurried;
     }
 
     /// No answer, or an answer that says nothing about the Lease.
-    pub fn failed(&mut self, now: Instant) {
+    pub fn on_request_failed(&mut self, now: Instant) {
         self.unsure |= self.next != NextRequest::Read;
-        self.pause(now);
+        self.pause_then_read(now);
     }
 
     /// Gives up the hold. Returns whether the API server may still consider us the holder.
-    pub fn resign(&mut self) -> bool {
-        let ours = self.lease().is_some_and(|lease| lease.holder == self.identity);
+    pub fn give_up_hold(&mut self) -> bool {
+        let ours = self.seen_lease().is_some_and(|lease| lease.holder == self.identity);
         self.hold = None;
         ours || self.unsure
     }
 
-    fn see(&mut self, now: Instant, lease: LeaseRecord) {
+    fn note_lease(&mut self, now: Instant, lease: LeaseRecord) {
         match &mut self.seen {
-            Some(seen) if seen.lease.says_the_same(&lease) => seen.lease = lease,
+            Some(seen) if seen.lease.is_unchanged(&lease) => seen.lease = lease,
             Some(seen) if seen.lease.uid == lease.uid => *seen = SeenLease { lease, since: now },
             _ => {
-                self.forget();
+                self.note_deleted();
                 self.seen = Some(SeenLease { lease, since: now });
             }
         }
     }
 
     /// Handles a deleted Lease whose holder may not know that yet.
-    fn forget(&mut self) {
-        self.deleted = self.deleted.max(self.over());
+    fn note_deleted(&mut self) {
+        self.deleted = self.deleted.max(self.other_hold_ends_at());
         self.seen = None;
     }
 
     /// When the hold in the Lease expires, if another process has it. A release by its holder also ends it,
     /// and so does any write over it, because the API server compares versions.
-    fn over(&self) -> Option<Instant> {
+    fn other_hold_ends_at(&self) -> Option<Instant> {
         let seen = self.seen.as_ref()?;
         let others = !seen.lease.holder.is_empty() && seen.lease.holder != self.identity;
-        let own = self.timing.lease();
+        let own = self.timing.lease_time();
         others.then(|| seen.since + seen.lease.lasts.map_or(own, |lasts| lasts.min(own)))
     }
 
     /// Whether the recorded hold has expired and no process has taken the Lease since.
     pub fn is_left(&self, now: Instant) -> bool {
-        self.over().is_some_and(|over| over <= now)
+        self.other_hold_ends_at().is_some_and(|over| over <= now)
     }
 
-    fn is_over(&self, now: Instant) -> bool {
-        self.over().max(self.deleted).is_none_or(|over| over <= now)
+    fn is_other_hold_over(&self, now: Instant) -> bool {
+        self.other_hold_ends_at().max(self.deleted).is_none_or(|over| over <= now)
     }
 
-    fn at(&mut self, next: NextRequest, due: Instant) {
+    fn schedule_request(&mut self, next: NextRequest, due: Instant) {
         (self.next, self.due) = (next, due);
     }
 
-    fn pause(&mut self, now: Instant) {
-        let pause = self.timing.pause(&mut self.dice);
-        self.at(NextRequest::Read, now + pause);
+    fn pause_then_read(&mut self, now: Instant) {
+        let pause = self.timing.retry_pause(&mut self.dice);
+        self.schedule_request(NextRequest::Read, now + pause);
     }
 }
 

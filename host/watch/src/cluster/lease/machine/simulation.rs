@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::cluster::lease::record::{LeaseClaim, LeaseStamps, first};
+use crate::cluster::lease::record::{LeaseClaim, LeaseStamps, new_lease_object};
 
 /// Milliseconds since the beginning.
 type SimMillis = u64;
@@ -138,20 +138,20 @@ impl LeaseWorld {
             world.at(0, SimEvent::Turn(who));
         }
         for _ in 0..world.trouble.stops {
-            let (when, who) = (world.dice.between(0, TROUBLE), world.anybody());
-            let until = when + world.dice.between(1, world.trouble.longest_stop);
+            let (when, who) = (world.dice.random_between(0, TROUBLE), world.anybody());
+            let until = when + world.dice.random_between(1, world.trouble.longest_stop);
             world.at(when, SimEvent::Stops { who, until });
         }
         for _ in 0..world.trouble.restarts {
-            let (when, who) = (world.dice.between(0, TROUBLE), world.anybody());
-            let releases = world.dice.between(0, 1) == 1;
+            let (when, who) = (world.dice.random_between(0, TROUBLE), world.anybody());
+            let releases = world.dice.random_between(0, 1) == 1;
             world.at(when, SimEvent::Restarts { who, releases });
         }
         world
     }
 
     fn anybody(&mut self) -> usize {
-        self.dice.between(0, self.trouble.replicas as u64 - 1) as usize
+        self.dice.random_between(0, self.trouble.replicas as u64 - 1) as usize
     }
 
     fn number(&mut self) -> u64 {
@@ -186,18 +186,18 @@ impl LeaseWorld {
     fn delay(&mut self) -> SimMillis {
         let longest = if self.now < TROUBLE { self.trouble.longest_delay } else { 50 };
         // Most are quick, or nobody would ever hold anything.
-        let longest = if self.dice.between(0, 2) == 0 { longest } else { longest.min(300) };
-        self.dice.between(0, longest)
+        let longest = if self.dice.random_between(0, 2) == 0 { longest } else { longest.min(300) };
+        self.dice.random_between(0, longest)
     }
 
     fn is_lost(&mut self) -> bool {
-        self.now < TROUBLE && self.dice.between(0, 99) < self.trouble.lost_percent
+        self.now < TROUBLE && self.dice.random_between(0, 99) < self.trouble.lost_percent
     }
 
     fn stamp(&mut self, who: usize) -> Timestamp {
         let replica = &mut self.replicas[who];
-        if self.dice.between(0, 3) == 0 {
-            replica.wrong_by = self.dice.between(0, 20_000) as i64 - 10_000;
+        if self.dice.random_between(0, 3) == 0 {
+            replica.wrong_by = self.dice.random_between(0, 20_000) as i64 - 10_000;
         }
         let wall = Timestamp::from_second(1_000_000 + replica.wrong_by).unwrap();
         replica.stamps.next(wall + SignedDuration::from_millis(self.now as i64))
@@ -229,7 +229,8 @@ impl LeaseWorld {
     fn holders(&self) -> Vec<(usize, u64, u64)> {
         let now = self.instant(self.now);
         let each = self.replicas.iter().enumerate();
-        each.filter_map(|(who, one)| one.machine.hold(now).map(|hold| (who, one.life, hold.term))).collect()
+        each.filter_map(|(who, one)| one.machine.valid_hold(now).map(|hold| (who, one.life, hold.term)))
+            .collect()
     }
 
     fn happen(&mut self, event: SimEvent) {
@@ -264,7 +265,7 @@ impl LeaseWorld {
             SimEvent::TimesOut { to, life, id } => {
                 if self.ends(to, life, id) {
                     let now = self.instant(self.now);
-                    self.replicas[to].machine.failed(now);
+                    self.replicas[to].machine.on_request_failed(now);
                     self.at(self.now, SimEvent::Turn(to));
                 }
             }
@@ -285,7 +286,7 @@ impl LeaseWorld {
         if self.replicas[who].waits_for.is_some() {
             return;
         }
-        let step = self.replicas[who].machine.step(self.instant(self.now));
+        let step = self.replicas[who].machine.next_step(self.instant(self.now));
         let stamp = self.stamp(who);
         let identity = self.replicas[who].machine.identity().to_string();
         let claim = LeaseClaim { identity: &identity, lasts_seconds: 15, stamp };
@@ -295,8 +296,8 @@ impl LeaseWorld {
                 self.at(when, SimEvent::Turn(who));
             }
             LeaseStep::Read => self.ask(who, SimRequest::Read),
-            LeaseStep::Create => self.ask(who, SimRequest::Create(first("ns", "l", &claim))),
-            LeaseStep::Claim(lease) => self.ask(who, SimRequest::Put(lease.claimed(&claim))),
+            LeaseStep::Create => self.ask(who, SimRequest::Create(new_lease_object("ns", "l", &claim))),
+            LeaseStep::Claim(lease) => self.ask(who, SimRequest::Put(lease.claimed_object(&claim))),
         }
     }
 
@@ -307,7 +308,7 @@ impl LeaseWorld {
             let when = sent + self.delay();
             self.at(when, SimEvent::Arrives { from: who, life, id, sent, asked });
         }
-        let patience = LeaseTiming::default().answer().as_millis() as SimMillis;
+        let patience = LeaseTiming::default().answer_timeout().as_millis() as SimMillis;
         self.at(sent + patience, SimEvent::TimesOut { to: who, life, id });
     }
 
@@ -340,22 +341,22 @@ impl LeaseWorld {
         let (sent, now) = (self.instant(sent), self.instant(self.now));
         let machine = &mut self.replicas[who].machine;
         match answer {
-            SimAnswer::Lease(lease) if wrote => machine.wrote(sent, now, lease),
+            SimAnswer::Lease(lease) if wrote => machine.on_write_accepted(sent, now, lease),
             SimAnswer::Lease(lease) => machine.lease_read(now, Some(lease)),
             SimAnswer::Absent => machine.lease_read(now, None),
-            SimAnswer::Conflict => machine.overtaken(now),
+            SimAnswer::Conflict => machine.on_write_refused(now),
         }
     }
 
     fn restart(&mut self, who: usize, releases: bool) {
         let stamp = self.stamp(who);
         let machine = &mut self.replicas[who].machine;
-        let lease = machine.lease().filter(|lease| lease.holder == machine.identity()).cloned();
-        if machine.resign()
+        let lease = machine.seen_lease().filter(|lease| lease.holder == machine.identity()).cloned();
+        if machine.give_up_hold()
             && releases
             && let Some(lease) = lease
         {
-            self.ask(who, SimRequest::Put(lease.released(stamp)));
+            self.ask(who, SimRequest::Put(lease.released_object(stamp)));
         }
         // What it has sent may still come through.
         self.replicas[who] = self.replica(who);

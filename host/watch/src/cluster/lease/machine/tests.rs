@@ -4,7 +4,7 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 
 use super::*;
-use crate::cluster::lease::record::{LeaseClaim, first};
+use crate::cluster::lease::record::{LeaseClaim, new_lease_object};
 
 /// A machine `a` and the Leases that it is shown.
 struct MachineBench {
@@ -29,24 +29,25 @@ impl MachineBench {
     fn lease(&mut self, uid: &str, holder: &str) -> LeaseRecord {
         self.writes += 1;
         let stamp = Timestamp::from_second(self.writes).unwrap();
-        let mut object = first("ns", "l", &LeaseClaim { identity: holder, lasts_seconds: 15, stamp });
+        let mut object =
+            new_lease_object("ns", "l", &LeaseClaim { identity: holder, lasts_seconds: 15, stamp });
         object["metadata"]["uid"] = json!(uid);
         object["metadata"]["resourceVersion"] = json!(self.writes.to_string());
         LeaseRecord::from_value(object).unwrap()
     }
 
     fn held(&self, seconds: f64) -> Option<u64> {
-        self.machine.hold(self.at(seconds)).map(|hold| hold.term)
+        self.machine.valid_hold(self.at(seconds)).map(|hold| hold.term)
     }
 
     fn takes(&self, seconds: f64) -> bool {
-        matches!(self.machine.step(self.at(seconds)), LeaseStep::Claim(_))
+        matches!(self.machine.next_step(self.at(seconds)), LeaseStep::Claim(_))
     }
 
     fn wins(&mut self, sent: f64, answered: f64) {
         let lease = self.lease("u", "a");
         let (sent, answered) = (self.at(sent), self.at(answered));
-        self.machine.wrote(sent, answered, lease);
+        self.machine.on_write_accepted(sent, answered, lease);
     }
 
     fn finds(&mut self, seconds: f64, lease: Option<LeaseRecord>) {
@@ -58,9 +59,9 @@ impl MachineBench {
 #[test]
 fn a_lease_that_is_not_there_is_made_at_once() {
     let mut bench = MachineBench::new();
-    assert_eq!(bench.machine.step(bench.at(0.0)), LeaseStep::Read);
+    assert_eq!(bench.machine.next_step(bench.at(0.0)), LeaseStep::Read);
     bench.finds(0.1, None);
-    assert_eq!(bench.machine.step(bench.at(0.1)), LeaseStep::Create);
+    assert_eq!(bench.machine.next_step(bench.at(0.1)), LeaseStep::Create);
     bench.wins(0.1, 0.2);
     assert_eq!(bench.held(0.2), Some(1));
 }
@@ -147,9 +148,9 @@ fn a_lease_that_somebody_else_wrote_between_two_reads_begins_another_term_and_ou
         let mut bench = MachineBench::new();
         bench.wins(0.0, 0.1);
         if is_unanswered {
-            bench.machine.failed(bench.at(2.0));
+            bench.machine.on_request_failed(bench.at(2.0));
         } else {
-            bench.machine.overtaken(bench.at(2.0));
+            bench.machine.on_write_refused(bench.at(2.0));
         }
         let changed = bench.lease("u", "a");
         bench.finds(4.5, Some(changed));
@@ -166,17 +167,17 @@ fn a_holder_renews_every_period_and_reads_at_once_after_a_conflict_but_not_twice
     // Somebody sets a label meanwhile: what the holder wrote stands in it.
     let labelled = bench.lease("u", "a");
     let (sent, answered) = (bench.at(0.0), bench.at(0.1));
-    bench.machine.wrote(sent, answered, labelled.clone());
-    assert!(matches!(bench.machine.step(bench.at(1.9)), LeaseStep::Wait(_)));
+    bench.machine.on_write_accepted(sent, answered, labelled.clone());
+    assert!(matches!(bench.machine.next_step(bench.at(1.9)), LeaseStep::Wait(_)));
     assert!(bench.takes(2.5));
     let now = bench.at(2.6);
-    bench.machine.overtaken(now);
-    assert_eq!(bench.machine.step(now), LeaseStep::Read);
+    bench.machine.on_write_refused(now);
+    assert_eq!(bench.machine.next_step(now), LeaseStep::Read);
     bench.finds(2.7, Some(labelled));
     assert_eq!((bench.takes(2.7), bench.held(2.7)), (true, Some(1)));
     let now = bench.at(2.8);
-    bench.machine.overtaken(now);
-    assert!(matches!(bench.machine.step(now), LeaseStep::Wait(_)));
+    bench.machine.on_write_refused(now);
+    assert!(matches!(bench.machine.next_step(now), LeaseStep::Wait(_)));
 }
 
 #[test]
@@ -185,21 +186,21 @@ fn a_deleted_lease_is_made_again_at_once_by_its_holder_and_by_others_when_its_ho
     holder.finds(0.0, None);
     holder.wins(0.0, 0.1);
     holder.finds(3.0, None);
-    assert_eq!((holder.machine.step(holder.at(3.0)), holder.held(3.0)), (LeaseStep::Create, Some(1)));
+    assert_eq!((holder.machine.next_step(holder.at(3.0)), holder.held(3.0)), (LeaseStep::Create, Some(1)));
 
     let mut other = MachineBench::new();
     let theirs = other.lease("u", "b");
     other.finds(1.0, Some(theirs));
     other.finds(3.0, None);
-    assert!(matches!(other.machine.step(other.at(3.0)), LeaseStep::Wait(_)));
+    assert!(matches!(other.machine.next_step(other.at(3.0)), LeaseStep::Wait(_)));
     other.finds(15.9, None);
-    assert!(matches!(other.machine.step(other.at(15.9)), LeaseStep::Wait(_)));
+    assert!(matches!(other.machine.next_step(other.at(15.9)), LeaseStep::Wait(_)));
     // Nor does one that a third has made and released meanwhile end it.
     let anew = other.lease("v", "");
     other.finds(15.95, Some(anew));
     assert!(!other.takes(15.95));
     other.finds(16.0, None);
-    assert_eq!(other.machine.step(other.at(16.0)), LeaseStep::Create);
+    assert_eq!(other.machine.next_step(other.at(16.0)), LeaseStep::Create);
 }
 
 #[test]
@@ -224,9 +225,9 @@ fn a_lease_is_waited_for_no_longer_than_our_own_whatever_duration_it_says() {
     theirs.uid = "w".to_string();
     bench.finds(32.0, Some(theirs));
     bench.finds(33.0, None);
-    assert!(matches!(bench.machine.step(bench.at(33.0)), LeaseStep::Wait(_)));
+    assert!(matches!(bench.machine.next_step(bench.at(33.0)), LeaseStep::Wait(_)));
     bench.finds(47.0, None);
-    assert_eq!(bench.machine.step(bench.at(47.0)), LeaseStep::Create);
+    assert_eq!(bench.machine.next_step(bench.at(47.0)), LeaseStep::Create);
 }
 
 #[test]
@@ -242,15 +243,15 @@ fn a_shorter_duration_than_our_own_counts_as_it_says() {
 #[test]
 fn who_resigns_holds_nothing_and_knows_whether_there_is_something_to_give_back() {
     let mut bench = MachineBench::new();
-    assert!(!bench.machine.resign());
+    assert!(!bench.machine.give_up_hold());
     bench.finds(0.0, None);
     let now = bench.at(0.1);
-    bench.machine.failed(now);
-    assert!(bench.machine.resign(), "the write may have come through");
+    bench.machine.on_request_failed(now);
+    assert!(bench.machine.give_up_hold(), "the write may have come through");
     bench.wins(3.0, 3.1);
-    assert!(bench.machine.resign());
+    assert!(bench.machine.give_up_hold());
     assert_eq!(bench.held(3.1), None);
     let theirs = bench.lease("u", "b");
     bench.finds(4.0, Some(theirs));
-    assert!(!bench.machine.resign());
+    assert!(!bench.machine.give_up_hold());
 }
