@@ -423,6 +423,12 @@ pub struct DeliverySpec {
     pub call_rate: Option<RateSpec>,
     /// The fate of an object's later states once one of its states is parked.
     pub on_dead_letter: OnDeadLetter,
+    /// Whether the cursor passes what waits behind a dead letter or a far retry (`lanes::owed`). No manifest may set it yet:
+    /// receipts of owed states may go while a plugin starts or its lane is put aside, requests of theirs are forgotten with
+    /// the cursor, and their rows hold retention without a bound.
+    #[serde(skip)]
+    #[cfg_attr(test, schemars(skip))]
+    pub owes: bool,
 }
 
 /// A token bucket.
@@ -457,6 +463,7 @@ impl Default for DeliverySpec {
             rate: None,
             call_rate: None,
             on_dead_letter: OnDeadLetter::Continue,
+            owes: false,
         }
     }
 }

@@ -175,7 +175,7 @@ impl Lanes {
         }
         // The plugin answered, so nothing of this call was applied.
         self.debts.recalled.remove(&seq);
-        if pause >= self.options.owe_after {
+        if self.options.owe_after.is_some_and(|after| pause >= after) {
             self.owe_all(key);
         }
         self.meter.retries += 1;
@@ -233,7 +233,9 @@ impl Lanes {
         match self.options.on_dead_letter {
             OnDeadLetter::Hold => {
                 self.hold_lane_at(seq, key);
-                self.owe_lane(key, seq);
+                if self.options.owe_after.is_some() {
+                    self.owe_lane(key, seq);
+                }
             }
             // After a kill this state would be owed again, and would come after states that had passed it.
             OnDeadLetter::Continue if is_new => {

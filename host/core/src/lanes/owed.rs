@@ -62,6 +62,9 @@ impl Lane {
 impl Lanes {
     /// Whether the next state of this lane becomes a row.
     pub(super) fn becomes_owed_row(&self, key: LaneKey, seq: Seq) -> bool {
+        if self.options.owe_after.is_none() {
+            return false;
+        }
         let holds = self.options.on_dead_letter == OnDeadLetter::Hold;
         self.lanes.get(&key).is_some_and(|lane| {
             lane.debt.rows > 0 || lane.is_put_aside() || (holds && lane.is_held_before(seq))
@@ -261,11 +264,20 @@ impl Lanes {
             let is_still = lane.is_put_aside() || lane.is_held_before(state.seq);
             let is_full = lane.queue.len() >= self.options.depth || !self.shares.fits_one_more(key.namespace);
             match is_still || is_full {
-                true => drop(stopped.insert(key)),
+                true => self.stop_at_row(key, seq, &mut stopped),
                 false => self.return_one(key, state, fit, now),
             }
         }
         self.note_missing(from, end, &stopped)
+    }
+
+    /// Notes that a lane takes no more rows now, and which is its first.
+    fn stop_at_row(&mut self, key: LaneKey, seq: Seq, stopped: &mut HashSet<LaneKey>) {
+        stopped.insert(key);
+        if let Some(lane) = self.lanes.get_mut(&key) {
+            lane.debt.next = seq;
+        }
+        self.place_lane(key, false);
     }
 
     /// Lanes that were looked for from this position on, and of which nothing came up to the end, go on behind it. At the

@@ -17,6 +17,7 @@ use crate::{options, start};
 fn hold() -> DispatchOptions {
     let mut options = options("p");
     options.delivery.on_dead_letter = OnDeadLetter::Hold;
+    options.delivery.owes = true;
     options
 }
 
@@ -214,7 +215,9 @@ async fn a_retry_that_is_an_hour_away_does_not_keep_the_cursor() {
         };
         (1, Ok(batch.iter().map(verdict).collect()))
     });
-    let running = start(options("p"), &journal, &plugin);
+    let mut owing = options("p");
+    owing.delivery.owes = true;
+    let running = start(owing, &journal, &plugin);
     running.until("put off", |stats| stats.retrying == 1).await;
     journal.append((0..10_000).map(|n| 2 + n % 50));
     let stats = running.until("the others", |stats| stats.delivered == 10_000).await;

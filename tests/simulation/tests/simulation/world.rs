@@ -153,7 +153,9 @@ impl SimulatedWorld {
                 slow: [1, 8, 60][dice.below(3) as usize],
                 polite: dice.one_in(3),
             });
-            let options = steps.dice(|dice| random_options(name, dice));
+            let mut options = steps.dice(|dice| random_options(name, dice));
+            // In production no lane owes states yet. The planted bug has to be found all the same.
+            options.delivery.owes = steps.bug == PlantedBug::OwedForgotten;
             world.plug(nature, once, options);
         }
         world.look_at_saves();
