@@ -147,43 +147,42 @@ impl ServerClaims {
         Ok(sent.await.map_err(|error| failed(error.to_string()))?.sequence)
     }
 
-    /// Claims partitions for a reader. Each partition has one reader, because messages are removed from the
-    /// stream once they are read. All are looked at, also if one is refused: else the claims of a process that was killed
-    /// would be seen to lapse one after the other.
-    pub async fn read_all(
+    /// Claims partitions for a reader: all of them, or none, so that two readers can't keep each other from a part. Each
+    /// partition has one reader, because messages are removed from the stream once they are read. All are looked at, also
+    /// if one is refused: else the claims of a process that was killed would be seen to lapse one after the other.
+    pub async fn claim_partitions(
         &self,
         held: &mut [PartitionClaim],
         take_over: Option<&str>,
     ) -> Result<(), ServerAway> {
         let mut refused = None;
-        for claim in held {
-            let why = self.read(claim, take_over).await?;
+        for claim in held.iter_mut() {
+            let why = self.refusal_of(claim, take_over).await?;
             refused = refused.or(why);
         }
-        match refused {
-            Some(why) => Err(self.server.server_away("another controller reads it", why)),
-            None => Ok(()),
+        if let Some(why) = refused {
+            return Err(self.server.server_away("another controller reads it", why));
         }
+        for claim in held {
+            self.renew_partition(claim).await?;
+        }
+        Ok(())
     }
 
-    /// Claims a partition. Returns why it is refused, if it is.
-    async fn read(
+    /// Looks at the claim on a partition. Returns why it is refused, if it is.
+    async fn refusal_of(
         &self,
         claim: &mut PartitionClaim,
         take_over: Option<&str>,
     ) -> Result<Option<String>, ServerAway> {
-        let PartitionClaim { source, partition, reader, sequence: number, lapse } = claim;
-        let (source, reader) = (&*source, &*reader);
-        let (subject, instance) = (self.partition_subject(source, *partition), &*self.server.instance);
-        let found = self.find(&subject).await?;
-        let sequence = found.as_ref().map_or(0, |found| found.sequence);
+        let PartitionClaim { source, partition, reader, sequence, lapse } = claim;
+        let found = self.find(&self.partition_subject(source, *partition)).await?;
+        // The claim that is written next replaces this one alone.
+        *sequence = found.as_ref().map_or(0, |found| found.sequence);
         let found = found.map(|FoundClaim { text, instance, .. }| ReaderClaim { reader: text, instance });
-        let candidate = ReaderCandidate { reader, instance, take_over };
-        Ok(match candidate.start(found.as_ref(), lapse.has_lapsed(sequence)) {
-            ReaderStart::Read => {
-                *number = self.put_claim(subject, reader.clone(), Some(instance), sequence).await?;
-                None
-            }
+        let candidate = ReaderCandidate { reader, instance: &self.server.instance, take_over };
+        Ok(match candidate.start(found.as_ref(), lapse.has_lapsed(*sequence)) {
+            ReaderStart::Read => None,
             ReaderStart::HeldByInstance => Some(format!(
                 "another process reads partition {partition} of `{source}` with this journal, or a copy of it: \
                  {ONE_COPY}"

@@ -24,8 +24,9 @@ const AHEAD_BYTES: usize = 8 << 20;
 const HEARTBEAT: Duration = Duration::from_secs(2);
 /// How often a reader that has reached the end compares what the server has sent with what has come.
 const COMPARE: Duration = Duration::from_secs(5);
-/// How long a message that the server has sent may be on its way, while nothing else comes.
-const ON_ITS_WAY: Duration = Duration::from_secs(2);
+/// How long a message that the server has sent may be on its way, while nothing else comes. The largest takes as long on a
+/// slow network.
+const ON_ITS_WAY: Duration = Duration::from_secs(10);
 /// How long the server keeps the consumers of a reader that has gone.
 const LEFT: Duration = Duration::from_secs(30);
 
@@ -104,7 +105,7 @@ impl ReaderSession {
             turn: 0,
         };
         session.is_carried().await?;
-        session.claims.read_all(held, take_over).await?;
+        session.claims.claim_partitions(held, take_over).await?;
         for claim in held {
             let lane = session.open_lane(claim.partition).await?;
             session.lanes.push(lane);
