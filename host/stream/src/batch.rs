@@ -112,7 +112,7 @@ impl<'a> BatchBuilder<'a> {
     }
 
     fn keep_poison(&mut self, partition: u32, sequence: u64, raw: &Bytes, error: &str) {
-        self.intake.is_read_through(partition, sequence);
+        self.intake.note_read_through(partition, sequence);
         let (now_ms, age) = (self.clock.now_ms(), self.poison.age());
         match self.poison.keep_message(raw, error, now_ms, age) {
             Some(poison) => {

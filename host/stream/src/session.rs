@@ -264,7 +264,7 @@ impl ReaderSession {
                 return Err(self.server.server_away(&what, "it is read again from its first message"));
             }
             if lane.level {
-                intake.is_read_through(lane.partition, info.state.last_sequence);
+                intake.note_read_through(lane.partition, info.state.last_sequence);
             }
         }
         Ok(())
@@ -299,7 +299,7 @@ impl ReaderSession {
 
     /// Whether the stream is unchanged. A stream that was created again, or that lost its last messages,
     /// assigns the numbers of read messages to unread ones.
-    async fn is_the_same_stream(&self) -> Result<(), ServerAway> {
+    async fn check_same_stream(&self) -> Result<(), ServerAway> {
         let found = self.link.stream.get_info().await;
         let found = found.map_err(|error| self.server.server_away("its state can't be read", error))?;
         let durable = self.lanes.iter().map(|lane| lane.durable).max().unwrap_or_default();
@@ -320,7 +320,7 @@ impl ReaderSession {
             return Err(self.server.server_away("its server", "the connection broke"));
         }
         if self.lanes.iter().any(|lane| lane.durable > lane.purged) {
-            self.is_the_same_stream().await?;
+            self.check_same_stream().await?;
         }
         self.renew_claims(held).await?;
         for lane in self.lanes.iter_mut().filter(|lane| lane.durable > lane.purged) {

@@ -250,14 +250,14 @@ impl Lanes {
     // ---- only the latest -----------------------------------------------------------------
 
     /// Replaces states that wait in a lane and are not in flight by a newer state of the same object.
-    pub(super) fn replace_waiting(&mut self, key: LaneKey, newer: LatestKey) {
+    pub(super) fn drop_waiting_superseded(&mut self, key: LaneKey, newer: LatestKey) {
         let Some(lane) = self.lanes.get(&key) else { return };
         // A replayed letter can lie before the state in flight.
         let waits = lane.queue.iter().filter(|slot| !self.flying.contains(slot.seq));
         let old = waits.filter(|slot| slot.latest.is_some_and(|latest| latest.is_superseded_by(newer)));
         let old: Vec<Seq> = old.map(|slot| slot.seq).collect();
         for seq in old {
-            self.end_flight(key, seq);
+            self.close_superseded(key, seq);
         }
     }
 
@@ -274,12 +274,12 @@ impl Lanes {
             lane.queue[index].latest.is_some_and(newer)
         });
         if is_old {
-            self.end_flight(key, seq);
+            self.close_superseded(key, seq);
         }
         is_old
     }
 
-    fn end_flight(&mut self, key: LaneKey, seq: Seq) {
+    fn close_superseded(&mut self, key: LaneKey, seq: Seq) {
         if let Some(slot) = self.close(key, seq) {
             self.filtered += 1;
             self.superseded += 1;

@@ -321,7 +321,7 @@ impl Lanes {
         self.drop_waiting_resync(key);
         let latest = if fit == SubscriptionFit::Latest { LatestKey::of(&state) } else { None };
         if let Some(newer) = latest {
-            self.replace_waiting(key, newer);
+            self.drop_waiting_superseded(key, newer);
         }
         self.shares.load(key.namespace, 1);
         self.debts.recalled.insert(seq);

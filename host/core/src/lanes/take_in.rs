@@ -187,7 +187,7 @@ impl Lanes {
         self.drop_waiting_resync(key);
         let latest = if latest { LatestKey::of(&state) } else { None };
         if let Some(newer) = latest {
-            self.replace_waiting(key, newer);
+            self.drop_waiting_superseded(key, newer);
         }
         if self.becomes_owed_row(key, seq) {
             return self.make_owed_row(key, seq, state.observed_ms);

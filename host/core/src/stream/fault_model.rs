@@ -170,12 +170,12 @@ impl ReaderModel {
                 let Some((sequence, message)) =
                     rest.find(|(_, message)| message.entry.partition == partition)
                 else {
-                    self.intake.is_read_through(partition, stream.last);
+                    self.intake.note_read_through(partition, stream.last);
                     return false;
                 };
                 self.came.insert(partition, *sequence);
                 if !message.is_signed && fault != PlantedFault::IgnoresKey {
-                    self.intake.is_read_through(partition, *sequence);
+                    self.intake.note_read_through(partition, *sequence);
                     return true;
                 }
                 let JournalEntry { id, position, epoch, .. } = message.entry;

@@ -81,7 +81,7 @@ impl StreamIntake {
     }
 
     /// Notes that everything of a partition up to this sequence has arrived.
-    pub fn is_read_through(&mut self, partition: u32, sequence: u64) {
+    pub fn note_read_through(&mut self, partition: u32, sequence: u64) {
         let read = self.read.entry(partition).or_default();
         *read = sequence.max(*read);
     }
@@ -94,10 +94,10 @@ impl StreamIntake {
 
     pub fn offer_arrival(&mut self, arrival: &StateArrival, now_ms: u64) -> ArrivalAction {
         let StateArrival { partition, sequence, stood, state } = arrival;
-        self.is_read_through(*partition, sequence.saturating_sub(1));
+        self.note_read_through(*partition, sequence.saturating_sub(1));
         let place = self.places.of.get(partition);
         if place.is_some_and(|place| place.was_accepted(stood)) {
-            self.is_read_through(*partition, *sequence);
+            self.note_read_through(*partition, *sequence);
             return ArrivalAction::Repeat;
         }
         let other = place.filter(|place| place.read_through(stood).is_none());
@@ -129,7 +129,7 @@ impl StreamIntake {
         };
         let gap = gap.map(Box::new);
         let place = PartitionPosition::place_after(place, stood, state.resource_version.as_str());
-        self.is_read_through(*partition, *sequence);
+        self.note_read_through(*partition, *sequence);
         self.fresh.remove(partition);
         self.epoch = self.epoch.max(Some(state.epoch));
         self.places.of.insert(*partition, place);

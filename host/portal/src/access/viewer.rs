@@ -274,7 +274,7 @@ impl PortalViewer {
     }
 
     /// The same for the bytes of a poison message, which are not redacted.
-    pub(crate) fn has_read_poison(&self, source: &str, number: u64) {
+    pub(crate) fn log_poison_read(&self, source: &str, number: u64) {
         let Some(person) = self.name_for_log() else { return };
         tracing::info!(target: AUDIT, person, source, number, "a poison message was read");
     }

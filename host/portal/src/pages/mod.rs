@@ -25,7 +25,7 @@ pub(crate) fn routes() -> Vec<AppRoute> {
     vec![
         ("/", get(jobs::page)),
         ("/objects/{uid}", get(object::page)),
-        ("/mutes", get(object::mutes::page).post(object::mutes::post_mute)),
+        ("/mutes", get(object::mutes::page).post(object::mutes::post_mute_change)),
         ("/states/{seq}", get(document::page)),
         ("/compare", get(document::redirect_to_comparison)),
         ("/api", get(api::page)),

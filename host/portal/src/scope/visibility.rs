@@ -687,7 +687,7 @@ impl ViewerVisibility {
         match self.sees_source(AccessVerb::Get, &view.source).await? {
             true => {
                 let raw = self.views.poison_raw(number).await?;
-                self.viewer.has_read_poison(&view.source, number);
+                self.viewer.log_poison_read(&view.source, number);
                 Ok(raw)
             }
             false => Err(missing()),

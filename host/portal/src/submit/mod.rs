@@ -159,7 +159,7 @@ impl SubmitDesk {
             request: &asked,
         };
         let name = name(job_name_prefix(&job, &request.template), &digest);
-        let job = marks.label_job(job, &request.namespace, &name);
+        let job = marks.annotate_job(job, &request.namespace, &name);
         let view = SubmitView {
             namespace: request.namespace.clone(),
             name,

@@ -57,7 +57,7 @@ impl RunningPlugins {
     }
 
     /// Returns once a plugin that was left draining has drained.
-    pub async fn has_drained(&mut self) {
+    pub async fn await_drained(&mut self) {
         let name = poll_fn(|context| {
             let ended = self.draining.iter_mut().find_map(|(name, draining)| {
                 draining.task.poll_unpin(context).is_ready().then(|| name.clone())

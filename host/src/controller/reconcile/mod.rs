@@ -181,7 +181,7 @@ impl ReconcileLoop {
                     }
                 }
                 // Its change, or a later one, has waited for this.
-                () = self.plugins.has_drained() => {}
+                () = self.plugins.await_drained() => {}
                 // A round requested another one.
                 () = std::future::ready(()), if std::mem::take(&mut self.look_again) => {}
                 // Its plugin has waited for this.

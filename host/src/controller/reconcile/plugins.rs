@@ -130,7 +130,7 @@ impl ReconcileLoop {
             match answered {
                 Err(message) => refused.push((entry, None, message)),
                 Ok((name, _)) if !kept.insert(name.clone()) => {
-                    refused.push((entry, None, self.is_anothers(&name, entry)));
+                    refused.push((entry, None, self.owned_by_other_message(&name, entry)));
                 }
                 Ok((name, DocumentAnswer::Runs)) => self.keep_running(&name, &entry.config_map).await,
                 Ok((name, DocumentAnswer::NotYet(number))) => {
@@ -192,7 +192,7 @@ impl ReconcileLoop {
         let name = wanted.parsed.name.clone();
         let is_there = |owner: &String| snapshot.plugins.iter().any(|other| other.config_map == *owner);
         if self.other_owner(&name, entry).filter(is_there).is_some() {
-            return Err(self.is_anothers(&name, entry));
+            return Err(self.owned_by_other_message(&name, entry));
         }
         if let Some(why) = self.rollbacks.refusal_of(&name, &wanted.question) {
             return Err(why);
@@ -227,7 +227,7 @@ impl ReconcileLoop {
         self.owning_config_map(name).filter(|owner| *owner != entry.config_map)
     }
 
-    fn is_anothers(&self, name: &str, entry: &ManifestEntry) -> String {
+    fn owned_by_other_message(&self, name: &str, entry: &ManifestEntry) -> String {
         let named = self.other_owner(name, entry).filter(|owner| !owner.contains('/'));
         let owner = named.unwrap_or_else(|| "another document".into());
         format!("{}: the plugin `{name}` is {owner}'s: choose another name", entry.origin.place)

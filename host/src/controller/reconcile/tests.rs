@@ -204,7 +204,7 @@ async fn while_a_plugin_drains_the_changes_of_others_are_taken_and_its_own_wait(
         assert!(!hanging.control.plugins.is_running("hung"), "nobody goes on before its call has ended");
     }
     drop(hanging.call);
-    hanging.control.plugins.has_drained().await;
+    hanging.control.plugins.await_drained().await;
     let snapshot = wanted(&hanging.url, &[("hung", 3), ("quick", 3)]);
     settled(&mut hanging.control, &snapshot).await;
     let good = &hanging.control.good_plugins["hung"].entry;
@@ -218,7 +218,7 @@ async fn a_plugin_that_is_taken_out_is_forgotten_when_it_has_drained() {
     hanging.change(&[("quick", 1)]).await;
     assert_eq!(hanging.taken("hung"), (PluginPhase::Draining, writer("hung", 1)));
     drop(hanging.call);
-    hanging.control.plugins.has_drained().await;
+    hanging.control.plugins.await_drained().await;
     hanging.control.reconcile_snapshot(&wanted(&hanging.url, &[]), &CancellationToken::new()).await;
     assert!(hanging.control.good_plugins.is_empty() && hanging.control.shared.plugins().is_empty());
 }

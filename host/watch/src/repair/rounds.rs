@@ -203,7 +203,7 @@ async fn read_back_vanished(
     vanished: VanishedObject,
     outage: Option<&WatchOutage>,
 ) -> NameWalk {
-    let vanished = match check_unlisted(exact, vanished).await {
+    let vanished = match existence_of_unlisted(exact, vanished).await {
         UnlistedExistence::Listed(moved) => return Box::pin(read_back_moved(exact, moved, outage)).await,
         UnlistedExistence::Since(object) => return NameWalk::found_nothing(object),
         UnlistedExistence::No(vanished) => vanished,
@@ -241,7 +241,7 @@ enum UnlistedExistence {
 
 /// Checks an object that was not listed, because a list can lack an existing object. It asks for the object
 /// at the list's version, or else for its present version. An invented end would block the real one.
-async fn check_unlisted(exact: &OldVersions, vanished: VanishedObject) -> UnlistedExistence {
+async fn existence_of_unlisted(exact: &OldVersions, vanished: VanishedObject) -> UnlistedExistence {
     let VanishedObject { object, since, absent } = &vanished;
     let answer = if absent.is_comparable() { exact.object_at(object, absent).await } else { None };
     match answer {

@@ -195,7 +195,7 @@ impl CallNotes<'_> {
         }
         let full = match self.full.take() {
             Some(full) => full,
-            None => outbox_limits::read_full_channels()?,
+            None => outbox_limits::full_channels()?,
         };
         let without = to.iter().find(|to| full.contains(*to));
         self.full = Some(full);

@@ -276,7 +276,7 @@ impl OutboxBook {
 
     /// Counts the time since the last tick for what nobody takes.
     pub fn begin_tick(&mut self, now_ms: u64) {
-        self.correct_clock(now_ms);
+        self.pull_back_future_times(now_ms);
         let pause_ms = now_ms.saturating_sub(self.ticked_ms).min(TICKING_MS);
         for failing_ms in self.outbox.iter_mut().filter_map(|one| one.failing_ms.as_mut()) {
             *failing_ms += pause_ms;
@@ -286,7 +286,7 @@ impl OutboxBook {
     }
 
     /// A clock that was wrong and is set back holds nothing up: what lies ahead happened now.
-    fn correct_clock(&mut self, now_ms: u64) {
+    fn pull_back_future_times(&mut self, now_ms: u64) {
         let ahead = |at_ms: &mut u64| *at_ms = (*at_ms).min(now_ms);
         self.told.iter_mut().for_each(|told| ahead(&mut told.at_ms));
         self.outbox.iter_mut().for_each(|one| ahead(&mut one.since_ms));

@@ -73,7 +73,7 @@ impl OutboxBook {
 }
 
 /// Reads the list that the last tick wrote.
-pub fn read_full_channels() -> Result<Vec<String>, Error> {
+pub fn full_channels() -> Result<Vec<String>, Error> {
     let Some(bytes) = kv::get(FULL)? else { return Ok(Vec::new()) };
     facts::read(&bytes).map_err(|why| Error::Other(format!("the list of full programs can't be read: {why}")))
 }

@@ -172,7 +172,7 @@ impl FileShipper {
         if !self.pauses.is_due(self.lock_state().due_ms, now_ms) {
             return;
         }
-        let (pause, trouble) = match self.ship_all(now_ms).await {
+        let (pause, trouble) = match self.ship_some(now_ms).await {
             Ok(true) => (self.pauses.look, None),
             Ok(false) => (Duration::ZERO, None),
             Err(trouble) => {
@@ -189,7 +189,7 @@ impl FileShipper {
     }
 
     /// Returns whether nothing is left to do now.
-    async fn ship_all(&self, now_ms: u64) -> Result<bool, ShipTrouble> {
+    async fn ship_some(&self, now_ms: u64) -> Result<bool, ShipTrouble> {
         let ClosedFiles { shipped, waiting } = self.find_closed_files().await?;
         let keep_ms = self.spec.keep.map_or(u64::MAX, |keep| as_millis_u64(keep.0));
         let is_over = |shipped_ms: u64| now_ms.saturating_sub(shipped_ms) >= keep_ms;

@@ -236,7 +236,7 @@ impl SecretRedaction {
             let searches =
                 searches.map(|(object, patience)| self.of_object(documents, object, party, patience));
             let found = try_join_all(searches).await?;
-            patience.is_spent_by(&copies);
+            patience.spend_longest_of(&copies);
             let secrets =
                 found.into_iter().map(|found| found.unwrap_or_else(|| Arc::new(SecretDigests::hide_all())));
             objects.extend(part.iter().cloned().zip(secrets));

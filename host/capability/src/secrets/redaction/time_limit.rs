@@ -37,7 +37,7 @@ impl AnswerPatience {
     }
 
     /// Takes off the time of those who waited at the same time, each with a copy of this one.
-    pub(super) fn is_spent_by(&mut self, copies: &[Self]) {
+    pub(super) fn spend_longest_of(&mut self, copies: &[Self]) {
         self.left = copies.iter().map(|copy| copy.left).min().unwrap_or(self.left);
     }
 
@@ -92,12 +92,12 @@ mod tests {
         for (copy, waited) in copies.iter_mut().zip([0, 100, 50]) {
             copy.wait_for(tokio::time::sleep(Duration::from_millis(waited))).await;
         }
-        patience.is_spent_by(&copies);
+        patience.spend_longest_of(&copies);
         assert_eq!(patience.left, Some(A_LIST - Duration::from_millis(100)));
         let mut endless = AnswerPatience::of_a_request();
-        endless.is_spent_by(&[AnswerPatience::of_a_request()]);
+        endless.spend_longest_of(&[AnswerPatience::of_a_request()]);
         assert_eq!(endless.left, None);
-        patience.is_spent_by(&[]);
+        patience.spend_longest_of(&[]);
         assert_eq!(patience.left, Some(A_LIST - Duration::from_millis(100)));
     }
 

@@ -351,7 +351,7 @@ impl ServerLink for MysqlLink {
     }
 
     async fn forget_receipts(&mut self, plugin: &str, through: i64) -> Result<(), sqlx::Error> {
-        self.run(&forget_text(plugin, through)).await
+        self.run(&receipt_deletion_sql(plugin, through)).await
     }
 
     async fn has_token(&mut self, token: &str) -> Result<bool, sqlx::Error> {

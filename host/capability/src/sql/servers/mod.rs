@@ -353,7 +353,7 @@ pub fn receipt_text(receipt: &StoredReceipt, blob: impl Fn(&str) -> String) -> S
 }
 
 /// Which receipts go: those of a plugin up to a position, and what they tell of their rows.
-pub fn forget_text(plugin: &str, through: i64) -> String {
+pub fn receipt_deletion_sql(plugin: &str, through: i64) -> String {
     let (tokens, owner) = (text_literal(&format!("{plugin}.%")), text_literal(claims::OWNER));
     let plugin = text_literal(plugin);
     format!(

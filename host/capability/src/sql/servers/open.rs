@@ -47,7 +47,7 @@ impl<L: ServerLink> OpenTransaction<L> {
         Self { remote, held, plugin, mode, began: Instant::now(), wrote: false, moved: false, broken: None }
     }
 
-    fn may_write(&self) -> Result<(), GrantError> {
+    fn check_may_write(&self) -> Result<(), GrantError> {
         match self.mode {
             TransactionMode::ReadWrite => Ok(()),
             TransactionMode::ReadOnly => Err(only_reads()),
@@ -214,7 +214,7 @@ async fn write_all<L: ServerLink>(link: &mut L, writes: Vec<TableWrite>) -> Resu
 #[async_trait]
 impl<L: ServerLink> SqlTransaction for OpenTransaction<L> {
     async fn execute(&mut self, statement: &str, rows: Vec<Vec<SqlValue>>) -> Result<u64, GrantError> {
-        self.may_write()?;
+        self.check_may_write()?;
         let checked = guard::check(statement, StatementPurpose::Execute, L::DIALECT)?;
         for row in &rows {
             fits_arity(checked.arity, row)?;
@@ -235,7 +235,7 @@ impl<L: ServerLink> SqlTransaction for OpenTransaction<L> {
     }
 
     async fn write(&mut self, write: TableWrite, copy: Option<TableCopy>) -> Result<u64, GrantError> {
-        self.may_write()?;
+        self.check_may_write()?;
         let copy = copy.map(|copy| copy.into_write(&write)).transpose()?;
         let mut writes: Vec<_> = [Some(write), copy].into_iter().flatten().collect();
         writes.iter().try_for_each(|write| check_size(&write.rows))?;

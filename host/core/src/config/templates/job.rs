@@ -53,7 +53,7 @@ pub fn name_end(submission: &[u8; 32]) -> String {
 
 impl OriginLabels<'_> {
     /// The Job in the form that is sent to the API server.
-    pub fn label_job(&self, mut job: Value, namespace: &str, name: &str) -> Value {
+    pub fn annotate_job(&self, mut job: Value, namespace: &str, name: &str) -> Value {
         let metadata = &mut job["metadata"];
         if !metadata.is_object() {
             *metadata = json!({});
@@ -101,7 +101,7 @@ mod tests {
         };
         let job =
             json!({"metadata": {"generateName": "x-", "annotations": {SUBMITTER: "mallory", "a": "b"}}});
-        let job = marks.label_job(job, "research", "train-x");
+        let job = marks.annotate_job(job, "research", "train-x");
         assert_eq!(job["metadata"]["annotations"][SUBMITTER], "ada", "a template does not say who submits");
         assert_eq!(job["metadata"]["annotations"]["a"], "b");
         assert_eq!(

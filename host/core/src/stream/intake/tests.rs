@@ -65,7 +65,7 @@ fn a_hole_is_looked_for_again_before_it_is_a_gap_with_its_bounds() {
 #[test]
 fn numbers_at_the_end_of_their_range_are_compared_too() {
     let mut intake = intake(&[0, 1]);
-    intake.is_read_through(1, u64::MAX);
+    intake.note_read_through(1, u64::MAX);
     assert_eq!(
         intake.offer_arrival(&arrival(0, u64::MAX, u64::MAX, 0, u32::MAX), 1),
         ArrivalAction::New(None)
@@ -186,7 +186,7 @@ fn an_epoch_begins_when_nothing_older_can_come_from_any_partition() {
         ArrivalAction::Waits,
         "the other may have older ones"
     );
-    intake.is_read_through(1, 2);
+    intake.note_read_through(1, 2);
     assert_eq!(intake.offer_arrival(&arrival(0, 3, 5, 0, 0), 1), ArrivalAction::New(None));
     assert_eq!(intake.offer_arrival(&arrival(0, 6, 7, 5, 1), 1), ArrivalAction::Waits);
     assert_eq!(intake.offer_arrival(&arrival(1, 4, 6, 0, 0), 1), ArrivalAction::New(None));
@@ -290,7 +290,7 @@ impl IntakeModel {
         let waits = self.stash.remove(&partition);
         let is_old = waits.is_some();
         let Some(arrival) = waits.or_else(|| stream.next(partition, came)) else {
-            self.intake.is_read_through(partition, stream.last);
+            self.intake.note_read_through(partition, stream.last);
             return false;
         };
         self.came.insert(partition, arrival.sequence);

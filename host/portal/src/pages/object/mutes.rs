@@ -132,7 +132,7 @@ pub(crate) async fn page(
     Ok(PageContent::new("Mutes".to_owned(), "/", content))
 }
 
-pub(crate) async fn post_mute(
+pub(crate) async fn post_mute_change(
     State(app): State<PortalApp>,
     viewer: PortalViewer,
     headers: HeaderMap,

@@ -49,7 +49,7 @@ async fn show_one(client: &ApiClient, asked: &GetQuery) -> CommandResult {
         GetOutput::Json | GetOutput::Yaml if asked.is_one() => {
             let one =
                 if asked.when == QueryTime::Gone { last_ended(&objects)? } else { expect_single(&objects)? };
-            note_certainty(one)?;
+            check_certainty(one)?;
             print::text(&render_document(client, one.seq, asked.output).await?)?;
         }
         _ => print_rows(&[(asked, objects)])?,
@@ -164,7 +164,7 @@ fn not_exact(view: &ObjectView) -> Option<(String, &str)> {
 }
 
 /// Adds a sentence if the document may not be exact. A document that retention removed is not available.
-fn note_certainty(view: &ObjectView) -> Result<()> {
+fn check_certainty(view: &ObjectView) -> Result<()> {
     let Some((name, why)) = not_exact(view) else { return Ok(()) };
     if view.then.as_ref().is_some_and(|then| then.known == "taken") {
         bail!("{}: {}", clean_line(&name), clean_line(why));
@@ -276,7 +276,7 @@ mod tests {
     fn a_document_that_retention_took_is_not_shown_as_another() {
         let known = |known: &str, message: Option<&str>| {
             let then = ThenView { known: known.into(), message: message.map(Into::into), until: None };
-            note_certainty(&ObjectView { then: Some(then), ..view("jobs") })
+            check_certainty(&ObjectView { then: Some(then), ..view("jobs") })
         };
         assert!(known("exact", None).is_ok() && known("missing", Some("It may be another.")).is_ok());
         let told = known("taken", Some("Retention took its states.")).unwrap_err().to_string();

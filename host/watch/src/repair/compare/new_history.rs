@@ -95,7 +95,7 @@ impl ListComparison {
             let hole = match &base {
                 Some(base) if !self.had_its_name(base, &object) => {
                     match self.missing_of(&object, &base.at).await {
-                        None => self.may_have_been(base, each, &object),
+                        None => self.gap_if_possible(base, each, &object),
                         hole => hole,
                     }
                 }
@@ -130,7 +130,7 @@ impl ListComparison {
 
     /// The gap of an object that may have been created before the histories diverged. It is reported unless
     /// every version was searched at which the new history may have had the object.
-    fn may_have_been(
+    fn gap_if_possible(
         &self,
         base: &HistoryBase,
         versions: u64,

@@ -120,7 +120,7 @@ impl RepairReporter {
     }
 
     /// Notes that the sweep is complete up to this version.
-    pub async fn note_clean(&mut self, clean: u128) -> Result<(), WriterClosed> {
+    pub async fn send_ready_reports(&mut self, clean: u128) -> Result<(), WriterClosed> {
         let waits =
             |report: &mut NameReport| report.waits.is_some_and(|until| until > clean.saturating_add(1));
         let ready: Vec<NameReport> = self.waiting.extract_if(.., |report| !waits(report)).collect();
@@ -137,7 +137,7 @@ impl RepairReporter {
 
     /// Ends the report. These holes contain the objects that were not found.
     pub async fn end_report(mut self, mut holes: Vec<MissingVersions>) -> Result<(), WriterClosed> {
-        self.note_clean(u128::MAX).await?;
+        self.send_ready_reports(u128::MAX).await?;
         let is_whole = holes.is_empty() && self.torn.is_empty();
         if let Some(others) = self.others.take().filter(|_| !is_whole)
             && self.is_seen_by(&others).await?

@@ -143,7 +143,7 @@ impl<'a> VersionSweep<'a> {
                     break;
                 }
             }
-            self.reporter.note_clean(sweep.clean_through()).await?;
+            self.reporter.send_ready_reports(sweep.clean_through()).await?;
         }
         while let NextCount::ListNames(at, most) = sweep.list_the_rest() {
             match self.list_and_read_back(sweep, at, most).await {
@@ -208,7 +208,7 @@ impl<'a> VersionSweep<'a> {
                 Ok(unknown) => {
                     self.read_back_lives(sweep, unknown).await?;
                     sweep.note_listed(at);
-                    self.reporter.note_clean(sweep.clean_through()).await?;
+                    self.reporter.send_ready_reports(sweep.clean_through()).await?;
                 }
                 Err(SweepMiss::Compacted) => self.resume_after_compaction(sweep),
                 Err(over) => return Err(over),
