@@ -366,6 +366,10 @@ fn copy_of_module(go: &GoBuild<'_>, module: &GoModule, package: &str, file: &str
     let mut list = Command::new(go.go);
     list.args(["list", "-mod=readonly", "-m", "-f", "{{.Dir}}", package]).current_dir(source);
     let output = list.output().context("starting go")?;
+    if !output.status.success() {
+        let why = String::from_utf8_lossy(&output.stderr);
+        bail!("`go list` does not find {package} ({}): {}", output.status, why.trim());
+    }
     let folder = String::from_utf8(output.stdout).context("the folder of a module")?;
     let from = Path::new(folder.trim()).join(file);
     let name = from.file_name().with_context(|| format!("{file} names no file"))?;
