@@ -299,8 +299,8 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use clap::Parser;
+    use kubewitness_core::Status;
     use kubewitness_core::views::{CauseKind, DetailsView};
-    use kubewitness_core::{ObjectRef, Status};
 
     use super::*;
     use crate::cli::{Cli, Command};
