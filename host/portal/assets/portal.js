@@ -358,7 +358,7 @@
       done: (late, pause) => {
         [trouble, waits] = ["", late];
         const [every, takes] = [pause, pause / SHARE].map((ms) => Math.round(ms / 1000));
-        pace = pause < 3 * PAUSE ? "Live" : `Live, every ${every} s: the server takes ${takes} s for this page`;
+        pace = pause < 3 * PAUSE ? "Live" : `Live, every ${every} s: this page takes ${takes} s`;
         show();
       },
       failed: (why) => {
@@ -495,7 +495,7 @@
 
   // Follows the states that the page is about.
   function news() {
-    const { uid, kind, namespace } = live.dataset;
+    const { uid, kind, namespace, causes } = live.dataset;
     const isOurs = ({ object, owner }) =>
       uid ? object.uid === uid || (owner && owner.uid === uid) : sameKind(kind, object.kind) && (!namespace || object.namespace === namespace);
     let changes = 0;
@@ -507,8 +507,9 @@
       aftermath.forEach(clearTimeout);
       aftermath = AFTERMATH.map((ms) => setTimeout(renew.soon, ms));
     }, (renew) => {
-      // A cause comes without a state, some seconds after the one that ended its object.
-      if (uid || document.querySelector("[data-label='Cause']")) renew.soon();
+      // A cause comes without a state, some seconds after the one that ended its object. All pages hear of it at once,
+      // and do not ask at once.
+      if (uid || causes !== undefined) renew.soon(50 + Math.random() * 450);
     });
 
     // Said aloud now and then, not for each change.

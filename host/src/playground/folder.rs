@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use super::write;
 use crate::commands::new_key;
@@ -119,14 +119,27 @@ fn folder_entries(data: &Path) -> Result<Vec<PathBuf>> {
 pub fn write_manifests(data: &Path, receiver: &str, signs_in: bool) -> Result<()> {
     let config = data.join("config");
     std::fs::create_dir_all(&config).with_context(|| format!("making {}", config.display()))?;
-    let host = HOST.replace(RECEIVER, receiver).replace("rate: 50", "rate: 5000");
-    let host = host.replace(LEDGER, &signed_ledger(data)?);
+    let host = replaced(HOST, RECEIVER, receiver)?;
+    let host = replaced(&host, "rate: 50", "rate: 5000")?;
+    let host = replaced(&host, LEDGER, &signed_ledger(data)?)?;
     let credentials = if signs_in { "token" } else { "controller" };
     write(&config.join("host.yaml"), &format!("{host}      submit: {{credentials: {credentials}}}\n"))?;
     write(&config.join("templates.yaml"), TEMPLATES)?;
     // Its jobs end within seconds, and so do people's visits.
-    let plugins = PLUGINS.replace("start: now", "start: beginning").replace("settle: 10s", "settle: 2s");
-    write(&config.join("plugins.yaml"), &plugins.replace("tick: {every: 10s}", "tick: {every: 3s}"))
+    let plugins = replaced(PLUGINS, "start: now", "start: beginning")?;
+    let plugins = replaced(&plugins, "settle: 10s", "settle: 2s")?;
+    let plugins = replaced(&plugins, "tick: {every: 10s}", "tick: {every: 3s}")?;
+    write(&config.join("plugins.yaml"), &plugins)
+}
+
+/// The manifest with another setting. Fails if the manifest no longer has the setting, which the playground would
+/// otherwise run with unnoticed.
+fn replaced(manifest: &str, setting: &str, by: &str) -> Result<String> {
+    ensure!(
+        manifest.contains(setting),
+        "the shipped manifest has no `{setting}` for the playground to replace"
+    );
+    Ok(manifest.replace(setting, by))
 }
 
 /// Creates a key, and sets in the settings that it signs the trail.

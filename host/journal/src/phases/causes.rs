@@ -197,29 +197,34 @@ pub(super) fn postpone_outcome(
     Ok(())
 }
 
-/// Stores the words of these outcomes. `None` removes an outcome that has no cause any more.
+/// Stores the words of these outcomes. `None` removes an outcome that has no cause any more. Returns whether a
+/// word was stored or withdrawn.
 pub(super) fn save_causes(
     connection: &mut Connection,
     explained: &[(OpenOutcome, Option<CauseKind>)],
-) -> rusqlite::Result<()> {
+) -> rusqlite::Result<bool> {
     let transaction = connection.transaction()?;
+    let mut is_changed = false;
     for (outcome, kind) in explained {
         let Some(kind) = kind else {
-            withdraw_cause(&transaction, outcome.object)?;
+            is_changed |= withdraw_cause(&transaction, outcome.object)?;
             continue;
         };
         let number = changed::next_number(&transaction)?;
-        transaction
+        let stored = transaction
             .prepare_cached(
                 "UPDATE causes SET kind = ?2, due = NULL, tries = 0, number = ?3 WHERE object = ?1",
             )?
             .execute(params![outcome.object, kind.as_str(), number])?;
+        is_changed |= stored > 0;
     }
-    transaction.commit()
+    transaction.commit()?;
+    Ok(is_changed)
 }
 
-/// There is nothing to say of it any more. Whoever was given its word is told so.
-fn withdraw_cause(rows: &Transaction<'_>, object: i64) -> rusqlite::Result<()> {
+/// There is nothing to say of it any more. Whoever was given its word is told so. Returns whether there was
+/// one.
+fn withdraw_cause(rows: &Transaction<'_>, object: i64) -> rusqlite::Result<bool> {
     rows.prepare_cached("DELETE FROM causes WHERE object = ?1 AND number IS NULL")?.execute([object])?;
     let known = rows.prepare_cached("SELECT 1 FROM causes WHERE object = ?1")?.exists([object])?;
     if known {
@@ -229,7 +234,7 @@ fn withdraw_cause(rows: &Transaction<'_>, object: i64) -> rusqlite::Result<()> {
         )?
         .execute(params![object, number])?;
     }
-    Ok(())
+    Ok(known)
 }
 
 /// The causes of these objects, by their indexes in the list. Objects without a cause are left out.

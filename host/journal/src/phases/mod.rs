@@ -92,7 +92,7 @@ struct PhasesInner {
     /// Why it can't be used.
     trouble: Mutex<Option<String>>,
     outcomes: Mutex<CountedOutcomes>,
-    /// Grows whenever words were stored.
+    /// How often words were stored or withdrawn by an explanation.
     stored_words: watch::Sender<u64>,
 }
 
@@ -213,8 +213,9 @@ impl PhaseIndex {
     /// badly after all.
     pub async fn keep_causes(&self, explained: Vec<(OpenOutcome, Option<CauseKind>)>) -> StoreResult<()> {
         let kept = explained.clone();
-        self.with_table(move |table| table.keep_causes(&explained)).await?;
-        self.inner.stored_words.send_modify(|count| *count += 1);
+        if self.with_table(move |table| table.keep_causes(&explained)).await? {
+            self.inner.stored_words.send_modify(|count| *count += 1);
+        }
         let mut outcomes = self.inner.outcomes.lock().unwrap_or_else(PoisonError::into_inner);
         let after = outcomes.counted_after.unwrap_or(Seq::MAX);
         for (outcome, kind) in kept.into_iter().filter(|(it, _)| it.is_new && it.seq > after) {
@@ -225,7 +226,8 @@ impl PhaseIndex {
         Ok(())
     }
 
-    /// Changes whenever words were stored, for those who show them: no state comes with a word.
+    /// Changes whenever an explanation stored or withdrew words, for those who show them: no state comes with a
+    /// word.
     pub fn outcome_news(&self) -> watch::Receiver<u64> {
         self.inner.stored_words.subscribe()
     }

@@ -202,7 +202,7 @@ impl PhaseTable {
         causes::postpone_outcome(&self.connection, outcome, now_ms)
     }
 
-    pub fn keep_causes(&mut self, explained: &[(OpenOutcome, Option<CauseKind>)]) -> rusqlite::Result<()> {
+    pub fn keep_causes(&mut self, explained: &[(OpenOutcome, Option<CauseKind>)]) -> rusqlite::Result<bool> {
         causes::save_causes(&mut self.connection, explained)
     }
 

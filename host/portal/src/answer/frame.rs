@@ -78,6 +78,8 @@ pub(crate) struct NewsFilter {
     pub(crate) uid: Option<String>,
     pub(crate) kind: Option<String>,
     pub(crate) namespace: Option<String>,
+    /// Whether it shows causes of many objects, which are found without a state.
+    pub(crate) shows_causes: bool,
     /// The content is also refreshed after this many seconds, for changes without a state.
     pub(crate) refresh_seconds: Option<u32>,
 }
@@ -200,6 +202,7 @@ fn live_attributes(news: Option<&NewsFilter>) -> Markup {
     let text = |of: fn(&NewsFilter) -> Option<&str>| news.and_then(of);
     html! {
         button #live.live type="button" hidden data-after=[news.map(|news| &news.after)] data-uid=[text(|news| news.uid.as_deref())]
-            data-kind=[text(|news| news.kind.as_deref())] data-namespace=[text(|news| news.namespace.as_deref())] { "Live" }
+            data-kind=[text(|news| news.kind.as_deref())] data-namespace=[text(|news| news.namespace.as_deref())]
+            data-causes[news.is_some_and(|news| news.shows_causes)] { "Live" }
     }
 }

@@ -131,7 +131,8 @@ pub(crate) async fn events(
         views: app.views,
         newest,
         outcome_news,
-        has_new_causes: false,
+        // Nobody knows what was found between its page, or its stream before, and now.
+        has_new_causes: known.is_some(),
         causes_told: Instant::now(),
         stop: app.stop,
         after: from,

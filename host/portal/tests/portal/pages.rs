@@ -95,6 +95,8 @@ async fn jobs_are_counted_by_phase_and_filtered() {
     assert!(all.contains("26 objects, newest change first"));
     assert!(all.contains("<b>4</b> Running"));
     assert!(all.contains("data-after=\"18-") && all.contains("data-kind=\"Job\""));
+    assert!(all.contains("data-causes"), "a page without a row shows causes of rows to come, too");
+    assert!(!get(&portal, "/?kind=Pod").await.text.contains("data-causes"), "pods have none");
     assert!(all.find("llm-train-7").unwrap() < all.find("resnet-sweep-12").unwrap());
     let running = get(&portal, "/?phase=running&namespace=research").await.text;
     assert!(running.contains("1 object, newest change first") && running.contains("llm-train-7"));

@@ -59,6 +59,9 @@ pub(super) async fn explain_some(
         explained.push((outcome, cause));
         tokio::task::yield_now().await;
     }
+    if explained.is_empty() {
+        return Ok(goes_on);
+    }
     index.keep_causes(explained).await?;
     Ok(goes_on)
 }

@@ -21,9 +21,12 @@ use super::{HostViews, unavailable};
 
 /// How many states of one object a list reads.
 const STATES: usize = 256;
-/// How many documents are read at the same time for one page, as many as there are readers of the journal's file. One
-/// after another, a page of some hundred rows waits for as many answers of the store.
-pub(super) const READ_AHEAD: usize = 4;
+/// How many documents are read at the same time for one page, one fewer than there are readers of the journal's
+/// file, so that a page leaves a reader to others. One after another, a page of some hundred rows waits for as
+/// many answers of the store.
+pub(super) const READ_AHEAD: usize = 3;
+/// How many rows of a page have their documents in memory at the same time.
+pub(super) const WINDOW: usize = 64;
 
 impl HostViews {
     /// Times run until the moment of the objects, or until now.
@@ -37,46 +40,54 @@ impl HostViews {
         let states: Vec<Arc<State>> = stories.values().flatten().cloned().collect();
         let deliveries = self.told_of(&states).await?;
         let now_ms = at_ms.unwrap_or_else(|| self.clock.now_ms());
-        let mut documents = self.cut_documents(&stories).await?;
         let (mut patience, mut objects) = (AnswerPatience::of_a_list(), AboutSecrets::new());
-        let events = stories.iter().filter(|(_, states)| newest_event(states).is_some());
-        let events = events.filter_map(|(row, _)| documents.get(row));
-        self.find_objects(events, &mut objects, &mut patience).await?;
-        for view in views {
-            let Some(states) = stories.get(&view.seq) else { continue };
-            let document = documents.remove(&view.seq);
-            let (event, about) = match newest_event(states) {
-                Some(last) => self.read_event(last, document, &mut objects, &mut patience).await?,
-                None => (None, self.document_facts(document).await?),
-            };
-            let times = if event.is_some() { PhaseTimes::default() } else { PhaseTimes::of(states, now_ms) };
-            let is_cut =
-                states.len() >= STATES || states.first().is_some_and(|first| first.previous.is_some());
-            view.details = Some(DetailsView {
-                created_at: about.created,
-                queued_ms: times.queued_ms,
-                running_ms: times.running_ms,
-                restarts: times.restarts,
-                submitter: about.submitter,
-                cut: is_cut,
-                plugins: worst_stages(&deliveries, states),
-                event,
+        for part in views.chunks_mut(WINDOW) {
+            let mut documents = self.cut_documents(part, &stories).await?;
+            let events = part.iter().filter_map(|view| {
+                newest_event(stories.get(&view.seq)?)?;
+                documents.get(&view.seq)
             });
+            let events: Vec<&Bytes> = events.collect();
+            self.find_objects(events.into_iter(), &mut objects, &mut patience).await?;
+            for view in part {
+                let Some(states) = stories.get(&view.seq) else { continue };
+                let document = documents.remove(&view.seq);
+                let (event, about) = match newest_event(states) {
+                    Some(last) => self.read_event(last, document, &mut objects, &mut patience).await?,
+                    None => (None, self.document_facts(document).await?),
+                };
+                let times =
+                    if event.is_some() { PhaseTimes::default() } else { PhaseTimes::of(states, now_ms) };
+                let is_cut =
+                    states.len() >= STATES || states.first().is_some_and(|first| first.previous.is_some());
+                view.details = Some(DetailsView {
+                    created_at: about.created,
+                    queued_ms: times.queued_ms,
+                    running_ms: times.running_ms,
+                    restarts: times.restarts,
+                    submitter: about.submitter,
+                    cut: is_cut,
+                    plugins: worst_stages(&deliveries, states),
+                    event,
+                });
+            }
         }
         Ok(())
     }
 
-    /// The parts of the rows' newest documents that a page shows, by row. A few are read at the same time.
+    /// The parts of these rows' newest documents that a page shows, by row. A few are read at the same time.
     async fn cut_documents(
         &self,
+        rows: &[ObjectView],
         stories: &HashMap<Seq, Vec<Arc<State>>>,
     ) -> Result<HashMap<Seq, Bytes>, ViewError> {
         // Without the key no Event is shown.
         let is_ready = self.secret_redaction()?.check_ready().is_ok();
-        let newest = stories.iter().filter_map(|(row, states)| {
+        let newest = rows.iter().filter_map(|view| {
+            let states = stories.get(&view.seq)?;
             let event = newest_event(states);
             let last = event.or_else(|| states.last())?;
-            (is_ready || event.is_none()).then(|| (*row, last.clone(), event.is_some()))
+            (is_ready || event.is_none()).then(|| (view.seq, last.clone(), event.is_some()))
         });
         let newest: Vec<_> = newest.collect();
         let read = newest.into_iter().map(|(row, last, is_event)| self.cut_document(row, last, is_event));

@@ -12,7 +12,7 @@ use kubewitness_core::redact::SecretDigests;
 use kubewitness_core::views::{EventView, ViewError};
 use kubewitness_core::{Change, ObjectRef, State};
 
-use super::details::READ_AHEAD;
+use super::details::{READ_AHEAD, WINDOW};
 use super::redacted::current_party;
 use super::{HostViews, unavailable};
 
@@ -39,14 +39,17 @@ impl HostViews {
             return Ok(Vec::new());
         }
         let (mut told, mut objects) = (Vec::new(), AboutSecrets::new());
-        let read = states.into_iter().rev().map(|state| self.cut_event(state.unredacted()));
-        let cut: Vec<_> = stream::iter(read).buffered(READ_AHEAD).try_collect().await?;
-        // Retention may have removed some meanwhile.
-        let cut: Vec<_> = cut.into_iter().flatten().collect();
-        self.find_objects(cut.iter().map(|(_, document)| document), &mut objects, patience).await?;
-        for (state, document) in cut {
-            let document = self.shown_event(document, &mut objects, patience).await?;
-            told.extend(events::read(&document, &state.object, state.seq, state.observed_ms));
+        let states: Vec<_> = states.into_iter().rev().map(RawState::unredacted).collect();
+        for part in states.chunks(WINDOW) {
+            let read: Vec<_> = part.iter().cloned().map(|state| self.cut_event(state)).collect();
+            let cut: Vec<_> = stream::iter(read).buffered(READ_AHEAD).try_collect().await?;
+            // Retention may have removed some meanwhile.
+            let cut: Vec<_> = cut.into_iter().flatten().collect();
+            self.find_objects(cut.iter().map(|(_, document)| document), &mut objects, patience).await?;
+            for (state, document) in cut {
+                let document = self.shown_event(document, &mut objects, patience).await?;
+                told.extend(events::read(&document, &state.object, state.seq, state.observed_ms));
+            }
         }
         Ok(events::fold_repeated(told))
     }

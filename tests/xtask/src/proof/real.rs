@@ -226,7 +226,7 @@ fn prove(go: &Path, asked: &RealArguments) -> Result<ExitCode> {
     }
     step("building the controller and the suite");
     build::everything(HostBuild::Playground)?;
-    let mut suite = suite()?;
+    let mut suite = bound_suite()?;
     suite.args(&asked.more);
     if let Some(seed) = asked.seed {
         suite.env(SEED, seed);
@@ -277,8 +277,8 @@ pub fn playground(args: &[String]) -> Result<ExitCode> {
     ensure_built(&go, module, &CONTROLLERS, CONTROLLERS_BUILT_OF)?;
     step("building the controller and the playground");
     build::everything(HostBuild::Playground)?;
-    let mut suite = suite()?;
-    suite.args(["--minor", &minor, "--play", &data]).args(more);
+    let mut suite = Command::new(built_suite()?);
+    suite.arg("--servers").arg(folder()).args(["--minor", &minor, "--play", &data]).args(more);
     suite.env("KUBEWITNESS_PLUGINS", PluginProfile::Quick.folder());
     suite.env("KUBEWITNESS_BIN_DIR", build::target().join("debug"));
     run::replace(&mut suite)
@@ -296,15 +296,22 @@ fn record(cases: &[String]) -> Result<ExitCode> {
     ensure_built(&go, &JOB_SETS, JOB_SETS.programs, BUILT_OF)?;
     copy_of_module(&go, &JOB_SETS, "sigs.k8s.io/jobset", JOB_SETS_DEFINITION)?;
     step("building the recorder");
-    let mut suite = suite()?;
+    let mut suite = bound_suite()?;
     suite.args(["--minor", USUAL, "--record"]).arg(root().join(HISTORIES));
     suite.args(cases.iter().flat_map(|case| ["--case", case]));
     let status = suite.status().context("starting the recorder")?;
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// The suite, which is told to end in order when this process ends, also if this one is killed.
+fn bound_suite() -> Result<Command> {
+    let mut suite = Command::new("setpriv");
+    suite.args(["--pdeathsig", "TERM", "--"]).arg(built_suite()?).arg("--servers").arg(folder());
+    Ok(suite)
+}
+
 /// Builds the program that starts the servers.
-fn suite() -> Result<Command> {
+fn built_suite() -> Result<PathBuf> {
     // It makes the certificates of the servers.
     if !services::runs("openssl") {
         services::install(&["openssl"]);
@@ -312,9 +319,7 @@ fn suite() -> Result<Command> {
     let mut build = cargo();
     build.args(["build", "--locked", "--package", "kubewitness-real"]).args(build::FEATURES_OF_TESTS);
     check(&mut build)?;
-    let mut suite = Command::new(build::target().join("debug").join("kubewitness-real"));
-    suite.arg("--servers").arg(folder());
-    Ok(suite)
+    Ok(build::target().join("debug").join("kubewitness-real"))
 }
 
 fn of_minor(minor: &str) -> Result<&'static GoModule> {
@@ -366,6 +371,10 @@ fn copy_of_module(go: &GoBuild<'_>, module: &GoModule, package: &str, file: &str
     let mut list = Command::new(go.go);
     list.args(["list", "-mod=readonly", "-m", "-f", "{{.Dir}}", package]).current_dir(source);
     let output = list.output().context("starting go")?;
+    if !output.status.success() {
+        let why = String::from_utf8_lossy(&output.stderr);
+        bail!("`go list` does not find {package} ({}): {}", output.status, why.trim());
+    }
     let folder = String::from_utf8(output.stdout).context("the folder of a module")?;
     let from = Path::new(folder.trim()).join(file);
     let name = from.file_name().with_context(|| format!("{file} names no file"))?;

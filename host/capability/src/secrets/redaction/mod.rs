@@ -245,7 +245,7 @@ impl SecretRedaction {
     }
 
     /// The document with each of its own secrets replaced by a digest. To show the text of an Event, use
-    /// [`Self::shown`].
+    /// [`Self::redact_event`].
     pub async fn redact_document(
         &self,
         document: Bytes,

@@ -82,8 +82,14 @@ async fn each_bad_end_is_explained_once_after_a_moment_and_found_by_its_cause() 
     let early = index.due_outcomes(NOW + SETTLE_MS - 1, 100).await.unwrap();
     assert!(early.is_empty(), "pods may still come");
     assert_eq!(index.next_due_ms().await.unwrap(), Some(NOW + SETTLE_MS));
+    let mut news = index.outcome_news();
+    index.keep_causes(Vec::new()).await.unwrap();
+    assert!(!news.has_changed().unwrap(), "nothing was explained");
     assert_eq!(explain(&index, CauseKind::OutOfMemory).await, [9, 7, 5], "the newest first");
+    assert!(news.has_changed().unwrap(), "whoever shows causes looks again");
+    news.mark_unchanged();
     assert!(explain(&index, CauseKind::Signal).await.is_empty(), "once");
+    assert!(!news.has_changed().unwrap(), "no word is new");
     assert_eq!(index.next_due_ms().await.unwrap(), None);
     assert_eq!(names(&index, query(CauseKind::OutOfMemory)).await, ["train-4", "train-3", "train-1"]);
     assert_eq!(names(&index, query(CauseKind::Signal)).await, Vec::<String>::new());

@@ -94,6 +94,7 @@ pub(super) async fn page(
         after,
         kind: Some(list.shown_kind().to_owned()),
         namespace: asked.namespace.clone(),
+        shows_causes: asked.shows_causes(),
         ..NewsFilter::default()
     }))
 }

@@ -5,11 +5,12 @@
 //! details: if one of these is requested, each changed object is looked up again.
 
 use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use kubewitness_core::story::outcomes;
 use kubewitness_core::views::{GoneFilter, ObjectQuery, ObjectView};
-use kubewitness_core::{Change, Seq, State};
+use kubewitness_core::{Change, ObjectRef, Seq, State};
 use serde::Serialize;
 
 use super::query::{GetQuery, concerns_query};
@@ -29,6 +30,13 @@ const OF_A_NAME: usize = 100;
 
 /// How many ended objects are looked up again for their causes: the newest.
 const UNEXPLAINED: usize = 32;
+
+/// How often each is looked up. An object that has changed since, or whose cause its reader may not see, never
+/// has an answer.
+const TRIES: u32 = 5;
+
+/// Lookups within this time count as one: in a burst of failures the stream tells of causes again and again.
+const TRY_EVERY: Duration = Duration::from_millis(outcomes::SETTLE_MS);
 
 /// One change for programs: the object as a list shows it, and the change.
 #[derive(Serialize)]
@@ -50,7 +58,7 @@ async fn follow_stream(client: &ApiClient, asked: &GetQuery) -> CommandResult {
     loop {
         match live.next().await? {
             StreamEvent::State(state, _) => shown.show_changed(&state).await?,
-            StreamEvent::Causes => shown.explained().await?,
+            StreamEvent::Causes => shown.show_explained().await?,
             // The rows belong to another history, and the stream says nothing about what came before its
             // position.
             StreamEvent::Replaced(_) => {
@@ -72,12 +80,47 @@ struct ShownObject<'a> {
     /// By uid, the position of the state that is shown.
     rows: HashMap<String, Seq>,
     /// Shown ends whose causes are not known yet, oldest first.
-    unexplained: VecDeque<State>,
+    unexplained: VecDeque<UnexplainedEnd>,
+    /// Whether there were more of them than are looked up again, which is told once.
+    has_left_out: bool,
+}
+
+/// A shown end whose cause is not known yet.
+struct UnexplainedEnd {
+    source: String,
+    object: ObjectRef,
+    seq: Seq,
+    change: Change,
+    tries: u32,
+    tried: Option<Instant>,
+}
+
+impl UnexplainedEnd {
+    fn new(view: &ObjectView, change: Change) -> Self {
+        let (source, object) = (view.source.clone(), view.object.clone());
+        Self { source, object, seq: view.seq, change, tries: 0, tried: None }
+    }
+
+    /// Whether it is looked up again after a lookup without an answer.
+    fn may_try_again(&mut self) -> bool {
+        if self.tried.is_none_or(|tried| tried.elapsed() >= TRY_EVERY) {
+            self.tried = Some(Instant::now());
+            self.tries += 1;
+        }
+        self.tries < TRIES
+    }
 }
 
 impl<'a> ShownObject<'a> {
     fn new(client: &'a ApiClient, asked: &'a GetQuery) -> Self {
-        Self { client, asked, table: asked.empty_table(), rows: HashMap::new(), unexplained: VecDeque::new() }
+        Self {
+            client,
+            asked,
+            table: asked.empty_table(),
+            rows: HashMap::new(),
+            unexplained: VecDeque::new(),
+            has_left_out: false,
+        }
     }
 
     async fn show_first(&mut self) -> Result<()> {
@@ -87,6 +130,9 @@ impl<'a> ShownObject<'a> {
             first => first?.rows,
         };
         objects.sort_by_key(|view| view.seq);
+        for view in objects.iter().filter(|view| has_ended_badly(view)) {
+            self.await_cause(view, Change::Present);
+        }
         if matches!(self.asked.output, GetOutput::Table | GetOutput::Wide) {
             for view in &objects {
                 self.asked.add_row(&mut self.table, view, Change::Present);
@@ -112,7 +158,7 @@ impl<'a> ShownObject<'a> {
         // The end of an object that was not shown here is printed only if nothing is filtered.
         let is_shown = !over || known.is_some() || !selects && phase.is_none();
         let found = match is_shown && query.details || selects && !over {
-            true => self.look_up_object(state, over).await?,
+            true => self.look_up_object(&state.source, &state.object, over).await?,
             false => None,
         };
         let matches = match over {
@@ -126,16 +172,13 @@ impl<'a> ShownObject<'a> {
             return Ok(());
         }
         let (details, cause) = found.map_or((None, None), |view| (view.details, view.cause));
-        self.show_object(&ObjectView { details, cause, ..ObjectView::from(state) }, state.change).await?;
+        let view = ObjectView { details, cause, ..ObjectView::from(state) };
+        self.show_object(&view, state.change).await?;
         let known = self.unexplained.len();
         self.unexplained.retain(|other| other.object.uid != uid);
         let was_open = self.unexplained.len() < known;
-        let is_open = outcomes::is_bad_end(state) || (over && was_open);
-        if cause.is_none() && is_open && self.asked.has_causes() {
-            self.unexplained.push_back(state.clone());
-            if self.unexplained.len() > UNEXPLAINED {
-                self.unexplained.pop_front();
-            }
+        if outcomes::is_bad_end(state) || (over && was_open) {
+            self.await_cause(&view, state.change);
         }
         if over || !matches {
             self.rows.remove(uid);
@@ -143,30 +186,56 @@ impl<'a> ShownObject<'a> {
         Ok(())
     }
 
+    /// Remembers a shown end until its cause is known.
+    fn await_cause(&mut self, view: &ObjectView, change: Change) {
+        if view.cause.is_some() || !self.asked.has_causes() {
+            return;
+        }
+        self.unexplained.push_back(UnexplainedEnd::new(view, change));
+        if self.unexplained.len() <= UNEXPLAINED {
+            return;
+        }
+        self.unexplained.pop_front();
+        if !std::mem::replace(&mut self.has_left_out, true) {
+            note!(
+                "kubewitness: more than {UNEXPLAINED} rows wait for their causes: those of older rows are not \
+                 shown, and `kubewitness get` without `-w` shows them"
+            );
+        }
+    }
+
     /// Shows ended objects once more whose causes are known by now.
-    async fn explained(&mut self) -> Result<()> {
-        for state in std::mem::take(&mut self.unexplained) {
-            let over = state.change == Change::Gone;
-            let found = self.look_up_object(&state, over).await?;
-            match found.filter(|view| view.cause.is_some() && view.seq == state.seq) {
+    async fn show_explained(&mut self) -> Result<()> {
+        for mut end in std::mem::take(&mut self.unexplained) {
+            let over = end.change == Change::Gone;
+            let found = self.look_up_object(&end.source, &end.object, over).await?;
+            match found.filter(|view| view.cause.is_some() && view.seq == end.seq) {
                 Some(view) => {
-                    self.show_object(&view, state.change).await?;
-                    if over {
+                    // One that has left the filter stays out of it.
+                    let was_shown = self.rows.contains_key(&view.object.uid);
+                    self.show_object(&view, end.change).await?;
+                    if !was_shown {
                         self.rows.remove(&view.object.uid);
                     }
                 }
-                None => self.unexplained.push_back(state),
+                None if end.may_try_again() => self.unexplained.push_back(end),
+                None => {}
             }
         }
         Ok(())
     }
 
     /// The object of a state, if it matches, with the details that the stream lacks.
-    async fn look_up_object(&self, state: &State, over: bool) -> Result<Option<ObjectView>> {
+    async fn look_up_object(
+        &self,
+        source: &str,
+        object: &ObjectRef,
+        over: bool,
+    ) -> Result<Option<ObjectView>> {
         let asked = ObjectQuery {
-            source: Some(state.source.to_string()),
-            namespace: Some(state.object.namespace.clone()).filter(|namespace| !namespace.is_empty()),
-            name: Some(state.object.name.clone()),
+            source: Some(source.to_owned()),
+            namespace: Some(object.namespace.clone()).filter(|namespace| !namespace.is_empty()),
+            name: Some(object.name.clone()),
             // It may be in another phase by now.
             phase: None,
             gone: if over { GoneFilter::Only } else { GoneFilter::No },
@@ -176,13 +245,10 @@ impl<'a> ShownObject<'a> {
             ..self.asked.query.clone()
         };
         match self.client.get::<Vec<ObjectView>>("api/v1/objects", &query_parameters(&asked)).await {
-            Ok(found) => Ok(found.into_iter().find(|view| view.object.uid == state.object.uid)),
+            Ok(found) => Ok(found.into_iter().find(|view| view.object.uid == object.uid)),
             // Without details the row is still correct, and the stream survives a restart of the controller.
             Err(error) if !needs_lookup(&self.asked.query) => {
-                note!(
-                    "kubewitness: details of {} are not known: {error:#}",
-                    clean_line(&name(&state.object))
-                );
+                note!("kubewitness: details of {} are not known: {error:#}", clean_line(&name(object)));
                 Ok(None)
             }
             Err(error) => Err(error),
@@ -213,6 +279,15 @@ impl<'a> ShownObject<'a> {
     }
 }
 
+/// Whether the object of a row is there and has failed, so that it has a cause or gets one.
+fn has_ended_badly(view: &ObjectView) -> bool {
+    let status = &view.status;
+    view.ended_at.is_none()
+        && status.terminal
+        && outcomes::is_bad_phase(&status.phase)
+        && !outcomes::is_part(&view.object)
+}
+
 /// Whether only a lookup shows if an object matches.
 fn needs_lookup(query: &ObjectQuery) -> bool {
     query.label_selector.is_some() || query.index.is_some() || query.search.is_some()
@@ -224,8 +299,8 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use clap::Parser;
+    use kubewitness_core::Status;
     use kubewitness_core::views::{CauseKind, DetailsView};
-    use kubewitness_core::{ObjectRef, Status};
 
     use super::*;
     use crate::cli::{Cli, Command};
@@ -250,7 +325,7 @@ mod tests {
         let status = Status { phase: "Failed".into(), terminal: true, ..Status::default() };
         let failed = State { status: Arc::new(status), ..testing::state(7, Change::Present) };
         shown.show_changed(&failed).await.unwrap();
-        shown.explained().await.unwrap();
+        shown.show_explained().await.unwrap();
         // With the header.
         assert_eq!(
             (shown.table.len(), shown.unexplained.len()),
@@ -258,11 +333,45 @@ mod tests {
             "the cause of another one was found"
         );
         is_found.store(true, Ordering::Relaxed);
-        shown.explained().await.unwrap();
+        shown.show_explained().await.unwrap();
         assert_eq!((shown.table.len(), shown.unexplained.len()), (3, 0));
         assert!(shown.table.render().contains("out-of-memory"), "{}", shown.table.render());
-        shown.explained().await.unwrap();
+        shown.show_explained().await.unwrap();
         assert_eq!(shown.table.len(), 3, "once");
+    }
+
+    #[tokio::test]
+    async fn a_row_of_the_first_list_waits_for_its_cause_as_others_do_and_not_for_ever() {
+        let client = testing::client(|_| {
+            let object = ObjectRef {
+                group: "batch".into(),
+                kind: "Job".into(),
+                uid: "u".into(),
+                ..ObjectRef::default()
+            };
+            let status = Status { phase: "Failed".into(), terminal: true, ..Status::default() };
+            let source = "jobs".to_owned();
+            serde_json::to_value([ObjectView { source, object, status, seq: 7, ..ObjectView::default() }])
+                .unwrap()
+        })
+        .await;
+        let line = ["kubewitness", "get", "jobs", "-w", "-o", "wide"];
+        let Command::Get(args) = Cli::parse_from(line).command else { unreachable!("the command is `get`") };
+        let asked = GetQuery::queries_of_words(&args.kind, &[], &args.list).unwrap().remove(0);
+        let mut shown = ShownObject::new(&client, &asked);
+        shown.show_first().await.unwrap();
+        assert_eq!(shown.unexplained.len(), 1);
+        for _ in 0..TRIES * 2 {
+            shown.show_explained().await.unwrap();
+        }
+        assert_eq!(shown.unexplained.len(), 1, "a burst of news counts once");
+        for _ in 1..TRIES {
+            assert_eq!(shown.unexplained.len(), 1);
+            shown.unexplained[0].tried = None;
+            shown.show_explained().await.unwrap();
+        }
+        assert!(shown.unexplained.is_empty());
+        assert_eq!(shown.rows.get("u"), Some(&7));
     }
 
     #[tokio::test]
@@ -282,7 +391,8 @@ mod tests {
         let asked = GetQuery::queries_of_words(&args.kind, &[], &args.list).unwrap().remove(0);
         let client = client.await;
         let shown = ShownObject::new(&client, &asked);
-        let found = shown.look_up_object(&testing::state(7, Change::Gone), true).await.unwrap();
+        let state = testing::state(7, Change::Gone);
+        let found = shown.look_up_object(&state.source, &state.object, true).await.unwrap();
         assert_eq!(found.and_then(|view| view.details).map(|details| details.restarts), Some(2));
     }
 }
