@@ -27,7 +27,7 @@ use super::servers::pooler::expect_session;
 use super::servers::reasons::UNREADABLE;
 use super::servers::rights::ExcessRights;
 use super::servers::{
-    LOCK, SILENT, STATEMENT, STATEMENTS, ServerLink, forget_text, receipt_text, text_literal,
+    LOCK, SILENT, STATEMENT, STATEMENTS, ServerLink, receipt_deletion_sql, receipt_text, text_literal,
 };
 use super::values::{ValueRows, collect_bounded};
 use super::{SqlFault, TransactionMode, write};
