@@ -128,7 +128,7 @@ fn documents(c: &mut Criterion) {
         b.iter(|| document::encode_delta(before.as_bytes(), black_box(after.as_bytes())));
     });
     group.bench_function("restore", |b| {
-        b.iter(|| document::restore_from_delta(before.as_bytes(), black_box(&delta)))
+        b.iter(|| document::restore_from_delta(before.as_bytes(), black_box(&delta)));
     });
     group.bench_function("pack", |b| b.iter(|| document::pack_document(black_box(after.as_bytes()))));
     group.finish();
