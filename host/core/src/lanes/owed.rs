@@ -201,7 +201,7 @@ impl Lanes {
         !self.letters.owed.is_empty()
     }
 
-    /// Whether so many rows wait for a save that nothing more is read before it.
+    /// Tells whether so many rows wait for a save that nothing more is read before it.
     pub fn owes_too_much(&self) -> bool {
         self.debts.unsaved.len() >= self.options.window
     }

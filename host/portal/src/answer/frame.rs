@@ -78,7 +78,7 @@ pub(crate) struct NewsFilter {
     pub(crate) uid: Option<String>,
     pub(crate) kind: Option<String>,
     pub(crate) namespace: Option<String>,
-    /// Whether it shows causes of many objects, which are found without a state.
+    /// The page shows causes of many objects, which are found without a state.
     pub(crate) shows_causes: bool,
     /// The content is also refreshed after this many seconds, for changes without a state.
     pub(crate) refresh_seconds: Option<u32>,

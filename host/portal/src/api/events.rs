@@ -66,8 +66,9 @@ struct LiveEvents {
     views: Arc<dyn Views>,
     newest: watch::Receiver<Seq>,
     outcome_news: watch::Receiver<u64>,
-    /// Whether causes were found that the client has not heard of, and when it last heard of some.
+    /// Causes were found that the client has not heard of.
     has_new_causes: bool,
+    /// When the client last heard of causes.
     causes_told: Instant,
     stop: CancellationToken,
     after: Seq,
