@@ -18,7 +18,7 @@ impl OpeningProgress {
         (self.done.load(Ordering::Relaxed), self.all.load(Ordering::Relaxed))
     }
 
-    pub(crate) fn is_at(&self, done: u64) {
+    pub(crate) fn set_done(&self, done: u64) {
         self.done.store(done, Ordering::Relaxed);
     }
 

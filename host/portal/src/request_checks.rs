@@ -41,7 +41,7 @@ pub(crate) fn protect_router(router: Router, gate: RequestGate, options: &Portal
 pub(crate) fn for_anybody(router: Router, timeout: Duration) -> Router {
     let router = router.layer(Extension(PortalViewer::Everybody)).layer(middleware::map_request(
         |request: Request| {
-            RequestConnection::of_request(&request).is_known();
+            RequestConnection::of_request(&request).note_person();
             std::future::ready(request)
         },
     ));

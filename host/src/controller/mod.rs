@@ -160,7 +160,7 @@ impl RunningController {
         let indexing = phases::follow_journal(index.clone(), journal.clone(), stop.clone());
         tasks.spawn_task("index of phases", TaskFate::Finite, indexing);
         let opened = views::HostViews::new(shared.clone(), journal.clone(), election.clone(), mutes, index);
-        opening.is_open(Arc::new(opened));
+        opening.set_views(Arc::new(opened));
         if let Some(election) = election.clone() {
             let looking = follow_other_replicas(journal.clone(), election, stop.clone());
             tasks.spawn_task("looking at what other replicas wrote", TaskFate::Finite, looking);

@@ -37,7 +37,7 @@ impl OpeningViews {
         Self { views: OnceLock::new(), why: RwLock::new("the journal is being opened".into()) }
     }
 
-    pub fn is_open(&self, views: Arc<dyn Views>) {
+    pub fn set_views(&self, views: Arc<dyn Views>) {
         self.views.get_or_init(|| views);
     }
 

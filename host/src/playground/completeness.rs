@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::PlaygroundWorld;
 
-/// Long enough for the slowest machine to deliver the workload's last writes.
+/// How long nothing may move before the rest is reported as missing. A slow machine that still delivers is not cut off.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How many states are read from the journal at once.
 const PAGE: usize = 4096;
@@ -45,6 +45,12 @@ impl CompletenessCheck {
             && self.plugins.iter().all(|plugin| is_stopped(plugin) || is_even(plugin))
     }
 
+    /// How much is witnessed, and how much of it the plugins have finished. It only grows, and ends with the last write.
+    fn progress(&self) -> u64 {
+        let finished = |plugin: &PluginView| plugin.delivered + plugin.filtered + plugin.dead;
+        self.witnessed as u64 + self.plugins.iter().map(finished).sum::<u64>()
+    }
+
     /// Plugins that get no states until somebody acts.
     pub fn stopped_plugins(&self) -> impl Iterator<Item = &PluginView> {
         self.plugins.iter().filter(|plugin| is_stopped(plugin))
@@ -58,16 +64,16 @@ fn is_stopped(plugin: &PluginView) -> bool {
 /// One version of one object, or its deletion.
 type VersionKey = (String, Option<String>);
 
-/// Waits until everything is delivered, at most until the patience ends or the user interrupts.
+/// Waits until everything is delivered, nothing has moved for too long, or the user interrupts.
 pub async fn await_delivered(
     world: &PlaygroundWorld,
     views: &dyn Views,
     abort: &CancellationToken,
 ) -> Result<CompletenessCheck> {
-    world.is_quiet().await;
+    world.await_quiet().await;
     let truth = true_versions(world);
-    let deadline = Instant::now() + PATIENCE;
     let (mut after, mut witnessed) = (0, HashSet::new());
+    let (mut progress, mut moved) = (0, Instant::now());
     loop {
         let status = views.status_view().await?;
         after = take_witnessed(views, after, &mut witnessed).await?;
@@ -77,7 +83,10 @@ pub async fn await_delivered(
             plugins: status.plugins,
             notifications: world.receiver.received.load(std::sync::atomic::Ordering::Relaxed),
         };
-        if completeness.is_settled() || Instant::now() > deadline || abort.is_cancelled() {
+        if completeness.progress() != progress {
+            (progress, moved) = (completeness.progress(), Instant::now());
+        }
+        if completeness.is_settled() || moved.elapsed() > PATIENCE || abort.is_cancelled() {
             return Ok(completeness);
         }
         tokio::time::sleep(Duration::from_millis(200)).await;

@@ -249,11 +249,11 @@ impl PlaygroundWorld {
         if args.jobs == 0 || args.duration.is_some() {
             return std::future::pending().await;
         }
-        self.is_quiet().await;
+        self.await_quiet().await;
     }
 
     /// Waits until the workload has made its last write.
-    pub async fn is_quiet(&self) {
+    pub async fn await_quiet(&self) {
         while self.driving.as_ref().is_some_and(|driving| !driving.is_finished()) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }

@@ -180,7 +180,7 @@ impl StateFeed for StreamReader {
         self.is_new = false;
         let Some((session, intake)) = &mut self.session else { return Ok(()) };
         self.durable = intake.clone();
-        session.is_durable();
+        session.note_durable();
         if self.purged_at.elapsed() > PURGE {
             self.purged_at = Instant::now();
             if let Err(ServerAway(why)) = session.purge_durable(&mut self.held).await {

@@ -104,7 +104,7 @@ impl ReaderSession {
             lanes: Vec::new(),
             turn: 0,
         };
-        session.is_carried().await?;
+        session.check_carried().await?;
         session.claims.claim_partitions(held, take_over).await?;
         for claim in held {
             let lane = session.open_lane(claim.partition).await?;
@@ -115,7 +115,7 @@ impl ReaderSession {
     }
 
     /// Checks that a carrier carries what is read.
-    async fn is_carried(&self) -> Result<(), ServerAway> {
+    async fn check_carried(&self) -> Result<(), ServerAway> {
         if let Some((claim, _)) = self.claims.carrier_claim().await?
             && !claim.sources.contains(&self.source)
         {
@@ -131,7 +131,7 @@ impl ReaderSession {
     /// Renews the claims on the partitions in time. Fails if another reader has one of them.
     pub async fn renew_claims(&mut self, held: &mut [PartitionClaim]) -> Result<(), ServerAway> {
         if self.renewed.elapsed() > RENEW {
-            self.is_carried().await?;
+            self.check_carried().await?;
             for claim in held {
                 self.claims.renew_partition(claim).await?;
             }
@@ -288,7 +288,7 @@ impl ReaderSession {
     }
 
     /// Records that everything that arrived is durable, except waiting states.
-    pub fn is_durable(&mut self) {
+    pub fn note_durable(&mut self) {
         for lane in &mut self.lanes {
             let waits = lane.stash.as_ref().map(|(waits, _)| waits.sequence);
             // An incomplete state must come again as a whole.

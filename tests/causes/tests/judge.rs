@@ -225,7 +225,7 @@ impl HalfJudgement {
         judgement
     }
 
-    fn is_all_right(&self) {
+    fn assert_judged_right(&self) {
         let wrong: Vec<_> = self.cases.iter().filter(|[.., wrong]| !wrong.is_empty()).collect();
         assert!(wrong.is_empty(), "{wrong:#?}");
     }
@@ -261,12 +261,12 @@ impl HalfJudgement {
 
 #[test]
 fn causes_of_histories_that_real_controllers_wrote_are_right() {
-    HalfJudgement::of(Selection::Open).is_all_right();
+    HalfJudgement::of(Selection::Open).assert_judged_right();
 }
 
 #[test]
 fn causes_of_histories_that_were_written_by_hand_are_right() {
-    HalfJudgement::of(Selection::ByHand).is_all_right();
+    HalfJudgement::of(Selection::ByHand).assert_judged_right();
 }
 
 /// Its cases are not named, so that nobody writes rules for them.

@@ -49,7 +49,7 @@ pub fn write_page(path: &Path, runs: &PeerRuns) -> Result<()> {
 }
 
 /// Figures are added up only if they are of the same.
-fn are_alike(runs: &PeerRuns) -> Result<()> {
+fn check_comparable(runs: &PeerRuns) -> Result<()> {
     ensure!(!runs.disturbed.is_empty(), "nothing was run");
     let names = |report: &PromiseReport| report.peers.iter().map(|row| row.name.clone()).collect::<Vec<_>>();
     let first = &runs.undisturbed;
@@ -62,7 +62,7 @@ fn are_alike(runs: &PeerRuns) -> Result<()> {
 }
 
 fn page(runs: &PeerRuns) -> Result<String> {
-    are_alike(runs)?;
+    check_comparable(runs)?;
     let reports = &runs.disturbed;
     let history: usize = reports.iter().map(|report| report.history).sum();
     let seeds: Vec<_> = reports.iter().map(|report| report.seed.to_string()).collect();

@@ -94,7 +94,7 @@ impl SealingTask {
 
     /// If the journal does not store a root, the next one covers it.
     async fn save_progress(&self, name: &str, slot: &mut LedgerSlot) {
-        let reached = slot.book.as_ref().and_then(super::LedgerBook::has_reached);
+        let reached = slot.book.as_ref().and_then(super::LedgerBook::reached_progress);
         let (Some(journal), Some(reached)) = (&self.journal, reached) else { return };
         let why = match tokio::time::timeout(WAIT, journal.save_ledger_progress(name, &reached)).await {
             Ok(Ok(())) => {

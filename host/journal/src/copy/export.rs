@@ -181,7 +181,7 @@ async fn walk_states(
         let Some(last) = envelopes.last() else { return Ok(found) };
         after = last.seq as i64;
         read += envelopes.len() as u64;
-        progress.is_at(read);
+        progress.set_done(read);
         for (envelope, state) in envelopes.iter().zip(names.states_of(rows, &envelopes).await?) {
             *found.entry(names.stream_of(envelope.object)).or_default() += 1;
             if query.through.is_some_and(|through| state.seq > through) {

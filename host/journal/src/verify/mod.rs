@@ -113,7 +113,7 @@ async fn verify_states(
     loop {
         let page = rows.stored_rows(last, PAGE).await?;
         let is_last = (page.len() as i64) < PAGE;
-        progress.is_at(findings.report.states_checked);
+        progress.set_done(findings.report.states_checked);
         for (seq, envelope, stored) in page {
             let (from, to) = (last + 1, seq - 1);
             missing += (to - last).max(0) as u64;
@@ -146,7 +146,7 @@ async fn verify_states(
             accounts.count_state(names.stream_of(envelope.object), &state, &stored);
         }
         if is_last {
-            progress.is_at(findings.report.states_checked);
+            progress.set_done(findings.report.states_checked);
             accounts.newest = last as u64;
             if taken > 0 && missing != taken {
                 let text = format!("{missing} positions hold no state, and retention took {taken}");

@@ -43,7 +43,7 @@ impl RequestGate {
 
     pub(crate) async fn admit_request(self, mut request: Request, next: Next) -> Response {
         let PortalAccess::Kubernetes(control) = &self.access else {
-            RequestConnection::of_request(&request).is_known();
+            RequestConnection::of_request(&request).note_person();
             request.extensions_mut().insert(PortalViewer::Everybody);
             return next.run(request).await;
         };
@@ -55,7 +55,7 @@ impl RequestGate {
                 let Some(_under_way) = control.begin_request(&person.known) else {
                     return answer_problem(busy_problem(), request.uri());
                 };
-                RequestConnection::of_request(&request).is_known();
+                RequestConnection::of_request(&request).note_person();
                 let can_leave = matches!(person.proof, IdentityProof::Session(_));
                 let reader =
                     FrameReader::Person { name: person.known.person.user.as_str().into(), can_leave };

@@ -262,7 +262,7 @@ impl PortalViewer {
     }
 
     /// Records who read which document, if an operator wants that. Its content is never recorded.
-    pub(crate) fn has_read(&self, object: &ObjectRef, seq: u64) {
+    pub(crate) fn log_read(&self, object: &ObjectRef, seq: u64) {
         let Some(person) = self.name_for_log() else { return };
         let ObjectRef { group, kind, namespace, name, uid, .. } = object;
         let object = format!("{group}/{kind} {namespace}/{name} {uid}");

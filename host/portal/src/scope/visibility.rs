@@ -656,7 +656,7 @@ impl ViewerVisibility {
             StatusCode::NOT_FOUND => missing(),
             _ => problem,
         })?;
-        self.viewer.has_read(state.object(), seq);
+        self.viewer.log_read(state.object(), seq);
         Ok(document)
     }
 

@@ -196,7 +196,7 @@ impl ConnectionPlace {
     }
 
     /// The person of the request is identified.
-    fn is_known(&self) {
+    fn note_person(&self) {
         self.change_activity(|open| {
             open.is_known = true;
             if open.doing == ConnectionActivity::Asks { ConnectionActivity::Works } else { open.doing }
@@ -252,8 +252,8 @@ impl RequestConnection {
     }
 
     /// The place is not taken away while the request is in progress.
-    pub(crate) fn is_known(&self) {
-        self.0.iter().for_each(|place| place.is_known());
+    pub(crate) fn note_person(&self) {
+        self.0.iter().for_each(|place| place.note_person());
     }
 }
 
@@ -280,7 +280,7 @@ mod tests {
 
     fn works(place: &ConnectionPlace) {
         place.note_asking();
-        place.is_known();
+        place.note_person();
     }
 
     fn is_evicted(place: &ConnectionPlace) -> bool {
@@ -359,7 +359,7 @@ mod tests {
         assert!(is_evicted(&stranger) && !is_evicted(&resting), "one that was answered stays longer");
         // The person is identified before the body is complete.
         known.note_sending();
-        known.is_known();
+        known.note_person();
         known.note_asking();
         let next = places.take(peer("10.0.0.1")).unwrap();
         assert!(is_evicted(&resting) && !is_evicted(&known));

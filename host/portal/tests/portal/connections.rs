@@ -118,7 +118,7 @@ impl RawClient {
         text
     }
 
-    async fn is_answered(&mut self) {
+    async fn expect_answer(&mut self) {
         self.says(HEALTHZ).await;
         assert!(self.hears("ok\n").await.starts_with("HTTP/1.1 200"));
     }
@@ -191,7 +191,7 @@ async fn an_idle_connection_is_closed_and_one_that_asks_again_in_time_is_kept() 
     let server = BoundedServer::portal(FakeViews::default(), options(bounds));
     let mut client = server.connect("").await;
     for _ in 0..3 {
-        client.is_answered().await;
+        client.expect_answer().await;
     }
     assert_eq!(client.rest().await, "", "it is closed without a word");
     let closed = r#"kubewitness_http_connections_closed_total{listener="portal",reason="header"}"#;
@@ -238,7 +238,7 @@ async fn serving_ends_whatever_clients_hold_open() {
     let _body = server.connect(HALF_A_BODY).await;
     let _unread = unread(&server, EVENTS).await;
     let mut idle = server.connect("").await;
-    idle.is_answered().await;
+    idle.expect_answer().await;
     server.ends().await;
 }
 
@@ -286,15 +286,15 @@ fn chunks(mut body: &str) -> String {
 async fn more_connections_than_places_keep_no_client_out() {
     let server = BoundedServer::portal(FakeViews::default(), options(bounds()));
     let mut known = server.connect("").await;
-    known.is_answered().await;
+    known.expect_answer().await;
     let mut held = Vec::new();
     for _ in 0..100 {
         held.push(server.connect(HALF_A_HEADER).await);
         held.push(server.connect("").await);
     }
-    known.is_answered().await;
+    known.expect_answer().await;
     for _ in 0..20 {
-        server.connect("").await.is_answered().await;
+        server.connect("").await.expect_answer().await;
     }
     // This machine has 14 of 16 places, of which this question is one.
     assert!(server.metric(r#"kubewitness_http_connections{listener="portal"}"#).await <= 14);
@@ -317,7 +317,7 @@ async fn requests_whose_body_never_comes_keep_no_client_out() {
         let mut client = server.connect(&HALF_A_BODY.replace("Host", "Expect: 100-continue\r\nHost")).await;
         client.hears("100 Continue").await;
         half_sent.push(client);
-        server.connect("").await.is_answered().await;
+        server.connect("").await.expect_answer().await;
     }
     // One whose body comes in the end is answered.
     let (header, body) = HALF_A_BODY.split_once("{").unwrap();
@@ -342,7 +342,7 @@ async fn where_all_have_requests_under_way_a_client_is_told_to_come_again() {
         let answer = server.connect("").await.rest().await;
         assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("retry-after: 2"), "{answer}");
     }
-    health.connect("").await.is_answered().await;
+    health.connect("").await.expect_answer().await;
     health.counts(r#"kubewitness_http_connections_refused_total{listener="portal"}"#, 40).await;
     drop(busy);
     let answered = async {
@@ -435,7 +435,7 @@ async fn one_that_is_read_slowly_keeps_its_place_while_another_one_rests() {
         for _ in 0..30 {
             tokio::time::sleep(Duration::from_millis(200)).await;
             let mut client = server.connect("").await;
-            client.is_answered().await;
+            client.expect_answer().await;
             known.push(client);
         }
     };

@@ -198,7 +198,7 @@ impl CodeStore {
             if let Some(component) = store.cached_code(&of) {
                 return Some(Ok((component, Duration::ZERO)));
             }
-            if let Some(why) = store.is_deadly(&of, &most) {
+            if let Some(why) = store.refusal_if_deadly(&of, &most) {
                 return Some(Err(SandboxError::Unfit(why)));
             }
             let _shown = ShownProgress::of(&store.now, &of);
@@ -223,8 +223,8 @@ impl CodeStore {
 
     /// Why a component is not compiled, if earlier processes died while compiling it. From then on it counts
     /// as refused.
-    fn is_deadly(&self, digest: &str, limits: &ComponentsSpec) -> Option<String> {
-        if !self.marks.is_deadly(digest, limits) {
+    fn refusal_if_deadly(&self, digest: &str, limits: &ComponentsSpec) -> Option<String> {
+        if !self.marks.refusal_if_deadly(digest, limits) {
             return None;
         }
         let file = self.refusals.refusals_file().map(|file| file.display().to_string()).unwrap_or_default();

@@ -307,7 +307,7 @@ impl ReconcileLoop {
             kept.context("the plugin runs, but can't be stored as the last good version").map_err(failed)?;
         }
         self.good_plugins.insert(name.clone(), good);
-        self.is_active(&name, &entry.config_map).await;
+        self.report_active(&name, &entry.config_map).await;
         Ok(())
     }
 
@@ -316,11 +316,11 @@ impl ReconcileLoop {
     async fn keep_running(&mut self, name: &str, config_map: &str) {
         let is_told = |state: PluginState| state.phase != PluginPhase::Active || state.message.is_some();
         if self.shared.plugin(name).is_some_and(is_told) {
-            self.is_active(name, config_map).await;
+            self.report_active(name, config_map).await;
         }
     }
 
-    async fn is_active(&mut self, name: &str, config_map: &str) {
+    async fn report_active(&mut self, name: &str, config_map: &str) {
         self.shared.set_phase(name, PluginPhase::Active, None);
         self.report_phase(name, config_map, PluginPhase::Active, None).await;
     }

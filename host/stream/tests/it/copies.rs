@@ -31,7 +31,7 @@ pub async fn journal_and_copy(world: &StreamWorld) -> Result<(Journal, Journal)>
 }
 
 /// Each object's states in the first journal are in the second one, in the same order.
-pub async fn has_all(other: &Journal, journal: &Journal) -> Result<()> {
+pub async fn check_has_all(other: &Journal, journal: &Journal) -> Result<()> {
     let other = stories(other).await?;
     for (name, story) in stories(journal).await? {
         let mut there = other[&name].iter();
@@ -63,7 +63,7 @@ async fn no_state_vanishes_where_a_journal_lost_its_newest_commits_and_gave_thei
         sent(&copy, 0, 50..90, 100).await?;
         let carrier = world.carry(&copy, &["jobs"]);
         all(&other, 80).await?;
-        has_all(&other, &copy).await?;
+        check_has_all(&other, &copy).await?;
         let gaps = other.gaps_of(&Default::default()).await?;
         assert!(gaps.is_empty(), "the reader has more than the journal: {gaps:?}");
         carrier.stop().await?;

@@ -12,7 +12,7 @@ use kubewitness_harness::until;
 use kubewitness_journal::Journal;
 use tokio::sync::{Notify, watch};
 
-use crate::copies::{carried, has_all, journal_and_copy};
+use crate::copies::{carried, check_has_all, journal_and_copy};
 use crate::support::{StreamWorld, WITHIN, all, from, sent};
 
 /// A journal whose controller comes to the save of a new line, and no further.
@@ -139,7 +139,7 @@ async fn a_kill_between_the_claim_of_a_new_line_and_its_save_leaves_the_carrier_
     .await?;
     carried(&carrier, 40).await?;
     all(&other, 60).await?;
-    has_all(&other, &copy).await?;
+    check_has_all(&other, &copy).await?;
     assert!(other.gaps_of(&Default::default()).await?.is_empty(), "the reader has more than the journal");
     carrier.stop().await?;
     reader.stop().await

@@ -35,11 +35,11 @@ pub fn answer(response: &Response) -> SendAnswer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::channels::tests::{answered, has_no_link_of_an_object_s_own, sample};
+    use crate::channels::tests::{answered, assert_no_own_link, sample};
 
     #[test]
     fn a_link_of_an_object_s_own_is_none() {
-        has_no_link_of_an_object_s_own(body);
+        assert_no_own_link(body);
     }
 
     #[test]

@@ -168,7 +168,7 @@ pub mod tests {
         }
     }
 
-    pub fn has_no_link_of_an_object_s_own(body: fn(&Message) -> Value) {
+    pub fn assert_no_own_link(body: fn(&Message) -> Value) {
         let text =
             "[log in](https://evil.example) ![](https://evil.example/x) [log] [1]\n[1]: https://evil.example";
         let title = "[a](https://evil.example)".into();

@@ -103,7 +103,7 @@ impl UsedRights {
     }
 
     /// Nothing was refused, and no right of these was never used. Returns how many there are.
-    pub(super) fn are_exactly(&self, shipped: &BTreeSet<ApiRight>) -> Result<usize> {
+    pub(super) fn require_exact_rights(&self, shipped: &BTreeSet<ApiRight>) -> Result<usize> {
         ensure!(
             self.refused.is_empty(),
             "the API server refused {} requests of the controller, such as {}",
@@ -169,11 +169,11 @@ mod tests {
             [line("we", "list", 200), line("other", "delete", 403), line("we", "watch", 200)].join("\n");
         let used = UsedRights::read(&log, "we").expect("a log");
         assert_eq!(used.requests, 2);
-        used.are_exactly(&BTreeSet::from([right("list"), right("watch")])).expect("exactly these");
-        let unused = used.are_exactly(&BTreeSet::from([right("list"), right("delete")])).expect_err("unused");
+        used.require_exact_rights(&BTreeSet::from([right("list"), right("watch")])).expect("exactly these");
+        let unused = used.require_exact_rights(&BTreeSet::from([right("list"), right("delete")])).expect_err("unused");
         assert!(unused.to_string().contains("delete jobs.batch"), "{unused}");
         let refused = UsedRights::read(&line("we", "get", 403), "we").expect("a log");
-        refused.are_exactly(&BTreeSet::new()).expect_err("refused");
+        refused.require_exact_rights(&BTreeSet::new()).expect_err("refused");
     }
 
     #[test]

@@ -50,7 +50,7 @@ pub async fn access_holds(programs: &ServerPrograms, scratch: &Scratch) -> Resul
     let shipped = audit_log::shipped_rights(&kubectl).await?;
     let (requests, rights) = until_ok(USED_WITHIN, "each right to be used", async || {
         let used = log.of(controller::ACCOUNT)?;
-        Ok((used.requests, used.are_exactly(&shipped)?))
+        Ok((used.requests, used.require_exact_rights(&shipped)?))
     })
     .await?;
     controller.stop().await?;

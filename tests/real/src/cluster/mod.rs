@@ -99,7 +99,7 @@ impl RealCluster {
             certificates,
             ready_after: Duration::ZERO,
         };
-        cluster.is_ready().await?;
+        cluster.await_ready().await?;
         cluster.ready_after = begun.elapsed();
         Ok(cluster)
     }
@@ -179,7 +179,7 @@ impl RealCluster {
         }
     }
 
-    async fn is_ready(&mut self) -> Result<()> {
+    async fn await_ready(&mut self) -> Result<()> {
         let ready = until(READY_WITHIN, "the API server to be ready", async || {
             for process in [&mut self.etcd, &mut self.api] {
                 if let Some(ended) = process.ended()? {

@@ -51,7 +51,7 @@ impl RealCluster {
             }
             ServerPart::Etcd => self.etcd = start_etcd(programs, folder, etcd, self.etcd_ports.1)?,
         }
-        self.is_ready().await
+        self.await_ready().await
     }
 
     pub async fn signal(&mut self, part: ServerPart, signal: &str) -> Result<()> {

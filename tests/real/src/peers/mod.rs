@@ -109,7 +109,7 @@ impl RunningPeer {
         text.lines().filter(|line| *line == "listed").count()
     }
 
-    async fn has_listed(&mut self, times: usize) -> Result<()> {
+    async fn await_lists(&mut self, times: usize) -> Result<()> {
         let what = format!("list {times} of {}", self.kind.name);
         until(LISTED_WITHIN, &what, async || {
             self.still_runs()?;
@@ -144,7 +144,7 @@ impl PeerCrowd {
             crowd.peers.push(RunningPeer { kind, process, notes, peak_kibibytes: 0 });
         }
         for peer in &mut crowd.peers {
-            peer.has_listed(1).await?;
+            peer.await_lists(1).await?;
         }
         Ok(crowd)
     }
@@ -173,7 +173,7 @@ impl PeerCrowd {
             peer.process = start(peer.kind, &self.kubeconfig, &peer.notes, &self.logs)?;
         }
         for (peer, before) in self.peers.iter_mut().zip(before) {
-            peer.has_listed(before + 1).await?;
+            peer.await_lists(before + 1).await?;
         }
         Ok(())
     }
@@ -332,9 +332,9 @@ mod tests {
         let scratch = Scratch::new("peers").expect("a folder");
         let script = "echo listed > \"$0\"; sleep 0.5; echo listed >> \"$0\"; exec sleep 60";
         let mut crowd = of_script(script, &scratch);
-        crowd.peers[0].has_listed(1).await.expect("lists");
+        crowd.peers[0].await_lists(1).await.expect("lists");
         assert_eq!(crowd.peers[0].lists(), 1);
-        crowd.peers[0].has_listed(2).await.expect("lists again");
+        crowd.peers[0].await_lists(2).await.expect("lists again");
         assert_eq!(crowd.peers[0].lists(), 2);
     }
 }

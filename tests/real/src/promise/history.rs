@@ -57,7 +57,7 @@ impl EtcdHistory {
 
     /// Waits until the first version of this object was read, which is written last: revisions are told in their order.
     /// Returns its version.
-    pub async fn has_read(&self, last: &str) -> Result<u64> {
+    pub async fn read_until(&self, last: &str) -> Result<u64> {
         until(TOLD_WITHIN, &format!("etcd to tell of {last}"), async || {
             ensure!(!self.task.is_finished(), "the reader of etcd's history ended");
             let reading = lock(&self.reading)?;
@@ -88,7 +88,7 @@ impl EtcdHistory {
     }
 
     /// Reads the history that is there now. It has what the one before had up to a revision, and `floors` were compacted.
-    pub async fn is_restored(&mut self, revision: u64, floors: Vec<TruthFloor>) -> Result<()> {
+    pub async fn read_restored(&mut self, revision: u64, floors: Vec<TruthFloor>) -> Result<()> {
         let mut old = self.present()?;
         let mut entries = old.entries.clone();
         entries.retain(|entry| entry.version <= revision);

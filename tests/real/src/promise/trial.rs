@@ -203,7 +203,7 @@ impl<'a> PromiseTrial<'a> {
     /// Writes an object after everything else, and waits until the oracle has read it. Returns its name and version.
     async fn mark(&mut self) -> Result<(String, u64)> {
         let name = self.workload.mark(&self.cluster).await?;
-        let version = self.history.has_read(&name).await?;
+        let version = self.history.read_until(&name).await?;
         Ok((name, version))
     }
 
@@ -279,7 +279,7 @@ impl<'a> PromiseTrial<'a> {
         self.mark().await?;
         self.history.ends();
         let revision = self.cluster.restore().await?;
-        self.history.is_restored(revision, self.backup_floors.clone()).await?;
+        self.history.read_restored(revision, self.backup_floors.clone()).await?;
         self.workload.look_again(&self.cluster).await
     }
 

@@ -57,11 +57,11 @@ impl ControlledCluster {
         let scheduler = ChildProcess::start("kube-scheduler", &mut scheduler, api.folder())?;
         let fleet = Fleet::start(api.client().clone());
         let mut cluster = Self { api, fleet, capture, kubernetes, manager, scheduler, names: Cell::new(0) };
-        cluster.is_ready().await?;
+        cluster.await_ready().await?;
         Ok(cluster)
     }
 
-    async fn is_ready(&mut self) -> Result<()> {
+    async fn await_ready(&mut self) -> Result<()> {
         until(READY_WITHIN, "the namespace of leases", async || {
             for process in [&mut self.manager, &mut self.scheduler] {
                 if let Some(ended) = process.ended()? {

@@ -144,7 +144,7 @@ impl SimulatedWorld {
         let witnesses = if steps.dice(|dice| dice.one_in(3)) { 2 } else { 1 };
         steps.marks.when(witnesses > 1, "two witnessed the same");
         let mut world = Self { watches: true, witnesses, ..Self::empty(steps) };
-        world.store.is_witnessed_by(witnesses);
+        world.store.set_witnesses(witnesses);
         for name in ["rows", "requests", "third"] {
             let once = name != "requests" && (name == "rows" || steps.dice(|dice| dice.one_in(2)));
             let nature = steps.dice(|dice| PluginNature {

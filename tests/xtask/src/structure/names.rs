@@ -20,6 +20,9 @@ const BARE: &[&str] = &[
 /// Words that begin a riddle: the sentence has no subject yet.
 const RIDDLES: [&str; 2] = ["What", "Of"];
 
+/// Beginnings of a question that is answered by yes or no.
+const QUESTIONS: [&str; 3] = ["is_", "has_", "may_"];
+
 /// Types that still share a name within a crate. No other may be added, and a line goes with its pair.
 const TWICE: &[(&str, &str)] = &[];
 
@@ -30,6 +33,8 @@ pub struct DefinedNames {
     types: BTreeMap<(PathBuf, String), BTreeSet<PathBuf>>,
     /// Types and public functions with a bare word as their name: file, kind and name.
     bare: BTreeSet<(PathBuf, &'static str, String)>,
+    /// Functions whose name asks a question that they don't answer: file and name.
+    unanswered: BTreeSet<(PathBuf, String)>,
     /// The file and the line of each doc comment that opens with a riddle.
     riddles: BTreeSet<(PathBuf, usize)>,
 }
@@ -42,7 +47,10 @@ impl DefinedNames {
         let mut defined = Vec::new();
         collect(&tokens.into_iter().collect::<Vec<_>>(), NamePlace::Module, &mut defined);
         let is_source = file.strip_prefix(package).is_ok_and(|inside| inside.starts_with("src"));
-        for NameDefinition { kind, name, is_public, is_inner } in defined {
+        for NameDefinition { kind, name, is_public, is_inner, is_unanswered } in defined {
+            if is_unanswered {
+                self.unanswered.insert((file.to_path_buf(), name.clone()));
+            }
             if kind == "type" && is_source && !is_inner {
                 let files = self.types.entry((package.to_path_buf(), name.clone())).or_default();
                 files.insert(file.to_path_buf());
@@ -65,6 +73,12 @@ impl DefinedNames {
             faults.push(format!(
                 "{}: the {kind} `{name}` has a bare participle or pronoun as its name: say thing and role, as \
                  CONTRIBUTING.md shows",
+                file.display()
+            ));
+        }
+        for (file, name) in &self.unanswered {
+            faults.push(format!(
+                "{}: the function `{name}` is named like a question and returns no `bool`: say what it does",
                 file.display()
             ));
         }
@@ -128,6 +142,7 @@ struct NameDefinition {
     is_public: bool,
     /// Within a function: its name matters to nobody else.
     is_inner: bool,
+    is_unanswered: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -137,6 +152,35 @@ enum NamePlace {
     Trait,
     Impl,
     Function,
+}
+
+impl NameDefinition {
+    fn of_type(name: String, is_public: bool, is_inner: bool) -> Self {
+        Self { kind: "type", name, is_public, is_inner, is_unanswered: false }
+    }
+}
+
+/// A test's name is a sentence: the function at this token is one if an attribute before it says so.
+fn is_test(tokens: &[TokenTree], at: usize) -> bool {
+    let before = tokens[..at].iter().rev();
+    let head = before.take_while(|token| match token {
+        TokenTree::Group(group) => group.delimiter() != Delimiter::Brace,
+        TokenTree::Punct(punct) => punct.as_char() != ';',
+        TokenTree::Ident(_) | TokenTree::Literal(_) => true,
+    });
+    let mut attributes = head.filter(|token| matches!(token, TokenTree::Group(_)));
+    attributes.any(|token| token.to_string().contains("test"))
+}
+
+/// `Result<bool, E>` and `impl Fn(&A) -> bool` answer, too.
+fn returns_bool(function: &[TokenTree]) -> bool {
+    let signature = function.iter().take_while(|token| match token {
+        TokenTree::Group(group) => group.delimiter() != Delimiter::Brace,
+        TokenTree::Punct(punct) => punct.as_char() != ';',
+        TokenTree::Ident(_) | TokenTree::Literal(_) => true,
+    });
+    let after_arrow = signature.skip_while(|token| !matches!(token, TokenTree::Punct(punct) if punct.as_char() == '>'));
+    after_arrow.skip(1).any(|token| token.to_string().contains("bool"))
 }
 
 /// The types and functions among these tokens, and those within their braces.
@@ -167,15 +211,17 @@ fn collect(tokens: &[TokenTree], place: NamePlace, defined: &mut Vec<NameDefinit
                         if word == "trait" {
                             inner = if is_public { NamePlace::Trait } else { NamePlace::Impl };
                         }
-                        defined.push(NameDefinition { kind: "type", name, is_public, is_inner });
+                        defined.push(NameDefinition::of_type(name, is_public, is_inner));
                     }
                     // An associated type is named by its trait.
                     ("type", Some(name)) if matches!(place, NamePlace::Module | NamePlace::Function) => {
-                        defined.push(NameDefinition { kind: "type", name, is_public, is_inner });
+                        defined.push(NameDefinition::of_type(name, is_public, is_inner));
                     }
                     ("fn", Some(name)) => {
                         let is_public = !is_inner && (is_public || place == NamePlace::Trait);
-                        defined.push(NameDefinition { kind: "function", name, is_public, is_inner });
+                        let is_question = QUESTIONS.iter().any(|question| name.starts_with(question));
+                        let is_unanswered = is_question && !is_test(tokens, at) && !returns_bool(&tokens[at..]);
+                        defined.push(NameDefinition { kind: "function", name, is_public, is_inner, is_unanswered });
                         inner = NamePlace::Function;
                     }
                     _ => {}
@@ -246,6 +292,20 @@ mod tests {
         let text = "struct ReceiptTracker; pub fn kept_rows() {} fn told() {} trait A { fn gone(&self); }
             pub fn f() { let then = 1; x.then(|| 2); fn left() {} }";
         assert_eq!(faults(&[("c/src/a.rs", text)]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_function_that_asks_a_question_answers_it() {
+        let text = "fn is_open(&self) {} pub async fn has_all(&self) -> Result<(), E> {} trait A { fn may_read(&self); }";
+        let found = faults(&[("c/src/a.rs", text)]);
+        assert_eq!(found.len(), 3, "{found:?}");
+        for name in ["is_open", "has_all", "may_read"] {
+            assert!(found.iter().any(|fault| fault.contains(&format!("`{name}`"))), "{name}: {found:?}");
+        }
+        let answered = "fn is_open(&self) -> bool { true } fn has_all<T>(a: T) -> Result<bool, E> { f() }
+            #[test] fn is_it_so() {} #[tokio::test(start_paused = true)] async fn may_it_be() {} fn island() {}
+            fn is_newer(&self) -> impl Fn(&A) -> bool { |a| a.b }";
+        assert_eq!(faults(&[("c/src/a.rs", answered)]), Vec::<String>::new());
     }
 
     #[test]

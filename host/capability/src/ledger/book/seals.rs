@@ -66,7 +66,7 @@ impl LedgerBook {
     }
 
     /// The progress of the ledger, once a statement was written.
-    pub fn has_reached(&self) -> Option<LedgerProgress> {
+    pub fn reached_progress(&self) -> Option<LedgerProgress> {
         self.tally.as_ref().and_then(LedgerTally::progress_reached)
     }
 

@@ -98,7 +98,7 @@ impl RedactionThreads {
         bytes: usize,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, WithheldDocument> {
-        self.has_run(party, bytes, false, work).await
+        self.run_work(party, bytes, false, work).await
     }
 
     /// The same for work with a lasting result: it runs even if nobody waits for it any more.
@@ -108,10 +108,10 @@ impl RedactionThreads {
         bytes: usize,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, WithheldDocument> {
-        self.has_run(party, bytes, true, work).await
+        self.run_work(party, bytes, true, work).await
     }
 
-    async fn has_run<T: Send + 'static>(
+    async fn run_work<T: Send + 'static>(
         &self,
         party: &ThreadParty,
         bytes: usize,

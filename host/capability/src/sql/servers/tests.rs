@@ -130,17 +130,25 @@ fn row(key: Seq) -> TableWrite {
     }
 }
 
+/// Tries until the database answers, as the breaker of a plugin would.
 async fn written(engine: &SharedEngine, seq: Seq) -> Box<dyn SqlTransaction> {
-    let mut transaction = engine.begin("p").await.unwrap();
-    transaction.write(row(seq), None).await.unwrap();
-    transaction
+    until_available(async || written_at_once(engine, seq).await).await
 }
 
-/// Asks until the database answers again, as the breaker of a plugin would.
+async fn written_at_once(engine: &SharedEngine, seq: Seq) -> Result<Box<dyn SqlTransaction>, GrantError> {
+    let mut transaction = engine.begin("p").await?;
+    transaction.write(row(seq), None).await?;
+    Ok(transaction)
+}
+
 async fn receipts(engine: &SharedEngine) -> Vec<ReceiptMark> {
+    until_available(async || engine.receipts_of_plugin("p").await).await
+}
+
+async fn until_available<T>(call: impl AsyncFn() -> Result<T, GrantError>) -> T {
     for _ in 0..200 {
-        match engine.receipts_of_plugin("p").await {
-            Ok(marks) => return marks,
+        match call().await {
+            Ok(answer) => return answer,
             Err(error) => assert!(matches!(error, GrantError::Unavailable(_)), "{error}"),
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -264,7 +272,7 @@ async fn connections_that_were_closed_meanwhile_are_replaced(mut world: ServerWo
     world.server.stop().unwrap();
     world.server.start_again().unwrap();
     // No call has to fail for it.
-    written(&engine, 2).await.commit_with_receipt(&receipt(2)).await.unwrap();
+    written_at_once(&engine, 2).await.unwrap().commit_with_receipt(&receipt(2)).await.unwrap();
     assert_eq!(world.rows(), 2);
 }
 

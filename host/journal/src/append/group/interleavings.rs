@@ -109,7 +109,7 @@ impl ModelStore {
     }
 
     /// Nothing more is told to a session that was ended.
-    fn is_there(&self) -> Answered<()> {
+    fn check_session(&self) -> Answered<()> {
         match self.replica.is_some() && self.with(|disk| disk.held) != self.own() {
             true => Err(JournalError::Unavailable("the session was ended".into())),
             false => Ok(()),
@@ -165,7 +165,7 @@ impl StoreWriter for ModelStore {
 
     async fn load_memory(&mut self) -> Answered<StoreMemory> {
         yield_now().await;
-        self.is_there()?;
+        self.check_session()?;
         let mut memory = self.with(|disk| {
             let next = NextNumbers {
                 seq: disk.states.keys().max().unwrap_or(&0) + 1,
@@ -192,7 +192,7 @@ impl StoreWriter for ModelStore {
         strangers: Vec<ObjectIdentity>,
     ) -> Answered<Vec<FoundObject>> {
         yield_now().await;
-        self.is_there()?;
+        self.check_session()?;
         Ok(self.with(|disk| {
             let found = |identity: ObjectIdentity| {
                 let row = disk.object_of(&identity)?;
@@ -249,7 +249,7 @@ impl StoreWriter for ModelStore {
     }
 
     async fn find_known_keys(&mut self, questions: Vec<(i64, StateKey)>) -> Answered<KnownKeys> {
-        self.is_there()?;
+        self.check_session()?;
         Ok(self.with(|disk| {
             let there = disk.states.iter().map(|(seq, place)| (place.clone(), *seq));
             there.filter(|(place, _)| questions.contains(place)).collect()

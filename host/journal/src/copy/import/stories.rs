@@ -103,7 +103,7 @@ impl ImportStreams {
         epoch: u32,
         checkpoint: &str,
     ) -> Result<(), StoryContradiction> {
-        has_name(source)?;
+        check_source_name(source)?;
         if epoch > EPOCH_MOST {
             let text = format!("epoch {epoch} of {source} is over {EPOCH_MOST}, the most of a source");
             return Err(StoryContradiction::new(code::ORDER, text));
@@ -128,7 +128,7 @@ fn follows_newer_epoch(source: &str, epoch: u32, newest: u32) -> StoryContradict
     StoryContradiction::new(code::ORDER, format!("epoch {epoch} of {source} follows epoch {newest}"))
 }
 
-fn has_name(source: &str) -> Result<(), StoryContradiction> {
+fn check_source_name(source: &str) -> Result<(), StoryContradiction> {
     match source.is_empty() || source.len() > SOURCE_BYTES {
         true => {
             let text = format!("its source has no name, or one of more than {SOURCE_BYTES} bytes");

@@ -160,7 +160,7 @@ impl ServerWriter {
         let full = || JournalError::Unavailable(format!("{} replicas share the journal", replicas::MOST));
         share.slot = slot.ok_or_else(full)?;
         share.telling = None;
-        share.watches.are_forgotten();
+        share.watches.forget_watches();
         release_lock(session, LockRight::Whole).await
     }
 

@@ -80,7 +80,7 @@ impl SqliteWriter {
     }
 
     /// Retention never removes the newest state.
-    fn has_all(&self, newest: Seq) -> StoreResult<()> {
+    fn require_newest(&self, newest: Seq) -> StoreResult<()> {
         match newest < self.committed {
             true => Err(self.lost_file_error("overwritten by an older copy")),
             false => Ok(()),
@@ -103,7 +103,7 @@ impl SqliteWriter {
             Ok(newest)
         };
         let newest = self.thread.run_transaction(sync, checked).await?;
-        self.has_all(newest)
+        self.require_newest(newest)
     }
 }
 
@@ -199,7 +199,7 @@ impl StoreWriter for SqliteWriter {
             return Err(self.lost_file_error("emptied"));
         }
         let newest = self.thread.run(|connection| newest_position(connection)).await?;
-        self.has_all(newest)
+        self.require_newest(newest)
     }
 
     /// Keeps the WAL bounded. A failure is not an error: the next call tries again.

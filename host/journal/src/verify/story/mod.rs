@@ -154,12 +154,12 @@ impl ObjectLife {
             self.newest = Some(version.clone());
         }
         if let Some(number) = version.as_number().filter(|_| is_certain && is_version && !is_older) {
-            self.is_number(number);
+            self.note_number(number);
         }
         fits
     }
 
-    fn is_number(&mut self, number: u64) {
+    fn note_number(&mut self, number: u64) {
         if self.numbers.first().is_some_and(|newest| *newest < number) {
             self.numbers.rotate_right(1);
             self.numbers[0] = number;

@@ -47,15 +47,15 @@ async fn content(journal: &Journal) -> (Vec<bytes::Bytes>, Vec<(String, String, 
 
 #[tokio::test]
 async fn a_journal_of_format_1_is_migrated_and_nothing_of_it_is_lost() {
-    is_migrated(1, VERSION_1).await;
+    assert_migrated(1, VERSION_1).await;
 }
 
 #[tokio::test]
 async fn a_journal_of_format_4_gets_sums_and_nothing_of_it_is_lost() {
-    is_migrated(4, VERSION_4).await;
+    assert_migrated(4, VERSION_4).await;
 }
 
-async fn is_migrated(format: i64, dump: &'static str) {
+async fn assert_migrated(format: i64, dump: &'static str) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("journal.db");
     written(&path, dump).await;

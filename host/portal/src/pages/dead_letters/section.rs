@@ -129,7 +129,7 @@ impl LetterSection {
     }
 
     /// How many letters of this page a replay or a drop affects.
-    fn can_be_taken(&self) -> usize {
+    fn count_affected(&self) -> usize {
         self.rows.iter().filter(|view| !view.letter.replaying).count()
     }
 
@@ -156,7 +156,7 @@ impl LetterSection {
                 h2 id={ "plugin-" (name) } { (name) }
                 form.replay method="post" action="/deadletters/replay" {
                     (asked.hidden_fields(name))
-                    input type="hidden" name="on_page" value=(self.can_be_taken());
+                    input type="hidden" name="on_page" value=(self.count_affected());
                     @if may.replay || may.drop { (render_tools(may, asked)) }
                     @else { p.hint { "You do not have the right to replay or drop them." } }
                     div.scroll { table.dense.folds {

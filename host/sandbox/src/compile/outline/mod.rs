@@ -71,22 +71,22 @@ impl<'a> OutlineReader<'a> {
             Payload::Version { .. } => self.begin_module()?,
             Payload::End(_) => drop(self.open.pop()),
             Payload::ComponentImportSection(section) if self.open.len() == 1 => {
-                self.has_names(section.count())?;
+                self.check_names(section.count())?;
                 for import in section {
                     let name = import.map_err(|error| malformed_component(&error))?.name.name;
                     self.outline.imports.push(shortened_name(name)?);
                 }
             }
             Payload::ComponentExportSection(section) if self.open.len() == 1 => {
-                self.has_names(section.count())?;
+                self.check_names(section.count())?;
                 for export in section {
                     let name = export.map_err(|error| malformed_component(&error))?.name.name;
                     self.outline.exports.push(shortened_name(name)?);
                 }
             }
-            Payload::TypeSection(section) => self.has_types(section.count())?,
-            Payload::CoreTypeSection(section) => self.has_types(section.count())?,
-            Payload::ComponentTypeSection(section) => self.has_types(section.count())?,
+            Payload::TypeSection(section) => self.check_types(section.count())?,
+            Payload::CoreTypeSection(section) => self.check_types(section.count())?,
+            Payload::ComponentTypeSection(section) => self.check_types(section.count())?,
             Payload::DataSection(section) => {
                 self.sums.data_segments += u64::from(section.count());
                 check_limit("data segments", self.sums.data_segments, limits.data_segments, "dataSegments")?;
@@ -118,12 +118,12 @@ impl<'a> OutlineReader<'a> {
         check_limit("levels of components and modules", levels, self.limits.levels, "levels")
     }
 
-    fn has_names(&self, more: u32) -> Result<(), SandboxError> {
+    fn check_names(&self, more: u32) -> Result<(), SandboxError> {
         let names = self.outline.imports.len() + self.outline.exports.len();
         check_limit("imports and exports", names as u64 + u64::from(more), self.limits.names, "names")
     }
 
-    fn has_types(&mut self, more: u32) -> Result<(), SandboxError> {
+    fn check_types(&mut self, more: u32) -> Result<(), SandboxError> {
         self.sums.types += u64::from(more);
         check_limit("types", self.sums.types, self.limits.types, "types")
     }

@@ -37,7 +37,7 @@ async fn gaps_shown(client: &ApiClient, args: &GapsArgs) -> Result<String> {
     let (parameters, about) = gap_parameters(args)?;
     let (gaps, cut) = find_gaps(client, &parameters, args).await?;
     if gaps.is_empty() && is_one_object(&parameters) {
-        was_witnessed(client, &parameters, &about).await?;
+        require_witnessed(client, &parameters, &about).await?;
     }
     let status: StatusView = client.get("api/v1/status", &GapParameters::new()).await?;
     let sources: Vec<_> = status.sources.iter().filter(|source| is_asked(&parameters, source)).collect();
@@ -178,7 +178,7 @@ fn is_one_object(parameters: &GapParameters) -> bool {
 }
 
 /// A statement that an object has no gap is valid only if the object was witnessed.
-async fn was_witnessed(client: &ApiClient, parameters: &GapParameters, about: &str) -> Result<()> {
+async fn require_witnessed(client: &ApiClient, parameters: &GapParameters, about: &str) -> Result<()> {
     let known = |name: &str| matches!(name, "uid" | "kind" | "namespace" | "name");
     let mut asked: GapParameters = parameters.iter().filter(|(name, _)| known(name)).cloned().collect();
     asked.push(("limit", "1".into()));

@@ -108,7 +108,7 @@ impl OldVersions {
             return Ok(true);
         };
         let page = project::list_page(&bytes).map_err(|error| error.to_string())?;
-        is_of(&page.resource_version, &at).map(|()| false)
+        check_version_of(&page.resource_version, &at).map(|()| false)
     }
 
     /// Reads one exact list. `None` means that compaction has removed it; `Err` has the reason why it can't
@@ -172,7 +172,7 @@ impl OldVersions {
 
     fn decode_answer(&self, bytes: &Bytes, object: &ObjectRef, at: &Version) -> Result<ExactAnswer, String> {
         let page = project::list_page(bytes).map_err(|error| error.to_string())?;
-        is_of(&page.resource_version, at)?;
+        check_version_of(&page.resource_version, at)?;
         let Some(item) = page.items.first() else { return Ok(ExactAnswer::Nobody) };
         let envelope = project::read_envelope(item).map_err(|error| error.to_string())?;
         // A server that does not know the selector answers with other objects.
@@ -200,7 +200,7 @@ impl OldVersions {
 
 /// Checks the version of an answer. A server that does not know the parameter answers with the present
 /// objects.
-pub(crate) fn is_of(answered: &str, asked: &Version) -> Result<(), String> {
+pub(crate) fn check_version_of(answered: &str, asked: &Version) -> Result<(), String> {
     if answered == asked.as_str() {
         return Ok(());
     }

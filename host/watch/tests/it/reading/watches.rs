@@ -342,7 +342,7 @@ async fn restored_unnoticed() -> (WatchWorld, Arc<MemoryWitness>) {
     (world, memory)
 }
 
-async fn is_noticed(world: &WatchWorld, memory: &Arc<MemoryWitness>) {
+async fn assert_noticed(world: &WatchWorld, memory: &Arc<MemoryWitness>) {
     let running = RunningSource::start(world, memory).await;
     until("the new epoch", || {
         running.handle.snapshot_view().epoch == 1 && running.handle.snapshot_view().synced
@@ -362,7 +362,7 @@ async fn a_restored_history_that_shares_the_newest_version_is_told_apart_by_an_o
     while world.version() < 140 {
         world.create(&format!("more-{}", world.version()), json!({}));
     }
-    is_noticed(&world, &memory).await;
+    assert_noticed(&world, &memory).await;
 }
 
 #[tokio::test]
@@ -378,7 +378,7 @@ async fn a_restored_history_is_told_apart_although_the_server_is_busy_for_a_mome
             left -= i32::from(is_hit);
             is_hit.then(|| reply.clone())
         });
-        is_noticed(&world, &memory).await;
+        assert_noticed(&world, &memory).await;
     }
 }
 
@@ -397,7 +397,7 @@ async fn restored_behind_the_bookmark() -> (WatchWorld, Arc<MemoryWitness>) {
 }
 
 /// Nothing contradicts the witnessed states: it is one history, of which something was missed.
-async fn is_read_back(world: &WatchWorld, memory: &Arc<MemoryWitness>) {
+async fn assert_read_back(world: &WatchWorld, memory: &Arc<MemoryWitness>) {
     let running = RunningSource::start(world, memory).await;
     until("it is found", || running.handle.snapshot_view().counts.discrepancies > 0).await;
     level(world, memory).await;
@@ -415,7 +415,7 @@ async fn a_backup_from_before_the_bookmark_is_told_apart_by_what_is_there_at_the
         let (world, memory) = restored_behind_the_bookmark().await;
         deed(&world);
         world.pass(40);
-        is_read_back(&world, &memory).await;
+        assert_read_back(&world, &memory).await;
     }
 }
 
@@ -428,7 +428,7 @@ async fn of_a_list_of_several_pages_the_count_tells_it_apart() {
     world.restore(105);
     world.create("f", json!({}));
     world.pass(40);
-    is_read_back(&world, &memory).await;
+    assert_read_back(&world, &memory).await;
 }
 
 #[tokio::test]

@@ -160,7 +160,7 @@ impl Author {
     }
 
     /// A component with a section of a mebibyte that nobody reads.
-    async fn can_not_pack_what_no_config_map_holds(&self) -> Result<()> {
+    async fn check_pack_limit(&self) -> Result<()> {
         let file = self.folder.join("shout.wasm");
         let built = std::fs::read(&file)?;
         let section = [&[0, 0x82, 0x80, 0x40, 1, b'p'][..], &vec![0; 1 << 20]].concat();
@@ -206,7 +206,7 @@ async fn a_new_plugin_in_rust_is_built_tried_tested_packed_and_dropped_into_a_co
         );
         author.ok(&["test", "--update"]).await?;
         author.ok(&["test"]).await?;
-        author.can_not_pack_what_no_config_map_holds().await?;
+        author.check_pack_limit().await?;
 
         let simulator = simulator(scratch).await?;
         let config = example_copy(scratch)?;

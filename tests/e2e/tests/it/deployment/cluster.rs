@@ -158,12 +158,12 @@ async fn it_runs_as_its_service_account_and_needs_no_right_that_it_was_not_given
             .filter(|(key, count)| key.starts_with("forbidden") && before.get(*key) != Some(count))
             .collect();
         ensure!(refused.is_empty(), "it asked for what it may not: {refused:?}");
-        may_do_nothing_else(&lab).await
+        check_no_other_right(&lab).await
     })
     .await;
 }
 
-async fn may_do_nothing_else(lab: &ClusterLab<'_>) -> Result<()> {
+async fn check_no_other_right(lab: &ClusterLab<'_>) -> Result<()> {
     let kubeconfig = lab.kubeconfig("kubectl.kubeconfig", true).await?;
     let own = Kubectl::find(&kubeconfig, lab.scratch.path()).context("kubectl")?;
     let map = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n";

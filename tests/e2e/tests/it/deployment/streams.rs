@@ -113,7 +113,7 @@ fn delivered(status: &StatusView) -> u64 {
 }
 
 /// So many states are with the server, and nothing waits.
-async fn is_carried(witness: &mut Kubewitness, states: u64) -> Result<StatusView> {
+async fn await_carried(witness: &mut Kubewitness, states: u64) -> Result<StatusView> {
     let is_level = |status: &StatusView| {
         let level = |stream: &StreamView| {
             stream.carried >= states && stream.waiting == 0 && stream.condition.is_none()
@@ -181,7 +181,7 @@ async fn what_one_host_witnesses_reaches_the_plugins_of_two_others_each_object_a
         // What is there now is there, too, and the witness still has it all.
         let (_, now) = first.get("/api/v1/objects?source=jobs").await?;
         ensure!(now.contains("\"phase\""), "the jobs of one are {now}");
-        is_carried(&mut witness, versions(&world.simulator).await?).await?;
+        await_carried(&mut witness, versions(&world.simulator).await?).await?;
         for host in [&mut witness, &mut first, &mut second] {
             host.stop().await?;
         }
@@ -209,7 +209,7 @@ async fn an_acknowledgement_is_lost(test: &str, is_late: bool) {
         reads(&mut dispatcher).await?;
         create_job(&world.simulator, "first").await?;
         dispatcher.status_when(WITHIN, "the first job", |status| delivered(status) == 1).await?;
-        is_carried(&mut witness, 1).await?;
+        await_carried(&mut witness, 1).await?;
         Platform::open_to_note(&options.data.join("platform.db")).await?.note_effects().await?;
 
         world.wire.deafen();
@@ -225,7 +225,7 @@ async fn an_acknowledgement_is_lost(test: &str, is_late: bool) {
             world.server.start_again()?;
         }
         world.wire.cut();
-        is_carried(&mut witness, 2).await?;
+        await_carried(&mut witness, 2).await?;
         create_job(&world.simulator, "third").await?;
         let done = dispatcher.status_when(WITHIN, "the third job", |status| delivered(status) == 3).await?;
         let repeats = source(&done, "jobs").map_or(0, |source| source.counts.duplicates);
@@ -291,7 +291,7 @@ async fn kills(scratch: &Scratch) -> Result<()> {
     ensure!(report.errors == 0, "the workload met {} errors", report.errors);
     witness.answers().await?;
     dispatcher.answers().await?;
-    is_carried(&mut witness, versions(&world.simulator).await?).await?;
+    await_carried(&mut witness, versions(&world.simulator).await?).await?;
     everything_arrives(&world, &[&dispatcher]).await?;
     let status = dispatcher.status().await?;
     ensure!(status.sources.iter().all(|source| source.gaps == 0), "there is a gap: {:?}", status.sources);
@@ -319,7 +319,7 @@ async fn what_the_server_forgets_after_it_acknowledged_it_is_handed_over_again()
         let mut dispatcher = world.start("one", &options)?;
         create_job(&world.simulator, "kept").await?;
         dispatcher.status_when(WITHIN, "the first job", |status| delivered(status) == 1).await?;
-        is_carried(&mut witness, 1).await?;
+        await_carried(&mut witness, 1).await?;
         dispatcher.stop().await?;
         Platform::open_to_note(&options.data.join("platform.db")).await?.note_effects().await?;
 
@@ -329,14 +329,14 @@ async fn what_the_server_forgets_after_it_acknowledged_it_is_handed_over_again()
         for number in 0..8 {
             create_job(&world.simulator, &format!("forgotten-{number}")).await?;
         }
-        is_carried(&mut witness, 9).await?;
+        await_carried(&mut witness, 9).await?;
         world.server.kill()?;
         world.server.go_back(&copy)?;
         world.server.start_again()?;
         for number in 0..8 {
             create_job(&world.simulator, &format!("later-{number}")).await?;
         }
-        is_carried(&mut witness, 17).await?;
+        await_carried(&mut witness, 17).await?;
 
         let mut dispatcher = world.start("one-again", &options)?;
         dispatcher.status_when(WITHIN, "all jobs", |status| delivered(status) == 17).await?;

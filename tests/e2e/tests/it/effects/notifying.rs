@@ -124,7 +124,7 @@ async fn every_channel_tells_of_a_failure_once_by_the_rules_of_its_service_also_
         await_messages(&chats, &mail, 2).await.with_context(|| run.process().say())?;
         // Before the restart, and after it.
         for name in ["one", "two"] {
-            is_listed(&url_of(&run), name).await?;
+            await_listed(&url_of(&run), name).await?;
         }
         let log = first_log + &run.process().stderr();
         run.stop().await?;
@@ -275,7 +275,7 @@ async fn await_messages(chats: &ChatServices, mail: &MailServer, messages: usize
 }
 
 /// Each recipient's message has become `sent` on the timeline, and no secret is there.
-async fn is_listed(url: &str, name: &str) -> Result<()> {
+async fn await_listed(url: &str, name: &str) -> Result<()> {
     let job = format!("job/{name}");
     let line = ["timeline", &job, "-n", "default", "-o", "wide", "--server", url];
     until_ok(WITHIN, "the timeline to list who was told", async || {

@@ -73,7 +73,7 @@ impl ClientLab {
         Ok(())
     }
 
-    async fn is_healthy(&self) -> Result<()> {
+    async fn check_healthy(&self) -> Result<()> {
         let answer = http().get(format!("http://{}/healthz", self.health)).send().await?;
         ensure!(answer.status() == 200, "/healthz answered {}", answer.status());
         Ok(())
@@ -98,12 +98,12 @@ async fn unread_stream(address: &str) -> Result<TcpStream> {
     socket.set_recv_buffer_size(4096)?;
     let mut stream = socket.connect(address.parse()?).await?;
     stream.write_all(EVENTS.as_bytes()).await?;
-    is_stalled(address, 1).await?;
+    await_stall(address, 1).await?;
     Ok(stream)
 }
 
 /// Waits until the kernel holds what so many clients of this address have not read, and nothing moves.
-async fn is_stalled(address: &str, clients: usize) -> Result<()> {
+async fn await_stall(address: &str, clients: usize) -> Result<()> {
     let (_, port) = address.rsplit_once(':').context("a port")?;
     let port = format!(":{:04X}", port.parse::<u16>()?);
     until(STARTS_WITHIN, "clients that do not read", async || {
@@ -142,7 +142,7 @@ async fn run_ends_in_time_with_clients_that_do_not_read_or_have_sent_half() {
         paused.stdout.as_mut().context("its output")?.read_exact(&mut first).await?;
         lab.tell_a_long_story().await?;
         let _unread = unread_stream(&address).await?;
-        is_stalled(&address, 2).await?;
+        await_stall(&address, 2).await?;
         let mut held = Vec::new();
         for place in [&address, &lab.health] {
             for half in ["", HALF_A_HEADER, HALF_A_BODY] {
@@ -173,7 +173,7 @@ async fn a_removed_journal_ends_run_though_a_client_does_not_read() {
             std::fs::remove_file(name)?;
         }
         let gone = until(ENDS_WITHIN, "the end", async || {
-            let is_silent = lab.is_healthy().await.is_err();
+            let is_silent = lab.check_healthy().await.is_err();
             Ok((is_silent || lab.run.process().ended()?.is_some()).then_some(()))
         });
         gone.await?;
@@ -202,7 +202,7 @@ async fn more_half_open_connections_than_file_handles_leave_everything_working()
                 held.push(says(&address, half).await?);
                 held.push(says(&lab.health, half).await?);
             }
-            lab.is_healthy().await?;
+            lab.check_healthy().await?;
             lab.run.status().await.context("the portal")?;
             create_job(&lab.simulator, &format!("round-{round}")).await?;
         }

@@ -127,7 +127,7 @@ pub fn children(pid: u32) -> Result<Vec<u32>> {
 }
 
 /// Looks from outside at the bounds of the process that compiles. `None` where it has not begun or has ended.
-fn is_confined(pid: u32) -> Option<Result<()>> {
+fn check_confined(pid: u32) -> Option<Result<()>> {
     let (status, limits) = (of_proc(pid, "status").ok()?, of_proc(pid, "limits").ok()?);
     let environment = of_proc(pid, "environ").ok()?;
     let handles = std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?.count();
@@ -183,7 +183,7 @@ async fn a_compile_bomb_beside_a_plugin_at_work_takes_no_memory_of_the_controlle
         until(WITHIN, "the bomb to be refused", async || {
             let compiling = children(pid)?;
             ensure!(compiling.len() <= 1, "one process compiles at a time: {compiling:?}");
-            if let Some(found) = compiling.first().and_then(|pid| is_confined(*pid)) {
+            if let Some(found) = compiling.first().and_then(|pid| check_confined(*pid)) {
                 found.context("the process that compiles")?;
                 confined = true;
                 if jobs < 20 {
@@ -237,7 +237,7 @@ async fn compilers_until_refused(run: &mut Kubewitness, told: &str) -> Result<us
 async fn compiling(run: &mut Kubewitness) -> Result<u32> {
     let pid = run.process().pid()?;
     until(WITHIN, "the process that compiles", async || {
-        Ok(children(pid)?.into_iter().find(|pid| is_confined(*pid).is_some()))
+        Ok(children(pid)?.into_iter().find(|pid| check_confined(*pid).is_some()))
     })
     .await
 }

@@ -82,7 +82,7 @@ impl SlowCompile {
     }
 }
 
-async fn has_ended(child: u32) -> Result<()> {
+async fn await_child_end(child: u32) -> Result<()> {
     until(STOP, "the process that compiles to end", async || {
         let status = std::fs::read_to_string(format!("/proc/{child}/status")).unwrap_or_default();
         Ok((status.is_empty() || status.contains("State:\tZ")).then_some(()))
@@ -114,7 +114,7 @@ async fn while_a_component_is_compiled_states_are_witnessed_and_other_plugins_st
         ensure!(it.child()? == child, "the component is the same, so compiling goes on");
         write(&it.folder, "a-slow.yaml", &quick("slow", ""))?;
         it.when("a newer manifest with another component", |status| is(status, "slow", "active")).await?;
-        has_ended(child).await?;
+        await_child_end(child).await?;
         it.kubewitness.stop().await
     })
     .await;
@@ -128,7 +128,7 @@ async fn a_stop_while_a_component_is_compiled_ends_at_once_and_a_start_does_not_
         let since = Instant::now();
         it.kubewitness.stop().await?;
         ensure!(since.elapsed() < STOP, "it took {:?}", since.elapsed());
-        has_ended(child).await?;
+        await_child_end(child).await?;
 
         it.kubewitness = Kubewitness::start("run", &it.options, scratch.path())?;
         it.kubewitness.answers().await?;

@@ -16,7 +16,7 @@ fn has(status: &StatusView, state: &str, delivered: u64) -> bool {
 }
 
 /// Waits until a version with this command is kept: it is active a moment before.
-async fn is_taken(lab: &ProbeLab, command: &str) -> anyhow::Result<()> {
+async fn await_kept(lab: &ProbeLab, command: &str) -> anyhow::Result<()> {
     let kept = lab.last_good_path();
     until(WITHIN, "the version to be taken", async || {
         Ok(std::fs::read_to_string(&kept).is_ok_and(|text| text.contains(command)).then_some(()))
@@ -34,7 +34,7 @@ async fn a_version_that_fails_its_first_calls_is_taken_back_and_no_state_is_park
         run.status_when(WITHIN, "the first job", |status| has(status, "active", 1)).await?;
 
         lab.version("{command: trap}")?;
-        is_taken(&lab, "trap").await?;
+        await_kept(&lab, "trap").await?;
         for name in ["two", "three", "four", "five"] {
             create_job(&lab.simulator, name).await?;
         }
@@ -77,7 +77,7 @@ async fn a_kill_before_the_first_call_does_not_end_the_probation() {
         run.status_when(WITHIN, "the first job", |status| has(status, "active", 1)).await?;
 
         lab.version("{command: trap}")?;
-        is_taken(&lab, "trap").await?;
+        await_kept(&lab, "trap").await?;
         ensure!(std::fs::read_to_string(&before)?.contains("done"), "the version before is not kept");
         // It has been called for nothing yet.
         for round in ["killed", "killed-again"] {

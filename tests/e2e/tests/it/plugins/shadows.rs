@@ -37,7 +37,7 @@ fn trials(data: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// Checks that a difference is told everywhere, without what looks like a secret.
-async fn is_told(run: &Kubewitness) -> Result<()> {
+async fn check_reported(run: &Kubewitness) -> Result<()> {
     let server = format!("http://{}", run.address());
     let (code, stdout, stderr) = command(&["plugin", "shadow", "probe", "--server", &server]).await?;
     ensure!(code == Some(3), "{code:?}: {stdout}{stderr}");
@@ -78,7 +78,7 @@ async fn a_version_that_differs_is_told_with_its_differences_and_has_no_effect()
         let shadow = shadow(&status).context("the shadow")?;
         ensure!(shadow.active.effects == 6 && shadow.shadow.effects == 6, "{shadow:?}");
         ensure!(shadow.shadow.peak_memory > 0 && shadow.shadow.guest_seconds > 0.0, "{shadow:?}");
-        is_told(&run).await?;
+        check_reported(&run).await?;
 
         // What its trial has written is removed by the next start.
         let left = trials(lab.data())?;

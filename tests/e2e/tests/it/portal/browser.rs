@@ -110,7 +110,7 @@ pub fn playground(scratch: &Scratch, port: u16, more: &[&str]) -> Result<ChildPr
     compiled::seed_playground(&data)?;
     command.args(["playground", "--seed", "3", "--listen", &listen, "--data"]).arg(data);
     if !more.contains(&"--rate") {
-        command.args(["--rate", "40"]);
+        command.args(["--rate", "20"]);
     }
     command.args(more).env("KUBEWITNESS_PLUGINS", plugins_folder()?).env(SHORT_TIMERS.0, SHORT_TIMERS.1);
     ChildProcess::start("playground", &mut command, scratch.path())

@@ -66,13 +66,13 @@ async fn compare(tool: &Path, scratch: &Scratch, playground: &mut ChildProcess, 
     stream(&described, url, token).await?;
     // Who has no token is refused whatever is asked, so one request of each operation tells all.
     let api = DescribedApi { tool, scratch, file: &file, url };
-    api.is_asked(&RequestPlan { person: "nobody", token: None, phases: "fuzzing", examples: "1", least: 20 })
+    api.send_plan(&RequestPlan { person: "nobody", token: None, phases: "fuzzing", examples: "1", least: 20 })
         .await?;
     // What is at the edges of the allowed is asked by one of the two, and the seed chooses by whom.
     let turn = (seed() % 2) as usize;
     for ((person, token), phases) in tokens.iter().zip([PHASES[turn], PHASES[1 - turn]]) {
         let (token, examples) = (Some(&**token), EXAMPLES);
-        api.is_asked(&RequestPlan { person, token, phases, examples, least: 100 }).await?;
+        api.send_plan(&RequestPlan { person, token, phases, examples, least: 100 }).await?;
     }
     Ok(())
 }
@@ -156,7 +156,7 @@ struct RequestPlan<'a> {
 
 impl DescribedApi<'_> {
     /// Sends the requests in the name of a person, and fails with what schemathesis found.
-    async fn is_asked(&self, plan: &RequestPlan<'_>) -> Result<()> {
+    async fn send_plan(&self, plan: &RequestPlan<'_>) -> Result<()> {
         let RequestPlan { person, token, phases, examples, least } = *plan;
         let mut command = Command::new(self.tool);
         command.arg("run").arg(self.file).args([

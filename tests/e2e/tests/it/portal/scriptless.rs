@@ -48,7 +48,7 @@ impl<'p> ScriptlessReader<'p> {
     }
 
     /// A script of the page would show this button.
-    async fn has_no_script(&self) -> Result<()> {
+    async fn check_no_script(&self) -> Result<()> {
         let hidden = self.browser.script("return document.getElementById('theme').hidden").await?;
         ensure!(hidden == true, "a script of the page has run");
         Ok(())
@@ -58,7 +58,7 @@ impl<'p> ScriptlessReader<'p> {
         let there = async || Ok(self.browser.text().await?.contains(words).then_some(()));
         let waited = until(WITHIN, words, there).await;
         match waited {
-            Ok(()) => self.has_no_script().await,
+            Ok(()) => self.check_no_script().await,
             Err(error) => Err(error.context(self.browser.text().await?)),
         }
     }
@@ -119,7 +119,7 @@ async fn pages(reader: &ScriptlessReader<'_>, token: &str) -> Result<()> {
             Ok(reader.browser.text().await?.contains(words).then_some(()))
         };
         until(WITHIN, words, there).await.with_context(|| path.clone())?;
-        reader.has_no_script().await?;
+        reader.check_no_script().await?;
     }
     Ok(())
 }
@@ -181,7 +181,7 @@ async fn pauses(reader: &ScriptlessReader<'_>) -> Result<()> {
         reader.press("form.replay button.strong").await?;
         becomes(reader, told).await?;
     }
-    reader.has_no_script().await
+    reader.check_no_script().await
 }
 
 /// Waits until the page of plugins says this of the one.

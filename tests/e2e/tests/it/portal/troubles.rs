@@ -51,7 +51,7 @@ impl<'a> Troubles<'a> {
         })
         .await?;
         create_job(&troubles.lab.simulator, "waits").await?;
-        until_ok(WITHIN, "all that goes wrong", async || troubles.are_there().await).await?;
+        until_ok(WITHIN, "all that goes wrong", async || troubles.check_shown().await).await?;
         Ok(troubles)
     }
 
@@ -72,7 +72,7 @@ impl<'a> Troubles<'a> {
         ]
     }
 
-    async fn are_there(&self) -> Result<()> {
+    async fn check_shown(&self) -> Result<()> {
         let letters = self.get("deadletters?plugin=probe").await?;
         ensure!(letters.as_array().is_some_and(|all| all.len() == 3), "{letters}");
         let story = self.get(&format!("timeline?uid={}", self.uid)).await?;

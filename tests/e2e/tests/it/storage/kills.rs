@@ -85,11 +85,11 @@ async fn survives(scratch: &Scratch, server: Option<DatabaseServer>) -> Result<(
     let world = KillWorld::new(scratch, server).await?;
     let first = world.start("run-first")?;
     let (load, before) = BackgroundLoad::start_noted(first, &world.simulator, &world.platform, RATE).await?;
-    is_killed(&world).await?;
+    kill_repeatedly(&world).await?;
     ends_whole(&world, load, before).await
 }
 
-async fn is_killed(world: &KillWorld<'_>) -> Result<()> {
+async fn kill_repeatedly(world: &KillWorld<'_>) -> Result<()> {
     let mut dice = Dice::new(seed());
     for round in 1..=kills(KILLS) {
         let name = format!("run-{round:03}");
@@ -134,7 +134,7 @@ async fn survives_with_an_added_source(scratch: &Scratch) -> Result<()> {
     jobs.status_when(CATCH_UP, "states of pods that the plugin does not get", has_pods).await?;
     jobs.kill().await?;
     subscribe(PERSISTENCE)?;
-    is_killed(&world).await?;
+    kill_repeatedly(&world).await?;
     ends_whole(&world, load, before).await
 }
 

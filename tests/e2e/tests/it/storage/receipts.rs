@@ -193,7 +193,7 @@ impl<'a> ReceiptWorld<'a> {
         kept.await.with_context(|| kubewitness.process().say())
     }
 
-    async fn is_waiting(&self, kubewitness: &mut Kubewitness) -> Result<()> {
+    async fn await_waiting(&self, kubewitness: &mut Kubewitness) -> Result<()> {
         let waiting = |status: &kubewitness_core::views::StatusView| {
             status.plugins.iter().any(|plugin| plugin.waiting > 0)
         };
@@ -216,7 +216,7 @@ async fn killed_between_every_two_steps(scratch: &Scratch, server: Option<Databa
     for (job, of) in [("before-the-effect", 1), ("before-the-commit", 2)] {
         let hold = world.store.hold(of).await?;
         create_job(&world.simulator, job).await?;
-        world.is_waiting(&mut kubewitness).await.context(job)?;
+        world.await_waiting(&mut kubewitness).await.context(job)?;
         kubewitness.kill().await?;
         kubewitness = world.start()?;
         kubewitness.answers().await?;
@@ -228,7 +228,7 @@ async fn killed_between_every_two_steps(scratch: &Scratch, server: Option<Databa
     // After the commit, before the verdict is kept.
     let hold = world.store.hold(1).await?;
     create_job(&world.simulator, "before-the-verdict").await?;
-    world.is_waiting(&mut kubewitness).await?;
+    world.await_waiting(&mut kubewitness).await?;
     let journal = locked(&world.options.data.join("journal.db")).await?;
     hold.release().await?;
     world.caught_up(&mut kubewitness, 4).await?;

@@ -13,11 +13,11 @@ impl Plugin for Uses {
     type Config = IgnoredAny;
 
     fn handle(_: &IgnoredAny, states: &[State]) -> Vec<Verdict> {
-        is_denied(&http::post_json("strangers", "/", "key", &"secrets"));
-        is_denied(&ledger::append("strangers", &[b"a record".to_vec()]));
-        is_denied(&ledger::sign("strangers", b"a lie"));
-        is_denied(&lister::all("strangers", 10));
-        is_denied(&sql::query("strangers", "select 1", &[]));
+        assert_denied(&http::post_json("strangers", "/", "key", &"secrets"));
+        assert_denied(&ledger::append("strangers", &[b"a record".to_vec()]));
+        assert_denied(&ledger::sign("strangers", b"a lie"));
+        assert_denied(&lister::all("strangers", 10));
+        assert_denied(&sql::query("strangers", "select 1", &[]));
         vec![Verdict::Done; states.len()]
     }
 }

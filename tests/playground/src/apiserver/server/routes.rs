@@ -89,7 +89,7 @@ async fn answer(front: &Arc<ServerFront>, parts: &Parts, body: Body) -> Result<R
         }
         return answer.map(|answer| drawn.after(front, answer));
     }
-    may_read(shared, &user, parts.method.as_str(), path)?;
+    authorize_read(shared, &user, parts.method.as_str(), path)?;
     Ok(fixed(front, &route, parts))
 }
 
@@ -103,7 +103,7 @@ fn token_of(path: &str) -> (Option<&str>, &str) {
     (Some(&rest[..end]), &rest[end..])
 }
 
-fn may_read(shared: &SharedCluster, user: &ClusterUser, method: &str, path: &str) -> Result<(), ApiError> {
+fn authorize_read(shared: &SharedCluster, user: &ClusterUser, method: &str, path: &str) -> Result<(), ApiError> {
     let action =
         AccessAction { verb: method.to_lowercase(), path: Some(path.to_owned()), ..AccessAction::default() };
     if !shared.options.enforce_rbac || rights::allowed(shared, user, &action).is_some() {

@@ -84,7 +84,7 @@ impl SimulatedStore {
         self.inner().refuses = refuses;
     }
 
-    pub fn is_witnessed_by(&self, witnesses: usize) {
+    pub fn set_witnesses(&self, witnesses: usize) {
         self.inner().witnesses = witnesses;
     }
 

@@ -63,7 +63,7 @@ impl ReplicaWatches {
     }
 
     /// Called after the replica got a new seat.
-    pub fn are_forgotten(&self) {
+    pub fn forget_watches(&self) {
         self.lock_held().edition += 1;
     }
 
@@ -128,7 +128,7 @@ mod tests {
         watches.set_watch("pods", since());
         watches.were_told(None);
         assert!(watches.unannounced_changes().is_none(), "nothing is new");
-        watches.are_forgotten();
+        watches.forget_watches();
         assert!(watches.unannounced_changes().is_some());
         watches.set_watch("jobs", None);
         assert_eq!(watches.unannounced_changes().unwrap().1, r#"{"pods":[0,"7"]}"#);

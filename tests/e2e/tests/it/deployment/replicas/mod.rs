@@ -27,7 +27,7 @@ use crate::support::{
 
 /// Each way in which one can go comes once.
 const ROUNDS: u64 = 5;
-const RATE: f64 = 40.0;
+const RATE: f64 = 20.0;
 /// A Lease is another's after 15 seconds at most.
 const WITHIN: Duration = Duration::from_secs(180);
 const LEASE: &str = "default/kubewitness";
