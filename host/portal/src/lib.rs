@@ -38,7 +38,7 @@ pub use access::{
 use answer::{etag, frame, problem};
 use app::PortalApp;
 pub use options::{PortalError, PortalOptions};
-pub use serve::{ListenerBounds, ListenerTraffic, TlsFiles, listen_on};
+pub use serve::{CertificateError, ListenerBounds, ListenerTraffic, TlsFiles, listen_on};
 use serve::{ListenerTerms, TlsListener};
 
 /// A replay lists positions; 64 KiB hold thousands of them.

@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::PortalAccess;
-use crate::serve::{ListenerBounds, ListenerTraffic, TlsFiles};
+use crate::serve::{CertificateError, ListenerBounds, ListenerTraffic, TlsFiles};
 
 #[derive(Clone)]
 pub struct PortalOptions {
@@ -65,7 +65,7 @@ pub enum PortalError {
     )]
     Remote(SocketAddr),
     #[error("the portal can't serve HTTPS: {0}")]
-    Tls(String),
+    Tls(CertificateError),
     #[error("the portal can't serve: {0}")]
     Serve(#[from] std::io::Error),
 }

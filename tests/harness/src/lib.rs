@@ -23,7 +23,7 @@ mod wire;
 
 pub use kubewitness_chance::{Dice, kills, seed};
 pub use mail::{Encryption, MailServer, ReceivedMail};
-pub use poll::{until, until_ok};
+pub use poll::{in_time, slowdown, until, until_ok};
 pub use programs::{
     ChildProcess, Kubectl, KubectlRun, Kubewitness, PlatformAddress, ProcessEnd, RequestCounts, RunOptions,
     SHORT_TIMERS, Simulator, SimulatorOptions, bound_command, command, command_in, command_json,
@@ -69,7 +69,8 @@ pub fn is_signed_by(public: &str, message: &[u8], signature: &[u8]) -> bool {
 fn http_builder() -> reqwest::ClientBuilder {
     // Building any client asks for the process's default; tests that have one keep it.
     rustls::crypto::ring::default_provider().install_default().ok();
-    reqwest::Client::builder().no_proxy().timeout(std::time::Duration::from_secs(20))
+    // For an answer that never comes: a busy machine may take this long for one of a second.
+    reqwest::Client::builder().no_proxy().timeout(std::time::Duration::from_secs(120))
 }
 
 pub fn http() -> reqwest::Client {

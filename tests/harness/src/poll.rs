@@ -1,6 +1,12 @@
 //! Waits for a condition with a deadline, instead of a fixed sleep.
+//!
+//! A deadline is for what never comes. On a machine with five times more to do than it has processors, everything takes
+//! five times as long, and a test that fails then says nothing of the product. So time counts by the share of a
+//! processor that a program gets. Longer deadlines for all were the alternative: each hang would then cost as much on a
+//! quiet machine.
 
 use std::io::Write;
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
@@ -11,6 +17,48 @@ const SHORTEST_RECORDED: Duration = Duration::from_millis(100);
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
+/// Beyond it a machine is taken to hang itself.
+const MOST_SLOWDOWN: f64 = 10.0;
+
+/// How much longer a program takes here now than on a quiet machine: what wants to run, by the processors.
+pub fn slowdown() -> f64 {
+    let load = std::fs::read_to_string("/proc/loadavg").ok();
+    let load = load.and_then(|text| text.split(' ').next()?.parse::<f64>().ok()).unwrap_or_default();
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    (load / processors as f64).clamp(1.0, MOST_SLOWDOWN)
+}
+
+/// The time that is left until a deadline.
+struct Patience {
+    left: Duration,
+    looked: Instant,
+}
+
+impl Patience {
+    fn new(left: Duration) -> Self {
+        Self { left, looked: Instant::now() }
+    }
+
+    fn is_over(&mut self) -> bool {
+        let passed = self.looked.elapsed();
+        self.looked += passed;
+        self.left = self.left.saturating_sub(passed.div_f64(slowdown()));
+        self.left.is_zero()
+    }
+}
+
+/// The answer, or `None` past the deadline.
+pub async fn in_time<T>(within: Duration, asked: impl Future<Output = T>) -> Option<T> {
+    let (mut asked, mut patience) = (pin!(asked), Patience::new(within));
+    loop {
+        match tokio::time::timeout(LONGEST_PAUSE.min(within), &mut asked).await {
+            Ok(answer) => return Some(answer),
+            Err(_) if patience.is_over() => return None,
+            Err(_) => {}
+        }
+    }
+}
+
 /// Asks until the answer is there. An error ends it at once; past the deadline `what` is named.
 pub async fn until<T>(
     within: Duration,
@@ -18,14 +66,14 @@ pub async fn until<T>(
     mut ask: impl AsyncFnMut() -> Result<Option<T>>,
 ) -> Result<T> {
     let begin = Instant::now();
-    let deadline = begin + within;
+    let mut patience = Patience::new(within);
     let mut pause = FIRST_PAUSE;
     loop {
         if let Some(answer) = ask().await? {
             record_wait(what, begin.elapsed())?;
             return Ok(answer);
         }
-        if Instant::now() >= deadline {
+        if patience.is_over() {
             bail!("waited {within:?} for {what}");
         }
         tokio::time::sleep(pause).await;
@@ -69,6 +117,13 @@ mod tests {
             until_ok(Duration::from_millis(30), "the moon", async || -> Result<()> { bail!("still day") });
         let text = format!("{:#}", late.await.expect_err("never"));
         assert!(text.contains("the moon") && text.contains("still day"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn what_never_comes_is_given_up_and_what_comes_is_had() {
+        assert_eq!(in_time(Duration::from_millis(30), std::future::pending::<u8>()).await, None);
+        assert_eq!(in_time(Duration::ZERO, async { 3 }).await, Some(3));
+        assert!((1.0..=MOST_SLOWDOWN).contains(&slowdown()));
     }
 
     #[tokio::test]

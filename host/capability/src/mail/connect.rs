@@ -14,13 +14,32 @@ use lettre::transport::smtp::client::{
 };
 use lettre::transport::smtp::extension::ClientId;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::{CertificateDer, InvalidDnsNameError, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 /// How much a server may answer to one message, encryption included. An honest one needs a few kilobytes.
 const ANSWERS: usize = 256 * 1024;
+
+/// Why there is no connection, for the log of the controller.
+#[derive(Debug, thiserror::Error)]
+pub enum MailConnectError {
+    #[error("its name has no address")]
+    NoAddress,
+    #[error("{0}")]
+    Unreached(io::Error),
+    #[error("is no certificate: {0}")]
+    Authority(lettre::transport::smtp::Error),
+    #[error("can't be used: {0}")]
+    Parameters(lettre::transport::smtp::Error),
+    #[error("no encryption: {0}")]
+    Encryption(rustls::Error),
+    #[error("no certificate is for its name: {0}")]
+    ServerName(InvalidDnsNameError),
+    #[error("{0}")]
+    Conversation(lettre::transport::smtp::Error),
+}
 
 /// A stream that ends once the server has sent too much.
 struct BoundedStream<S> {
@@ -77,22 +96,20 @@ impl<S: AsyncRead + AsyncWrite + Send + Sync + Unpin> AsyncTokioStream for Bound
 }
 
 /// The TLS settings that lettre uses after STARTTLS.
-pub fn tls_parameters(server: &str, ca: Option<&[u8]>) -> Result<TlsParameters, String> {
+pub fn tls_parameters(server: &str, ca: Option<&[u8]>) -> Result<TlsParameters, MailConnectError> {
     let mut builder: TlsParametersBuilder = TlsParameters::builder(server.to_owned());
     if let Some(pem) = ca {
-        let certificate =
-            Certificate::from_pem(pem).map_err(|error| format!("is no certificate: {error}"))?;
+        let certificate = Certificate::from_pem(pem).map_err(MailConnectError::Authority)?;
         builder = builder.add_root_certificate(certificate);
     }
-    builder.build_rustls().map_err(|error| format!("can't be used: {error}"))
+    builder.build_rustls().map_err(MailConnectError::Parameters)
 }
 
-/// The reason is for the log of the controller.
 pub async fn connect_to_any(
     spec: &MailSpec,
     addresses: &[IpAddr],
     ca: Option<&[u8]>,
-) -> Result<AsyncSmtpConnection, String> {
+) -> Result<AsyncSmtpConnection, MailConnectError> {
     let (stream, peer) = open(addresses, spec.port()).await?;
     let hello = ClientId::Domain("kubewitness".to_owned());
     let stream: Box<dyn AsyncTokioStream> = match spec.tls {
@@ -102,22 +119,22 @@ pub async fn connect_to_any(
         }
         MailTls::StartTls | MailTls::None => Box::new(BoundedStream { stream, peer, left: ANSWERS }),
     };
-    let told = |error: lettre::transport::smtp::Error| error.to_string();
-    let mut connection = AsyncSmtpConnection::connect_with_transport(stream, &hello).await.map_err(told)?;
+    let greeted = AsyncSmtpConnection::connect_with_transport(stream, &hello).await;
+    let mut connection = greeted.map_err(MailConnectError::Conversation)?;
     if spec.tls == MailTls::StartTls {
         let parameters = tls_parameters(&spec.server, ca)?;
-        connection.starttls(parameters, &hello).await.map_err(told)?;
+        connection.starttls(parameters, &hello).await.map_err(MailConnectError::Conversation)?;
     }
     Ok(connection)
 }
 
-async fn open(addresses: &[IpAddr], port: u16) -> Result<(TcpStream, SocketAddr), String> {
-    let mut why = "its name has no address".to_owned();
+async fn open(addresses: &[IpAddr], port: u16) -> Result<(TcpStream, SocketAddr), MailConnectError> {
+    let mut why = MailConnectError::NoAddress;
     for address in addresses {
         let peer = SocketAddr::new(*address, port);
         match TcpStream::connect(peer).await {
             Ok(stream) => return Ok((stream, peer)),
-            Err(error) => why = error.to_string(),
+            Err(error) => why = MailConnectError::Unreached(error),
         }
     }
     Err(why)
@@ -127,16 +144,16 @@ async fn encrypt_stream(
     server: &str,
     ca: Option<&[u8]>,
     stream: TcpStream,
-) -> Result<tokio_rustls::client::TlsStream<TcpStream>, String> {
+) -> Result<tokio_rustls::client::TlsStream<TcpStream>, MailConnectError> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     let own = CertificateDer::pem_slice_iter(ca.unwrap_or_default()).filter_map(Result::ok);
     roots.add_parsable_certificates(own);
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let config =
-        config.map_err(|error| error.to_string())?.with_root_certificates(roots).with_no_client_auth();
-    let name = ServerName::try_from(server.to_owned()).map_err(|error| error.to_string())?;
+    let config = config.map_err(MailConnectError::Encryption)?;
+    let config = config.with_root_certificates(roots).with_no_client_auth();
+    let name = ServerName::try_from(server.to_owned()).map_err(MailConnectError::ServerName)?;
     let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
-    connector.connect(name, stream).await.map_err(|error| error.to_string())
+    connector.connect(name, stream).await.map_err(MailConnectError::Unreached)
 }

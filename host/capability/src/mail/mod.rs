@@ -97,7 +97,7 @@ impl MailRelay {
             }
             None => None,
         };
-        connect::tls_parameters(&spec.server, ca.as_deref()).map_err(|message| wrong("ca", message))?;
+        connect::tls_parameters(&spec.server, ca.as_deref()).map_err(|why| wrong("ca", why.to_string()))?;
         if let Some(login) = &spec.login {
             let password = secrets::resolve_secret(&login.password_from).await;
             password.map_err(|message| wrong("login.passwordFrom", message))?;
@@ -251,7 +251,7 @@ impl MailRelay {
             })
         })?;
         connect::connect_to_any(&self.spec, &found, self.ca.as_deref()).await.map_err(|why| {
-            tracing::warn!(mail = self.spec.name, why, "the mail server can't be used");
+            tracing::warn!(mail = self.spec.name, %why, "the mail server can't be used");
             GrantError::Unavailable("the mail server can't be reached, or not as its settings say".into())
         })
     }

@@ -37,8 +37,8 @@ use places::{ConnectionPlaces, PeerAddress};
 pub(crate) use reading_room::{ReadingRoom, ReadingTurn};
 pub(crate) use recent_keys::{JobPlace, RecentKeys};
 pub(crate) use stream_places::{StreamPlace, StreamPlaces};
-pub use tls::TlsFiles;
 pub(crate) use tls::TlsListener;
+pub use tls::{CertificateError, TlsFiles};
 pub use traffic::ListenerTraffic;
 use traffic::TrafficCounts;
 

@@ -9,7 +9,7 @@ use kubewitness_core::files;
 use ring::digest::{SHA256, digest};
 use rustls::ServerConfig;
 use rustls::crypto::ring::default_provider;
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
@@ -31,6 +31,21 @@ pub struct TlsFiles {
     pub key: PathBuf,
 }
 
+/// Why a pair can't be used. It quotes nothing of the files, of which one is secret.
+#[derive(Debug, thiserror::Error)]
+pub enum CertificateError {
+    #[error("{}: {error}", path.display())]
+    Unread { path: PathBuf, error: io::Error },
+    #[error("{}: {error}", path.display())]
+    Malformed { path: PathBuf, error: pem::Error },
+    #[error("{}: there is no certificate in it, as PEM", .0.display())]
+    NoCertificate(PathBuf),
+    #[error("{}: there is no private key in it, as PEM", .0.display())]
+    NoKey(PathBuf),
+    #[error("{} and {}: {error}", files.certificate.display(), files.key.display())]
+    Unfit { files: TlsFiles, error: rustls::Error },
+}
+
 pub(crate) struct TlsListener {
     files: TlsFiles,
     age: Duration,
@@ -46,7 +61,7 @@ struct CertificateLook {
 }
 
 impl TlsListener {
-    pub(crate) async fn open(files: TlsFiles) -> Result<Self, String> {
+    pub(crate) async fn open(files: TlsFiles) -> Result<Self, CertificateError> {
         let (certificate, key) = read(&files).await?;
         let acceptor = Mutex::new(make_acceptor(&files, &certificate, &key)?);
         let looked = CertificateLook { at: Instant::now(), pair: files_mark(&certificate, &key) };
@@ -86,35 +101,33 @@ impl TlsListener {
     }
 }
 
-async fn read(files: &TlsFiles) -> Result<(Vec<u8>, Vec<u8>), String> {
+async fn read(files: &TlsFiles) -> Result<(Vec<u8>, Vec<u8>), CertificateError> {
     Ok((read_one(&files.certificate).await?, read_one(&files.key).await?))
 }
 
-async fn read_one(path: &Path) -> Result<Vec<u8>, String> {
+async fn read_one(path: &Path) -> Result<Vec<u8>, CertificateError> {
     let owned = path.to_owned();
     let reading = files::run_within_limit(path, files::ANSWER, move || files::read(&owned, FILE_BYTES));
-    reading.await.map_err(|error| format!("{}: {error}", path.display()))
+    reading.await.map_err(|error| CertificateError::Unread { path: path.to_owned(), error })
 }
 
 fn files_mark(certificate: &[u8], key: &[u8]) -> Vec<u8> {
     [certificate, key].map(|bytes| digest(&SHA256, bytes).as_ref().to_vec()).concat()
 }
 
-fn make_acceptor(files: &TlsFiles, certificate: &[u8], key: &[u8]) -> Result<TlsAcceptor, String> {
-    let TlsFiles { certificate: of_certificate, key: of_key } = files;
+fn make_acceptor(files: &TlsFiles, certificate: &[u8], key: &[u8]) -> Result<TlsAcceptor, CertificateError> {
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificate).collect();
-    let chain = chain.map_err(|error| format!("{}: {error}", of_certificate.display()))?;
+    let chain =
+        chain.map_err(|error| CertificateError::Malformed { path: files.certificate.clone(), error })?;
     if chain.is_empty() {
-        return Err(format!("{}: there is no certificate in it, as PEM", of_certificate.display()));
+        return Err(CertificateError::NoCertificate(files.certificate.clone()));
     }
-    // The error does not quote the file, which is secret.
-    let key = PrivateKeyDer::from_pem_slice(key)
-        .map_err(|_| format!("{}: there is no private key in it, as PEM", of_key.display()))?;
-    let fails =
-        |error: rustls::Error| format!("{} and {}: {error}", of_certificate.display(), of_key.display());
+    // The parser's error would quote the file.
+    let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| CertificateError::NoKey(files.key.clone()))?;
+    let unfit = |error| CertificateError::Unfit { files: files.clone(), error };
     let builder = ServerConfig::builder_with_provider(Arc::new(default_provider()));
-    let builder = builder.with_safe_default_protocol_versions().map_err(fails)?;
-    let mut config = builder.with_no_client_auth().with_single_cert(chain, key).map_err(fails)?;
+    let builder = builder.with_safe_default_protocol_versions().map_err(unfit)?;
+    let mut config = builder.with_no_client_auth().with_single_cert(chain, key).map_err(unfit)?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
@@ -158,7 +171,7 @@ mod tests {
         let (first, second) = (tls::make(&folder("first")).unwrap(), tls::make(&folder("second")).unwrap());
         let mounted = folder("mounted");
         let files = TlsFiles { certificate: mounted.join("tls.crt"), key: mounted.join("tls.key") };
-        assert!(TlsListener::open(files.clone()).await.err().unwrap().contains("tls.crt"));
+        assert!(TlsListener::open(files.clone()).await.err().unwrap().to_string().contains("tls.crt"));
         put(&first, &files);
         let (old, new) = (client(&first.authority), client(&second.authority));
         let patient = TlsListener::open(files.clone()).await.unwrap();
@@ -186,7 +199,7 @@ mod tests {
             (&made.certificate, &hush, "hush: there is no private key"),
         ] {
             let files = TlsFiles { certificate: certificate.clone(), key: key.clone() };
-            let error = TlsListener::open(files).await.err().unwrap();
+            let error = TlsListener::open(files).await.err().unwrap().to_string();
             assert!(error.contains(named), "{error}");
         }
     }

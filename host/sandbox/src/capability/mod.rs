@@ -56,9 +56,9 @@ impl documents::Host for GuestState {
                 "`{pointer}` is not a JSON Pointer: it begins with `/`, or is empty"
             )));
         }
-        if self.parsed.as_ref().is_none_or(|(parsed, _)| *parsed != seq) {
-            let Some(bytes) = self.document_for_guest(seq).await? else { return Ok(None) };
-            self.parsed = Some((seq, json::parse(&bytes)?));
+        if !self.has_parsed(seq) {
+            let Some(document) = self.parse_document(seq).await? else { return Ok(None) };
+            self.parsed = Some((seq, document));
         } else {
             // The document is already parsed, but this still counts as a call.
             self.open(HostCapability::Documents, pointer.len()).map(drop)?;
@@ -73,15 +73,18 @@ impl documents::Host for GuestState {
     }
 
     async fn patch(&mut self, seq: u64) -> Result<Option<String>, Error> {
-        let Some(after) = self.document_for_guest(seq).await? else { return Ok(None) };
+        if !self.has_parsed(seq) {
+            let Some(document) = self.parse_document(seq).await? else { return Ok(None) };
+            self.parsed = Some((seq, document));
+        }
         let before = {
             let (session, _time) = self.open(HostCapability::Documents, 0)?;
             session.document_before(seq).await.map_err(refusal_for_guest)?
         };
+        let Some((_, after)) = &self.parsed else { return Ok(None) };
         // The guest requests parsing and comparing, so they take the guest's time.
-        let after = json::parse(&after)?;
         let patch = match before {
-            Some(before) => json::merge_patch(&json::parse(&before)?, &after).to_string(),
+            Some(before) => json::merge_patch(&json::parse(&before)?, after).to_string(),
             None => after.to_string(),
         };
         self.count_answer(patch.len())?;
@@ -90,6 +93,15 @@ impl documents::Host for GuestState {
 }
 
 impl GuestState {
+    fn has_parsed(&self, seq: u64) -> bool {
+        self.parsed.as_ref().is_some_and(|(parsed, _)| *parsed == seq)
+    }
+
+    async fn parse_document(&mut self, seq: u64) -> Result<Option<serde_json::Value>, Error> {
+        let document = self.document_for_guest(seq).await?;
+        document.map(|bytes| json::parse(&bytes)).transpose()
+    }
+
     async fn document_for_guest(&mut self, seq: u64) -> Result<Option<bytes::Bytes>, Error> {
         if self.batch.get(seq).is_none() {
             self.open(HostCapability::Documents, 0).map(drop)?;

@@ -224,7 +224,7 @@ impl CodeStore {
     /// Why a component is not compiled, if earlier processes died while compiling it. From then on it counts
     /// as refused.
     fn refusal_if_deadly(&self, digest: &str, limits: &ComponentsSpec) -> Option<String> {
-        if !self.marks.refusal_if_deadly(digest, limits) {
+        if !self.marks.is_deadly(digest, limits) {
             return None;
         }
         let file = self.refusals.refusals_file().map(|file| file.display().to_string()).unwrap_or_default();

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
-use crate::ChildProcess;
+use crate::{ChildProcess, in_time};
 
 /// kubectl itself gives up later than this in hardly any command.
 const WITHIN: Duration = Duration::from_secs(60);
@@ -65,7 +65,7 @@ impl Kubectl {
             drop(stdin);
             child.wait_with_output().await
         };
-        let output = tokio::time::timeout(WITHIN, ran)
+        let output = in_time(WITHIN, ran)
             .await
             .with_context(|| format!("`kubectl {}` has not ended within {WITHIN:?}", args.join(" ")))??;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

@@ -10,7 +10,9 @@ use tokio::process::Command;
 
 use super::compiled;
 use super::process::bound_command;
-use crate::{ChildProcess, ProcessEnd, free_port, http, kubewitness_binary, plugins_folder, until, until_ok};
+use crate::{
+    ChildProcess, ProcessEnd, free_port, http, in_time, kubewitness_binary, plugins_folder, until, until_ok,
+};
 
 /// A debug build may have to compile its plugins when it starts; on a busy machine that takes a while.
 const START_WITHIN: Duration = Duration::from_secs(120);
@@ -229,7 +231,7 @@ pub async fn command_in(args: &[&str], env: &[(String, String)]) -> Result<(Opti
         .env_remove("KUBECONFIG")
         .env("NO_COLOR", "1")
         .kill_on_drop(true);
-    let output = tokio::time::timeout(START_WITHIN, command.output())
+    let output = in_time(START_WITHIN, command.output())
         .await
         .with_context(|| format!("`kubewitness {}` does not end", args.join(" ")))??;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

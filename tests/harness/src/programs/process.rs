@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::until;
+use crate::{in_time, until};
 
 /// How much of a log is shown when something fails.
 const TAIL: usize = 4096;
@@ -146,13 +146,13 @@ impl ChildProcess {
         if let Some(ended) = self.ended {
             return Ok(ended);
         }
-        match tokio::time::timeout(within, self.child.wait()).await {
-            Ok(status) => {
+        match in_time(within, self.child.wait()).await {
+            Some(status) => {
                 let ended = status?.into();
                 self.ended = Some(ended);
                 Ok(ended)
             }
-            Err(_) => bail!("{} has not ended within {within:?}; {}", self.name, self.say()),
+            None => bail!("{} has not ended within {within:?}; {}", self.name, self.say()),
         }
     }
 

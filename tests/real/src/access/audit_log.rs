@@ -170,7 +170,8 @@ mod tests {
         let used = UsedRights::read(&log, "we").expect("a log");
         assert_eq!(used.requests, 2);
         used.require_exact_rights(&BTreeSet::from([right("list"), right("watch")])).expect("exactly these");
-        let unused = used.require_exact_rights(&BTreeSet::from([right("list"), right("delete")])).expect_err("unused");
+        let unused =
+            used.require_exact_rights(&BTreeSet::from([right("list"), right("delete")])).expect_err("unused");
         assert!(unused.to_string().contains("delete jobs.batch"), "{unused}");
         let refused = UsedRights::read(&line("we", "get", 403), "we").expect("a log");
         refused.require_exact_rights(&BTreeSet::new()).expect_err("refused");

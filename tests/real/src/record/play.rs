@@ -234,7 +234,7 @@ async fn write_last(cluster: &ControlledCluster, history: &EtcdHistory) -> Resul
     if code != 201 {
         bail!("the last Job was answered with {code}: {answer}");
     }
-    history.has_read(LAST).await
+    history.read_until(LAST).await
 }
 
 #[cfg(test)]

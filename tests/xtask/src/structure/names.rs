@@ -179,7 +179,8 @@ fn returns_bool(function: &[TokenTree]) -> bool {
         TokenTree::Punct(punct) => punct.as_char() != ';',
         TokenTree::Ident(_) | TokenTree::Literal(_) => true,
     });
-    let after_arrow = signature.skip_while(|token| !matches!(token, TokenTree::Punct(punct) if punct.as_char() == '>'));
+    let after_arrow =
+        signature.skip_while(|token| !matches!(token, TokenTree::Punct(punct) if punct.as_char() == '>'));
     after_arrow.skip(1).any(|token| token.to_string().contains("bool"))
 }
 
@@ -220,8 +221,15 @@ fn collect(tokens: &[TokenTree], place: NamePlace, defined: &mut Vec<NameDefinit
                     ("fn", Some(name)) => {
                         let is_public = !is_inner && (is_public || place == NamePlace::Trait);
                         let is_question = QUESTIONS.iter().any(|question| name.starts_with(question));
-                        let is_unanswered = is_question && !is_test(tokens, at) && !returns_bool(&tokens[at..]);
-                        defined.push(NameDefinition { kind: "function", name, is_public, is_inner, is_unanswered });
+                        let is_unanswered =
+                            is_question && !is_test(tokens, at) && !returns_bool(&tokens[at..]);
+                        defined.push(NameDefinition {
+                            kind: "function",
+                            name,
+                            is_public,
+                            is_inner,
+                            is_unanswered,
+                        });
                         inner = NamePlace::Function;
                     }
                     _ => {}

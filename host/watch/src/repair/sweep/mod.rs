@@ -24,7 +24,7 @@ use crate::judge::object::{check, matches_labels, object_reference};
 use crate::repair::lookup::end_of_former;
 use crate::repair::report::RepairReporter;
 use crate::repair::sweep::counts::{KnownVersions, NextCount, SweepCounts};
-use crate::repair::walk_back::requests::is_of;
+use crate::repair::walk_back::requests::check_version_of;
 use crate::repair::walk_back::versions::MetObject;
 use crate::repair::walk_back::{CONTRADICTED, OldVersions, UnwatchedSpan};
 use crate::source::handle::ServerLimit;
@@ -377,14 +377,16 @@ impl<'a> VersionSweep<'a> {
             Ok(Some(bytes)) => Ok(bytes),
             Ok(None) => Err(SweepMiss::Compacted),
             Err(why) => {
-                Err(SweepMiss::Over(reason::UNREADABLE, self.exact.note_refusal(ServerLimit::Exact, why)))
+                let why = self.exact.note_refusal(ServerLimit::Exact, why.to_string());
+                Err(SweepMiss::Over(reason::UNREADABLE, why))
             }
         }
     }
 
     fn decode_page<'b>(&self, bytes: &'b Bytes, at: u128) -> Result<project::ListPage<'b>, SweepMiss> {
         let page = project::list_page(bytes).map_err(|error| self.end_unreadable(error.to_string()))?;
-        is_of(&page.resource_version, &version_of(at)).map_err(|why| self.end_unreadable(why))?;
+        let checked = check_version_of(&page.resource_version, &version_of(at));
+        checked.map_err(|why| self.end_unreadable(why.to_string()))?;
         Ok(page)
     }
 

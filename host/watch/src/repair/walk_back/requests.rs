@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use kubewitness_core::Version;
-use kubewitness_core::project::{self, ObjectEnvelope};
+use kubewitness_core::project::{self, ObjectEnvelope, ProjectError};
 use kubewitness_core::state::ObjectRef;
 use tokio::time::sleep;
 
@@ -17,6 +17,23 @@ use crate::judge::object::with_kind;
 use crate::repair::walk_back::versions::ExactAnswer;
 use crate::source::handle::{ServerLimit, count};
 use crate::version::version_number;
+
+/// Why an exact list can't be read. Its text stands in conditions and in gaps.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ExactListError {
+    #[error("the server doesn't read old versions")]
+    Refused,
+    #[error(transparent)]
+    Request(RequestFailure),
+    #[error(transparent)]
+    Unreadable(#[from] ProjectError),
+    /// A server that does not know the parameter answers with the present objects.
+    #[error("an exact list at {asked} was answered for {answered}")]
+    OtherVersion { asked: Version, answered: String },
+    /// A server that does not know the selector answers with other objects.
+    #[error("a list of `{asked}` was answered with `{answered}`")]
+    OtherObject { asked: String, answered: String },
+}
 
 impl OldVersions {
     /// The object that had this name at one version, with its content.
@@ -50,7 +67,8 @@ impl OldVersions {
     }
 
     /// One object could not be read. If the whole collection can't be either, no further object is tried.
-    async fn refused_at(&self, at: &Version, why: String) -> String {
+    async fn refused_at(&self, at: &Version, why: ExactListError) -> String {
+        let why = why.to_string();
         let Some(number) = version_number(at).filter(|_| !self.is_refused()) else {
             return self.note_refusal(ServerLimit::Exact, why);
         };
@@ -91,13 +109,13 @@ impl OldVersions {
         true
     }
 
-    async fn is_gone_twice(&self, at: u128) -> Result<bool, String> {
+    async fn is_gone_twice(&self, at: u128) -> Result<bool, ExactListError> {
         Ok(self.is_gone(at).await? && self.is_gone(at).await?)
     }
 
     /// Whether nothing can be read at this version any more. The request counts, but the budget does not deny
     /// it, because it saves all the others.
-    async fn is_gone(&self, at: u128) -> Result<bool, String> {
+    async fn is_gone(&self, at: u128) -> Result<bool, ExactListError> {
         self.budget.take();
         let at = Version::new(&at.to_string());
         let address = self.resource.collection_address().with_parameter("limit", "1");
@@ -107,24 +125,28 @@ impl OldVersions {
         let Some(bytes) = self.read_within(&address, self.parts.tuning.one_answer).await? else {
             return Ok(true);
         };
-        let page = project::list_page(&bytes).map_err(|error| error.to_string())?;
+        let page = project::list_page(&bytes)?;
         check_version_of(&page.resource_version, &at).map(|()| false)
     }
 
     /// Reads one exact list. `None` means that compaction has removed it; `Err` has the reason why it can't
     /// be read.
-    pub async fn read(&self, address: &RequestAddress) -> Result<Option<Bytes>, String> {
+    pub(crate) async fn read(&self, address: &RequestAddress) -> Result<Option<Bytes>, ExactListError> {
         self.read_within(address, ANSWER_TIME).await
     }
 
-    async fn read_within(&self, address: &RequestAddress, within: Duration) -> Result<Option<Bytes>, String> {
+    async fn read_within(
+        &self,
+        address: &RequestAddress,
+        within: Duration,
+    ) -> Result<Option<Bytes>, ExactListError> {
         if self.is_refused() {
-            return Err("the server doesn't read old versions".to_string());
+            return Err(ExactListError::Refused);
         }
         match self.request_patiently(address.as_str(), within).await {
             Ok(bytes) => Ok(Some(bytes)),
             Err(failure) if failure.is_expired() => Ok(None),
-            Err(failure) => Err(failure.to_string()),
+            Err(failure) => Err(ExactListError::Request(failure)),
         }
     }
 
@@ -170,14 +192,19 @@ impl OldVersions {
         }
     }
 
-    fn decode_answer(&self, bytes: &Bytes, object: &ObjectRef, at: &Version) -> Result<ExactAnswer, String> {
-        let page = project::list_page(bytes).map_err(|error| error.to_string())?;
+    fn decode_answer(
+        &self,
+        bytes: &Bytes,
+        object: &ObjectRef,
+        at: &Version,
+    ) -> Result<ExactAnswer, ExactListError> {
+        let page = project::list_page(bytes)?;
         check_version_of(&page.resource_version, at)?;
         let Some(item) = page.items.first() else { return Ok(ExactAnswer::Nobody) };
-        let envelope = project::read_envelope(item).map_err(|error| error.to_string())?;
-        // A server that does not know the selector answers with other objects.
+        let envelope = project::read_envelope(item)?;
         if envelope.name != *object.name || envelope.namespace != *object.namespace {
-            return Err(format!("a list of `{}` was answered with `{}`", object.name, envelope.name));
+            let (asked, answered) = (object.name.clone(), envelope.name.to_string());
+            return Err(ExactListError::OtherObject { asked, answered });
         }
         Ok(ExactAnswer::Item {
             uid: envelope.uid.to_string(),
@@ -198,13 +225,12 @@ impl OldVersions {
     }
 }
 
-/// Checks the version of an answer. A server that does not know the parameter answers with the present
-/// objects.
-pub(crate) fn check_version_of(answered: &str, asked: &Version) -> Result<(), String> {
+/// Checks the version of an answer.
+pub(crate) fn check_version_of(answered: &str, asked: &Version) -> Result<(), ExactListError> {
     if answered == asked.as_str() {
         return Ok(());
     }
-    Err(format!("an exact list at {asked} was answered for {answered}"))
+    Err(ExactListError::OtherVersion { asked: asked.clone(), answered: answered.to_owned() })
 }
 
 /// Whether the same request may succeed later. Rights may come back, too.

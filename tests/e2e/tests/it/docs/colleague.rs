@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_harness::{
-    Kubewitness, RunOptions, in_scratch, kubewitness_binary, project_root, until, until_ok,
+    Kubewitness, RunOptions, in_scratch, in_time, kubewitness_binary, project_root, until, until_ok,
 };
 use tokio::process::Command;
 
@@ -101,7 +101,7 @@ async fn follow(env: &[(&str, &str)]) -> Result<String> {
     let mut shell = Command::new("bash");
     shell.args(["-euo", "pipefail", "-c", &script]).current_dir(project_root()).env("PATH", path);
     shell.envs(env.iter().copied()).env_remove("KUBEWITNESS_TOKEN").env("NO_COLOR", "1").kill_on_drop(true);
-    let output = tokio::time::timeout(WITHIN, shell.output()).await.context("it does not end")??;
+    let output = in_time(WITHIN, shell.output()).await.context("it does not end")??;
     let (stdout, stderr) = (super::runs::text(&output.stdout), super::runs::text(&output.stderr));
     ensure!(output.status.success(), "the page's commands ended with {}: {stdout}{stderr}", output.status);
     Ok(stdout)

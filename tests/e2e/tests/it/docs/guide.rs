@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use kubewitness_figures::record;
 use kubewitness_harness::{
-    Kubewitness, RunOptions, Scratch, Simulator, compiled, in_scratch, kubewitness_binary, plugins_folder,
+    Kubewitness, RunOptions, Scratch, Simulator, compiled, in_scratch, in_time, kubewitness_binary,
+    plugins_folder,
 };
 use reqwest::Method;
 use serde_json::json;
@@ -93,7 +94,7 @@ impl GuideReader<'_> {
         if !is_measured() {
             shell.env("CARGO_TARGET_DIR", target_of_authors()?);
         }
-        let output = tokio::time::timeout(WITHIN, shell.output()).await.context("it does not end")??;
+        let output = in_time(WITHIN, shell.output()).await.context("it does not end")??;
         let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
         ensure!(output.status.success(), "it ended with {}: {stdout}{stderr}", output.status);
         let seen: Vec<String> = stdout.lines().chain(stderr.lines()).map(squeezed).collect();
@@ -130,7 +131,7 @@ async fn set_up(made: &Path, scratch: &Scratch, language: GuideLanguage, tool: O
         Some(_) | None => {
             let mut shell = Command::new("sh");
             shell.args(["-c", language.install]).current_dir(made).kill_on_drop(true);
-            let ran = tokio::time::timeout(WITHIN, shell.status()).await;
+            let ran = in_time(WITHIN, shell.status()).await;
             let ran = ran.with_context(|| format!("`{}` does not end", language.install))??;
             ensure!(ran.success(), "`{}` ended with {ran}", language.install);
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use kubewitness_harness::{
-    ChildProcess, ProcessEnd, Scratch, command, command_json, compiled, free_port, in_scratch,
+    ChildProcess, ProcessEnd, Scratch, command, command_json, compiled, free_port, in_scratch, in_time,
     kubewitness_binary, plugins_folder, project_root, until_ok,
 };
 use tokio::process::Command;
@@ -105,7 +105,7 @@ impl<'a> PageLab<'a> {
         shell.args(["-euo", "pipefail", "-c", &block.commands().join("\n")]).current_dir(self.folder(page)?);
         shell.env("PATH", path).env("KUBEWITNESS_SERVER", &self.server).env_remove("KUBECONFIG");
         shell.env("KUBEWITNESS_PLUGINS", plugins_folder()?).env("NO_COLOR", "1").kill_on_drop(true);
-        let output = tokio::time::timeout(WITHIN, shell.output()).await.context("it does not end")??;
+        let output = in_time(WITHIN, shell.output()).await.context("it does not end")??;
         let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
         ensure!(output.status.success(), "it ended with {}: {stdout}{stderr}", output.status);
         let seen: Vec<String> = stdout.lines().chain(stderr.lines()).map(squeezed).collect();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use kubewitness_core::views::StatusView;
 use kubewitness_harness::{
-    Kubewitness, RunOptions, Scratch, Simulator, command, in_scratch, until, until_ok,
+    Kubewitness, RunOptions, Scratch, Simulator, command, in_scratch, in_time, until, until_ok,
 };
 
 use crate::support::{
@@ -327,7 +327,7 @@ async fn check_names_what_is_not_taken_and_reads_a_pipe_that_it_was_handed() {
             vec!["audit", "verify", &lying],
             vec!["journal", "import", &lying, "--data", &data],
         ] {
-            let asked = tokio::time::timeout(WITHIN, command(&arguments)).await;
+            let asked = in_time(WITHIN, command(&arguments)).await;
             let (code, said, told) = asked.with_context(|| format!("{arguments:?} waits"))??;
             let told = format!("{said}{told}");
             ensure!(code != Some(0) && told.contains("it is a pipe"), "{arguments:?}: {code:?}: {told}");

@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_harness::{
-    Kubewitness, RunOptions, Scratch, Simulator, SimulatorOptions, command_in, in_scratch, skip, tls,
-    until_ok,
+    Kubewitness, RunOptions, Scratch, Simulator, SimulatorOptions, command_in, in_scratch, in_time, skip,
+    tls, until_ok,
 };
 use serde_json::{Value, json};
 
@@ -348,7 +348,7 @@ async fn an_address_that_others_reach_is_refused_where_nobody_signs_in() {
         for args in [vec![], vec!["--auth", "none"]] {
             let mut command = options.command("0.0.0.0:0")?;
             let output = command.args(args).env("HOME", scratch.path()).output();
-            let output = tokio::time::timeout(WITHIN, output).await.context("it runs")??;
+            let output = in_time(WITHIN, output).await.context("it runs")??;
             let told = String::from_utf8_lossy(&output.stderr);
             ensure!(output.status.code() == Some(1) && told.contains("--auth kubernetes"), "{told}");
         }

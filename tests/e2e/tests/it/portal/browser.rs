@@ -345,13 +345,23 @@ async fn some_running_job(portal: &str) -> Result<Option<Value>> {
 pub struct Browser {
     client: reqwest::Client,
     session: String,
-    _driver: ChildProcess,
+    driver: ChildProcess,
+}
+
+impl Drop for Browser {
+    /// After a test that failed. A driver that is killed leaves its browser, which would go on for the rest of the run.
+    fn drop(&mut self) {
+        if let Ok(group) = self.driver.pid() {
+            std::process::Command::new("kill").args(["-KILL", "--", &format!("-{group}")]).status().ok();
+        }
+    }
 }
 
 impl Browser {
     pub async fn start(scratch: &Path) -> Result<Self> {
         let port = free_port()?;
         let mut command = Command::new(DRIVER);
+        command.process_group(0);
         let driver = ChildProcess::start("driver", command.arg(format!("--port={port}")), scratch)?;
         let client = http();
         let arguments = [
@@ -383,7 +393,7 @@ impl Browser {
         let made = made.await.with_context(|| driver.say())?;
         let id = made["value"]["sessionId"].as_str().with_context(|| format!("no browser: {made}"))?;
         let session = format!("{base}/{id}");
-        Ok(Self { client, session, _driver: driver })
+        Ok(Self { client, session, driver })
     }
 
     pub async fn open(&self, url: &str) -> Result<()> {

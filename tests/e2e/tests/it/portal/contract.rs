@@ -66,8 +66,14 @@ async fn compare(tool: &Path, scratch: &Scratch, playground: &mut ChildProcess, 
     stream(&described, url, token).await?;
     // Who has no token is refused whatever is asked, so one request of each operation tells all.
     let api = DescribedApi { tool, scratch, file: &file, url };
-    api.send_plan(&RequestPlan { person: "nobody", token: None, phases: "fuzzing", examples: "1", least: 20 })
-        .await?;
+    api.send_plan(&RequestPlan {
+        person: "nobody",
+        token: None,
+        phases: "fuzzing",
+        examples: "1",
+        least: 20,
+    })
+    .await?;
     // What is at the edges of the allowed is asked by one of the two, and the seed chooses by whom.
     let turn = (seed() % 2) as usize;
     for ((person, token), phases) in tokens.iter().zip([PHASES[turn], PHASES[1 - turn]]) {

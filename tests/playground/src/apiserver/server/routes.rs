@@ -103,7 +103,12 @@ fn token_of(path: &str) -> (Option<&str>, &str) {
     (Some(&rest[..end]), &rest[end..])
 }
 
-fn authorize_read(shared: &SharedCluster, user: &ClusterUser, method: &str, path: &str) -> Result<(), ApiError> {
+fn authorize_read(
+    shared: &SharedCluster,
+    user: &ClusterUser,
+    method: &str,
+    path: &str,
+) -> Result<(), ApiError> {
     let action =
         AccessAction { verb: method.to_lowercase(), path: Some(path.to_owned()), ..AccessAction::default() };
     if !shared.options.enforce_rbac || rights::allowed(shared, user, &action).is_some() {
