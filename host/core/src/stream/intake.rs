@@ -117,7 +117,15 @@ impl StreamIntake {
             return ArrivalAction::Waits;
         }
         let gap = match other {
-            Some(before) => Some(self.gap_before(arrival, new_journal_message(before, stood), now_ms)),
+            Some(before) => {
+                let mut message = new_journal_message(before, stood);
+                if is_over {
+                    // Nothing of the new journal was accepted here, and this state is not, either.
+                    message += "; ";
+                    message += &self.missing_message(arrival, 0, stood.position);
+                }
+                Some(self.gap_before(arrival, message, now_ms))
+            }
             None => {
                 let through = if is_over { stood.position } else { stood.before };
                 // A new line may carry positions again that were read in the line before.

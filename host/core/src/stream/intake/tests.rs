@@ -204,6 +204,21 @@ fn an_epoch_begins_when_nothing_older_can_come_from_any_partition() {
     assert!(gap.message.contains("--after 6 --through 8"), "{}", gap.message);
 }
 
+#[test]
+fn a_state_of_an_ended_epoch_that_comes_from_a_new_journal_is_named_in_the_gap() {
+    let mut intake = intake(&[0, 1]);
+    let anew = |partition, sequence, position, epoch| {
+        let mut arrival = arrival(partition, sequence, position, 0, epoch);
+        arrival.stood.line = "b".into();
+        arrival
+    };
+    assert_eq!(intake.offer_arrival(&arrival(0, 1, 4, 0, 1), 1), ArrivalAction::New(None));
+    assert_eq!(intake.offer_arrival(&anew(1, 3, 2, 1), 1), ArrivalAction::New(None));
+    let ArrivalAction::Over(gap) = intake.offer_arrival(&anew(0, 2, 1, 0), 1) else { panic!("it is over") };
+    assert!(gap.message.contains("no longer from `a`"), "{}", gap.message);
+    assert!(gap.message.contains("--after 0 --through 1"), "{}", gap.message);
+}
+
 // ---- against a model ---------------------------------------------------------------------
 
 const PARTITIONS: u32 = 3;
