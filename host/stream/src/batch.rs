@@ -67,9 +67,7 @@ impl<'a> BatchBuilder<'a> {
         let lane = &mut self.session.lanes[place];
         let Ok(info) = message.info() else { return Ok(false) };
         let (partition, sequence) = (lane.partition, info.stream_sequence);
-        lane.came = sequence;
-        lane.messages_seen += 1;
-        lane.level = info.pending == 0;
+        lane.note_came(sequence, info.pending == 0);
         self.batch.messages += 1;
         let headers = message.headers.clone().unwrap_or_default();
         let taken = match is_authentic {

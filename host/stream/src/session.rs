@@ -2,6 +2,7 @@
 //! Messages are removed from the stream soon after they were read, so few come again. No number of the stream
 //! is trusted beyond its connection.
 
+use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
@@ -9,8 +10,9 @@ use std::time::{Duration, Instant};
 
 use async_nats::jetstream::Message;
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, PullConsumer, pull};
+use futures::future::try_join_all;
 use futures::stream::Stream as _;
-use kubewitness_core::stream::{PartitionStates, StateArrival, StreamIntake};
+use kubewitness_core::stream::{MessageRemoval, PartitionStates, StateArrival, StreamIntake};
 
 use crate::claims::{PartitionClaim, RENEW, ServerClaims};
 use crate::message::{MessageKeys, PartJoiner};
@@ -27,6 +29,8 @@ const COMPARE: Duration = Duration::from_secs(5);
 /// How long a message that the server has sent may be on its way, while nothing else comes. The largest takes as long on a
 /// slow network.
 const ON_ITS_WAY: Duration = Duration::from_secs(10);
+/// How many messages are removed at a time, where each is removed by its number.
+const REMOVALS: usize = 64;
 /// How long the server keeps the consumers of a reader that has gone.
 const LEFT: Duration = Duration::from_secs(30);
 
@@ -42,6 +46,8 @@ pub(crate) struct PartitionLane {
     pub messages_seen: u64,
     durable: u64,
     purged: u64,
+    /// The numbers that came and were not removed from the stream.
+    unremoved: BTreeSet<u64>,
     /// A state that waits for other partitions. Nothing after it is read meanwhile.
     pub stash: Option<(StateArrival, bytes::Bytes)>,
     /// Whether the server had nothing more when the last message came.
@@ -51,6 +57,20 @@ pub(crate) struct PartitionLane {
 }
 
 impl PartitionLane {
+    /// Notes that a message came.
+    pub fn note_came(&mut self, sequence: u64, is_last: bool) {
+        self.came = sequence;
+        self.messages_seen += 1;
+        self.level = is_last;
+        self.unremoved.insert(sequence);
+    }
+
+    /// Notes that the durable messages were removed from the stream.
+    fn note_removed(&mut self) {
+        self.purged = self.durable;
+        self.unremoved = self.unremoved.split_off(&self.durable.saturating_add(1));
+    }
+
     /// Whether messages are lost: the server has sent all it has, and for some time nothing came although something
     /// should. Between the servers of a cluster, and to a reader, each message is sent once.
     fn has_lost(&mut self, pending: u64, delivered: u64) -> bool {
@@ -180,6 +200,7 @@ impl ReaderSession {
             messages_seen: 0,
             durable: 0,
             purged: 0,
+            unremoved: BTreeSet::new(),
             stash,
             level,
             late,
@@ -297,15 +318,15 @@ impl ReaderSession {
         }
     }
 
-    /// Whether the stream is unchanged. A stream that was created again, or that lost its last messages,
-    /// assigns the numbers of read messages to unread ones.
-    async fn check_same_stream(&self) -> Result<(), ServerAway> {
+    /// Checks that the stream is unchanged, and returns how many copies of it the servers keep. A stream that was created
+    /// again, or that lost its last messages, assigns the numbers of read messages to unread ones.
+    async fn check_same_stream(&self) -> Result<usize, ServerAway> {
         let found = self.link.stream.get_info().await;
         let found = found.map_err(|error| self.server.server_away("its state can't be read", error))?;
         let durable = self.lanes.iter().map(|lane| lane.durable).max().unwrap_or_default();
         let is_same = found.created == self.link.stream.cached_info().created;
         match is_same && found.state.last_sequence >= durable {
-            true => Ok(()),
+            true => Ok(found.config.num_replicas),
             false => {
                 let why = "it was made anew, or has lost messages: it is read again from its first message";
                 Err(self.server.server_away("messages that were read are not removed", why))
@@ -319,18 +340,40 @@ impl ReaderSession {
         if self.link.client.statistics().connects.load(Ordering::Relaxed) > 1 {
             return Err(self.server.server_away("its server", "the connection broke"));
         }
-        if self.lanes.iter().any(|lane| lane.durable > lane.purged) {
-            self.check_same_stream().await?;
-        }
+        let has_more = self.lanes.iter().any(|lane| lane.durable > lane.purged);
+        let copies = if has_more { self.check_same_stream().await? } else { 0 };
         self.renew_claims(held).await?;
-        for lane in self.lanes.iter_mut().filter(|lane| lane.durable > lane.purged) {
-            let subject = self.server.state_subject(&self.source, lane.partition);
-            let purging = self.link.stream.purge().filter(subject).sequence(lane.durable.saturating_add(1));
-            let done = purging.await;
-            done.map_err(|error| {
-                self.server.server_away("messages that were read can't be removed from it", error)
-            })?;
-            lane.purged = lane.durable;
+        let removal = MessageRemoval::for_server(&self.link.client.server_info().version, copies);
+        for place in 0..self.lanes.len() {
+            if self.lanes[place].durable > self.lanes[place].purged {
+                self.remove_durable(&self.lanes[place], removal).await.map_err(|error| {
+                    self.server.server_away("messages that were read can't be removed from it", error)
+                })?;
+                self.lanes[place].note_removed();
+            }
+        }
+        Ok(())
+    }
+
+    async fn remove_durable(
+        &self,
+        lane: &PartitionLane,
+        removal: MessageRemoval,
+    ) -> Result<(), async_nats::Error> {
+        let stream = &self.link.stream;
+        match removal {
+            MessageRemoval::Purge => {
+                let subject = self.server.state_subject(&self.source, lane.partition);
+                stream.purge().filter(subject).sequence(lane.durable.saturating_add(1)).await?;
+            }
+            MessageRemoval::Each => {
+                let read: Vec<_> = lane.unremoved.range(..=lane.durable).copied().collect();
+                for some in read.chunks(REMOVALS) {
+                    let removing: Vec<_> =
+                        some.iter().map(|sequence| stream.delete_message(*sequence)).collect();
+                    try_join_all(removing).await?;
+                }
+            }
         }
         Ok(())
     }

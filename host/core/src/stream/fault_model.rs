@@ -1,5 +1,6 @@
 //! Carriers, copies of their journal and a reader, compared with a model of the stream under faults: kills,
-//! standbys that lack commits, expired claims, messages that are forgotten, removed or forged. Each state in
+//! standbys that lack commits, expired claims, messages that are forgotten, removed or forged, and servers of a cluster that
+//! restart. Each state in
 //! the last carrier's journal arrives, or a gap says that it may be missing. Where nothing can be missing,
 //! there is no gap.
 
@@ -12,8 +13,12 @@ use super::tests::state;
 use super::*;
 
 const PARTITIONS: u32 = 2;
+/// The kinds of steps, with their weights.
+const STEPS: u64 = 43;
 /// Steps without a renewal after which a claim may be taken.
 const LAPSE: u64 = 6;
+/// Versions of servers in a cluster, and whether a restart repeats a purge as one of the whole stream.
+const SERVERS: [(&str, bool); 4] = [("2.9.10", true), ("2.9.17", true), ("2.9.18", false), ("2.15.2", false)];
 /// Lines that begin while a reader still knows the one before them.
 const REMEMBERED: u64 = 4;
 
@@ -31,6 +36,8 @@ enum PlantedFault {
     IgnoresHoles,
     /// A new line does not say which lines it continues.
     NamesNoLine,
+    /// The reader purges whatever the server's version.
+    PurgesAlways,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -84,12 +91,24 @@ struct StreamModel {
     messages: BTreeMap<u64, StreamMessage>,
     made: u64,
     last: u64,
+    /// The server, by its place among [`SERVERS`], and its last number at the last purge.
+    server: usize,
+    last_at_purge: u64,
 }
 
 impl StreamModel {
     fn push(&mut self, message: StreamMessage) {
         self.last += 1;
         self.messages.insert(self.last, message);
+    }
+
+    /// A server that was killed and started again leads.
+    fn restart_server(&mut self) {
+        let (_, repeats_whole_purge) = SERVERS[self.server];
+        if repeats_whole_purge {
+            let last = self.last_at_purge;
+            self.messages.retain(|sequence, _| *sequence > last);
+        }
     }
 }
 
@@ -146,7 +165,7 @@ impl ReaderModel {
         self.stash.clear();
     }
 
-    fn save(&mut self, stream: &mut StreamModel) {
+    fn save(&mut self, stream: &mut StreamModel, fault: PlantedFault) {
         self.saved = (self.taken.clone(), self.gaps.clone());
         self.durable = self.intake.clone();
         for partition in 0..PARTITIONS {
@@ -155,6 +174,10 @@ impl ReaderModel {
             stream
                 .messages
                 .retain(|sequence, message| message.entry.partition != partition || *sequence > through);
+        }
+        let removal = MessageRemoval::for_server(SERVERS[stream.server].0, 3);
+        if removal == MessageRemoval::Purge || fault == PlantedFault::PurgesAlways {
+            stream.last_at_purge = stream.last;
         }
     }
 
@@ -376,7 +399,8 @@ impl FaultWorld {
 
     fn forget(&mut self, count: u64, is_made_anew: bool) {
         if is_made_anew {
-            self.stream = StreamModel { made: self.stream.made + 1, ..StreamModel::default() };
+            let (made, server) = (self.stream.made + 1, self.stream.server);
+            self.stream = StreamModel { made, server, ..StreamModel::default() };
         } else {
             self.stream.last = self.stream.last.saturating_sub(count);
             let last = self.stream.last;
@@ -446,7 +470,8 @@ impl FaultWorld {
                 self.may_have_gaps = true;
             }
             30 => self.reader.crash(),
-            31 | 32 => self.reader.save(&mut self.stream),
+            31 | 32 => self.reader.save(&mut self.stream, self.fault),
+            33..=35 => self.stream.restart_server(),
             _ => {
                 self.reader.read(&self.stream, partition, self.fault);
             }
@@ -499,6 +524,7 @@ impl FaultWorld {
 
 fn run(steps: &[(u64, u64)], fault: PlantedFault) -> Result<(), String> {
     let mut world = FaultWorld::new(fault);
+    world.stream.server = steps.len() % SERVERS.len();
     world.start(0, "first".into(), false, false)?;
     for (step, count) in steps {
         world.step(*step, *count)?;
@@ -507,10 +533,10 @@ fn run(steps: &[(u64, u64)], fault: PlantedFault) -> Result<(), String> {
 }
 
 proptest::proptest! {
-    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(2000))]
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(5000))]
     #[test]
     fn each_state_of_the_last_carrier_arrives_or_is_told_as_missing(
-        steps in proptest::collection::vec((0u64..40, 0u64..8), 0..160),
+        steps in proptest::collection::vec((0..STEPS, 0u64..8), 0..160),
     ) {
         let done = run(&steps, PlantedFault::None);
         proptest::prop_assert_eq!(done, Ok(()));
@@ -525,13 +551,14 @@ fn planted_faults_of_carriers_and_readers_are_found() {
         (PlantedFault::IgnoresKey, "is lost without a gap"),
         (PlantedFault::IgnoresHoles, "is lost without a gap"),
         (PlantedFault::NamesNoLine, "nothing is missing, and a gap is told"),
+        (PlantedFault::PurgesAlways, "nothing is missing, and a gap is told"),
     ] {
         let mut dice = Dice::new(seed());
         let mut try_once = || {
             let length = dice.between(20, 120);
-            let steps: Vec<_> = (0..length).map(|_| (dice.below(40), dice.below(8))).collect();
+            let steps: Vec<_> = (0..length).map(|_| (dice.below(STEPS), dice.below(8))).collect();
             run(&steps, fault).is_err_and(|found| found.contains(failure))
         };
-        assert!((0..5000).any(|_| try_once()), "{fault:?} is not found");
+        assert!((0..40_000).any(|_| try_once()), "{fault:?} is not found");
     }
 }

@@ -13,6 +13,7 @@ mod fault_model;
 mod intake;
 mod lineage;
 mod places;
+mod removal;
 pub mod state_check;
 
 use std::sync::Arc;
@@ -26,6 +27,7 @@ pub use claim::{CarrierCandidate, CarrierClaim, CarrierStart, ReaderCandidate, R
 pub use intake::{ArrivalAction, StateArrival, StreamIntake};
 pub use lineage::{FORMER_LINES, JournalLineage};
 pub use places::{PartitionPosition, ReaderPositions};
+pub use removal::MessageRemoval;
 
 use crate::document::{self, checksum};
 use crate::ports::AppendBatch;

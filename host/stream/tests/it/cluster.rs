@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
 use async_nats::ConnectOptions;
+use async_nats::jetstream::stream::{Info, Stream};
 use async_nats::jetstream::{self, consumer::PullConsumer};
 use futures::TryStreamExt;
 use kubewitness_core::ports::Backlog;
@@ -79,10 +80,7 @@ impl ClusterFaults {
     async fn describe(&self) -> Result<String> {
         let carrier = self.carrier.as_ref().map(|carrier| carrier.handle.current_snapshot());
         let mut text = format!("missing {:?}; the carrier: {carrier:?}", self.missing().await?);
-        let options = ConnectOptions::new().user_and_password("kubewitness".into(), PASSWORD.into());
-        let addresses: Vec<_> = self.world.address.split(',').map(str::to_owned).collect();
-        let stream =
-            jetstream::new(options.connect(addresses).await?).get_stream("kubewitness-platform").await?;
+        let stream = stream_of(&self.world).await?;
         text += &format!("; the stream: {:?}", stream.get_info().await?);
         text += &format!("; gaps: {:?}", self.other.gaps_of(&Default::default()).await?);
         let names: Vec<String> = stream.consumer_names().try_collect().await?;
@@ -102,8 +100,70 @@ impl ClusterFaults {
     }
 }
 
+async fn stream_of(world: &StreamWorld<MessageCluster>) -> Result<Stream> {
+    let options = ConnectOptions::new().user_and_password("kubewitness".into(), PASSWORD.into());
+    let addresses: Vec<_> = world.address.split(',').map(str::to_owned).collect();
+    Ok(jetstream::new(options.connect(addresses).await?).get_stream("kubewitness-platform").await?)
+}
+
+/// Waits for a state of the stream. While the servers choose a leader, nobody answers.
+async fn until_stream(
+    world: &StreamWorld<MessageCluster>,
+    what: &str,
+    is_so: impl Fn(&Info) -> bool,
+) -> Result<()> {
+    until(WITHIN, what, async || {
+        let Ok(stream) = stream_of(world).await else { return Ok(None) };
+        Ok(stream.get_info().await.is_ok_and(|info| is_so(&info)).then_some(()))
+    })
+    .await
+}
+
+/// A server that starts again repeats what is in its log. Early ones repeat a purge of one partition as one of all.
 #[tokio::test]
-#[ignore = "some runs lose states from before the first kills: run it with --ignored, its failure says what is known"]
+async fn unread_states_outlive_the_restart_of_servers_that_have_removed_others() -> Result<()> {
+    let Some(mut world) = StreamWorld::of_cluster("stream::removed")? else { return Ok(()) };
+    let journal = world.journal("carrier").await?;
+    let (first, rest) = (world.journal("first").await?, world.journal("rest").await?);
+    let carrier = world.carry(&journal, &["jobs"]);
+    sent(&journal, 0, 0..64, 200).await?;
+    until_stream(&world, "all to be carried", |info| info.state.messages == 64).await?;
+    let reader = world.read(&first, &from(&[0]));
+    until_stream(&world, "what was read to be removed", |info| info.state.messages < 64).await?;
+    reader.stop().await?;
+    let read = first.journal_stats().await?.states;
+    assert!((1..64).contains(&read), "{read} were read");
+    // A removal is repeated if something follows it in the log.
+    sent(&journal, 0, 64..80, 200).await?;
+    until_stream(&world, "all to be carried", |info| info.state.last_sequence == 80).await?;
+    for index in 0..MessageCluster::SERVERS {
+        world.server.kill(index)?;
+        world.server.start_again(index)?;
+        until_stream(&world, "all servers to have the stream", |info| {
+            let others = info.cluster.iter().flat_map(|cluster| &cluster.replicas);
+            others.filter(|other| other.current && !other.offline).count() == MessageCluster::SERVERS - 1
+        })
+        .await?;
+    }
+    // Of each partition one more, or nobody would know that the last one is missing.
+    sent(&journal, 0, 80..96, 200).await?;
+    let reader = world.read(&rest, &from(&[1, 2, 3]));
+    let all_read = world.read(&first, &from(&[0]));
+    let come = async || {
+        let there = first.journal_stats().await?.states + rest.journal_stats().await?.states;
+        Ok((there == 96).then_some(()))
+    };
+    if let Err(error) = until(WITHIN, "96 states", come).await {
+        bail!("{error}: gaps: {:?}", rest.gaps_of(&Default::default()).await?);
+    }
+    let gaps = rest.gaps_of(&Default::default()).await?;
+    assert!(gaps.is_empty(), "nothing is missing, and a gap is told: {gaps:?}");
+    all_read.stop().await?;
+    reader.stop().await?;
+    carrier.stop().await
+}
+
+#[tokio::test]
 async fn each_state_comes_through_a_cluster_whose_servers_are_killed_one_at_a_time() -> Result<()> {
     let Some(world) = StreamWorld::of_cluster("stream::cluster")? else { return Ok(()) };
     let (journal, other) = (world.journal("carrier").await?, world.journal("reader").await?);

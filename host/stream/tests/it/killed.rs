@@ -1,4 +1,4 @@
-//! Tests of a carrier that is killed between two writes.
+//! Tests of carriers and readers that are killed.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use kubewitness_journal::Journal;
 use tokio::sync::{Notify, watch};
 
 use crate::copies::{carried, check_has_all, journal_and_copy};
-use crate::support::{StreamWorld, WITHIN, all, from, sent};
+use crate::support::{StreamWorld, WITHIN, all, from, sent, stories};
 
 /// A journal whose controller comes to the save of a new line, and no further.
 struct HaltedBacklog {
@@ -141,6 +141,25 @@ async fn a_kill_between_the_claim_of_a_new_line_and_its_save_leaves_the_carrier_
     all(&other, 60).await?;
     check_has_all(&other, &copy).await?;
     assert!(other.gaps_of(&Default::default()).await?.is_empty(), "the reader has more than the journal");
+    carrier.stop().await?;
+    reader.stop().await
+}
+
+/// One claim after the other would take longer than the test waits.
+#[tokio::test]
+async fn a_killed_reader_is_followed_on_all_its_partitions_once_its_claims_lapse() -> Result<()> {
+    let Some(mut world) = StreamWorld::new("stream::killed_reader")? else { return Ok(()) };
+    world.spec.partitions = 8;
+    let (journal, other) = (world.journal("carrier").await?, world.journal("reader").await?);
+    let (carrier, reader) = (world.carry(&journal, &["jobs"]), world.read(&other, &from(&[])));
+    sent(&journal, 0, 0..32, 100).await?;
+    all(&other, 32).await?;
+    reader.kill().await;
+    sent(&journal, 0, 32..64, 100).await?;
+    let reader = world.read(&other, &from(&[]));
+    all(&other, 64).await?;
+    assert_eq!(stories(&journal).await?, stories(&other).await?);
+    assert!(other.gaps_of(&Default::default()).await?.is_empty(), "nothing was missing");
     carrier.stop().await?;
     reader.stop().await
 }
