@@ -22,7 +22,7 @@ impl Plugin for Uses {
     }
 }
 
-fn is_denied<T: Debug>(answer: &Result<T, Error>) {
+fn assert_denied<T: Debug>(answer: &Result<T, Error>) {
     assert!(matches!(answer, Err(Error::Denied(_))), "{answer:?}");
 }
 
