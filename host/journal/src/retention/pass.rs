@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kubewitness_core::config::RetentionSpec;
-use kubewitness_core::ports::{Backlog, JournalError};
+use kubewitness_core::ports::{Backlog, JournalError, PluginProgress};
 use kubewitness_core::state::gap_reason;
 use kubewitness_core::{Gap, Seq, Version};
 
@@ -264,7 +264,8 @@ impl SourceRetention {
             taken: runs.iter().flat_map(|run| run.links.iter().cloned()).collect(),
             ..RemovalPlan::default()
         };
-        removal.plugins = count(&facts.plugins, &self.source, &removal.taken);
+        removal.owed = look.owed.rows_of(&removal.taken);
+        removal.plugins = count(&facts.plugins, &self.source, &removal.taken, &removal.owed);
         rebase_successors(&mut reader, &runs, facts.newest, &mut removal).await?;
         let untold = self.record_gaps(facts, &look.rows, &mut removal);
         Ok((look, Some(RemovalStep { removal, untold })))
@@ -287,7 +288,11 @@ impl SourceRetention {
         let names = names.join(", ");
         let mut by_stream: BTreeMap<i64, Vec<Seq>> = BTreeMap::new();
         for link in &removal.taken {
-            if facts.plugins.iter().any(|(_, progress)| is_untold(progress, &self.source, link.seq)) {
+            let is_lost = |(name, progress): &(String, PluginProgress)| {
+                is_untold(progress, &self.source, link.seq)
+                    || removal.owed.contains(&(name.clone(), link.seq))
+            };
+            if facts.plugins.iter().any(is_lost) {
                 by_stream.entry(link.stream).or_default().push(link.seq);
             }
         }
@@ -300,7 +305,10 @@ impl SourceRetention {
                     .plugins
                     .iter()
                     .filter(|(name, _)| removal.plugins.get(name).is_some_and(|taken| taken.untold > 0));
-                begun.plugins == names && of.all(|(_, progress)| progress.cursor < begun.from)
+                let stands = |progress: &PluginProgress| {
+                    progress.cursor < begun.from || decide::is_gone(progress, facts.now_ms)
+                };
+                begun.plugins == names && of.all(|(_, progress)| stands(progress))
             };
             if !untold.0.get(&stream).is_some_and(stands) {
                 let (plugins, after) = (names.clone(), version_beside(version(*first), -1));

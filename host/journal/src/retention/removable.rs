@@ -1,7 +1,7 @@
 //! The facts behind a removal: the condition of a source, which states of a segment may be removed, and
 //! whether both still hold when the transaction begins.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use kubewitness_core::ports::{JournalError, PluginProgress};
@@ -48,6 +48,40 @@ pub(crate) struct SegmentView {
     pub may_go: Vec<bool>,
     /// And whether nobody can take them back any more.
     pub letters: HashMap<Seq, bool>,
+    /// The states that plugins are owed.
+    pub owed: OwedPositions,
+}
+
+/// The states that plugins are owed although their cursors have passed them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OwedPositions(HashMap<Seq, Vec<String>>);
+
+impl OwedPositions {
+    async fn between(past: &mut dyn RetentionReader, from: Seq, through: Seq) -> Result<Self, JournalError> {
+        let mut owed = Self::default();
+        owed.extend(past.owed_between(from, through).await?);
+        Ok(owed)
+    }
+
+    fn extend(&mut self, rows: Vec<(String, Seq)>) {
+        for (plugin, seq) in rows {
+            self.0.entry(seq).or_default().push(plugin);
+        }
+    }
+
+    /// Whether a plugin that is there waits for this state.
+    fn is_held(&self, seq: Seq, plugins: &[(String, PluginProgress)], now_ms: u64) -> bool {
+        let is_there = |name: &String| {
+            plugins.iter().any(|(other, progress)| other == name && !decide::is_gone(progress, now_ms))
+        };
+        self.0.get(&seq).is_some_and(|names| names.iter().any(is_there))
+    }
+
+    /// The rows of these states.
+    pub fn rows_of(&self, taken: &[StateLink]) -> BTreeSet<(String, Seq)> {
+        let rows = taken.iter().filter_map(|link| Some((link.seq, self.0.get(&link.seq)?)));
+        rows.flat_map(|(seq, names)| names.iter().map(move |name| (name.clone(), seq))).collect()
+    }
 }
 
 impl SegmentView {
@@ -126,6 +160,7 @@ impl SourceFacts {
         match () {
             () if found.letters.get(&link.seq) == Some(&true) => RetentionHolder::Dropped,
             () if found.letters.contains_key(&link.seq) => RetentionHolder::DeadLetter,
+            () if found.owed.is_held(link.seq, &self.plugins, self.now_ms) => RetentionHolder::DeadLetter,
             () if !link.settled => RetentionHolder::Checkpoint,
             () if link.seq >= self.newest => RetentionHolder::Last,
             () if link.end.live && link.seq >= link.end.newest => RetentionHolder::Live,
@@ -154,12 +189,13 @@ impl SourceFacts {
 
     /// The journal's last position stays, since the next one is counted from it; so does the object
     /// with the greatest number.
-    fn is_free(&self, link: &StateLink) -> bool {
+    fn is_free(&self, link: &StateLink, owed: &OwedPositions) -> bool {
         let numbers = link.end.live || link.object != self.newest_object;
         numbers
             && link.settled
             && link.seq < self.newest
             && !self.holds.iter().any(|hold| hold.covers(link.seq))
+            && !owed.is_held(link.seq, &self.plugins, self.now_ms)
     }
 }
 
@@ -172,14 +208,16 @@ pub(crate) async fn view_segment(
     let (from, through) = (segment * SEGMENT, (segment + 1) * SEGMENT - 1);
     let rows = past.links_between(&facts.streams, from, through).await?;
     let letters: HashMap<Seq, bool> = past.letters_between(from, through).await?.into_iter().collect();
+    let mut owed = OwedPositions::between(past, from, through).await?;
     let mut states: Vec<StateLink> = rows.iter().map(|row| row.as_link(facts.is_settled(row))).collect();
     let expired = cut.expired_states(segment, &states);
-    let is_free =
-        |link: &StateLink, expired: bool| expired && facts.is_free(link) && !letters.contains_key(&link.seq);
+    let is_free = |link: &StateLink, expired: bool| {
+        expired && facts.is_free(link, &owed) && !letters.contains_key(&link.seq)
+    };
     let mut may_go: Vec<bool> =
         states.iter().zip(&expired).map(|(link, expired)| is_free(link, *expired)).collect();
-    complete_objects(past, facts, cut, through, &mut states, &mut may_go).await?;
-    Ok(SegmentView { rows, states, expired, may_go, letters })
+    complete_objects(past, facts, (cut, through), &mut states, &mut may_go, &mut owed).await?;
+    Ok(SegmentView { rows, states, expired, may_go, letters, owed })
 }
 
 /// Adds what lies in later segments of objects that have ended, where it has to go with what
@@ -187,10 +225,10 @@ pub(crate) async fn view_segment(
 async fn complete_objects(
     past: &mut dyn RetentionReader,
     facts: &SourceFacts,
-    cut: &RetentionCut,
-    through: Seq,
+    (cut, through): (&RetentionCut, Seq),
     states: &mut Vec<StateLink>,
     may_go: &mut Vec<bool>,
+    owed: &mut OwedPositions,
 ) -> Result<(), JournalError> {
     let is_first =
         |link: &StateLink| link.seq >= link.end.newest && !link.end.live && link.end.tail > through;
@@ -207,16 +245,15 @@ async fn complete_objects(
         }
     }
     more.sort_by_key(|row| row.seq);
-    let letters: HashMap<Seq, bool> = match more.last() {
-        Some(last) => past.letters_between(through + 1, last.seq).await?.into_iter().collect(),
-        None => HashMap::new(),
-    };
+    let Some(last) = more.last().map(|row| row.seq) else { return Ok(()) };
+    let letters: HashMap<Seq, bool> = past.letters_between(through + 1, last).await?.into_iter().collect();
+    owed.extend(past.owed_between(through + 1, last).await?);
     for row in more {
         let link = row.as_link(facts.is_settled(&row));
         // Alone in its segment it may be within the count or the size: that is the segment's
         // to say, so here only the age counts. What is not beyond it keeps the object a while.
         let expired = cut.is_certain(link.seq / SEGMENT, &link);
-        may_go.push(expired && facts.is_free(&link) && !letters.contains_key(&link.seq));
+        may_go.push(expired && facts.is_free(&link, owed) && !letters.contains_key(&link.seq));
         states.push(link);
     }
     Ok(())
@@ -256,12 +293,13 @@ pub(super) fn count(
     plugins: &[(String, PluginProgress)],
     source: &str,
     taken: &[StateLink],
+    owed: &BTreeSet<(String, Seq)>,
 ) -> BTreeMap<String, TakenStates> {
     let mut counts = BTreeMap::new();
     for (name, progress) in plugins {
         let mut of_it = TakenStates::default();
         for link in taken.iter().filter(|link| is_of(progress, source, link.seq)) {
-            match is_untold(progress, source, link.seq) {
+            match is_untold(progress, source, link.seq) || owed.contains(&(name.clone(), link.seq)) {
                 true => of_it.untold += 1,
                 false => of_it.finished += 1,
             }
@@ -298,8 +336,14 @@ pub(crate) async fn is_still_valid(
         Some(_) => past.tallies_of(&removal.streams).await?,
         None => Vec::new(),
     };
+    let owed = OwedPositions::between(past, *first, *last).await?;
     let plugins = past.progress_of_all().await?;
+    if owed.rows_of(&removal.taken) != removal.owed
+        || seqs.iter().any(|seq| owed.is_held(*seq, &plugins, removal.now_ms))
+    {
+        return Ok(false);
+    }
     let holds = plugin_holds(&plugins, &removal.source, &tallies, removal.in_hand, removal.now_ms);
     let is_held = seqs.iter().any(|seq| holds.iter().any(|hold| hold.covers(*seq)));
-    Ok(!is_held && count(&plugins, &removal.source, &removal.taken) == removal.plugins)
+    Ok(!is_held && count(&plugins, &removal.source, &removal.taken, &removal.owed) == removal.plugins)
 }

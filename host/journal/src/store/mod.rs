@@ -192,9 +192,11 @@ pub(crate) trait RetentionReader: Send {
     async fn tallies_of(&mut self, streams: &[i64]) -> StoreResult<Vec<SegmentTally>>;
     /// The progress of all plugins, including removed ones.
     async fn progress_of_all(&mut self) -> StoreResult<Vec<(String, PluginProgress)>>;
-    /// Positions of dead letters of any plugin, and of what is owed to any, between two positions, both included; and
-    /// whether all letters of a position were dropped, and nobody is owed it.
+    /// Positions of dead letters of any plugin between two positions, both included; and whether all letters of a
+    /// position were dropped.
     async fn letters_between(&mut self, from: Seq, through: Seq) -> StoreResult<Vec<(Seq, bool)>>;
+    /// The states that plugins are owed between two positions, both included.
+    async fn owed_between(&mut self, from: Seq, through: Seq) -> StoreResult<Vec<(String, Seq)>>;
     /// States of these streams between two positions, both included, in order.
     async fn links_between(&mut self, streams: &[i64], from: Seq, through: Seq) -> StoreResult<Vec<LinkRow>>;
     /// The states of an ended object, from its end back to this position, at most so many; in order.

@@ -186,6 +186,36 @@ async fn what_is_owed_stays() {
     desk.assert_sound().await;
 }
 
+async fn what_a_plugin_that_was_taken_out_is_owed_stays_for_a_day() {
+    const DAY: u64 = 24 * 60 * 60 * 1000;
+    let desk = TestJournal::new().await;
+    history(&desk, 4, 1000).await;
+    let progress = |retired_ms| PluginProgress { retired_ms, ..subscribed(4_000, 3_400) };
+    let save = |progress| ProgressSave { progress, ..ProgressSave::default() };
+    // They wait behind a retry that was far off when the plugin was taken out.
+    let owed = (400..2_800).filter(|seq| seq % 4 == 0).collect::<Vec<Seq>>();
+    desk.journal.save("out", ProgressSave { owed, ..save(progress(None)) }).await.unwrap();
+    desk.journal.save("there", save(subscribed(4_000, 4_000))).await.unwrap();
+    let now = SystemClock::default().now_ms();
+    desk.journal.save("out", save(progress(Some(now - DAY + 600_000)))).await.unwrap();
+    pass(&desk, &keep(1)).await;
+    assert_eq!(kept(&desk).await.first(), Some(&400));
+    desk.assert_sound().await;
+    desk.journal.save("out", save(progress(Some(now - DAY)))).await.unwrap();
+    let told = pass(&desk, &keep(1)).await;
+    assert_eq!((told.untold, kept(&desk).await), (600, vec![3_997, 3_998, 3_999, 4_000]));
+    desk.assert_sound().await;
+    assert_eq!(desk.journal.removed_before_delivery().await.unwrap()["out"], 600);
+    assert_eq!(rows_of(&desk, "letters").await, 0);
+    let gaps = desk.journal.all_gaps().await.unwrap();
+    let message = "600 states at positions 400 to 2796 that out had not been handed";
+    assert!(gaps.len() == 1 && gaps[0].message.ends_with(message), "{gaps:?}");
+    // Put in again, it is owed nothing.
+    desk.journal.save("out", save(progress(None))).await.unwrap();
+    assert!(desk.journal.owed_states("out", 0, 10).await.unwrap().states.is_empty());
+    desk.reopen().await.assert_sound().await;
+}
+
 /// A source that bounds its states by their number alone.
 async fn poison_and_records_of_losses_go_with_the_states_of_their_time() {
     let desk = TestJournal::new().await;
@@ -663,6 +693,7 @@ on_every_store!(
     what_a_watch_could_be_resumed_before_stays,
     neither_what_a_plugin_has_not_finished_goes_nor_a_dead_letter,
     what_is_owed_stays,
+    what_a_plugin_that_was_taken_out_is_owed_stays_for_a_day,
     poison_and_records_of_losses_go_with_the_states_of_their_time,
     a_plugin_that_was_taken_out_holds_what_it_has_not_finished_for_a_day,
     a_plugin_that_waits_for_its_first_start_holds_what_it_is_owed_within_the_bounds_of_one_that_lags,

@@ -195,6 +195,12 @@ impl PluginHold {
 /// by mistake goes on without a hole; after that, nothing.
 pub(crate) const RETIRED_MS: u64 = 24 * 60 * 60 * 1000;
 
+/// Whether a plugin holds nothing more because it was taken out long ago. It has nothing in its hands, and takes up
+/// nothing without taking this back.
+pub(crate) fn is_gone(progress: &PluginProgress, now_ms: u64) -> bool {
+    progress.retired_ms.is_some_and(|retired| retired.saturating_add(RETIRED_MS) <= now_ms)
+}
+
 /// The states of a source that a plugin holds. `in_hand` is given where states may go that it has not
 /// finished: then it holds only what it may have read.
 pub(crate) fn holds_of_plugin(
@@ -205,8 +211,7 @@ pub(crate) fn holds_of_plugin(
     in_hand: Option<u64>,
     now_ms: u64,
 ) -> Vec<PluginHold> {
-    // It has nothing in its hands, and takes up nothing without taking this back.
-    if progress.retired_ms.is_some_and(|retired| retired.saturating_add(RETIRED_MS) <= now_ms) {
+    if is_gone(progress, now_ms) {
         return Vec::new();
     }
     let read = progress.above.last().map_or(progress.cursor, |last| last.1.max(progress.cursor));

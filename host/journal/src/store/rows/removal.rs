@@ -1,6 +1,6 @@
 //! Describes one transaction of retention: the rows that it removes, and its changes to the rows that stay.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kubewitness_core::{Change, Seq, Version};
 
@@ -172,6 +172,8 @@ pub(crate) struct RemovalPlan {
     pub growth: Vec<(Seq, i64, i64)>,
     /// The number of removed states for each plugin.
     pub plugins: BTreeMap<String, TakenStates>,
+    /// The states among these that plugins were owed. Their rows go with them.
+    pub owed: BTreeSet<(String, Seq)>,
     pub gaps: Vec<GapRow>,
 }
 

@@ -10,7 +10,7 @@ use super::read::{AFTER_ENVELOPE, decode_envelope, envelope_columns};
 use crate::store::rows::removal::{
     LinkRow, ObjectEnd, SegmentTally, SharedRows, StateReferences, TakenStates,
 };
-use crate::store::rows::{DROPPED, StateEnvelope, StoreResult, decode_column};
+use crate::store::rows::{DROPPED, OWED_STATE, StateEnvelope, StoreResult, decode_column};
 use crate::store::server::connect::session::ServerSession;
 use crate::store::server::engine::link::{SqlParam, SqlRow};
 use crate::store::{RetentionReader, StoreReader};
@@ -116,10 +116,18 @@ impl RetentionReader for ServerSession {
         // Plugin by plugin: the key begins with the plugin, and millions of states may be owed.
         let text = "SELECT l.seq, CAST(min(CASE WHEN l.replaying = ? THEN 1 ELSE 0 END) AS @BIGINT) \
                     FROM kw_plugins p @JOIN kw_letters l ON l.plugin = p.name \
-                    WHERE l.seq >= ? AND l.seq <= ? GROUP BY l.seq";
-        let values = vec![DROPPED.into(), (from as i64).into(), (through as i64).into()];
+                    WHERE l.seq >= ? AND l.seq <= ? AND l.replaying <> ? GROUP BY l.seq";
+        let values = vec![DROPPED.into(), (from as i64).into(), (through as i64).into(), OWED_STATE.into()];
         let rows = self.fetch_rows(text, values).await?;
         rows.iter().map(|row| Ok((row.int_at(0)? as Seq, row.int_at(1)? == 1))).collect()
+    }
+
+    async fn owed_between(&mut self, from: Seq, through: Seq) -> StoreResult<Vec<(String, Seq)>> {
+        let text = "SELECT l.plugin, l.seq FROM kw_plugins p @JOIN kw_letters l ON l.plugin = p.name \
+                    WHERE l.seq >= ? AND l.seq <= ? AND l.replaying = ?";
+        let values = vec![(from as i64).into(), (through as i64).into(), OWED_STATE.into()];
+        let rows = self.fetch_rows(text, values).await?;
+        rows.into_iter().map(|mut row| Ok((row.text(0)?, row.int_at(1)? as Seq))).collect()
     }
 
     /// States of other streams are few, so they are filtered out here.

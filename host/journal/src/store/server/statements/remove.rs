@@ -2,7 +2,7 @@
 
 use tokio::time::timeout;
 
-use super::save::KV_DELETE;
+use super::save::{KV_DELETE, REVIVED};
 use super::write::{GAPS, STATES, state_values};
 use crate::store::rows::removal::{RemovalPlan, UnusedRows};
 use crate::store::rows::{GapRow, StoreResult, checksum};
@@ -63,6 +63,8 @@ async fn remove(link: &mut dyn ServerLink, removal: &RemovalPlan) -> WriteResult
     link.run_delete(&TAKE_SNAPSHOTS, snapshots).await?;
     link.insert(&REBASE, RowsBatch::of(removal.rebased.iter().cloned(), state_values)).await?;
     link.run_delete(&TAKE_OBJECTS, RowsBatch::of(&removal.objects, |object| [(*object).into()])).await?;
+    let owed = RowsBatch::of(&removal.owed, |(plugin, seq)| [plugin.as_str().into(), (*seq as i64).into()]);
+    link.run_delete(&REVIVED, owed).await?;
     shrink_figures(link, removal).await?;
     for gap in &removal.gaps {
         record_gap(link, gap).await?;

@@ -45,7 +45,7 @@ const LETTERS: InsertStatement = InsertStatement {
         ("sum", ColumnMerge::New),
     ]),
 };
-const REVIVED: DeleteStatement =
+pub(super) const REVIVED: DeleteStatement =
     DeleteStatement { table: "kw_letters", key: &[bytes_column("plugin"), int_column("seq")] };
 const KV: InsertStatement = InsertStatement {
     table: "kw_kv",

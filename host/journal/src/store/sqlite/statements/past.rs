@@ -14,7 +14,7 @@ use crate::store::RetentionReader;
 use crate::store::rows::removal::{
     LinkRow, ObjectEnd, SegmentTally, SharedRows, StateReference, StateReferences, TakenStates,
 };
-use crate::store::rows::{DROPPED, StateEnvelope, StoreResult, decode_column};
+use crate::store::rows::{DROPPED, OWED_STATE, StateEnvelope, StoreResult, decode_column};
 use crate::store::sqlite::fault::classify_error;
 
 fn numbers_as_json<T: serde::Serialize>(values: &[T]) -> String {
@@ -77,10 +77,19 @@ impl RetentionReader for SqliteConnection {
     async fn letters_between(&mut self, from: Seq, through: Seq) -> StoreResult<Vec<(Seq, bool)>> {
         // Plugin by plugin: the key begins with the plugin, and millions of states may be owed.
         let text = "SELECT l.seq, min(l.replaying = ?) FROM plugins p CROSS JOIN letters l \
-                    ON l.plugin = p.name AND l.seq BETWEEN ? AND ? GROUP BY l.seq";
+                    ON l.plugin = p.name AND l.seq BETWEEN ? AND ? WHERE l.replaying <> ? GROUP BY l.seq";
         let query = sqlx::query_as(text).bind(DROPPED).bind(from as i64).bind(through as i64);
-        let letters: Vec<(i64, i64)> = query.fetch_all(&mut *self).await.map_err(classify_error)?;
+        let letters: Vec<(i64, i64)> =
+            query.bind(OWED_STATE).fetch_all(&mut *self).await.map_err(classify_error)?;
         Ok(letters.into_iter().map(|(seq, is_dropped)| (seq as Seq, is_dropped == 1)).collect())
+    }
+
+    async fn owed_between(&mut self, from: Seq, through: Seq) -> StoreResult<Vec<(String, Seq)>> {
+        let text = "SELECT l.plugin, l.seq FROM plugins p CROSS JOIN letters l \
+                    ON l.plugin = p.name AND l.seq BETWEEN ? AND ? WHERE l.replaying = ?";
+        let query = sqlx::query_as(text).bind(from as i64).bind(through as i64).bind(OWED_STATE);
+        let owed: Vec<(String, i64)> = query.fetch_all(&mut *self).await.map_err(classify_error)?;
+        Ok(owed.into_iter().map(|(plugin, seq)| (plugin, seq as Seq)).collect())
     }
 
     async fn links_between(&mut self, streams: &[i64], from: Seq, through: Seq) -> StoreResult<Vec<LinkRow>> {

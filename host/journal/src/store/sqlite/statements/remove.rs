@@ -16,6 +16,7 @@ const TALLY: &str = "UPDATE tallies SET states = states - ?3, bytes = bytes - ?4
     WHERE segment = ?1 AND stream = ?2";
 const EMPTY_TALLY: &str = "DELETE FROM tallies WHERE states = 0 AND segment = ? AND stream = ?";
 const STREAM: &str = "UPDATE streams SET taken = taken + ?2 WHERE id = ?1";
+const TAKE_OWED: &str = "DELETE FROM letters WHERE plugin = ? AND seq = ?";
 const TAKEN: &str = "INSERT OR FAIL INTO taken (plugin, finished, untold, sum) VALUES (?,?,?,?) \
     ON CONFLICT (plugin) DO UPDATE SET finished = finished + excluded.finished, \
     untold = untold + excluded.untold, sum = sum + excluded.sum";
@@ -46,6 +47,9 @@ pub(crate) fn remove(connection: &Connection, removal: &RemovalPlan) -> RemoveDo
     })?;
     run_for_each(connection, TAKE_OBJECT, &removal.objects, |statement, object| {
         statement.execute((object,))
+    })?;
+    run_for_each(connection, TAKE_OWED, &removal.owed, |statement, (plugin, seq)| {
+        statement.execute((plugin, *seq as i64))
     })?;
     shrink_figures(connection, removal)?;
     write_gaps(connection, GAP, &removal.gaps)
