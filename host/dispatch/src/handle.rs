@@ -163,11 +163,11 @@ impl DispatchHandle {
         }
     }
 
-    /// Every state up to here is finished, and the journal knows it, so nobody needs their receipts. It is 0 until this
-    /// dispatcher has saved for the first time.
-    pub fn durable_cursor(&self) -> DurableCursor {
-        let DispatchFigures { saved, recalled, .. } = self.shared.current_figures();
-        DurableCursor { cursor: saved, recalled }
+    /// Every state up to here is finished, and the journal knows it, so nobody needs their receipts. The cursor is 0 until
+    /// this dispatcher has saved for the first time. `None` until it knows which states it is owed.
+    pub fn durable_cursor(&self) -> Option<DurableCursor> {
+        let DispatchFigures { stats, saved, recalled, .. } = self.shared.current_figures();
+        stats.started.then_some(DurableCursor { cursor: saved, recalled })
     }
 
     /// Takes parked dead letters back into their lanes: these, or all if `seqs` is empty. Returns their

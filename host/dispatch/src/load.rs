@@ -87,10 +87,12 @@ async fn load(
     let (mut progress, interest) = begin_progress(&options.plugin, &subscriptions, kept, newest)?;
     // This comes before any read: from now on retention keeps what the plugin has not finished.
     progress.retired_ms = None;
+    progress.holds_lanes &= options.delivery.on_dead_letter == OnDeadLetter::Hold;
     backlog
         .save(&options.plugin, ProgressSave { progress: progress.clone(), ..ProgressSave::default() })
         .await?;
     let mut lanes = Lanes::new(LaneOptions::new(&options.plugin, &options.delivery), &progress);
+    lanes.begin_behind(newest);
     load_letters(options, backlog, &mut lanes).await?;
     load_owed(&options.plugin, backlog, &mut lanes).await?;
     for (source, until, rate) in interest.paced_sources() {

@@ -43,7 +43,6 @@ pub(crate) enum BacklogQuery {
     Owed {
         plugin: String,
         from: Seq,
-        saves: u64,
     },
     Count {
         after: Seq,
@@ -98,7 +97,7 @@ impl BacklogQuery {
                 let end = states.last().filter(|_| !is_all).map_or(*through, |state| state.seq);
                 BacklogAnswer::Fitted(interest.fit_states(states, false).await?, end)
             }
-            Self::Owed { plugin, from, .. } => {
+            Self::Owed { plugin, from } => {
                 let OwedPage { states, end } = backlog.owed_states(plugin, *from, CHUNK).await?;
                 BacklogAnswer::Owed(interest.fits_owed(states).await?, end)
             }
@@ -156,12 +155,10 @@ impl BacklogReader {
             ReaderTurn::Fill => {
                 Some(lanes.wanted_positions(CHUNK)).filter(|seqs| !seqs.is_empty()).map(BacklogQuery::Fill)
             }
-            ReaderTurn::Owed => lanes.next_owed().map(|from| BacklogQuery::Owed {
-                plugin: lanes.plugin_name().to_owned(),
-                from,
-                saves: lanes.owed_saves(),
-            }),
-            ReaderTurn::Behind if lanes.owes_too_much() => None,
+            ReaderTurn::Owed | ReaderTurn::Behind if lanes.owes_too_much() => None,
+            ReaderTurn::Owed => lanes
+                .next_owed()
+                .map(|from| BacklogQuery::Owed { plugin: lanes.plugin_name().to_owned(), from }),
             ReaderTurn::Behind => lanes.next_behind(now).map(|CatchUpRange { from, limit }| {
                 BacklogQuery::Behind { from, limit: limit.min(CHUNK), through: lanes.last_read() }
             }),
@@ -249,9 +246,9 @@ impl BacklogReader {
                 self.turn = 0;
                 return lanes.fill_wanted(&asked, states, now);
             }
-            (BacklogQuery::Owed { from, saves, .. }, BacklogAnswer::Owed(fitted, end)) => {
+            (BacklogQuery::Owed { from, .. }, BacklogAnswer::Owed(fitted, end)) => {
                 self.turn = TURNS.iter().position(|other| *other == ReaderTurn::Owed).unwrap_or(0);
-                let missing = lanes.return_owed(from, fitted.states, end, saves, now);
+                let missing = lanes.return_owed(from, fitted.states, end, now);
                 return (missing > 0).then_some(from).into_iter().collect();
             }
             (BacklogQuery::Behind { from, .. }, BacklogAnswer::Fitted(fitted, end)) => {

@@ -94,6 +94,10 @@ pub(crate) struct DispatchLoop {
     paused: Option<Arc<PluginPause>>,
     /// The same until its time is over: the plugin has taken more than its share of something.
     rest: Option<CallPause>,
+    /// Whether the journal is being asked for owed states. Its answer may be older than a save that ends meanwhile.
+    asks_owed: bool,
+    /// The rows of such saves. The lanes hear of them after the answer.
+    unheard: Vec<SavedRows>,
     ticks: Option<TickSchedule>,
     is_deaf: bool,
     is_orphaned: bool,
@@ -117,6 +121,8 @@ impl DispatchLoop {
             last_error: None,
             paused,
             rest: None,
+            asks_owed: false,
+            unheard: Vec::new(),
             is_deaf: false,
             is_orphaned: false,
         }
@@ -266,7 +272,9 @@ impl DispatchLoop {
     // ---- the journal ---------------------------------------------------------------------
 
     fn start_save(&mut self, work: &mut PendingWork, now: Duration) {
-        if self.lanes.has_unsaved_owed() {
+        if self.lanes.needs_save() {
+            self.saver.note_urgent_change();
+        } else if self.lanes.has_unsaved_owed() {
             self.saver.note_cursor_moved(now);
         }
         if work.saving.is_some() || self.saver.next_save_at().is_none_or(|due| due > now) {
@@ -280,9 +288,12 @@ impl DispatchLoop {
     fn on_saved(&mut self, saved: Result<(), JournalError>) -> Result<(), DispatchError> {
         match saved {
             Ok(()) => {
-                let SavedRows { letters, owed, revived } = self.saver.note_saved();
-                self.lanes.letters_saved(letters.iter().copied());
-                self.lanes.owed_saved(owed, letters.into_iter().chain(revived));
+                let saved = self.saver.note_saved();
+                self.lanes.letters_saved(saved.letters.iter().copied());
+                self.unheard.push(saved);
+                if !self.asks_owed {
+                    self.hear_of_rows();
+                }
             }
             Err(JournalError::Unavailable(reason)) => {
                 tracing::warn!(
@@ -297,6 +308,13 @@ impl DispatchLoop {
         Ok(())
     }
 
+    /// Notes the rows of what was saved.
+    fn hear_of_rows(&mut self) {
+        for SavedRows { letters, owed, revived } in std::mem::take(&mut self.unheard) {
+            self.lanes.owed_saved(owed, letters.into_iter().chain(revived));
+        }
+    }
+
     fn start_fetch(&mut self, work: &mut PendingWork, newest: Seq, now: Duration) {
         if work.fetching.is_some() {
             return;
@@ -305,6 +323,7 @@ impl DispatchLoop {
         if matches!(fetch, BacklogQuery::Read { .. }) && self.saver.is_behind(self.lanes.last_read()) {
             return self.saver.note_urgent_change();
         }
+        self.asks_owed = matches!(fetch, BacklogQuery::Owed { .. });
         let (backlog, interest) = (Arc::clone(&self.parts.backlog), Arc::clone(&self.interest));
         work.fetching = Some(
             async move {
@@ -332,21 +351,29 @@ impl DispatchLoop {
         fetch: BacklogQuery,
         answer: Result<BacklogAnswer, JournalError>,
     ) -> Result<(), DispatchError> {
-        let now = self.parts.clock.elapsed();
-        let plugin = &self.parts.options.plugin;
+        self.asks_owed = false;
         let answer = match answer {
             Ok(answer) => answer,
             Err(JournalError::Unavailable(reason)) => {
+                let plugin = &self.parts.options.plugin;
                 tracing::warn!(plugin, reason, "the journal can't be read yet");
-                self.reader.note_failure(now);
+                self.reader.note_failure(self.parts.clock.elapsed());
+                self.hear_of_rows();
                 return Ok(());
             }
             Err(error) => return Err(DispatchError::Journal(error)),
         };
+        self.apply_answer(fetch, answer);
+        self.hear_of_rows();
+        Ok(())
+    }
+
+    fn apply_answer(&mut self, fetch: BacklogQuery, answer: BacklogAnswer) {
+        let now = self.parts.clock.elapsed();
+        let plugin = &self.parts.options.plugin;
         if let BacklogAnswer::Present(present) = answer {
             self.reader.note_success();
-            self.resync.apply_page(present, &mut self.lanes, now);
-            return Ok(());
+            return self.resync.apply_page(present, &mut self.lanes, now);
         }
         self.resync.note_yielded();
         let before = (self.lanes.cursor(), self.lanes.lane_stats().filtered);
@@ -358,7 +385,6 @@ impl DispatchLoop {
         if (self.lanes.cursor(), self.lanes.lane_stats().filtered) != before {
             self.saver.note_cursor_moved(now);
         }
-        Ok(())
     }
 
     // ---- dead letters --------------------------------------------------------------------

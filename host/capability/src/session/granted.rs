@@ -39,7 +39,6 @@ const ELSEWHERE: &str = "the database has receipts of states that this journal d
     journal's rows. Give each journal its own database; if the other journal is gone, empty `object_status` and the plugin's rows of `kubewitness_receipts`";
 
 /// The part that outlives a change of the plugin's configuration: its receipts.
-#[derive(Default)]
 pub struct ReceiptTracker {
     pub applied: AppliedReceipts,
     /// The number of readings of the receipts, counted at their beginning.
@@ -59,6 +58,33 @@ pub struct ReceiptTracker {
     forgotten: AtomicU64,
     saved_cursors: Mutex<SavedCursors>,
     stores: Mutex<ReceiptStores>,
+    /// From here on states may be applied and not yet finished, wherever the cursor is. 0 until the dispatcher knows.
+    needed_from: AtomicU64,
+    /// The first state of a call that began since the receipts were last pruned. The cursor may have been read before.
+    opened: AtomicU64,
+    /// Held while receipts are removed. A call with a state below the cursor waits for that.
+    pruning: tokio::sync::Mutex<()>,
+}
+
+impl Default for ReceiptTracker {
+    fn default() -> Self {
+        Self {
+            applied: AppliedReceipts::default(),
+            readings: AtomicU64::default(),
+            doubts: AtomicU64::default(),
+            settled: AtomicU64::default(),
+            reading: tokio::sync::Mutex::default(),
+            cursor: AtomicU64::default(),
+            newest: AtomicU64::default(),
+            told: AtomicBool::default(),
+            forgotten: AtomicU64::default(),
+            saved_cursors: Mutex::default(),
+            stores: Mutex::default(),
+            needed_from: AtomicU64::default(),
+            opened: AtomicU64::new(Seq::MAX),
+            pruning: tokio::sync::Mutex::default(),
+        }
+    }
 }
 
 /// The stores of the plugin's receipts.
@@ -86,6 +112,21 @@ impl ReceiptTracker {
         self.cursor.load(Ordering::Acquire)
     }
 
+    /// Every state up to here is finished, and none of them is handed over all the same.
+    pub fn settled_cursor(&self) -> Seq {
+        let needed = self.needed_from.load(Ordering::Acquire).min(self.opened.load(Ordering::Acquire));
+        self.finished_cursor().min(needed.saturating_sub(1))
+    }
+
+    /// Notes the first state of a call that begins. Its receipt is not removed before the dispatcher says that it is
+    /// finished, also where who removes receipts has asked before.
+    async fn note_opened(&self, first: Seq) {
+        self.opened.fetch_min(first, Ordering::AcqRel);
+        if first <= self.finished_cursor() {
+            drop(self.pruning.lock().await);
+        }
+    }
+
     fn has_receipt(&self, (seq, print): (Seq, IdPrint)) -> bool {
         self.applied.contains(ReceiptMark { seq, print })
     }
@@ -102,6 +143,7 @@ impl ReceiptTracker {
     /// Sets the cursor. It moves back when the plugin receives the backfill of an added source. Receipts of
     /// that part may not be removed because an earlier cursor had passed their positions.
     fn begin_at(&self, cursor: Seq) {
+        self.needed_from.store(0, Ordering::Release);
         if self.cursor.swap(cursor, Ordering::AcqRel) > cursor {
             self.applied.pass_cursor(cursor);
             *self.saved_cursors.lock().unwrap_or_else(PoisonError::into_inner) = SavedCursors::default();
@@ -186,10 +228,14 @@ impl ReceiptTracker {
         DurableCursor { cursor, recalled }: DurableCursor,
         now: Duration,
     ) -> Result<(), GrantError> {
+        let _pruning = self.pruning.lock().await;
         let cursor = self.cursor.fetch_max(cursor, Ordering::AcqRel).max(cursor);
         self.applied.pass_cursor(cursor);
+        let opened = self.opened.swap(Seq::MAX, Ordering::AcqRel);
+        let needed = recalled.map_or(opened, |first| first.min(opened));
+        self.needed_from.store(needed, Ordering::Release);
         let through = self.saved_cursors.lock().unwrap_or_else(PoisonError::into_inner).save(now, cursor);
-        let through = recalled.map_or(through, |first| through.min(first.saturating_sub(1)));
+        let through = through.min(needed.saturating_sub(1));
         if through < self.forgotten.load(Ordering::Acquire).saturating_add(FORGET_EVERY) {
             return Ok(());
         }
@@ -284,6 +330,9 @@ impl GrantProvider for PluginGrants {
         let standing = &self.0.standing;
         if let Some(newest) = batch.iter().map(|one| one.state.seq).max() {
             standing.newest.fetch_max(newest, Ordering::AcqRel);
+        }
+        if let Some(first) = batch.iter().filter(|one| !one.resync).map(|one| one.state.seq).min() {
+            standing.note_opened(first).await;
         }
         let (reading, is_new) = standing.ensure_known(&self.0.plugin).await?;
         if is_new {

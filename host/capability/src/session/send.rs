@@ -70,7 +70,7 @@ impl CallSession {
                 post.take()?;
                 let noted = granted
                     .outbox
-                    .note_request(asked, number, repeat, granted.standing.finished_cursor())
+                    .note_request(asked, number, repeat, granted.standing.settled_cursor())
                     .await;
                 noted.inspect_err(|error| self.unreachable = Some(error.clone()))?
             }

@@ -346,8 +346,26 @@ async fn receipts_of_a_past_stay_while_a_cursor_that_went_back_has_not_passed_th
     let capabilities = world.open().await;
     let plugin = capabilities.grant_plugin("p", &everything(), backing(5)).await.unwrap();
     assert_eq!(applied(&plugin, &[7, 9000]).await, [7, 9000], "nothing was removed");
-    capabilities.prune_receipts("p", far, minute).await.unwrap();
+    for later in 1..=2 {
+        capabilities.prune_receipts("p", far, minute * later).await.unwrap();
+    }
     assert_eq!(applied(&plugin, &[7, 9000]).await, [] as [Seq; 0]);
+}
+
+/// Who removes receipts asks the dispatcher first, and the dispatcher may go on before they are removed.
+#[tokio::test]
+async fn the_receipt_of_an_owed_state_stays_although_the_cursor_was_read_before_it_was_handed_over() {
+    let (world, minute) = (SessionWorld::new(), Duration::from_secs(60));
+    let capabilities = world.open().await;
+    let far = 10_000_000;
+    let plugin = capabilities.grant_plugin("p", &everything(), backing(far)).await.unwrap();
+    let mut session = plugin.open(&batch(&[7])).await.unwrap();
+    insert(&mut session, &[7]).await;
+    session.commit_effects(&[7]).await.unwrap();
+    capabilities.prune_receipts("p", far, minute).await.unwrap();
+    drop((plugin, capabilities));
+    let capabilities = world.open().await;
+    assert_eq!(applied(&grants(&capabilities, &everything()).await, &[7]).await, [7]);
 }
 
 #[tokio::test]

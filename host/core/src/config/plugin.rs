@@ -423,9 +423,7 @@ pub struct DeliverySpec {
     pub call_rate: Option<RateSpec>,
     /// The fate of an object's later states once one of its states is parked.
     pub on_dead_letter: OnDeadLetter,
-    /// The cursor passes what waits behind a dead letter or a far retry (`lanes::owed`). No manifest may set it yet:
-    /// receipts of owed states may go while a plugin starts or its lane is put aside, requests of theirs are forgotten with
-    /// the cursor, and their rows hold retention without a bound.
+    /// The cursor passes what waits behind a dead letter or a far retry (`lanes::owed`). No manifest may set it yet.
     #[serde(skip)]
     #[cfg_attr(test, schemars(skip))]
     pub owes: bool,

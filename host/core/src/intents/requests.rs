@@ -216,8 +216,8 @@ impl RequestNotes {
         removals
     }
 
-    /// Removes notes whose states are all at or before the cursor. They are left over from states that never
-    /// came again.
+    /// Removes notes whose states are all at or before the cursor, and none of which is handed over all the same. They
+    /// are left over from states that never came again.
     pub fn make_room(&mut self, cursor: Seq) -> Vec<KvWrite> {
         let is_old = |note: &RequestNote| note.asked.seqs.iter().all(|seq| *seq <= cursor);
         let old: Vec<u64> =

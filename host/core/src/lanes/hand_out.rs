@@ -184,8 +184,11 @@ impl Lanes {
 
     /// Counts a failed try.
     fn count_failed_try(&mut self, key: LaneKey, seq: Seq, reason: &str, took: Duration, now: ClockReading) {
-        let Some(slot) = self.lanes.get_mut(&key).and_then(|lane| lane.get_mut(seq)) else { return };
+        let Some(lane) = self.lanes.get_mut(&key) else { return };
+        let Some(slot) = lane.get_mut(seq) else { return };
         let attempt = slot.count_attempts() + 1;
+        // A letter comes out of order, and what a newer state replaced was finished without being applied.
+        let is_proof = matches!(slot.origin, SlotOrigin::Journal | SlotOrigin::Owed) && slot.latest.is_none();
         let failed = slot.failed.get_or_insert(FailedTries { tries: 0, first_ms: now.wall_ms });
         self.retrying += u64::from(failed.tries == 0 && slot.origin != SlotOrigin::Resync);
         failed.tries += 1;
@@ -196,6 +199,7 @@ impl Lanes {
             took_ms,
             error: cut_text(reason, limits::TRY_TEXT),
         });
+        lane.is_proved |= is_proof;
     }
 
     fn park_dead_letter(&mut self, key: LaneKey, seq: Seq, reason: &str, now: ClockReading) -> SettledAs {

@@ -138,6 +138,9 @@ pub(super) struct Lane {
     pub place: LanePlace,
     /// States that only rows of the journal know.
     pub debt: LaneDebt,
+    /// The plugin refused a state of the lane since the start. A state is refused only if it was not applied, so nothing
+    /// behind that one was handed over before the start.
+    pub is_proved: bool,
 }
 
 impl Lane {

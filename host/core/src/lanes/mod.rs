@@ -210,7 +210,7 @@ impl Lanes {
             holders: HashMap::new(),
             dropped: 0,
             resync: ResyncState::default(),
-            debts: OwedStates::default(),
+            debts: OwedStates { held_before: progress.holds_lanes, ..OwedStates::default() },
             options,
         }
     }
@@ -318,6 +318,7 @@ impl Lanes {
             filtered: self.filtered,
             superseded: self.superseded,
             dead: self.parked.len() as u64 + self.dropped,
+            holds_lanes: self.has_held_lanes(),
             ..PluginProgress::default()
         }
     }

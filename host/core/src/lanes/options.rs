@@ -17,6 +17,8 @@ pub struct LaneOptions {
     pub deferred: usize,
     /// The most runs of positions that may be left.
     pub runs: usize,
+    /// The most states that may be owed by rows of the journal.
+    pub rows: usize,
     /// The retries after the first try.
     pub retries: u32,
     pub backoff: Duration,
@@ -39,6 +41,7 @@ impl LaneOptions {
             depth: limits::LANE_DEPTH,
             deferred: limits::LANE_DEFERRED,
             runs: limits::LANE_RUNS,
+            rows: limits::OWED_ROWS,
             retries: delivery.retries,
             backoff: delivery.backoff.0,
             max_backoff: delivery.max_backoff.0,

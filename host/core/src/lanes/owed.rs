@@ -31,17 +31,29 @@ pub(super) struct LaneDebt {
     unsaved: usize,
     /// When the first of them was observed, or earlier.
     observed_ms: u64,
-    /// As it stands among the lanes that go on, and among the oldest.
+    /// The last of them, if it is of `latest` and was made since the start.
+    last: Option<(Seq, LatestKey)>,
+    /// As it stands among the lanes that go on, among the doubtful, and among the oldest.
     listed: Option<Seq>,
+    doubtful: Option<Seq>,
     oldest_ms: Option<u64>,
 }
 
 impl LaneDebt {
-    fn add(&mut self, seq: Seq, observed_ms: u64) {
+    fn add(&mut self, seq: Seq, observed_ms: u64, latest: Option<LatestKey>) {
+        if self.rows == 0 || self.last.is_none_or(|(last, _)| last < seq) && seq > self.next {
+            self.last = latest.map(|latest| (seq, latest));
+        }
         if self.rows == 0 || seq < self.next {
             (self.next, self.observed_ms) = (seq, observed_ms);
         }
         self.rows += 1;
+    }
+
+    /// The last row, if this newer state takes its place.
+    fn find_superseded(&self, newer: LatestKey) -> Option<Seq> {
+        let (seq, latest) = self.last?;
+        (self.rows > 0 && seq >= self.next && latest.is_superseded_by(newer)).then_some(seq)
     }
 }
 
@@ -62,7 +74,9 @@ impl Lane {
 impl Lanes {
     /// Whether the next state of this lane becomes a row.
     pub(super) fn becomes_owed_row(&self, key: LaneKey, seq: Seq) -> bool {
-        if self.options.owe_after.is_none() {
+        // Nearly always nothing is owed and no lane is held: then no lane is looked for.
+        let has_none = self.debts.states == 0 && self.replaying == 0 && self.holders.is_empty();
+        if self.options.owe_after.is_none() || has_none {
             return false;
         }
         let holds = self.options.on_dead_letter == OnDeadLetter::Hold;
@@ -71,15 +85,44 @@ impl Lanes {
         })
     }
 
+    /// Whether there are so many rows that this state stays in the journal, and its namespace with it.
+    pub(super) fn is_crowded(&self, key: LaneKey, seq: Seq) -> bool {
+        self.debts.states >= self.options.rows && self.becomes_owed_row(key, seq)
+    }
+
     /// Makes a row of a state that was just read.
-    pub(super) fn make_owed_row(&mut self, key: LaneKey, seq: Seq, observed_ms: u64) {
+    pub(super) fn make_owed_row(
+        &mut self,
+        key: LaneKey,
+        seq: Seq,
+        observed_ms: u64,
+        latest: Option<LatestKey>,
+    ) {
         self.owe_all(key);
         self.positions.close(seq);
+        if let Some(newer) = latest {
+            self.supersede_last_row(key, newer);
+        }
         self.note_owed(key, seq);
         let lane = self.lanes.entry(key).or_default();
-        lane.debt.add(seq, observed_ms);
+        lane.debt.add(seq, observed_ms, latest);
         lane.debt.unsaved += 1;
         self.place_lane(key, false);
+    }
+
+    /// Otherwise an object under `latest` would have a row for each state.
+    fn supersede_last_row(&mut self, key: LaneKey, newer: LatestKey) {
+        let Some(debt) = self.lanes.get_mut(&key).map(|lane| &mut lane.debt) else { return };
+        let Some(seq) = debt.find_superseded(newer) else { return };
+        debt.rows -= 1;
+        debt.last = None;
+        if self.debts.unsaved.remove(&seq).is_some() {
+            debt.unsaved -= 1;
+        }
+        self.debts.states -= 1;
+        self.filtered += 1;
+        self.superseded += 1;
+        self.note_finished_row(seq);
     }
 
     fn note_owed(&mut self, key: LaneKey, seq: Seq) {
@@ -119,7 +162,7 @@ impl Lanes {
             }
             let is_unsaved = self.debts.unsaved.contains_key(&slot.seq);
             if let Some(lane) = self.lanes.get_mut(&key) {
-                lane.debt.add(slot.seq, observed_ms);
+                lane.debt.add(slot.seq, observed_ms, slot.latest);
                 lane.debt.unsaved += usize::from(is_unsaved);
             }
         }
@@ -146,7 +189,9 @@ impl Lanes {
 
     /// Makes rows of all that a lane has. Its head stays there, with its tries, and so does a state in flight.
     pub(super) fn owe_all(&mut self, key: LaneKey) {
-        let Some(head) = self.lanes.get(&key).and_then(|lane| lane.queue.front()) else { return };
+        let Some(lane) = self.lanes.get(&key) else { return };
+        let Some(head) = lane.queue.front() else { return };
+        let before_start = if lane.is_proved { 0 } else { self.debts.before_start };
         let behind = if head.state.is_some() { head.seq } else { 0 };
         self.owe_lane(key, behind);
         let stay = self.lanes.get_mut(&key).into_iter().flat_map(|lane| &mut lane.queue);
@@ -160,27 +205,32 @@ impl Lanes {
         for seq in rows {
             self.positions.finish_position(seq);
             self.note_owed(key, seq);
-            if self.flying.contains(seq) {
+            if seq <= before_start || self.flying.contains(seq) {
                 self.debts.recalled.insert(seq);
             }
         }
+    }
+
+    /// Notes that states up to here may have been handed over before the start. Comes before anything is added.
+    pub fn begin_behind(&mut self, newest: Seq) {
+        self.debts.before_start = newest;
     }
 
     /// Adds a row from before the start, after the letters that hold lanes. Rows come in order.
     pub fn owe_again(&mut self, state: &State) {
         let key = state.lane_key();
         self.debts.states += 1;
-        self.lanes.entry(key).or_default().debt.add(state.seq, state.observed_ms);
+        self.lanes.entry(key).or_default().debt.add(state.seq, state.observed_ms, None);
         self.place_lane(key, false);
     }
 
-    /// Notes that these rows are durable, and that the journal has those no more.
+    /// Notes that these rows are durable, and that the journal has those no more. While an answer is awaited that
+    /// [`return_owed`](Self::return_owed) gets, the caller waits with that: the answer may be older than the save.
     pub fn owed_saved(
         &mut self,
         rows: impl IntoIterator<Item = Seq>,
         finished: impl IntoIterator<Item = Seq>,
     ) {
-        self.debts.saves += 1;
         for seq in finished {
             self.debts.finished.remove(&seq);
         }
@@ -201,15 +251,14 @@ impl Lanes {
         !self.letters.owed.is_empty()
     }
 
-    /// Tells whether so many rows wait for a save that nothing more is read before it.
+    /// Tells whether so many rows, new or finished, wait for a save that nothing more is read before it.
     pub fn owes_too_much(&self) -> bool {
-        self.debts.unsaved.len() >= self.options.window
+        self.debts.unsaved.len().max(self.debts.finished.len()) >= self.options.window
     }
 
-    /// The number of saves so far. An answer that was asked for before the last one may lack rows, and have others that
-    /// are finished.
-    pub fn owed_saves(&self) -> u64 {
-        self.debts.saves
+    /// Whether a save is due at once, because reading waits for it.
+    pub fn needs_save(&self) -> bool {
+        self.owes_too_much() && !(self.letters.owed.is_empty() && self.letters.revived.is_empty())
     }
 
     /// The position from which rows are read again, if a lane that moves has room for them.
@@ -219,39 +268,44 @@ impl Lanes {
 
     /// Lists the lane where its rows are looked for. Called after every change to the lane.
     pub(super) fn list_debt(&mut self, key: LaneKey) {
+        if self.debts.is_clear() {
+            return;
+        }
         let Some(lane) = self.lanes.get_mut(&key) else { return };
         let debt = &lane.debt;
         let is_still = lane.is_put_aside() || lane.is_held_before(debt.next);
         let goes_on = debt.rows > debt.unsaved && !is_still && lane.queue.len() <= self.options.depth / 2;
         let listed = goes_on.then_some(debt.next);
+        let is_doubtful = debt.rows > 0
+            && debt.next <= self.debts.before_start
+            && !lane.is_proved
+            && !(self.debts.held_before && lane.is_held_before(debt.next));
+        let doubtful = is_doubtful.then_some(debt.next);
         let head = lane.queue.front().filter(|head| head.origin == SlotOrigin::Owed);
         let head = head.and_then(|head| Some(head.state.as_ref()?.observed_ms));
         let oldest_ms = head.or_else(|| (debt.rows > 0).then_some(debt.observed_ms));
-        let before = (debt.listed, debt.oldest_ms);
-        (lane.debt.listed, lane.debt.oldest_ms) = (listed, oldest_ms);
+        let before = (debt.listed, debt.oldest_ms, debt.doubtful);
+        (lane.debt.listed, lane.debt.oldest_ms, lane.debt.doubtful) = (listed, oldest_ms, doubtful);
         if before.0 != listed {
             self.debts.returning.relist(before.0, listed, key);
         }
         if before.1 != oldest_ms {
             self.debts.relist_oldest(before.1, oldest_ms, key);
         }
+        if before.2 != doubtful {
+            self.debts.relist_doubtful(before.2, doubtful, key);
+        }
     }
 
     /// Puts rows back into lanes that move, as far as there is room. `states` is what the journal had from `from` on, up
-    /// to `end`, or all if that is `None`; `saves` is what [`owed_saves`](Self::owed_saves) said when it was asked.
-    /// Returns how many rows the journal no longer has.
+    /// to `end`, or all if that is `None`. Returns how many rows the journal no longer has.
     pub fn return_owed(
         &mut self,
         from: Seq,
         states: Vec<(Arc<State>, SubscriptionFit)>,
         end: Option<Seq>,
-        saves: u64,
         now: Duration,
     ) -> usize {
-        // A save since then removed rows that are in the answer, and added some that are not.
-        if saves != self.debts.saves {
-            return 0;
-        }
         let mut stopped = HashSet::new();
         for (state, fit) in states {
             let (seq, key) = (state.seq, state.lane_key());
@@ -331,13 +385,22 @@ impl Lanes {
         self.place_lane(key, false);
     }
 
+    /// Whether nothing behind a letter of its lane may have been handed over. It may have where `hold` is new.
+    pub(super) fn has_held_lanes(&self) -> bool {
+        let is_held =
+            |(seq, key): &(Seq, LaneKey)| self.lanes.get(key).is_some_and(|lane| lane.is_held_before(*seq));
+        let is_doubtful = || !self.debts.held_before && self.debts.doubtful.iter().any(is_held);
+        self.options.on_dead_letter == OnDeadLetter::Hold && !is_doubtful()
+    }
+
     /// A position from which on receipts are needed, however far the cursor is: there may lie a state that was applied
     /// and that the journal does not yet know to be finished.
     pub fn first_recalled(&self) -> Option<Seq> {
         let returning = self.debts.returning.first_where(|_| true);
+        let doubtful = self.debts.doubtful.first().map(|(seq, _)| *seq);
         let replays = self.replays.keys().next().copied();
         let recalled = self.debts.recalled.first().copied();
         let revived = self.letters.revived.iter().min().copied();
-        [returning, replays, recalled, revived].into_iter().flatten().min()
+        [returning, doubtful, replays, recalled, revived].into_iter().flatten().min()
     }
 }

@@ -141,7 +141,7 @@ impl Lanes {
         }
         self.observed_ms = state.observed_ms;
         let group = self.deferred_group_of(&state);
-        if self.next_of(group).is_none() && self.shares.fits_one_more(state.lane_key().namespace) {
+        if self.next_of(group).is_none() && self.has_place(&state) {
             self.unread -= u64::from(seq <= self.counted && self.unread > 0);
             self.take_in(state, fit, now);
             return;
@@ -162,6 +162,16 @@ impl Lanes {
             Some(index) => DeferredGroup::Past(index),
             None => DeferredGroup::Namespace(state.lane_key().namespace),
         }
+    }
+
+    /// Whether the state may be taken in: its namespace has room, and there are not too many rows.
+    fn has_place(&mut self, state: &State) -> bool {
+        let key = state.lane_key();
+        let is_crowded = self.is_crowded(key, state.seq);
+        if is_crowded {
+            self.debts.crowded.insert(key.namespace);
+        }
+        !is_crowded && self.shares.fits_one_more(key.namespace)
     }
 
     /// The first position that was left of this group.
@@ -190,7 +200,7 @@ impl Lanes {
             self.drop_waiting_superseded(key, newer);
         }
         if self.becomes_owed_row(key, seq) {
-            return self.make_owed_row(key, seq, state.observed_ms);
+            return self.make_owed_row(key, seq, state.observed_ms, latest);
         }
         self.positions.open(seq, OpenPosition { lane: key, observed_ms: state.observed_ms });
         let lane = self.lanes.entry(key).or_default();
@@ -215,8 +225,11 @@ impl Lanes {
         let is_crowded = self.positions.count_deferred_runs() >= self.options.runs;
         let is_starving = !self.has_ready(now);
         let from = |next: Seq| self.positions.next_left(next).filter(|from| !is_crowded || *from == first);
+        let is_full = self.debts.states >= self.options.rows;
         let namespaces = self.shares.all_behind().filter(|(namespace, _, _)| {
-            self.shares.has_room(*namespace) || is_starving && self.shares.fits_one_more(*namespace)
+            let has_room =
+                self.shares.has_room(*namespace) || is_starving && self.shares.fits_one_more(*namespace);
+            has_room && !(is_full && self.debts.crowded.contains(namespace))
         });
         let namespaces =
             namespaces.filter_map(|(_, next, _)| Some(CatchUpRange { from: from(next)?, limit: usize::MAX }));
@@ -245,6 +258,9 @@ impl Lanes {
         now: Duration,
     ) {
         let end = end.min(self.positions.last_read());
+        if self.debts.states < self.options.rows {
+            self.debts.crowded.clear();
+        }
         self.advance_groups(0, 0, &HashSet::new());
         let mut stretch = self.positions.begin_stretch(from, end);
         let mut stopped = HashSet::new();
@@ -287,7 +303,7 @@ impl Lanes {
         fit: SubscriptionFit,
         now: Duration,
     ) -> bool {
-        self.shares.fits_one_more(state.lane_key().namespace)
+        self.has_place(state)
             && match group {
                 DeferredGroup::Past(index) if fit != SubscriptionFit::Filtered => {
                     self.pasts[index].try_spend_token(now)

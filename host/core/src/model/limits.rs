@@ -30,6 +30,10 @@ pub const LANE_DEFERRED: usize = 32 * 1024;
 /// are not worth a row.
 pub const OWE_AFTER: Duration = Duration::from_secs(30);
 
+/// The most states that a plugin may be owed by rows of the journal. Each keeps its state from retention. At this number
+/// the next one, and its namespace, stay unread.
+pub const OWED_ROWS: usize = 1_000_000;
+
 /// The most positions that a plugin may read beyond its saved progress. Retention relies on it: the plugin
 /// has never read anything further.
 pub const READ_AHEAD: usize = 2 * LANE_WINDOW;

@@ -41,6 +41,9 @@ pub struct PluginProgress {
     /// stays until the cursor reaches it again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub former_cursors: Vec<FormerCursor>,
+    /// Nothing behind a dead letter of its lane was handed over before the next start: letters hold their lanes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub holds_lanes: bool,
     /// When the plugin was found to be removed. The next start of the plugin first clears this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retired_ms: Option<u64>,

@@ -5,19 +5,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use kubewitness_core::Seq;
-use kubewitness_core::config::OnDeadLetter;
+use kubewitness_core::config::{Mode, OnDeadLetter, Start};
 use kubewitness_core::ports::{StateDelivery, Verdict};
+use kubewitness_core::{Seq, limits};
 use kubewitness_dispatch::DispatchOptions;
 
 use crate::fixtures::journal::FixtureJournal;
 use crate::fixtures::plugin::FixturePlugin;
-use crate::{options, start};
+use crate::{options, start, subscribe};
+
+fn owing() -> DispatchOptions {
+    let mut options = options("p");
+    options.delivery.owes = true;
+    options
+}
 
 fn hold() -> DispatchOptions {
-    let mut options = options("p");
+    let mut options = owing();
     options.delivery.on_dead_letter = OnDeadLetter::Hold;
-    options.delivery.owes = true;
     options
 }
 
@@ -188,7 +193,7 @@ async fn a_letter_that_holds_a_busy_object_keeps_neither_the_cursor_nor_anybody_
     mended.store(true, Ordering::Relaxed);
     assert_eq!(running.handle.replay_letters(vec![1], "ada", "the table is there").await.unwrap(), 1);
     running.until("under way", |stats| stats.delivered > OTHERS + 100).await;
-    assert!(running.handle.durable_cursor().recalled.is_some_and(|first| first < 1_000));
+    assert!(running.handle.durable_cursor().unwrap().recalled.is_some_and(|first| first < 1_000));
     running.kill().await;
 
     let running = start(hold(), &journal, &plugin);
@@ -207,17 +212,8 @@ async fn a_letter_that_holds_a_busy_object_keeps_neither_the_cursor_nor_anybody_
 async fn a_retry_that_is_an_hour_away_does_not_keep_the_cursor() {
     let journal = FixtureJournal::new(1, 0);
     journal.append([1, 1]);
-    let plugin = FixturePlugin::new("p", &journal, |batch| {
-        let later = Verdict::Retry { after_ms: Some(3_600_000), reason: "the quota is used up".into() };
-        let verdict = |delivery: &StateDelivery| match (delivery.state.seq, delivery.attempt) {
-            (1, 1) => later.clone(),
-            _ => Verdict::Done,
-        };
-        (1, Ok(batch.iter().map(verdict).collect()))
-    });
-    let mut owing = options("p");
-    owing.delivery.owes = true;
-    let running = start(owing, &journal, &plugin);
+    let plugin = putting_off(&journal);
+    let running = start(owing(), &journal, &plugin);
     running.until("put off", |stats| stats.retrying == 1).await;
     journal.append((0..10_000).map(|n| 2 + n % 50));
     let stats = running.until("the others", |stats| stats.delivered == 10_000).await;
@@ -228,4 +224,84 @@ async fn a_retry_that_is_an_hour_away_does_not_keep_the_cursor() {
     assert_eq!((stats.delivered, stats.superseded), (10_002, 0));
     assert_eq!(plugin.with(|seen| seen.applied["jobs/job-1"].clone()), [1, 2]);
     assert!(journal.with(|kept| kept.owed.is_empty()));
+}
+
+/// A plugin that puts the first state off for an hour at its first try.
+fn putting_off(journal: &Arc<FixtureJournal>) -> Arc<FixturePlugin> {
+    FixturePlugin::new("p", journal, |batch| {
+        let later = Verdict::Retry { after_ms: Some(3_600_000), reason: "the quota is used up".into() };
+        let verdict = |delivery: &StateDelivery| match (delivery.state.seq, delivery.attempt) {
+            (1, 1) => later.clone(),
+            _ => Verdict::Done,
+        };
+        (1, Ok(batch.iter().map(verdict).collect()))
+    })
+}
+
+/// Until then receipts of owed states would count as those of finished ones.
+#[tokio::test(start_paused = true)]
+async fn no_cursor_is_told_before_it_is_known_what_is_owed() {
+    let journal = FixtureJournal::new(1, 20);
+    journal.append([1, 1]);
+    let plugin = putting_off(&journal);
+    let running = start(owing(), &journal, &plugin);
+    running.until("saved", |_| journal.with(|kept| kept.owed.len() == 2)).await;
+    running.kill().await;
+    let running = start(owing(), &journal, &plugin);
+    assert_eq!(running.handle.durable_cursor(), None);
+    running.until("started", |stats| stats.started).await;
+    assert_eq!(running.handle.durable_cursor().unwrap().recalled, Some(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_owed_comes_back_however_often_other_states_are_saved_meanwhile() {
+    let journal = FixtureJournal::new(1, 0);
+    journal.append([1; 50]);
+    let (plugin, _) = picky(&journal);
+    let running = start(hold(), &journal, &plugin);
+    running.until("saved", |_| journal.with(|kept| kept.owed.len() == 49)).await;
+    // Longer than from one save to the next.
+    journal.with(|kept| kept.owed_takes_ms = 200);
+    assert_eq!(running.handle.drop_letters(vec![1], "ada", "nobody needs it").await.unwrap(), 1);
+    for other in 0..6_000 {
+        journal.append([2 + other % 50]);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(journal.with(|kept| kept.saves > 500));
+    assert_eq!(plugin.with(|seen| seen.applied["jobs/job-1"].len()), 49);
+}
+
+/// Owed states of a source that the plugin no longer subscribes to.
+#[tokio::test(start_paused = true)]
+async fn rows_that_are_no_longer_wanted_are_finished_in_bounded_parts() {
+    const ROWS: usize = 30_000;
+    let journal = FixtureJournal::new(1, 0);
+    journal.append(std::iter::repeat_n(1, ROWS));
+    let (plugin, _) = picky(&journal);
+    let running = start(hold(), &journal, &plugin);
+    running.until("saved", |_| journal.with(|kept| kept.owed.len() == ROWS - 1)).await;
+    running.end().await.unwrap();
+    journal.append_one("pods", "pod", "Failed");
+    let pods = vec![subscribe("pods", Mode::Every, Start::Now)];
+    let running = start(DispatchOptions { subscriptions: pods, ..hold() }, &journal, &plugin);
+    running.until("started", |stats| stats.started).await;
+    assert_eq!(running.handle.drop_letters(vec![1], "ada", "nobody needs it").await.unwrap(), 1);
+    let stats = running.until_idle().await;
+    assert_eq!((stats.filtered, stats.delivered), (ROWS as u64 - 1, 0));
+    running.until("saved", |_| journal.with(|kept| kept.owed.is_empty())).await;
+    let most = journal.with(|kept| kept.most_revived);
+    assert!(most <= limits::LANE_WINDOW + 1_024, "{most} in one save");
+}
+
+#[tokio::test(start_paused = true)]
+async fn reading_waits_for_no_more_than_a_save_while_much_is_owed() {
+    const ROWS: usize = 100_000;
+    let journal = FixtureJournal::new(1, 0);
+    journal.append(std::iter::repeat_n(1, ROWS));
+    let (plugin, _) = picky(&journal);
+    let running = start(hold(), &journal, &plugin);
+    let begun = tokio::time::Instant::now();
+    running.until("saved", |_| journal.with(|kept| kept.owed.len() == ROWS - 1)).await;
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(3), "{took:?}");
 }

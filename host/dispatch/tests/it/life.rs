@@ -22,7 +22,7 @@ async fn an_idle_dispatcher_hands_over_without_waiting_for_a_tick() {
         tokio::time::sleep(Duration::from_secs(60)).await;
         let before = Instant::now();
         journal.append([7]);
-        while running.handle.durable_cursor().cursor < round {
+        while running.saved_cursor() < round {
             tokio::task::yield_now().await;
         }
         assert_eq!(before.elapsed(), Duration::ZERO);
@@ -295,17 +295,17 @@ async fn a_cursor_that_the_journal_does_not_have_yet_is_not_told_since_a_kill_wo
     let plugin = FixturePlugin::new("p", &journal, |batch| (100, Ok(vec![Verdict::Done; batch.len()])));
     let running = start(options("p"), &journal, &plugin);
     journal.append(0..50);
-    running.until("saved", |_| running.handle.durable_cursor().cursor == 50).await;
+    running.until("saved", |_| running.saved_cursor() == 50).await;
     journal.append(0..50);
     tokio::time::sleep(Duration::from_millis(50)).await;
     journal.with(|kept| kept.refuse = Some(|| JournalError::Unavailable("the server is away".into())));
     running.until("finished", |stats| stats.delivered == 100).await;
     tokio::time::sleep(Duration::from_secs(60)).await;
-    assert_eq!(running.handle.durable_cursor().cursor, 50);
+    assert_eq!(running.saved_cursor(), 50);
     running.kill().await;
     journal.with(|kept| kept.refuse = None);
     let running = start(options("p"), &journal, &plugin);
-    running.until("saved", |_| running.handle.durable_cursor().cursor == 100).await;
+    running.until("saved", |_| running.saved_cursor() == 100).await;
     let twice = plugin.effects().into_iter().filter(|(_, times)| *times == 2).map(|(seq, _)| seq);
     assert!(twice.eq(51..=100), "these need their receipts after a kill");
 }

@@ -25,6 +25,7 @@ mod ticks;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kubewitness_core::Seq;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::{DeliverySpec, Mode, Start};
 use kubewitness_dispatch::{
@@ -106,6 +107,10 @@ impl RunningDispatcher {
         let stats = self.handle.dispatch_stats();
         assert_adds_up(&stats);
         stats
+    }
+
+    fn saved_cursor(&self) -> Seq {
+        self.handle.durable_cursor().map_or(0, |durable| durable.cursor)
     }
 
     /// Runs simulated time until the figures fit.

@@ -30,9 +30,8 @@ async fn a_resync_hands_over_what_is_there_with_the_same_ids_and_is_in_no_accoun
     let plugin = FixturePlugin::new("p", &journal, done);
     let running = start(options("p"), &journal, &plugin);
     let before = running.until_idle().await;
-    running.until("saved", |_| running.handle.durable_cursor().cursor == journal.newest_seq()).await;
-    let saved =
-        |running: &RunningDispatcher| (running.handle.durable_cursor().cursor, running.stats().delivered);
+    running.until("saved", |_| running.saved_cursor() == journal.newest_seq()).await;
+    let saved = |running: &RunningDispatcher| (running.saved_cursor(), running.stats().delivered);
     let progress = saved(&running);
     for round in 1..=2 {
         running.handle.resync_source("jobs");

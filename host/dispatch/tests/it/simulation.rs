@@ -43,7 +43,8 @@ fn script(dice: &mut Dice, batch: &[StateDelivery]) -> (u64, Result<Vec<Verdict>
     let mut verdict = || match dice.below(100) {
         0..80 => Verdict::Done,
         80..95 => Verdict::Retry { after_ms: None, reason: "not yet".into() },
-        95..98 => Verdict::Retry { after_ms: Some(30), reason: "in a moment".into() },
+        95..97 => Verdict::Retry { after_ms: Some(30), reason: "in a moment".into() },
+        97 => Verdict::Retry { after_ms: Some(40_000), reason: "later".into() },
         _ => Verdict::Reject("never".into()),
     };
     (takes, Ok(batch.iter().map(|_| verdict()).collect()))
@@ -61,6 +62,10 @@ impl DispatchWorld {
         options.concurrency = 1 + dice.below(5) as u32;
         options.delivery.batch = 1 + dice.below(12) as u32;
         options.delivery.retries = 2;
+        options.delivery.owes = true;
+        if dice.percent(50) {
+            *plugin.receipts.lock().unwrap() = Some(BTreeSet::new());
+        }
         if dice.percent(40) {
             options.delivery.on_dead_letter = OnDeadLetter::Hold;
         }
@@ -82,6 +87,9 @@ impl DispatchWorld {
             self.append();
             tokio::time::sleep(Duration::from_millis(self.dice.below(60))).await;
             self.check_figures(&running);
+            if let Some(durable) = running.handle.durable_cursor().filter(|_| self.dice.percent(40)) {
+                self.plugin.prune_receipts(durable);
+            }
             if self.dice.percent(10) {
                 self.replay(&running).await;
             }
@@ -164,6 +172,12 @@ impl DispatchWorld {
         assert_eq!(missing, [0; 0], "never handed over");
         assert_eq!((wanted.len() as u64, unwanted.len() as u64), (delivered, filtered));
         assert_eq!(effects.len(), wanted.len(), "nothing else was");
+        assert!(self.journal.with(|kept| kept.owed.is_empty()));
+        if self.plugin.receipts.lock().unwrap().is_some() {
+            let twice: Vec<Seq> =
+                effects.into_iter().filter(|(_, times)| *times > 1).map(|(seq, _)| seq).collect();
+            assert_eq!(twice, [0; 0], "took effect twice");
+        }
         let kept = self.journal.with(|kept| kept.progress["p"].clone());
         assert_eq!((kept.cursor, kept.delivered, kept.dead), (self.journal.newest_seq(), delivered, 0));
         assert_eq!(self.journal.dead("p"), [0; 0]);
@@ -193,13 +207,14 @@ impl DispatchWorld {
 
 #[test]
 fn kills_failures_and_replays_lose_nothing_and_keep_the_order() {
-    let (mut repeats, mut replays) = (0, 0);
+    let (mut repeats, mut replays, mut owed) = (0, 0, 0);
     for seed in LIVES.list() {
         let _replay = ReplayHint { package: "kubewitness-dispatch", test: LIVES.test, seed };
         in_simulated_time(async {
             let mut world = DispatchWorld::new(seed);
             for _ in 0..1 + world.dice.below(6) {
                 world.live().await;
+                owed += world.journal.with(|kept| kept.owed.len());
             }
             world.finish().await;
             repeats += world.plugin.effects().values().filter(|times| **times > 1).count();
@@ -208,8 +223,8 @@ fn kills_failures_and_replays_lose_nothing_and_keep_the_order() {
     }
     if LIVES.include_fixed() {
         assert!(
-            repeats > 0 && replays > 0,
-            "the rare paths were taken: {repeats} repeats, {replays} replays"
+            repeats > 0 && replays > 0 && owed > 0,
+            "the rare paths were taken: {repeats} repeats, {replays} replays, {owed} owed after a kill"
         );
     }
 }

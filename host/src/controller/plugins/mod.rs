@@ -386,9 +386,9 @@ impl RunningPlugins {
         }
     }
 
-    /// The durable cursor of each plugin. Earlier states need no receipts.
-    pub fn durable_cursors(&self) -> Vec<(String, DurableCursor)> {
-        self.running.iter().map(|(name, running)| (name.clone(), running.handle.durable_cursor())).collect()
+    /// The durable cursor of a plugin, once it is known. Earlier states need no receipts.
+    pub fn durable_cursor(&self, name: &str) -> Option<DurableCursor> {
+        self.running.get(name)?.handle.durable_cursor()
     }
 }
 

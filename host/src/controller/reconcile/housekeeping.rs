@@ -86,7 +86,9 @@ impl ReconcileLoop {
     pub(super) async fn prune_receipts(&self) {
         let Some(capabilities) = &self.capabilities else { return };
         let now = self.plugins.clock.elapsed();
-        for (name, cursor) in self.plugins.durable_cursors() {
+        for name in self.plugins.names() {
+            // Read just before it is used: a state below it may be handed over at any moment.
+            let Some(cursor) = self.plugins.durable_cursor(&name) else { continue };
             // A slow or unreachable database is tried again the next time: changes don't wait for it.
             match tokio::time::timeout(PRUNE, capabilities.prune_receipts(&name, cursor, now)).await {
                 Ok(Ok(())) => {}

@@ -2,6 +2,9 @@
 
 use axum::Router;
 use axum::http::Uri;
+use kubewitness_core::intents::requests::{PluginRequest, RequestNotes};
+use kubewitness_core::limits;
+use kubewitness_core::ports::DurableCursor;
 use kubewitness_harness::{Encryption, MailServer};
 
 use super::*;
@@ -338,4 +341,33 @@ async fn a_message_by_e_mail_takes_the_way_of_a_request() {
     assert_eq!((again.len(), &again), (1, &refusals), "as it was answered");
     assert!(matches!(session.mail_send("relay", mail("id-2")).await, Err(GrantError::Denied(_))));
     assert_eq!((session.in_doubt().len(), server.received().len()), (1, 2));
+}
+
+#[tokio::test]
+async fn notes_of_states_that_are_owed_stay_while_others_make_room() {
+    let (world, receiver) = (SessionWorld::new(), CountingReceiver::default());
+    let capabilities = opened(&world, &receiver.listen().await).await;
+    let most = limits::INTENTS as Seq;
+    let mut noted = RequestNotes::default();
+    for seq in 1..=most {
+        let (to, digest) = ("http people".into(), "0".into());
+        let asked = PluginRequest { seqs: vec![seq], to, nth: 0, digest, version: "v1".into() };
+        world.paper.keep(&[noted.note_request(asked, None).unwrap().1]);
+    }
+    let notes = world.paper.clone();
+    let backing = PluginServices { kv: world.paper.read(), notes, ..backing(2 * most) };
+    let plugin = capabilities.grant_plugin("p", &sender(), backing).await.unwrap();
+    let later = batch(&[3 * most]);
+    let mut session = plugin.open(&later).await.unwrap();
+    let refused = send(&mut session, "people", "one").await;
+    assert!(
+        matches!(refused, Err(GrantError::Unavailable(_))),
+        "it is not known yet what is owed: {refused:?}"
+    );
+    session.roll_back_effects().await;
+    let owed = DurableCursor { cursor: 2 * most, recalled: Some(8_001) };
+    capabilities.prune_receipts("p", owed, Duration::from_secs(60)).await.unwrap();
+    let mut session = plugin.open(&later).await.unwrap();
+    assert_eq!(send(&mut session, "people", "one").await.unwrap(), "answer 1");
+    assert_eq!(world.paper.read().len() as Seq, most - 8_000 + 1);
 }

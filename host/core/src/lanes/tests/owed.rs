@@ -120,16 +120,20 @@ fn after_a_restart_rows_come_in_order_before_what_is_read() {
 }
 
 #[test]
-fn a_row_without_a_state_is_missed_unless_a_save_went_on_meanwhile() {
+fn a_row_without_a_state_is_missed_unless_it_is_not_saved_yet() {
     let mut lanes = held_lane();
     lanes.push(state(2, 1), Duration::ZERO);
     saved(&mut lanes);
     lanes.drop_letter(1);
-    let (from, saves) = (lanes.next_owed().unwrap(), lanes.owed_saves());
+    let from = lanes.next_owed().unwrap();
+    lanes.push(state(3, 1), Duration::ZERO);
+    let part = vec![(state(2, 1), SubscriptionFit::Wanted)];
+    assert_eq!(lanes.return_owed(from, part, None, Duration::ZERO), 0, "3 is not saved yet");
+    assert_eq!(take(&mut lanes, 0, 5), [2]);
+    lanes.apply_verdict(2, Verdict::Done, at(0));
     saved(&mut lanes);
-    assert_eq!(lanes.return_owed(from, Vec::new(), None, saves, Duration::ZERO), 0);
-    assert_eq!(lanes.next_owed(), Some(2), "it is asked for again");
-    assert_eq!(lanes.return_owed(from, Vec::new(), None, lanes.owed_saves(), Duration::ZERO), 1);
+    let from = lanes.next_owed().unwrap();
+    assert_eq!(lanes.return_owed(from, Vec::new(), None, Duration::ZERO), 1);
     assert_eq!((lanes.next_owed(), lanes.lane_stats().waiting), (None, 0));
     assert!(lanes.lanes.is_empty());
 }
@@ -143,7 +147,7 @@ fn a_lane_whose_rows_lie_far_behind_those_of_a_held_one_is_reached_part_by_part(
     lanes.drop_letter(1);
     // The lane of 2 and later has room for three; the next look goes on behind what was looked at.
     let part = (2..=9).map(|seq| (state(seq, 1), SubscriptionFit::Wanted)).collect();
-    lanes.return_owed(2, part, Some(9), lanes.owed_saves(), Duration::ZERO);
+    lanes.return_owed(2, part, Some(9), Duration::ZERO);
     assert_eq!(lanes.next_owed(), Some(50));
     assert_eq!(take(&mut lanes, 0, 5), [2]);
 }
@@ -160,4 +164,113 @@ fn no_state_of_a_lane_that_has_rows_is_without_one() {
     lanes.apply_verdict(1, retry(), at(0));
     lanes.push(state(3, 1), Duration::ZERO);
     assert_eq!((saved(&mut lanes).owed, lanes.cursor()), (vec![2, 3], 3));
+}
+
+/// It was handed over before the start, and whether it was applied is known by its receipt alone.
+#[test]
+fn a_row_that_may_have_been_applied_before_the_start_is_remembered_until_a_state_of_its_lane_is_refused() {
+    let progress = PluginProgress { cursor: 9, ..PluginProgress::default() };
+    let mut lanes = Lanes::new(options(OnDeadLetter::Continue), &progress);
+    lanes.begin_behind(11);
+    lanes.replay_letter(&DeadLetter { replaying: true, ..parked_letter() });
+    [2, 3].into_iter().for_each(|seq| lanes.owe_again(&state(seq, 1)));
+    lanes.fill_wanted(&[1], vec![state(1, 1)], Duration::ZERO);
+    assert_eq!(take(&mut lanes, 0, 1), [1]);
+    let later = Verdict::Retry { after_ms: Some(60_000), reason: "later".into() };
+    lanes.apply_verdict(1, later.clone(), at(0));
+    assert_eq!((lanes.next_owed(), lanes.first_recalled()), (None, Some(2)), "the letter lies before it");
+    // 10 and 11 were read before the start, and 12 was not there.
+    for (seq, lane) in [(10, 2), (11, 2), (12, 2)] {
+        lanes.push(state(seq, lane), Duration::ZERO);
+    }
+    assert_eq!(take(&mut lanes, 0, 1), [10]);
+    assert_eq!(take(&mut lanes, 60_000, 1), [1]);
+    lanes.apply_verdict(1, Verdict::Done, at(60_000));
+    saved(&mut lanes);
+    bring_back(&mut lanes, &[(2, 1), (3, 1)]);
+    assert_eq!(take(&mut lanes, 60_000, 1), [2]);
+    lanes.apply_verdict(10, later.clone(), at(60_000));
+    assert_eq!((lanes.cursor(), lanes.first_recalled()), (12, Some(2)));
+    lanes.apply_verdict(2, later, at(60_000));
+    assert_eq!(
+        lanes.first_recalled(),
+        None,
+        "neither 3 nor 11 was handed over, as what is before them was not done"
+    );
+}
+
+#[test]
+fn a_state_under_latest_takes_the_place_of_the_last_row_of_its_object() {
+    let mut lanes = held_lane();
+    let read = |lanes: &mut Lanes, seq, change| {
+        lanes.read(vec![(state_of("team", 1, seq, change, 0), SubscriptionFit::Latest)], seq, Duration::ZERO);
+    };
+    for seq in 2..=50 {
+        read(&mut lanes, seq, Change::Present);
+        if seq == 20 {
+            saved(&mut lanes);
+        }
+    }
+    let stats = lanes.lane_stats();
+    assert_eq!((stats.waiting, stats.filtered, stats.superseded, lanes.cursor()), (1, 48, 48, 50));
+    read(&mut lanes, 51, Change::Gone);
+    read(&mut lanes, 52, Change::Present);
+    assert_eq!(lanes.lane_stats().waiting, 2, "an end gives no way");
+    let LetterChanges { owed, revived, .. } = saved(&mut lanes);
+    let stay: Vec<Seq> = owed.into_iter().filter(|seq| !revived.contains(seq)).collect();
+    assert_eq!((stay, revived.contains(&20)), (vec![51, 52], true));
+    lanes.drop_letter(1);
+    bring_back(&mut lanes, &[(51, 1), (52, 1)]);
+    assert_eq!(take(&mut lanes, 0, 5), [51]);
+}
+
+#[test]
+fn at_the_bound_of_rows_a_lane_keeps_its_namespace_unread_and_no_other_one() {
+    let few = LaneOptions { rows: 3, ..options(OnDeadLetter::Hold) };
+    let mut lanes = Lanes::new(few, &PluginProgress::default());
+    lanes.push(state(1, 1), Duration::ZERO);
+    take(&mut lanes, 0, 5);
+    lanes.apply_verdict(1, Verdict::Reject("never".into()), at(0));
+    let of = |seq: Seq| match seq % 2 {
+        0 => state(seq, 1),
+        _ => state_of("other", 2, seq, Change::Present, 0),
+    };
+    for seq in 2..=11 {
+        lanes.push(of(seq), Duration::ZERO);
+        for seq in take(&mut lanes, 0, 1) {
+            lanes.apply_verdict(seq, Verdict::Done, at(0));
+        }
+    }
+    let stats = lanes.lane_stats();
+    assert_eq!((stats.delivered, stats.waiting, lanes.cursor()), (5, 5, 7));
+    assert_eq!((lanes.namespaces_behind(), lanes.next_behind(Duration::ZERO)), (vec!["team".into()], None));
+    saved(&mut lanes);
+    lanes.drop_letter(1);
+    bring_back(&mut lanes, &[(2, 1), (4, 1), (6, 1)]);
+    assert_eq!(take(&mut lanes, 0, 5), [2]);
+    lanes.apply_verdict(2, Verdict::Done, at(0));
+    assert_eq!(lanes.next_behind(Duration::ZERO).map(|range| range.from), Some(8));
+}
+
+#[test]
+fn rows_behind_a_letter_may_have_been_applied_only_where_letters_have_not_held_their_lanes_before() {
+    let begin = |progress: &PluginProgress| {
+        let mut lanes = Lanes::new(options(OnDeadLetter::Hold), progress);
+        lanes.begin_behind(9);
+        lanes.add_parked(1);
+        lanes.hold_lane_at(1, state(1, 1).lane_key());
+        lanes.owe_again(&state(2, 1));
+        lanes
+    };
+    let of = |policy| {
+        let lanes = Lanes::new(options(policy), &PluginProgress { cursor: 9, ..PluginProgress::default() });
+        lanes.progress_to_save()
+    };
+    assert_eq!(begin(&of(OnDeadLetter::Hold)).first_recalled(), None, "a letter may hold its lane for years");
+    let continued = begin(&of(OnDeadLetter::Continue));
+    assert_eq!(continued.first_recalled(), Some(2));
+    let mut again = begin(&continued.progress_to_save());
+    assert_eq!(again.first_recalled(), Some(2), "whatever the number of starts");
+    again.drop_letter(1);
+    assert!(again.progress_to_save().holds_lanes);
 }

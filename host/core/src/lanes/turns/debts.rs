@@ -19,13 +19,30 @@ pub(in crate::lanes) struct OwedStates {
     pub oldest: BTreeSet<(u64, LaneKey)>,
     /// States below the cursor that were taken back into lanes. They may have been applied before.
     pub recalled: BTreeSet<Seq>,
-    pub saves: u64,
+    /// States up to here may have been handed over before the start, and nobody noted their end.
+    pub before_start: Seq,
+    /// Whether letters held their lanes before the start, so that nothing behind them was handed over.
+    pub held_before: bool,
+    /// Lanes by their first row, if that row is such a state.
+    pub doubtful: BTreeSet<(Seq, LaneKey)>,
+    /// Namespaces that are behind because there are too many rows.
+    pub crowded: HashSet<u64>,
 }
 
 impl OwedStates {
+    /// Whether nothing is owed and no lane is listed.
+    pub fn is_clear(&self) -> bool {
+        self.states == 0 && self.oldest.is_empty() && self.returning.is_empty() && self.doubtful.is_empty()
+    }
+
     /// Moves a lane to another place among the oldest.
     pub fn relist_oldest(&mut self, before: Option<u64>, now: Option<u64>, key: LaneKey) {
         relist(&mut self.oldest, before, now, key);
+    }
+
+    /// Moves a lane to another place among the doubtful.
+    pub fn relist_doubtful(&mut self, before: Option<Seq>, now: Option<Seq>, key: LaneKey) {
+        relist(&mut self.doubtful, before, now, key);
     }
 }
 
@@ -55,7 +72,6 @@ impl ReturningLanes {
         lanes.map(|(_, key)| *key).collect()
     }
 
-    #[cfg(test)]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
