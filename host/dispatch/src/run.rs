@@ -94,7 +94,7 @@ pub(crate) struct DispatchLoop {
     paused: Option<Arc<PluginPause>>,
     /// The same until its time is over: the plugin has taken more than its share of something.
     rest: Option<CallPause>,
-    /// Whether the journal is being asked for owed states. Its answer may be older than a save that ends meanwhile.
+    /// The journal is being asked for owed states. Its answer may be older than a save that ends meanwhile.
     asks_owed: bool,
     /// The rows of such saves. The lanes hear of them after the answer.
     unheard: Vec<SavedRows>,

@@ -45,7 +45,7 @@ impl CompletenessCheck {
             && self.plugins.iter().all(|plugin| is_stopped(plugin) || is_even(plugin))
     }
 
-    /// How much is witnessed, and how much of it the plugins have finished. It only grows, and ends with the last write.
+    /// How much is witnessed, and how much of it the plugins have finished.
     fn progress(&self) -> u64 {
         let finished = |plugin: &PluginView| plugin.delivered + plugin.filtered + plugin.dead;
         self.witnessed as u64 + self.plugins.iter().map(finished).sum::<u64>()

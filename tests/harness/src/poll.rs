@@ -28,13 +28,13 @@ pub fn slowdown() -> f64 {
     (load / processors as f64).clamp(1.0, MOST_SLOWDOWN)
 }
 
-/// The time that is left until a deadline.
-struct Patience {
+/// A deadline of a program that shares its machine: the time that is left until it.
+struct SharedDeadline {
     left: Duration,
     looked: Instant,
 }
 
-impl Patience {
+impl SharedDeadline {
     fn new(left: Duration) -> Self {
         Self { left, looked: Instant::now() }
     }
@@ -49,11 +49,11 @@ impl Patience {
 
 /// The answer, or `None` past the deadline.
 pub async fn in_time<T>(within: Duration, asked: impl Future<Output = T>) -> Option<T> {
-    let (mut asked, mut patience) = (pin!(asked), Patience::new(within));
+    let (mut asked, mut deadline) = (pin!(asked), SharedDeadline::new(within));
     loop {
         match tokio::time::timeout(LONGEST_PAUSE.min(within), &mut asked).await {
             Ok(answer) => return Some(answer),
-            Err(_) if patience.is_over() => return None,
+            Err(_) if deadline.is_over() => return None,
             Err(_) => {}
         }
     }
@@ -66,14 +66,14 @@ pub async fn until<T>(
     mut ask: impl AsyncFnMut() -> Result<Option<T>>,
 ) -> Result<T> {
     let begin = Instant::now();
-    let mut patience = Patience::new(within);
+    let mut deadline = SharedDeadline::new(within);
     let mut pause = FIRST_PAUSE;
     loop {
         if let Some(answer) = ask().await? {
             record_wait(what, begin.elapsed())?;
             return Ok(answer);
         }
-        if patience.is_over() {
+        if deadline.is_over() {
             bail!("waited {within:?} for {what}");
         }
         tokio::time::sleep(pause).await;

@@ -85,7 +85,7 @@ impl Lanes {
         })
     }
 
-    /// Whether there are so many rows that this state stays in the journal, and its namespace with it.
+    /// There are so many rows that this state stays in the journal, and its namespace with it.
     pub(super) fn is_crowded(&self, key: LaneKey, seq: Seq) -> bool {
         self.debts.states >= self.options.rows && self.becomes_owed_row(key, seq)
     }
@@ -256,7 +256,7 @@ impl Lanes {
         self.debts.unsaved.len().max(self.debts.finished.len()) >= self.options.window
     }
 
-    /// Whether a save is due at once, because reading waits for it.
+    /// Reading waits for a save, so one is due at once.
     pub fn needs_save(&self) -> bool {
         self.owes_too_much() && !(self.letters.owed.is_empty() && self.letters.revived.is_empty())
     }
@@ -385,7 +385,7 @@ impl Lanes {
         self.place_lane(key, false);
     }
 
-    /// Whether nothing behind a letter of its lane may have been handed over. It may have where `hold` is new.
+    /// Nothing behind a letter of its lane was handed over. It may have been where `hold` is new.
     pub(super) fn has_held_lanes(&self) -> bool {
         let is_held =
             |(seq, key): &(Seq, LaneKey)| self.lanes.get(key).is_some_and(|lane| lane.is_held_before(*seq));

@@ -164,7 +164,7 @@ impl Lanes {
         }
     }
 
-    /// Whether the state may be taken in: its namespace has room, and there are not too many rows.
+    /// The state may be taken in: its namespace has room, and there are not too many rows.
     fn has_place(&mut self, state: &State) -> bool {
         let key = state.lane_key();
         let is_crowded = self.is_crowded(key, state.seq);

@@ -69,7 +69,7 @@ impl OwedPositions {
         }
     }
 
-    /// Whether a plugin that is there waits for this state.
+    /// A plugin that is there waits for this state.
     fn is_held(&self, seq: Seq, plugins: &[(String, PluginProgress)], now_ms: u64) -> bool {
         let is_there = |name: &String| {
             plugins.iter().any(|(other, progress)| other == name && !decide::is_gone(progress, now_ms))

@@ -56,12 +56,11 @@ impl documents::Host for GuestState {
                 "`{pointer}` is not a JSON Pointer: it begins with `/`, or is empty"
             )));
         }
-        if !self.has_parsed(seq) {
-            let Some(document) = self.parse_document(seq).await? else { return Ok(None) };
-            self.parsed = Some((seq, document));
-        } else {
+        if self.has_parsed(seq) {
             // The document is already parsed, but this still counts as a call.
             self.open(HostCapability::Documents, pointer.len()).map(drop)?;
+        } else if !self.parse_document(seq).await? {
+            return Ok(None);
         }
         let value = self
             .parsed
@@ -73,9 +72,8 @@ impl documents::Host for GuestState {
     }
 
     async fn patch(&mut self, seq: u64) -> Result<Option<String>, Error> {
-        if !self.has_parsed(seq) {
-            let Some(document) = self.parse_document(seq).await? else { return Ok(None) };
-            self.parsed = Some((seq, document));
+        if !self.parse_document(seq).await? {
+            return Ok(None);
         }
         let before = {
             let (session, _time) = self.open(HostCapability::Documents, 0)?;
@@ -97,9 +95,13 @@ impl GuestState {
         self.parsed.as_ref().is_some_and(|(parsed, _)| *parsed == seq)
     }
 
-    async fn parse_document(&mut self, seq: u64) -> Result<Option<serde_json::Value>, Error> {
-        let document = self.document_for_guest(seq).await?;
-        document.map(|bytes| json::parse(&bytes)).transpose()
+    /// Parses a state's document, unless it was parsed last. Returns `false` if the state has none.
+    async fn parse_document(&mut self, seq: u64) -> Result<bool, Error> {
+        if !self.has_parsed(seq) {
+            let Some(bytes) = self.document_for_guest(seq).await? else { return Ok(false) };
+            self.parsed = Some((seq, json::parse(&bytes)?));
+        }
+        Ok(true)
     }
 
     async fn document_for_guest(&mut self, seq: u64) -> Result<Option<bytes::Bytes>, Error> {

@@ -300,7 +300,7 @@ impl LaneModel {
         self.rows[&seq].replay || lane.is_none_or(|lane| lane.debt.rows == 0 || seq < lane.debt.next)
     }
 
-    /// Whether this is the lane's last row before a state, and known well enough to give way.
+    /// This is the lane's last row before a state, and known well enough to give way.
     fn is_last_row(&self, seq: Seq, before: Seq) -> bool {
         let row = self.rows[&seq];
         let between = self.rows.range(seq + 1..before).filter(|(_, other)| other.lane == row.lane);

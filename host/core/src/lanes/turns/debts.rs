@@ -21,7 +21,7 @@ pub(in crate::lanes) struct OwedStates {
     pub recalled: BTreeSet<Seq>,
     /// States up to here may have been handed over before the start, and nobody noted their end.
     pub before_start: Seq,
-    /// Whether letters held their lanes before the start, so that nothing behind them was handed over.
+    /// Letters held their lanes before the start, so that nothing behind them was handed over.
     pub held_before: bool,
     /// Lanes by their first row, if that row is such a state.
     pub doubtful: BTreeSet<(Seq, LaneKey)>,
@@ -30,7 +30,7 @@ pub(in crate::lanes) struct OwedStates {
 }
 
 impl OwedStates {
-    /// Whether nothing is owed and no lane is listed.
+    /// Nothing is owed, and no lane is listed.
     pub fn is_clear(&self) -> bool {
         self.states == 0 && self.oldest.is_empty() && self.returning.is_empty() && self.doubtful.is_empty()
     }

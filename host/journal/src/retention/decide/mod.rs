@@ -195,7 +195,7 @@ impl PluginHold {
 /// by mistake goes on without a hole; after that, nothing.
 pub(crate) const RETIRED_MS: u64 = 24 * 60 * 60 * 1000;
 
-/// Whether a plugin holds nothing more because it was taken out long ago. It has nothing in its hands, and takes up
+/// A plugin that was taken out long ago holds nothing more. It has nothing in its hands, and takes up
 /// nothing without taking this back.
 pub(crate) fn is_gone(progress: &PluginProgress, now_ms: u64) -> bool {
     progress.retired_ms.is_some_and(|retired| retired.saturating_add(RETIRED_MS) <= now_ms)
