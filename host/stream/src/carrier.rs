@@ -86,6 +86,9 @@ pub struct StreamCarrier {
     handle: CarrierHandle,
     /// Whether the claim of another process is renewed.
     lapse: LapseWatch,
+    /// The last position that was sent in the current line. Over a connection that broke, the server may have taken states
+    /// that it did not acknowledge.
+    sent: Seq,
 }
 
 /// One connection of a carrier.
@@ -103,7 +106,7 @@ impl StreamCarrier {
     ) -> (Self, CarrierHandle) {
         let handle = CarrierHandle { name: server.spec.name.as_str().into(), snapshot: Arc::default() };
         let lapse = LapseWatch::default();
-        (Self { server, backlog, documents, handle: handle.clone(), lapse }, handle)
+        (Self { server, backlog, documents, handle: handle.clone(), lapse, sent: 0 }, handle)
     }
 
     /// Runs until the stop. Failures of the server or the journal are retried. A returned error is final.
@@ -155,7 +158,7 @@ impl StreamCarrier {
     }
 
     async fn carry_states(
-        &self,
+        &mut self,
         connection: &mut CarrierConnection,
         stop: &CancellationToken,
     ) -> Result<(), CarrierFault> {
@@ -171,7 +174,7 @@ impl StreamCarrier {
             let cursor = kept.progress.cursor;
             let news = async { newest.wait_for(|newest| *newest > cursor).await.map(drop) };
             let Some(news) = stop.run_until_cancelled(timeout(RENEW, news)).await else {
-                return Ok(claim.release_claim(cursor).await?);
+                return Ok(claim.release_claim(cursor.max(self.sent)).await?);
             };
             let Ok(news) = news else { continue };
             if news.is_err() {
@@ -180,6 +183,7 @@ impl StreamCarrier {
             let states = self.backlog.read(cursor, PAGE).await?;
             let Some(last) = states.last().map(|state| state.seq) else { continue };
             let carried: Vec<_> = states.iter().filter(|state| kept.carries_state(state)).collect();
+            self.sent = carried.last().map_or(self.sent, |state| self.sent.max(state.seq));
             let sent = self.send(publisher, kept, claim, &carried).await;
             let (there, settled) = publisher.await_acknowledged().await;
             let all = sent.is_ok() && settled.is_ok();
@@ -245,6 +249,7 @@ impl StreamCarrier {
             );
             // If the process is killed before this save, the claim still has the former line.
             kept.begin_line(lineage).await?;
+            self.sent = 0;
         }
         Ok(HeldClaim { claims, sequence, is, renewed: Instant::now() })
     }

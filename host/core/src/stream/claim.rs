@@ -19,7 +19,7 @@ pub struct CarrierClaim {
     /// The earlier lines. A journal that was put back to one of them is the same journal.
     pub former: Vec<Arc<str>>,
     pub sources: Vec<String>,
-    /// The carrier's cursor when it stopped.
+    /// The position above which the carrier had sent nothing in this line when it stopped.
     pub position: Seq,
     /// The process that may send; `None` after a clean stop.
     pub instance: Option<Arc<str>>,

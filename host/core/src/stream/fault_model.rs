@@ -38,6 +38,8 @@ enum PlantedFault {
     NamesNoLine,
     /// The reader purges whatever the server's version.
     PurgesAlways,
+    /// A carrier that stops forgets what it sent over an earlier connection.
+    ReleasesAtCursor,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -118,6 +120,8 @@ struct CarrierProcess {
     claim: CarrierClaim,
     /// The last position that was sent; its journal learns it later.
     sent: Seq,
+    /// The last position that was sent in this line over any connection.
+    furthest: Seq,
     /// The stream's last number, as far as it knows.
     last: u64,
     /// Whether it has no connection and renews nothing.
@@ -351,7 +355,8 @@ impl FaultWorld {
         }
         journal.go_back(self.stream.made, self.stream.last);
         let (sent, last) = (journal.cursor, self.stream.last);
-        self.processes[place] = Some(CarrierProcess { instance, claim, sent, last, is_cut: false });
+        self.processes[place] =
+            Some(CarrierProcess { instance, claim, sent, furthest: sent, last, is_cut: false });
         Ok(())
     }
 
@@ -367,7 +372,12 @@ impl FaultWorld {
             return Ok(());
         }
         if process.last != self.stream.last || !self.holds(&process) {
-            return self.start(place, process.instance, false, false);
+            let (line, furthest) = (process.claim.line, process.furthest);
+            self.start(place, process.instance, false, false)?;
+            if let Some(again) = self.processes[place].as_mut().filter(|again| again.claim.line == line) {
+                again.furthest = furthest;
+            }
+            return Ok(());
         }
         let journal = &self.journals[place];
         let sent = process.sent;
@@ -376,6 +386,7 @@ impl FaultWorld {
             let stood = journal.lineage.journal_position(entry.position, journal.before(entry));
             self.stream.push(StreamMessage { entry: *entry, stood, is_signed: true });
             (process.sent, process.last) = (entry.position, self.stream.last);
+            process.furthest = process.furthest.max(process.sent);
         }
         self.processes[place] = Some(process);
         Ok(())
@@ -392,7 +403,11 @@ impl FaultWorld {
         self.save(place);
         let Some(process) = self.processes[place].take() else { return };
         if !process.is_cut && self.holds(&process) {
-            let position = self.journals[place].cursor;
+            let cursor = self.journals[place].cursor;
+            let position = match self.fault {
+                PlantedFault::ReleasesAtCursor => cursor,
+                _ => cursor.max(process.furthest),
+            };
             self.claim = Some(CarrierClaim { position, instance: None, ..process.claim });
         }
     }
@@ -541,6 +556,16 @@ proptest::proptest! {
         let done = run(&steps, PlantedFault::None);
         proptest::prop_assert_eq!(done, Ok(()));
     }
+}
+
+/// The carrier sends over one connection, stops over the next one, and its journal is put back to an empty standby.
+const STOPPED_AFTER_RECONNECT: [(u64, u64); 7] = [(0, 1), (0, 1), (6, 2), (26, 0), (6, 1), (13, 1), (23, 0)];
+
+#[test]
+fn a_carrier_that_stops_before_it_has_sent_again_tells_how_far_it_came() {
+    assert_eq!(run(&STOPPED_AFTER_RECONNECT, PlantedFault::None), Ok(()));
+    let found = run(&STOPPED_AFTER_RECONNECT, PlantedFault::ReleasesAtCursor);
+    assert!(found.is_err_and(|found| found.contains("is lost without a gap")));
 }
 
 #[test]
