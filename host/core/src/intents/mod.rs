@@ -4,8 +4,10 @@
 //! A process can be killed between an effect and the record of it. So the controller notes each effect before
 //! it happens, and a repeated call consults the notes. [`requests`] decides whether a request is sent,
 //! answered from its note, or in doubt. [`writes`] decides which writes to `kv` count if their transaction
-//! may have committed. [`prints`] are short digests of state ids.
+//! may have committed. [`commits`] names the newest commits of a granted database, which may lose them. [`prints`] are
+//! short digests of state ids.
 
+pub mod commits;
 pub mod prints;
 mod record;
 pub mod requests;

@@ -1,6 +1,8 @@
 //! Capability → dispatch: the committed `kv` writes of a call, on their way to the plugin's next save.
 
+use std::fmt;
 use std::ops::Deref;
+use std::sync::Arc;
 
 use tokio::sync::OwnedMutexGuard;
 
@@ -9,18 +11,30 @@ use super::KvWrite;
 /// A call's turn among the calls of its plugin that write to `kv`. `None` if it wrote nothing.
 pub type KvTurn = Option<OwnedMutexGuard<()>>;
 
+/// Gives a write whose value is only known when the dispatcher takes it.
+pub trait LateWrite: Send + Sync {
+    fn current_write(&self) -> Option<KvWrite>;
+}
+
 /// The `kv` writes of one call. It holds the call's turn, so the next call commits its own writes only after
 /// the dispatcher has taken these. So saves happen in the order of commits, even if calls end on several
 /// threads at once.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct KvWrites {
     writes: Vec<KvWrite>,
+    late: Option<Arc<dyn LateWrite>>,
     _turn: KvTurn,
+}
+
+impl fmt::Debug for KvWrites {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.writes.fmt(f)
+    }
 }
 
 impl KvWrites {
     pub fn new(writes: Vec<KvWrite>, turn: KvTurn) -> Self {
-        Self { writes, _turn: turn }
+        Self { writes, late: None, _turn: turn }
     }
 
     /// Adds more writes of the same call.
@@ -28,9 +42,21 @@ impl KvWrites {
         self.writes.extend(more);
     }
 
+    /// Adds a write that comes after all others. Calls end side by side: what each of them knew when it ended might
+    /// replace what a later one knew.
+    pub fn end_with_late(&mut self, late: Arc<dyn LateWrite>) {
+        self.late = Some(late);
+    }
+
+    /// Whether there is nothing to save.
+    pub fn is_empty(&self) -> bool {
+        self.writes.is_empty() && self.late.is_none()
+    }
+
     /// Ends the turn.
     pub fn take(self) -> Vec<KvWrite> {
-        self.writes
+        let late = self.late.and_then(|late| late.current_write());
+        self.writes.into_iter().chain(late).collect()
     }
 }
 

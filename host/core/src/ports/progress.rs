@@ -7,6 +7,7 @@
 //! source was rejected: receipts, retention and `verify` rely on one position up to which everything is
 //! finished.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -93,6 +94,34 @@ impl PluginProgress {
     pub fn first_beginning(&self, source: &str) -> Seq {
         let ended = self.sources.iter().filter(|start| &*start.source == source);
         ended.filter_map(|start| start.until).max().unwrap_or(0)
+    }
+
+    /// Takes back what was finished after a position, except single positions such as those of dead letters.
+    /// The other states are handed over once more.
+    pub fn take_back(&mut self, after: Seq, except: &BTreeSet<Seq>) {
+        let after = after.max(self.start);
+        let finished: Vec<Seq> =
+            except.iter().copied().filter(|seq| self.is_finished_for_any(*seq)).collect();
+        self.cursor = self.cursor.min(after);
+        clip_after(&mut self.above, after);
+        for seq in finished.into_iter().filter(|seq| *seq > after) {
+            match self.above.last_mut() {
+                Some((_, last)) if *last + 1 == seq => *last = seq,
+                _ => self.above.push((seq, seq)),
+            }
+        }
+        for former in &mut self.former_cursors {
+            former.cursor = former.cursor.min(after);
+            clip_after(&mut former.above, after);
+        }
+        let cursor = self.cursor;
+        self.former_cursors.retain(|former| former.last_finished() > cursor);
+    }
+
+    /// Whether the position is finished for any source.
+    fn is_finished_for_any(&self, seq: Seq) -> bool {
+        let former = |former: &FormerCursor| is_within(former.cursor, &former.above, seq);
+        is_within(self.cursor, &self.above, seq) || self.former_cursors.iter().any(former)
     }
 
     /// Subscribes to more sources, each after a position. If one of them begins before the positions that
@@ -194,6 +223,14 @@ impl FormerCursor {
     }
 }
 
+/// Removes what lies after a position.
+fn clip_after(above: &mut Vec<(Seq, Seq)>, after: Seq) {
+    above.retain(|(first, _)| *first <= after);
+    if let Some((_, last)) = above.last_mut() {
+        *last = after.min(*last);
+    }
+}
+
 fn is_within(cursor: Seq, above: &[(Seq, Seq)], seq: Seq) -> bool {
     let next = above.partition_point(|(_, last)| *last < seq);
     seq <= cursor || above.get(next).is_some_and(|(first, _)| *first <= seq)
@@ -205,8 +242,6 @@ fn last_of(cursor: Seq, above: &[(Seq, Seq)]) -> Seq {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use proptest::prelude::*;
 
     use super::*;
@@ -255,6 +290,19 @@ mod tests {
         let ends: Vec<_> = progress.sources.iter().map(|start| start.until).collect();
         assert_eq!(ends, [Some(30), Some(12)]);
         assert_eq!(progress.first_beginning("pods"), 12);
+    }
+
+    #[test]
+    fn what_is_taken_back_lies_behind_a_position_and_leaves_single_positions_out() {
+        let mut progress = PluginProgress { cursor: 20, above: vec![(25, 30)], ..PluginProgress::default() };
+        progress.add_sources(vec![("pods".into(), 10)]);
+        progress.take_back(15, &BTreeSet::from([5, 17, 18, 26, 40]));
+        assert_eq!((progress.cursor, &*progress.above), (10, &[(17, 18), (26, 26)][..]));
+        let finished: Vec<_> = (1..=40).filter(|seq| progress.has_finished("jobs", *seq)).collect();
+        let expected: Vec<_> = (1..=15).chain([17, 18, 26]).collect();
+        assert_eq!(finished, expected);
+        progress.take_back(0, &BTreeSet::new());
+        assert_eq!((progress.furthest_position(), progress.former_cursors.len()), (0, 0));
     }
 
     const SOURCES: [&str; 3] = ["a", "b", "c"];

@@ -1,0 +1,388 @@
+//! The newest commits of a plugin in its granted database, and what follows if the database no longer has them.
+//!
+//! A database that fails over to a standby, or is restored from a copy, loses the newest of its commits. The journal
+//! calls the states of these commits finished, so nobody would ever look for their rows. So the journal notes the
+//! newest commit that is known to have succeeded, and each new connection is asked for it first.
+//!
+//! Calls run side by side, so there is not always one newest commit. A commit certainly precedes another one only if
+//! it was answered before the other one was sent. [`CommitFrontier`] keeps the commits that no other one certainly
+//! follows. A database that has all of these has every commit. A number that the database counts was rejected: all
+//! calls would wait for its row.
+//!
+//! A receipt that is gone is no loss if it was removed. So the database keeps with its receipts the moment before which
+//! they may have been removed, and [`CommitHistory`] tells the one from the other.
+
+use serde::{Deserialize, Serialize};
+
+use super::{key, note_number};
+use crate::ports::KvWrite;
+use crate::state::Seq;
+
+const NEWEST: &str = "newest";
+const LOSS: &str = "loss";
+/// Records of losses that are kept. Each is a line for people.
+pub const LOSSES: usize = 16;
+/// Databases of which a plugin's commits stay noted after it was granted another one.
+pub const EARLIER: usize = 4;
+
+/// A commit that the database has answered.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NotedCommit {
+    pub token: String,
+    /// When it was sent, in milliseconds since 1970. No later commit of the plugin has the same or an earlier moment.
+    pub at_ms: u64,
+    /// A tick: the receipt of the next one replaces its own.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_tick: bool,
+}
+
+/// A database's own word on the receipts that it no longer has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CommitHistory {
+    /// Receipts of commits before this moment may have been removed.
+    pub pruned_before_ms: u64,
+    /// The newest tick that it has.
+    pub newest_tick_ms: u64,
+}
+
+impl CommitHistory {
+    /// Whether the database has had this commit although it has no receipt of it. That is so beside an older copy of the
+    /// journal, and if a process ended before it had saved the note of a newer commit.
+    pub fn has_outlived(&self, commit: &NotedCommit) -> bool {
+        commit.at_ms < self.pruned_before_ms || (commit.is_tick && commit.at_ms <= self.newest_tick_ms)
+    }
+}
+
+/// The newest commits of one plugin: at most one for each call that ran beside the last one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CommitFrontier {
+    newest: Vec<KnownCommit>,
+    moments: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct KnownCommit {
+    commit: NotedCommit,
+    answered: u64,
+}
+
+/// When a commit was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CommitTicket(u64);
+
+impl CommitFrontier {
+    /// Goes on from commits that the journal or the database names.
+    pub fn from_commits(commits: impl IntoIterator<Item = NotedCommit>) -> Self {
+        let newest = commits.into_iter().map(|commit| KnownCommit { commit, answered: 0 }).collect();
+        Self { newest, moments: 1 }
+    }
+
+    /// Call it before the commit is sent.
+    pub fn begin_commit(&mut self) -> CommitTicket {
+        self.moments += 1;
+        CommitTicket(self.moments)
+    }
+
+    /// Call it once the database has answered that the commit succeeded.
+    pub fn note_commit(&mut self, CommitTicket(begun): CommitTicket, commit: NotedCommit) {
+        self.moments += 1;
+        self.newest.retain(|known| known.answered > begun);
+        self.newest.push(KnownCommit { commit, answered: self.moments });
+    }
+
+    /// The commits that the database must have.
+    pub fn newest_commits(&self) -> impl Iterator<Item = &NotedCommit> {
+        self.newest.iter().map(|known| &known.commit)
+    }
+
+    /// Expects commits no longer whose receipts were removed, but the newest one that the database has: it followed them.
+    pub fn replace_commits(
+        &mut self,
+        is_removed: impl Fn(&NotedCommit) -> bool,
+        newest: Option<&NotedCommit>,
+    ) {
+        let expected = self.newest.len();
+        self.newest.retain(|known| !is_removed(&known.commit));
+        let is_known = newest.is_none_or(|newest| self.newest_commits().any(|known| known == newest));
+        if let Some(newest) = newest.filter(|_| self.newest.len() < expected && !is_known) {
+            self.newest.push(KnownCommit { commit: newest.clone(), answered: self.moments });
+        }
+    }
+}
+
+/// The newest commits of a plugin in one database.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DatabaseCommits {
+    /// The controller's name of the database.
+    pub database: String,
+    pub commits: Vec<NotedCommit>,
+    /// The newest commit whose states do not come again after a loss: that of a tick, of a resync, or of states that lie
+    /// before the position after which the database keeps every receipt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beneath: Option<NotedCommit>,
+}
+
+/// The journal's note of the newest commits in granted databases.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommitNote {
+    /// The database that the plugin wrote to last. `None` after a loss that was not taken back: the journal counts on
+    /// nothing in it, and every receipt is kept from then on.
+    pub current: Option<DatabaseCommits>,
+    /// Databases that the plugin was granted before, the newest last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub earlier: Vec<DatabaseCommits>,
+}
+
+impl CommitNote {
+    pub fn as_write(&self) -> KvWrite {
+        KvWrite { key: key(NEWEST, 0), value: serde_json::to_vec(self).ok() }
+    }
+
+    /// The commits that a database must have.
+    pub fn commits_in(&self, database: &str) -> Option<&DatabaseCommits> {
+        self.current.iter().chain(&self.earlier).find(|known| known.database == database)
+    }
+
+    /// Whether the plugin has written to this database last.
+    pub fn is_current(&self, database: &str) -> bool {
+        self.current.as_ref().is_some_and(|current| current.database == database)
+    }
+
+    /// The notes of all databases but this one.
+    pub fn notes_besides(self, database: &str) -> Vec<DatabaseCommits> {
+        let known = self.earlier.into_iter().chain(self.current);
+        let mut others: Vec<_> = known.filter(|known| known.database != database).collect();
+        others.drain(..others.len().saturating_sub(EARLIER));
+        others
+    }
+}
+
+/// A database was found without commits that it had answered.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DatabaseLoss {
+    pub database: String,
+    pub found_ms: u64,
+    /// Everything up to this position is in the database. `None`: the database does not say.
+    pub after: Option<Seq>,
+    /// The last position that the plugin had finished.
+    pub through: Seq,
+    /// States that are handed over again, without those whose receipts survived.
+    pub again: u64,
+    /// Positions in between that the journal no longer has.
+    pub missing: u64,
+    /// Whether commits are lost whose states do not come again: see [`DatabaseCommits::beneath`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub beneath: bool,
+}
+
+impl DatabaseLoss {
+    /// Whether rows may be missing for good.
+    pub fn is_gap(&self) -> bool {
+        self.after.is_none_or(|after| after >= self.through) || self.missing > 0 || self.beneath
+    }
+
+    /// The loss as a sentence for people, with what they can do.
+    pub fn text(&self) -> String {
+        let Self { database, after, through, again, missing, .. } = self;
+        let lost = format!("the database `{database}` has lost commits that it had answered");
+        let remedy = "a `resync` of its sources writes the present state of each object again";
+        let Some(after) = after else {
+            return format!(
+                "{lost}. They are not handed over again, because the database is new or empty, or because the plugin \
+                 also writes a ledger: rows of states up to position {through} may be missing. Restore a copy, correct \
+                 the database's address, or run a resync: {remedy}"
+            );
+        };
+        let mut text =
+            format!("{lost}: the plugin gets {again} states after position {after} again, up to {through}");
+        if *missing > 0 {
+            text += &format!(
+                ". {missing} positions of these are no longer in the journal, and their rows may be missing"
+            );
+        }
+        if self.beneath || *after >= *through {
+            text += ". Rows of a tick, a resync, a replayed dead letter or the past of an added source may be missing as \
+                     well";
+        }
+        match self.is_gap() {
+            true => text + ": " + remedy,
+            false => text + ". The controller skips those whose rows are there",
+        }
+    }
+}
+
+/// The commits that a database still has after a loss.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SurvivingCommits {
+    /// The newest one.
+    pub newest: Option<NotedCommit>,
+    /// See [`DatabaseCommits::beneath`].
+    pub beneath: Option<NotedCommit>,
+}
+
+/// The notes of one plugin about commits, as they were read from the journal.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CommitNotes {
+    pub newest: Option<CommitNote>,
+    /// The losses so far, by number.
+    pub losses: Vec<(u64, DatabaseLoss)>,
+}
+
+impl CommitNotes {
+    /// Loads a stored note. Returns `None` if the key is not that of such a note, and `Some(false)` if it can't be read.
+    pub fn read(&mut self, name: &str, value: &[u8]) -> Option<bool> {
+        if note_number(NEWEST, name).is_some() {
+            self.newest = serde_json::from_slice(value).ok();
+            return Some(self.newest.is_some());
+        }
+        let number = note_number(LOSS, name)?;
+        let Ok(loss) = serde_json::from_slice(value) else { return Some(false) };
+        self.losses.push((number, loss));
+        self.losses.sort_unstable_by_key(|(number, _)| *number);
+        Some(true)
+    }
+
+    /// The writes that record one more loss, and what the database must have from now on.
+    pub fn record_loss(&self, loss: &DatabaseLoss, survivors: SurvivingCommits) -> Vec<KvWrite> {
+        let SurvivingCommits { newest, beneath } = survivors;
+        let database = loss.database.clone();
+        let earlier = self.newest.clone().unwrap_or_default().notes_besides(&database);
+        let commits = DatabaseCommits { database, commits: newest.into_iter().collect(), beneath };
+        let newest = CommitNote { current: loss.after.is_some().then_some(commits), earlier };
+        let next = self.losses.last().map_or(1, |(number, _)| number + 1);
+        let old = self.losses.len().saturating_sub(LOSSES - 1);
+        let removals = self.losses.iter().take(old).map(|(number, _)| super::note_removal(LOSS, *number));
+        let record = KvWrite { key: key(LOSS, next), value: serde_json::to_vec(loss).ok() };
+        removals.chain([record, newest.as_write()]).collect()
+    }
+}
+
+#[cfg(test)]
+mod model;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn noted(token: &str, at_ms: u64) -> NotedCommit {
+        NotedCommit { token: token.into(), at_ms, is_tick: false }
+    }
+
+    fn commit(frontier: &mut CommitFrontier, token: &str) {
+        let ticket = frontier.begin_commit();
+        frontier.note_commit(ticket, noted(token, 1));
+    }
+
+    fn tokens(frontier: &CommitFrontier) -> Vec<&str> {
+        frontier.newest_commits().map(|commit| &*commit.token).collect()
+    }
+
+    fn commits_in(database: &str, token: &str) -> DatabaseCommits {
+        DatabaseCommits { database: database.into(), commits: vec![noted(token, 1)], beneath: None }
+    }
+
+    #[test]
+    fn a_commit_takes_the_place_of_those_that_were_answered_before_it_was_sent() {
+        let mut frontier = CommitFrontier::from_commits([noted("old", 1)]);
+        let (one, two) = (frontier.begin_commit(), frontier.begin_commit());
+        frontier.note_commit(two, noted("two", 2));
+        assert_eq!(tokens(&frontier), ["two"]);
+        frontier.note_commit(one, noted("one", 1));
+        assert_eq!(tokens(&frontier), ["two", "one"], "nobody knows which of them is newer");
+        let mut replaced = frontier.clone();
+        replaced.replace_commits(|commit| commit.at_ms < 2, Some(&noted("later", 3)));
+        assert_eq!(tokens(&replaced), ["two", "later"], "it followed the one that was removed");
+        frontier.replace_commits(|_| false, Some(&noted("later", 3)));
+        assert_eq!(tokens(&frontier), ["two", "one"]);
+        commit(&mut frontier, "three");
+        assert_eq!(tokens(&frontier), ["three"]);
+    }
+
+    #[test]
+    fn a_receipt_that_was_removed_or_replaced_by_a_newer_tick_is_no_loss() {
+        let history = CommitHistory { pruned_before_ms: 5, newest_tick_ms: 9 };
+        let tick = |at_ms| NotedCommit { is_tick: true, ..noted("t", at_ms) };
+        assert!(history.has_outlived(&noted("a", 4)) && !history.has_outlived(&noted("a", 5)));
+        assert!(history.has_outlived(&tick(9)) && !history.has_outlived(&tick(10)));
+        assert!(!CommitHistory::default().has_outlived(&tick(1)));
+    }
+
+    #[test]
+    fn notes_come_back_as_they_were_written_and_a_damaged_one_is_told() {
+        let written = CommitNote { current: Some(commits_in("main", "p.1")), earlier: Vec::new() };
+        let KvWrite { key, value } = written.as_write();
+        let value = value.unwrap();
+        let mut notes = CommitNotes::default();
+        assert_eq!(notes.read(&key, &value), Some(true));
+        assert_eq!(notes.newest, Some(written));
+        assert_eq!(notes.read(&key, b"{"), Some(false));
+        assert_eq!(notes.read("\0kv/00000000000000000001", b""), None);
+        assert_eq!(notes.read("newest/0", &value), None, "a key of the plugin");
+    }
+
+    #[test]
+    fn the_commits_in_an_earlier_database_stay_noted_within_a_bound() {
+        let mut note = CommitNote::default();
+        for database in ["a", "b", "c", "d", "e", "f", "b"] {
+            assert!(!note.is_current(database));
+            let earlier = note.notes_besides(database);
+            note = CommitNote { current: Some(commits_in(database, "p.1")), earlier };
+        }
+        let earlier: Vec<_> = note.earlier.iter().map(|known| &*known.database).collect();
+        assert_eq!(earlier, ["c", "d", "e", "f"]);
+        assert!(note.is_current("b") && note.commits_in("c").is_some() && note.commits_in("a").is_none());
+    }
+
+    #[test]
+    fn no_more_losses_are_kept_than_their_bound() {
+        let mut kept = std::collections::BTreeMap::<String, Vec<u8>>::new();
+        for found_ms in 0..40 {
+            let mut notes = CommitNotes::default();
+            for (key, value) in &kept {
+                assert_eq!(notes.read(key, value), Some(true));
+            }
+            let loss = DatabaseLoss { found_ms, after: Some(1), through: 2, ..DatabaseLoss::default() };
+            let survivors = SurvivingCommits { newest: Some(noted("p.1", 1)), beneath: None };
+            for KvWrite { key, value } in notes.record_loss(&loss, survivors) {
+                match value {
+                    Some(value) => kept.insert(key, value),
+                    None => kept.remove(&key),
+                };
+            }
+        }
+        assert_eq!(kept.len(), LOSSES + 1);
+        let mut notes = CommitNotes::default();
+        kept.iter().for_each(|(key, value)| assert_eq!(notes.read(key, value), Some(true)));
+        assert_eq!(notes.losses.last().unwrap().1.found_ms, 39);
+        assert_eq!(notes.newest.unwrap().commits_in("").unwrap().commits, [noted("p.1", 1)]);
+    }
+
+    #[test]
+    fn after_a_loss_that_is_not_taken_back_the_journal_counts_on_nothing_in_that_database() {
+        let newest =
+            CommitNote { current: Some(commits_in("a", "p.1")), earlier: vec![commits_in("b", "p.0")] };
+        let notes = CommitNotes { newest: Some(newest), losses: Vec::new() };
+        let loss = DatabaseLoss { database: "a".into(), after: None, ..DatabaseLoss::default() };
+        let survivors = SurvivingCommits { newest: Some(noted("p.1", 1)), beneath: None };
+        let mut read = CommitNotes::default();
+        for KvWrite { key, value } in notes.record_loss(&loss, survivors) {
+            assert_eq!(read.read(&key, &value.unwrap()), Some(true));
+        }
+        let newest = read.newest.unwrap();
+        assert!(newest.current.is_none() && newest.commits_in("b").is_some(), "{newest:?}");
+    }
+
+    #[test]
+    fn a_loss_is_a_gap_where_rows_may_be_missing_for_good() {
+        let whole = DatabaseLoss { after: Some(5), through: 9, again: 4, ..DatabaseLoss::default() };
+        assert!(!whole.is_gap() && whole.text().contains("4 states after position 5"));
+        let holed = DatabaseLoss { missing: 2, ..whole.clone() };
+        assert!(holed.is_gap() && holed.text().contains("2 positions"));
+        let empty = DatabaseLoss { after: None, ..whole.clone() };
+        assert!(empty.is_gap() && empty.text().contains("not handed over again"));
+        let beneath = DatabaseLoss { beneath: true, ..whole.clone() };
+        assert!(beneath.is_gap() && beneath.text().contains("Rows of a tick"));
+        let below = DatabaseLoss { after: Some(9), ..whole };
+        assert!(below.is_gap() && below.text().contains("Rows of a tick"), "nothing comes again");
+    }
+}
