@@ -20,6 +20,7 @@ mod reader;
 mod resync;
 mod run;
 mod subscriptions;
+mod take_back;
 mod verdicts;
 
 use std::sync::Arc;
@@ -41,6 +42,7 @@ pub use pacing::ticks::TickStats;
 pub use paused::PauseChange;
 use run::{DispatchLoop, RunParts};
 pub use subscriptions::SourceBackfill;
+pub use take_back::{TakenBack, take_back};
 
 /// One source that a plugin subscribes to.
 #[derive(Clone, Debug)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use kubewitness_core::Seq;
 use kubewitness_core::lanes::Lanes;
 use kubewitness_core::limits;
-use kubewitness_core::ports::{DeadLetter, KvWrite, ProgressSave};
+use kubewitness_core::ports::{DeadLetter, KvWrite, NOTE, ProgressSave};
 
 use crate::pacing::pause::OperatorPause;
 use crate::subscriptions::SourceInterest;
@@ -24,6 +24,10 @@ const LAZY: Duration = Duration::from_secs(1);
 /// Finished states that may be unsaved. Beyond this nothing more is handed over. It bounds memory and repeats
 /// while the journal can't be written.
 const UNSAVED: usize = limits::LANE_WINDOW;
+
+fn is_note(write: &KvWrite) -> bool {
+    write.key.starts_with(NOTE)
+}
 
 #[derive(Debug, Default)]
 pub(crate) struct ProgressSaver {
@@ -89,6 +93,9 @@ impl ProgressSaver {
     pub fn note_finished(&mut self, count: usize, kv: Vec<KvWrite>) {
         self.urgent = true;
         self.unsaved += count;
+        // Each call brings a note of the newest commits, and the last one counts.
+        let is_newer = |last: &mut KvWrite| kv.last().is_some_and(|new| is_note(new) && new.key == last.key);
+        self.kv.pop_if(is_newer);
         self.kv.extend(kv);
     }
 

@@ -92,6 +92,13 @@ impl SourceInterest {
         interest
     }
 
+    /// The interest that a saved progress describes, without modes and filters.
+    pub fn of(progress: &PluginProgress) -> Self {
+        let mut interest = Self::default();
+        interest.take(progress);
+        interest
+    }
+
     fn take(&mut self, progress: &PluginProgress) {
         self.starts = progress.sources.clone();
         self.pasts = progress.pasts.clone();

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use kubewitness_core::config::{Mode, RateSpec, Start};
 use kubewitness_core::limits;
-use kubewitness_core::ports::{CallError, JournalError, Verdict};
-use kubewitness_dispatch::{DispatchError, DispatchOptions};
+use kubewitness_core::ports::{Backlog, CallError, JournalError, KvWrite, Verdict};
+use kubewitness_dispatch::{DispatchError, DispatchOptions, TakenBack, take_back};
 use tokio::time::Instant;
 
 use crate::fixtures::journal::FixtureJournal;
@@ -339,4 +339,40 @@ async fn another_journal_under_an_old_progress_is_refused() {
 
 pub fn retry(after_ms: Option<u64>) -> Verdict {
     Verdict::Retry { after_ms, reason: "not yet".into() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_taken_back_comes_once_more_in_order_but_for_dead_letters_and_the_accounts_add_up() {
+    let journal = FixtureJournal::new(1, 0);
+    journal.append((0..40).map(|n| n % 4));
+    let plugin = FixturePlugin::new("p", &journal, |batch| {
+        let verdict = |seq| if seq == 25 { Verdict::Reject("never".into()) } else { Verdict::Done };
+        (1, Ok(batch.iter().map(|delivery| verdict(delivery.state.seq)).collect()))
+    });
+    let mut options = options("p");
+    options.delivery.retries = 0;
+    let running = start(options.clone(), &journal, &plugin);
+    running.until("finished", |stats| (stats.delivered, stats.dead) == (39, 1)).await;
+    running.end().await.unwrap();
+
+    journal.remove(35..=36);
+    let note = KvWrite { key: "\0note".into(), value: Some(b"1".to_vec()) };
+    journal.with(|kept| kept.may_take_back = true);
+    let taken = take_back("p", &*journal, Some(20), |_| vec![note]).await.unwrap();
+    assert_eq!(taken, TakenBack { through: 40, again: 17, missing: 2 });
+    assert_eq!(journal.kv_of("\0note"), Some(b"1".to_vec()), "in the same save");
+    let nothing = take_back("p", &*journal, None, |_| Vec::new()).await.unwrap();
+    assert_eq!((nothing.again, nothing.missing), (0, 0));
+
+    let running = start(options, &journal, &plugin);
+    let stats = running.until("started", |stats| stats.started).await;
+    assert_eq!((stats.observed, stats.delivered + stats.waiting, stats.dead), (40, 39, 1));
+    let stats = running.until("finished again", |stats| stats.waiting == 0 && stats.lag_seq == 0).await;
+    assert_eq!((stats.delivered, stats.dead), (39, 1));
+    let twice = plugin.effects().into_iter().filter(|(_, times)| *times == 2).map(|(seq, _)| seq);
+    let expected = (21..=40).filter(|seq| ![25, 35, 36].contains(seq));
+    assert_eq!(twice.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
+    running.end().await.unwrap();
+    let cursor = journal.plugin_progress("p").await.unwrap().unwrap().cursor;
+    assert_eq!(cursor, 40);
 }

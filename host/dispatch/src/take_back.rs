@@ -1,0 +1,101 @@
+//! Takes back what a plugin had finished, because its database has lost the rows. The plugin must not be running. Its
+//! next dispatcher hands the states over again, in the order of their lanes; the receipts that survived keep the others
+//! from being applied twice.
+
+use std::collections::BTreeSet;
+
+use kubewitness_core::Seq;
+use kubewitness_core::lanes::unfinished_ranges;
+use kubewitness_core::ports::{Backlog, JournalError, KvWrite, PluginProgress, ProgressSave};
+
+use crate::reader::CHUNK;
+use crate::subscriptions::SourceInterest;
+
+/// Positions that are looked through for states that the journal no longer has. Receipts stay for fewer.
+const LOOKED: Seq = 1024 * 1024;
+
+/// The extent of what was taken back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TakenBack {
+    /// The last position that was finished before.
+    pub through: Seq,
+    /// States that are handed over again.
+    pub again: u64,
+    /// Positions that the journal no longer has.
+    pub missing: u64,
+}
+
+/// Takes back everything that was finished after a position; nothing if that is `None`. `record` makes the notes that
+/// are saved in the same transaction.
+pub async fn take_back(
+    plugin: &str,
+    backlog: &dyn Backlog,
+    after: Option<Seq>,
+    record: impl FnOnce(TakenBack) -> Vec<KvWrite> + Send,
+) -> Result<TakenBack, JournalError> {
+    backlog.await_earlier_writes().await?;
+    let Some(before) = backlog.plugin_progress(plugin).await? else { return Ok(TakenBack::default()) };
+    let through = before.furthest_position();
+    let mut taken = TakenBack { through, ..TakenBack::default() };
+    let mut progress = before.clone();
+    if let Some(after) = after.filter(|after| *after < through) {
+        let after = after.max(before.start);
+        progress.take_back(after, &seqs_with_own_rows(plugin, backlog).await?);
+        let unfinished = count_unfinished(&progress, backlog, through).await?;
+        taken.again = unfinished.saturating_sub(count_unfinished(&before, backlog, through).await?);
+        taken.missing = count_missing(backlog, after, through).await?;
+        uncount_states(&mut progress, taken.again);
+    }
+    let kv = record(taken);
+    backlog.save(plugin, ProgressSave { progress, kv, ..ProgressSave::default() }).await?;
+    Ok(taken)
+}
+
+/// Takes states out of the accounts. The filters are not asked again which of them they had refused, so the sum is
+/// exact and its parts are not.
+fn uncount_states(progress: &mut PluginProgress, states: u64) {
+    let delivered = states.min(progress.delivered);
+    progress.delivered -= delivered;
+    progress.filtered = progress.filtered.saturating_sub(states - delivered);
+    progress.superseded = progress.superseded.min(progress.filtered);
+}
+
+/// The positions whose states have rows of their own in the journal: dead letters, and states that are owed.
+async fn seqs_with_own_rows(plugin: &str, backlog: &dyn Backlog) -> Result<BTreeSet<Seq>, JournalError> {
+    let mut seqs: BTreeSet<Seq> =
+        backlog.dead_letters(plugin).await?.into_iter().map(|letter| letter.seq).collect();
+    let mut from = 0;
+    loop {
+        let page = backlog.owed_states(plugin, from, CHUNK).await?;
+        seqs.extend(page.states.iter().map(|state| state.seq));
+        match page.end {
+            Some(end) => from = end + 1,
+            None => return Ok(seqs),
+        }
+    }
+}
+
+/// The number of states of the subscription up to a position that are not finished.
+async fn count_unfinished(
+    progress: &PluginProgress,
+    backlog: &dyn Backlog,
+    through: Seq,
+) -> Result<u64, JournalError> {
+    let interest = SourceInterest::of(progress);
+    let mut states = 0;
+    for (after, end) in unfinished_ranges(progress, through) {
+        states += interest.count(backlog, after, end).await?;
+    }
+    Ok(states)
+}
+
+async fn count_missing(backlog: &dyn Backlog, after: Seq, through: Seq) -> Result<u64, JournalError> {
+    let after = after.max(through.saturating_sub(LOOKED));
+    let (mut at, mut present) = (after, 0);
+    while at < through {
+        let states = backlog.read(at, CHUNK).await?;
+        present += states.iter().filter(|state| state.seq <= through).count() as u64;
+        at = states.last().map_or(through, |state| state.seq);
+    }
+    Ok((through - after).saturating_sub(present))
+}
