@@ -33,6 +33,7 @@ pub use crate::ledger::ship::{ShipPauses, ShippingStatus};
 pub use crate::mail::check as check_message;
 pub use crate::objects::subscribed::SubscribedKinds;
 pub use crate::secrets::redaction::{AnswerPatience, RedactionError, SecretRedaction, ThreadParty};
+pub use crate::session::granted::{StartPositions, SurvivingReceipts};
 pub use crate::session::uses::GrantUses;
 pub use crate::sql::proof::{DatabaseProof, ReceiptProof, prove_receipts};
 pub use crate::sql::servers::rights::ExcessRights;

@@ -158,6 +158,10 @@ impl AppliedReceipts {
         receipts.short.retain(|(seq, _)| *seq > through);
     }
 
+    pub fn clear(&self) {
+        *self.lock_index() = ReceiptIndex::default();
+    }
+
     pub fn is_full(&self) -> bool {
         let receipts = self.lock_index();
         receipts.positions.len() + receipts.short.len() >= self.most && receipts.above_cursor() >= self.most

@@ -15,9 +15,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::FutureExt;
-use kubewitness_core::Seq;
 use kubewitness_core::clock::Clock;
-use kubewitness_core::config::{DatabaseSpec, DocumentsGrant, HostSpec, ManifestFault, PluginSpec};
+use kubewitness_core::config::{
+    DatabaseSpec, DocumentsGrant, HostSpec, ManifestFault, PluginSpec, SqlAccess,
+};
+use kubewitness_core::intents::commits::CommitNotes;
 use kubewitness_core::intents::requests::RequestNotes;
 use kubewitness_core::intents::writes::WriteNotes;
 use kubewitness_core::limits::TICK_TIMEOUT;
@@ -37,7 +39,10 @@ use crate::objects::outcomes::GrantedOutcomes;
 use crate::objects::subscribed::SubscribedKinds;
 use crate::secrets::redaction::{RedactedDocuments, SecretRedaction, ThreadParty};
 use crate::secrets::signing_keys::SigningKey;
-use crate::session::granted::{GrantedDatabase, PluginAccess, PluginGrants, ReceiptStores, ReceiptTracker};
+use crate::session::granted::{
+    GrantedDatabase, PluginAccess, PluginGrants, ReceiptStores, ReceiptTracker, StartPositions,
+    SurvivingReceipts,
+};
 use crate::session::outbound::RequestOutbox;
 use crate::session::uses::GrantUses;
 use crate::sql::guard::RenderedStatements;
@@ -96,10 +101,7 @@ pub struct PluginServices {
     pub notes: Arc<dyn NoteStore>,
     /// The plugin's version, for people.
     pub version: String,
-    /// Everything up to it is finished.
-    pub cursor: Seq,
-    /// The newest position of the journal.
-    pub newest: Seq,
+    pub positions: StartPositions,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -234,15 +236,21 @@ impl OpenCapabilities {
     ) -> Result<Arc<dyn GrantProvider>, CapabilityError> {
         let (mut granted, told) = (self.resolve_access(plugin, spec, &backing)?, backing.told.clone());
         let (most, reports) = (self.kv.clone(), backing.reports.clone());
-        let PluginEntries { entries, writes, requests } = read_plugin_entries(backing.kv)?;
+        let PluginEntries { entries, writes, requests, commits } = read_plugin_entries(backing.kv)?;
         granted.kv = spec.grants.kv.then(|| kv::PluginKv::new(entries, writes, told, most, reports));
         granted.outbox = RequestOutbox::new(plugin, &backing.version, backing.notes, requests);
+        match granted.sql.values().next() {
+            Some(database) => granted.standing.commits.load_note(&database.name, commits.newest),
+            // What it lost concerns the plugin no longer.
+            None => granted.standing.commits.reset(),
+        }
         let stores = ReceiptStores {
+            writes: granted.sql.values().any(|database| database.access > SqlAccess::Read),
             databases: granted.sql.values().map(|database| database.engine.clone()).collect(),
             ledgers: granted.ledgers.values().cloned().collect(),
             deciders: self.deciders.clone(),
         };
-        granted.standing.load(plugin, stores, backing.cursor, backing.newest).await?;
+        granted.standing.load(plugin, stores, backing.positions).await?;
         granted.settle_kv();
         Ok(Arc::new(PluginGrants(Arc::new(granted))))
     }
@@ -375,6 +383,29 @@ impl OpenCapabilities {
         }
     }
 
+    /// The plugins whose databases lacked commits some time ago, and have to be asked once more. Until then they are not
+    /// called.
+    pub fn plugins_lacking_commits(&self) -> Vec<String> {
+        let plugins = self.plugins.lock().unwrap_or_else(PoisonError::into_inner);
+        let lost = plugins.iter().filter(|(_, standing)| standing.commits.is_lacking_for_long());
+        lost.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Asks the database of such a plugin what it still has. `None` if nothing is lost after all, and the plugin is called
+    /// again.
+    pub async fn survey_survivors(&self, plugin: &str) -> Result<Option<SurvivingReceipts>, CapabilityError> {
+        let known = self.plugins.lock().unwrap_or_else(PoisonError::into_inner).get(plugin).cloned();
+        let Some(standing) = known else { return Ok(None) };
+        Ok(standing.survey_survivors(plugin).await?)
+    }
+
+    /// Lets the plugin be called again: the journal no longer counts on what was lost.
+    pub fn end_loss(&self, plugin: &str) {
+        if let Some(standing) = self.plugins.lock().unwrap_or_else(PoisonError::into_inner).get(plugin) {
+            standing.forget_database();
+        }
+    }
+
     /// True if a ledger is signed or rotated.
     pub fn seals_any_ledger(&self) -> bool {
         self.ledgers.values().any(|ledger| ledger.spec.ledger_schedule().is_any())
@@ -427,6 +458,7 @@ struct PluginEntries {
     entries: Vec<(String, Vec<u8>)>,
     writes: WriteNotes,
     requests: RequestNotes,
+    commits: CommitNotes,
 }
 
 fn read_plugin_entries(kept: Vec<(String, Vec<u8>)>) -> Result<PluginEntries, GrantError> {
@@ -437,6 +469,7 @@ fn read_plugin_entries(kept: Vec<(String, Vec<u8>)>) -> Result<PluginEntries, Gr
             continue;
         }
         let read = found.writes.read(&key, &value).or_else(|| found.requests.read(&key, &value));
+        let read = read.or_else(|| found.commits.read(&key, &value));
         if read != Some(true) {
             let note = key.trim_start_matches(NOTE);
             return Err(GrantError::Other(format!(

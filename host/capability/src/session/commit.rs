@@ -58,7 +58,7 @@ impl CallSession {
     }
 
     pub(super) async fn commit_done(mut self: Box<Self>, done: &[Seq]) -> Result<KvWrites, GrantError> {
-        let receipt = self.make_receipt(self.receipt_marks(done)?)?;
+        let mut receipt = self.make_receipt(self.receipt_marks(done)?)?;
         self.check_may_count().await?;
         if let Some(kv) = &self.kv {
             kv.check_size()?;
@@ -68,13 +68,19 @@ impl CallSession {
         if self.outbound.has_sent() {
             granted.outbox.flush_answers().await;
         }
-        let (mut noted, mut doubt) = (None, CommitDoubt(None));
+        let (mut noted, mut late, mut doubt) = (None, None, CommitDoubt(None));
         if wrote {
             noted = note_kv(&granted, self.kv.as_ref(), &receipt).await?;
             doubt.0 = Some(&granted.standing);
             let written = self.write_ledger(&receipt).await?;
+            let commits = &granted.standing.commits;
+            let sent = self.sql.as_ref().map(|_| commits.begin_commit(&mut receipt, self.is_repeated));
             commit_rows_and_records(self.sql.take(), written, &receipt).await?;
             granted.standing.applied.add(&receipt.marks);
+            if let Some(sent) = sent {
+                commits.note_commit(sent, &receipt);
+                late = Some(commits.clone());
+            }
         }
         let seqs = self.batch_seqs();
         let mut writes = KvWrites::default();
@@ -88,6 +94,9 @@ impl CallSession {
         writes.extend(granted.outbox.remove_notes(&seqs));
         if self.ends.is_some() {
             writes.extend(granted.outbox.end_tick(&self.outbound));
+        }
+        if let Some(late) = late {
+            writes.end_with_late(late);
         }
         Ok(writes)
     }
@@ -110,7 +119,8 @@ impl CallSession {
         filled.map_err(|_| GrantError::Unavailable("the machine has no randomness".into()))?;
         let token = format!("{}.{}", self.granted.plugin, hex::encode(random));
         let (plugin, claims) = (self.granted.plugin.clone(), self.claims.clone());
-        Ok(StoredReceipt { plugin, marks, token, at_ms: self.granted.clock.now_ms(), claims })
+        let (position, at_ms) = (self.granted.standing.newest_position(), self.granted.clock.now_ms());
+        Ok(StoredReceipt { plugin, marks, token, position, at_ms, replaces: Vec::new(), claims })
     }
 
     /// Writes the ledger's records to disk; they count once the database, if any, commits.

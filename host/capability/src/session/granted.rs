@@ -8,6 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::SqlAccess;
+use kubewitness_core::intents::commits::SurvivingCommits;
 use kubewitness_core::intents::prints::IdPrint;
 use kubewitness_core::ports::{
     CallPause, DocumentReader, DurableCursor, EffectSession, GrantError, GrantProvider, StateDelivery,
@@ -15,6 +16,7 @@ use kubewitness_core::ports::{
 use kubewitness_core::{Seq, State};
 
 use super::CallSession;
+use super::commits::CommitWatch;
 use super::outbound::RequestOutbox;
 use super::uses::GrantUses;
 use crate::http::HttpDestination;
@@ -27,6 +29,7 @@ use crate::objects::subscribed::SubscribedKinds;
 use crate::receipts::{AppliedReceipts, ReceiptMark, SavedCursors};
 use crate::secrets::redaction::RedactedDocuments;
 use crate::secrets::signing_keys::SigningKey;
+use crate::sql::TransactionMode;
 use crate::sql::guard::RenderedStatements;
 use crate::{log, sql};
 
@@ -53,11 +56,14 @@ pub struct ReceiptTracker {
     cursor: AtomicU64,
     /// The newest position that the journal had or the plugin received. Its own receipts are not beyond it.
     newest: AtomicU64,
+    /// The last position that the plugin had ever finished when it started.
+    furthest: AtomicU64,
     /// Whether receipts of another journal were reported.
     told: AtomicBool,
     forgotten: AtomicU64,
     saved_cursors: Mutex<SavedCursors>,
     stores: Mutex<ReceiptStores>,
+    pub commits: Arc<CommitWatch>,
     /// From here on states may be applied and not yet finished, wherever the cursor is. 0 until the dispatcher knows.
     needed_from: AtomicU64,
     /// The first state of a call that began since the receipts were last pruned. The cursor may have been read before.
@@ -76,10 +82,12 @@ impl Default for ReceiptTracker {
             reading: tokio::sync::Mutex::default(),
             cursor: AtomicU64::default(),
             newest: AtomicU64::default(),
+            furthest: AtomicU64::default(),
             told: AtomicBool::default(),
             forgotten: AtomicU64::default(),
             saved_cursors: Mutex::default(),
             stores: Mutex::default(),
+            commits: Arc::default(),
             needed_from: AtomicU64::default(),
             opened: AtomicU64::new(Seq::MAX),
             pruning: tokio::sync::Mutex::default(),
@@ -87,9 +95,34 @@ impl Default for ReceiptTracker {
     }
 }
 
+/// The receipts of a plugin that survived in a database that lost commits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SurvivingReceipts {
+    /// The controller's name of the database.
+    pub database: String,
+    /// The position after which states can be handed over again without applying any of them twice.
+    pub after: Option<Seq>,
+    /// Whether commits are lost whose states do not come again.
+    pub beneath: bool,
+    pub commits: SurvivingCommits,
+}
+
+/// Where a plugin starts.
+#[derive(Clone, Copy, Debug)]
+pub struct StartPositions {
+    /// Everything up to it is finished.
+    pub cursor: Seq,
+    /// The last position that was ever finished.
+    pub furthest: Seq,
+    /// The newest position of the journal.
+    pub newest: Seq,
+}
+
 /// The stores of the plugin's receipts.
 #[derive(Clone, Default)]
 pub struct ReceiptStores {
+    /// Whether the plugin may write into its databases.
+    pub writes: bool,
     pub databases: Vec<sql::SharedEngine>,
     pub ledgers: Vec<Arc<PluginLedger>>,
     /// All databases of the controller, for ledgers whose appends a database decides.
@@ -110,6 +143,11 @@ impl ReceiptTracker {
     /// Every state up to here is finished.
     pub fn finished_cursor(&self) -> Seq {
         self.cursor.load(Ordering::Acquire)
+    }
+
+    /// The newest position that is known.
+    pub fn newest_position(&self) -> Seq {
+        self.newest.load(Ordering::Acquire).max(self.finished_cursor())
     }
 
     /// Every state up to here is finished, and none of them is handed over all the same.
@@ -156,11 +194,12 @@ impl ReceiptTracker {
         &self,
         plugin: &str,
         stores: ReceiptStores,
-        cursor: Seq,
-        newest: Seq,
+        positions: StartPositions,
     ) -> Result<(), GrantError> {
+        let StartPositions { cursor, furthest, newest } = positions;
         self.begin_at(cursor);
         self.newest.fetch_max(newest, Ordering::AcqRel);
+        self.furthest.store(furthest, Ordering::Release);
         let remote = stores.databases.iter().any(|database| database.is_remote());
         *self.stores.lock().unwrap_or_else(PoisonError::into_inner) = stores;
         if remote {
@@ -175,7 +214,15 @@ impl ReceiptTracker {
         self.readings.fetch_add(1, Ordering::AcqRel);
         let stores = self.receipt_stores();
         for database in &stores.databases {
-            let marks = database.receipts_of_plugin(plugin).await?;
+            let survey = database.survey_receipts(plugin, &self.commits.expected_commits()).await?;
+            self.commits.take_survey(plugin, &survey);
+            if stores.writes && !survey.is_behind() && self.needs_floor(&survey) {
+                // Pruning lays it later.
+                if let Err(error) = self.lay_floor(plugin, database).await {
+                    tracing::debug!(plugin, %error, "the database can't keep up to where receipts were removed");
+                }
+            }
+            let marks = survey.marks;
             let newest = self.newest.load(Ordering::Acquire);
             if marks.iter().any(|mark| mark.seq > newest) && !self.told.swap(true, Ordering::AcqRel) {
                 tracing::warn!(plugin, "{ELSEWHERE}");
@@ -186,6 +233,62 @@ impl ReceiptTracker {
             self.applied.add(&ledger.receipts_of_plugin(plugin, &stores.deciders).await?);
         }
         Ok(())
+    }
+
+    /// Whether the database says nothing of this journal's positions, or of positions that the journal no longer has, as
+    /// beside an older copy of it.
+    fn needs_floor(&self, survey: &sql::ReceiptSurvey) -> bool {
+        let furthest = self.furthest.load(Ordering::Acquire);
+        self.commits.own_floor(survey).is_none_or(|floor| floor > furthest.max(self.finished_cursor()))
+    }
+
+    /// Lays the floor at the last position that was ever finished: no version has removed a receipt above it. The cursor
+    /// may be far before it, while the past of an added source is handed over.
+    async fn lay_floor(&self, plugin: &str, database: &sql::SharedEngine) -> Result<(), GrantError> {
+        let floor = self.furthest.load(Ordering::Acquire).max(self.finished_cursor());
+        self.prune_database(plugin, database, self.commits.plan_floor(plugin, floor)).await
+    }
+
+    async fn prune_database(
+        &self,
+        plugin: &str,
+        database: &sql::SharedEngine,
+        pruning: sql::ReceiptPruning,
+    ) -> Result<(), GrantError> {
+        let mut transaction = database.begin_in(TransactionMode::ReadWrite, plugin).await?;
+        self.commits.expect_commits(plugin, &mut *transaction).await?;
+        let (floor, pruned_before_ms) = (pruning.floor, pruning.pruned_before_ms);
+        transaction.prune_receipts(pruning).await?;
+        self.commits.note_pruning(floor, pruned_before_ms);
+        Ok(())
+    }
+
+    /// Asks the plugin's database once more, because it lacked commits. `None` if it has them after all.
+    pub async fn survey_survivors(&self, plugin: &str) -> Result<Option<SurvivingReceipts>, GrantError> {
+        let stores = self.receipt_stores();
+        let Some(database) = stores.databases.first() else { return Ok(None) };
+        let survey = database.survey_receipts(plugin, &self.commits.expected_commits()).await?;
+        if !survey.is_behind() {
+            self.commits.take_survey(plugin, &survey);
+            return Ok(None);
+        }
+        // A ledger has the records of calls whose rows are lost. Handed over again, they would be there twice. So would
+        // rows whose receipts alone were deleted.
+        let is_told = stores.ledgers.is_empty() && survey.newest.is_some();
+        let after = self.commits.own_floor(&survey).filter(|_| is_told);
+        Ok(Some(SurvivingReceipts {
+            database: self.commits.database_name(),
+            after,
+            beneath: self.commits.has_lost_beneath(&survey),
+            commits: self.commits.surviving_commits(&survey),
+        }))
+    }
+
+    /// Forgets all that was known of the database.
+    pub fn forget_database(&self) {
+        self.applied.clear();
+        self.commits.reset();
+        self.mark_stale();
     }
 
     fn is_settled(&self, doubts: u64) -> bool {
@@ -239,13 +342,19 @@ impl ReceiptTracker {
         if through < self.forgotten.load(Ordering::Acquire).saturating_add(FORGET_EVERY) {
             return Ok(());
         }
-        self.applied.prune_through(through);
         let stores = self.receipt_stores();
+        // Receipts are read first: a database that has lost commits may not be pruned.
+        if self.commits.check_intact().is_err()
+            || !(stores.databases.is_empty() || self.commits.is_surveyed())
+        {
+            return Ok(());
+        }
+        self.applied.prune_through(through);
         for ledger in &stores.ledgers {
             ledger.forget_receipts(plugin, through, &stores.deciders).await?;
         }
         for database in &stores.databases {
-            database.forget_receipts(plugin, through).await?;
+            self.prune_database(plugin, database, self.commits.plan_pruning(plugin, through)).await?;
         }
         self.forgotten.store(through, Ordering::Release);
         Ok(())
@@ -335,6 +444,7 @@ impl GrantProvider for PluginGrants {
             standing.note_opened(first).await;
         }
         let (reading, is_new) = standing.ensure_known(&self.0.plugin).await?;
+        standing.commits.check_intact()?;
         if is_new {
             self.0.settle_kv();
         }
@@ -359,6 +469,9 @@ impl GrantProvider for PluginGrants {
             [one] => Some(one.state.id.clone()),
             _ => None,
         };
-        Ok(Box::new(CallSession::new(self.0.clone(), marks, applied, only).of_reading(reading)))
+        // A resync of finished states.
+        let is_repeated = batch.iter().any(|one| one.resync && one.state.seq <= cursor);
+        let session = CallSession::new(self.0.clone(), marks, applied, only);
+        Ok(Box::new(CallSession { reading, is_repeated, ..session }))
     }
 }

@@ -12,6 +12,7 @@
 //! next try.
 
 mod commit;
+pub mod commits;
 pub mod granted;
 pub mod outbound;
 mod post;
@@ -52,8 +53,10 @@ pub struct CallSession {
     granted: Arc<PluginAccess>,
     batch: CallBatch,
     applied: HashSet<Seq>,
-    /// The reading of receipts that determined what is applied.
+    /// The reading of receipts that determined what is applied. Another one may have begun since.
     reading: u64,
+    /// Its states were finished before, as those of a resync.
+    is_repeated: bool,
     /// The id of the only state of the batch, for requests that carry none.
     only: Option<StateId>,
     sql: Option<Box<dyn SqlTransaction>>,
@@ -85,6 +88,7 @@ impl CallSession {
             batch,
             applied,
             reading,
+            is_repeated: false,
             only,
             sql: None,
             claims,
@@ -95,11 +99,6 @@ impl CallSession {
             read: None,
             ends: None,
         }
-    }
-
-    /// With the reading that determined what is applied: another one may have begun since.
-    fn of_reading(self, reading: u64) -> Self {
-        Self { reading, ..self }
     }
 
     /// The session of a tick, which is aborted after `timeout`.
@@ -140,14 +139,25 @@ impl CallSession {
             });
             // The database accepts the process that read its receipts last. That may have been another call
             // of this process, which knows states that another process has applied since this call began.
-            let is_newest = || self.granted.standing.count_readings() == self.reading;
-            let begun = begun.and_then(|begun| match is_newest() {
-                true => Ok(begun),
-                false => Err(GrantError::Unavailable(READ_SINCE.into())),
-            });
+            let expected = match begun {
+                Ok(mut begun) => {
+                    let commits = &self.granted.standing.commits;
+                    commits.expect_commits(&self.granted.plugin, &mut *begun).await.map(|()| begun)
+                }
+                Err(error) => Err(error),
+            };
+            let begun = expected.and_then(|begun| self.check_newest_reading().map(|()| begun));
             self.sql = Some(begun.inspect_err(|error| self.unreachable = Some(error.clone()))?);
         }
         self.sql.as_mut().ok_or_else(|| GrantError::Other("the transaction is gone".into()))
+    }
+
+    /// Refuses a call whose receipts were read again since it began.
+    fn check_newest_reading(&self) -> Result<(), GrantError> {
+        match self.granted.standing.count_readings() == self.reading {
+            true => Ok(()),
+            false => Err(GrantError::Unavailable(READ_SINCE.into())),
+        }
     }
 
     async fn hold_ledger(&mut self, name: &str) -> Result<&mut LedgerHold, GrantError> {
@@ -205,6 +215,11 @@ impl EffectSession for CallSession {
         self.check_access(database, checked.least_access())?;
         let done = self.open_transaction(database).await?.execute(&statement, rows).await?;
         self.claims.note_statement(&checked);
+        if checked.changes_schema() {
+            // A server that commits then has freed the fence for a moment. This process may have read the receipts since,
+            // and found states that this call takes for new.
+            self.check_newest_reading().inspect_err(|error| self.unreachable = Some(error.clone()))?;
+        }
         Ok(done)
     }
 

@@ -16,15 +16,18 @@ pub mod sqlite;
 mod values;
 pub mod write;
 
+use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use kubewitness_core::Seq;
 use kubewitness_core::config::SqlAccess;
+use kubewitness_core::intents::commits::{CommitHistory, NotedCommit};
 use kubewitness_core::ports::{GrantError, SqlDialect, SqlValue, TableCopy, TableWrite};
 
 use self::receipt::StoredReceipt;
-use crate::receipts::ReceiptMark;
+use crate::receipts::{self, ReceiptMark};
 
 /// Whether a transaction writes. The database itself keeps a `ReadOnly` one from writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,9 +67,18 @@ pub trait DatabaseEngine: Send + Sync {
     async fn begin(&self, plugin: &str) -> Result<Box<dyn SqlTransaction>, GrantError> {
         self.begin_in(TransactionMode::ReadWrite, plugin).await
     }
+    /// Everything that the database knows of this plugin, and which of these commits have no receipt.
+    async fn survey_receipts(
+        &self,
+        plugin: &str,
+        expected: &[NotedCommit],
+    ) -> Result<ReceiptSurvey, GrantError>;
     /// Every receipt of this plugin.
-    async fn receipts_of_plugin(&self, plugin: &str) -> Result<Vec<ReceiptMark>, GrantError>;
-    /// Drops receipts that lie at or below the position.
+    #[cfg(test)]
+    async fn receipts_of_plugin(&self, plugin: &str) -> Result<Vec<ReceiptMark>, GrantError> {
+        Ok(self.survey_receipts(plugin, &[]).await?.marks)
+    }
+    /// Drops everything that is kept of the plugin up to the position.
     async fn forget_receipts(&self, plugin: &str, through: Seq) -> Result<(), GrantError>;
     /// Whether the transaction with this token was committed.
     async fn was_committed(&self, token: &str) -> Result<bool, GrantError>;
@@ -114,6 +126,118 @@ pub trait SqlTransaction: Send {
     fn check_intact(&self) -> Result<(), GrantError>;
     async fn commit_with_receipt(self: Box<Self>, receipt: &StoredReceipt) -> Result<(), CommitError>;
     async fn roll_back(self: Box<Self>);
+    /// Identifies the connection among all of this process.
+    fn connection_number(&self) -> u64;
+    /// Removes receipts and commits that.
+    async fn prune_receipts(self: Box<Self>, pruning: ReceiptPruning) -> Result<(), GrantError>;
+    /// Whether the database has the transaction with this token.
+    async fn has_token(&mut self, token: &str) -> Result<bool, GrantError>;
+}
+
+/// The receipts of a plugin that are removed: those at or below a position that were committed before a moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReceiptPruning {
+    pub plugin: String,
+    pub through: Seq,
+    pub before_ms: u64,
+    /// The database keeps it: see [`ReceiptSurvey::floor`].
+    pub floor: Seq,
+    /// The database keeps it, too: see [`CommitHistory::pruned_before_ms`].
+    pub pruned_before_ms: u64,
+}
+
+/// A plugin's receipts in a database.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReceiptSurvey {
+    pub marks: Vec<ReceiptMark>,
+    /// Every state up to here is committed, and its receipt may have been removed. Every later commit has its receipt.
+    /// It is kept beside the receipts, so a database that lost commits names the position as of the last one it has.
+    pub floor: Option<Seq>,
+    pub history: CommitHistory,
+    /// The newest of the plugin's commits.
+    pub newest: Option<NotedCommit>,
+    pub newest_tick: Option<NotedCommit>,
+    /// The tokens of the plugin's ticks.
+    pub ticks: Vec<String>,
+    /// Expected commits that have no receipt, whatever the reason.
+    pub absent: Vec<NotedCommit>,
+}
+
+impl ReceiptSurvey {
+    /// From rows of the plugin and of its floor.
+    fn from_rows(
+        rows: Vec<SurveyRow>,
+        floors: Vec<FloorColumns>,
+        expected: &[NotedCommit],
+    ) -> Result<Self, GrantError> {
+        let mut survey = Self::default();
+        // Two processes may have written one each.
+        for (last, at) in floors {
+            survey.floor = survey.floor.max(u64::try_from(last).ok());
+            let pruned = &mut survey.history.pruned_before_ms;
+            *pruned = (*pruned).max(u64::try_from(at).unwrap_or_default());
+        }
+        let mut found = HashSet::new();
+        for SurveyRow { states, token, at } in rows {
+            let decoded = receipts::decode(&states);
+            let damaged = || GrantError::Other("a receipt in the database is damaged".into());
+            let (marks, at_ms) = (decoded.ok_or_else(damaged)?, u64::try_from(at).unwrap_or_default());
+            let is_tick = marks.is_empty();
+            survey.marks.extend(marks);
+            if expected.iter().any(|commit| commit.token == token) {
+                found.insert(token.clone());
+            }
+            let commit = NotedCommit { token, at_ms, is_tick };
+            let is_newer = |newest: &Option<NotedCommit>| newest.as_ref().is_none_or(|it| it.at_ms <= at_ms);
+            if is_tick {
+                survey.ticks.push(commit.token.clone());
+                if is_newer(&survey.newest_tick) {
+                    survey.history.newest_tick_ms = at_ms;
+                    survey.newest_tick = Some(commit.clone());
+                }
+            }
+            if is_newer(&survey.newest) {
+                survey.newest = Some(commit);
+            }
+        }
+        survey.absent = expected.iter().filter(|commit| !found.contains(&commit.token)).cloned().collect();
+        Ok(survey)
+    }
+
+    /// Whether the database has lost this commit.
+    pub fn has_lost(&self, commit: &NotedCommit) -> bool {
+        self.absent.contains(commit) && !self.history.has_outlived(commit)
+    }
+
+    /// Whether the database has lost one of the expected commits.
+    pub fn is_behind(&self) -> bool {
+        self.absent.iter().any(|commit| self.has_lost(commit))
+    }
+}
+
+/// One row of a survey.
+#[derive(Debug)]
+pub struct SurveyRow {
+    states: Vec<u8>,
+    token: String,
+    at: i64,
+}
+
+/// The columns of a [`SurveyRow`].
+pub type SurveyColumns = (Vec<u8>, String, i64);
+/// The position and the moment in the row of a floor.
+pub type FloorColumns = (i64, i64);
+
+impl From<SurveyColumns> for SurveyRow {
+    fn from((states, token, at): SurveyColumns) -> Self {
+        Self { states, token, at }
+    }
+}
+
+/// A number that no other connection of this process has.
+pub fn next_connection_number() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    LAST.fetch_add(1, Ordering::Relaxed)
 }
 
 pub type SharedEngine = Arc<dyn DatabaseEngine>;

@@ -1,11 +1,12 @@
 //! Reads the receipts of a database, and looks for the rows that were written with them. It only reads, in
 //! one snapshot, and may run beside a running controller.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
 use async_trait::async_trait;
 use kubewitness_core::config::{DatabaseKind, DatabaseSpec, HostSpec, ServerSpec};
+use kubewitness_core::intents::commits::CommitHistory;
 use kubewitness_core::intents::prints::IdPrint;
 use kubewitness_core::ports::{SqlDialect, SqlValue};
 use kubewitness_core::{Seq, address, files};
@@ -14,7 +15,7 @@ use rusqlite::{Connection, OpenFlags};
 use super::SqlFault;
 use super::guard::{self, StatementPurpose};
 use super::receipt::claims::{self, OWNER, WriteClaim};
-use super::receipt::{KEPT, ReceiptColumns, ReceiptRow};
+use super::receipt::{FLOOR, FLOOR_TOKEN, KEPT, ReceiptColumns, ReceiptRow};
 use super::servers::{PATIENCE, READER, ServerLink};
 use super::sqlite::{bind_values, safe_message};
 use super::write::quote_name;
@@ -37,6 +38,12 @@ pub struct ReceiptProof {
 pub struct DatabaseProof {
     pub database: String,
     pub receipts: Vec<ReceiptProof>,
+    /// The tokens of all rows, so that those can be looked for that the journal knows of.
+    pub tokens: HashSet<String>,
+    /// The moments before which receipts may be gone, by plugin.
+    pub histories: BTreeMap<String, CommitHistory>,
+    /// Whether its file is not there.
+    pub is_absent: bool,
     /// Rows that were looked for.
     pub rows: u64,
     /// A receipt or row that differs from what was written.
@@ -192,8 +199,11 @@ pub(super) async fn prove_database(spec: &DatabaseSpec, data: &Path) -> Database
         None => Ok(None),
     };
     let read = match reader {
-        // Nothing was ever written there.
-        Ok(None) => Ok(()),
+        // Nothing was ever written there, or the file lies elsewhere.
+        Ok(None) => {
+            proof.is_absent = true;
+            Ok(())
+        }
         Ok(Some(mut reader)) => prove_whole(&mut *reader, &mut proof).await,
         Err(error) => Err(error),
     };
@@ -203,8 +213,10 @@ pub(super) async fn prove_database(spec: &DatabaseSpec, data: &Path) -> Database
 
 async fn prove_whole(reader: &mut dyn ReadConnection, proof: &mut DatabaseProof) -> Result<(), String> {
     let Some(rows) = reader.receipt_rows().await? else { return Ok(()) };
-    // Who reads them is no receipt.
-    let rows = rows.into_iter().filter(|row| row.plugin != READER);
+    proof.tokens = rows.iter().map(|row| row.token.clone()).collect();
+    proof.histories = histories_in(&rows);
+    // Who reads them is no receipt, nor is the position up to which they were removed.
+    let rows = rows.into_iter().filter(|row| row.plugin != READER && row.plugin != FLOOR);
     let (told, receipts): (Vec<ReceiptRow>, Vec<ReceiptRow>) = rows.partition(|row| row.plugin == OWNER);
     let mut told: HashMap<String, ReceiptRow> =
         told.into_iter().map(|row| (row.token.clone(), row)).collect();
@@ -214,6 +226,8 @@ async fn prove_whole(reader: &mut dyn ReadConnection, proof: &mut DatabaseProof)
         let name = format!("the receipt of {plugin} for positions {first} to {last}");
         match marks_within(&states, first, last) {
             None => proof.problems.push(format!("{name} is not what was written")),
+            // That of a tick.
+            Some(marks) if marks.is_empty() => {}
             Some(marks) => proof.receipts.push(ReceiptProof { plugin, marks }),
         }
         let Some(said) = said else { continue };
@@ -247,8 +261,28 @@ async fn prove_whole(reader: &mut dyn ReadConnection, proof: &mut DatabaseProof)
     Ok(())
 }
 
+fn histories_in(rows: &[ReceiptRow]) -> BTreeMap<String, CommitHistory> {
+    let mut histories: BTreeMap<String, CommitHistory> = BTreeMap::new();
+    for row in rows {
+        let at_ms = u64::try_from(row.at).unwrap_or_default();
+        if row.plugin == FLOOR {
+            let Some(plugin) = row.token.strip_suffix(FLOOR_TOKEN) else { continue };
+            let pruned = &mut histories.entry(plugin.to_owned()).or_default().pruned_before_ms;
+            *pruned = (*pruned).max(at_ms);
+        } else if receipts::decode(&row.states).is_some_and(|marks| marks.is_empty()) {
+            let newest = &mut histories.entry(row.plugin.clone()).or_default().newest_tick_ms;
+            *newest = (*newest).max(at_ms);
+        }
+    }
+    histories
+}
+
 fn marks_within(states: &[u8], first: i64, last: i64) -> Option<Vec<(Seq, IdPrint)>> {
     let marks = receipts::decode(states)?;
+    if marks.is_empty() {
+        // A tick finishes no state.
+        return (first == last).then(Vec::new);
+    }
     let at = |mark: Option<&ReceiptMark>| mark.and_then(|mark| i64::try_from(mark.seq).ok());
     let is_whole = at(marks.first()) == Some(first) && at(marks.last()) == Some(last);
     let ascends = marks.windows(2).all(|pair| pair[0].seq < pair[1].seq);

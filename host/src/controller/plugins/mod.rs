@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use kubewitness_capability::{GrantUses, OpenCapabilities, PluginServices, SharedValue};
+use kubewitness_capability::{GrantUses, OpenCapabilities, PluginServices, SharedValue, StartPositions};
 use kubewitness_core::Seq;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::{HostSpec, PluginSpec, Start, SubscribeSpec};
@@ -331,8 +331,11 @@ impl RunningPlugins {
             reports,
             notes: Arc::new(self.journal.clone()),
             version: candidate.component.file_digest().to_owned(),
-            cursor: progress.map_or(0, |progress| cursor_before(&progress, spec)),
-            newest: *self.journal.newest_position().borrow(),
+            positions: StartPositions {
+                cursor: progress.as_ref().map_or(0, |progress| cursor_before(progress, spec)),
+                furthest: progress.as_ref().map_or(0, PluginProgress::furthest_position),
+                newest: *self.journal.newest_position().borrow(),
+            },
         };
         let grants = capabilities.grant_plugin(&name, spec, backing).await.context("opening its grants")?;
         let before = self.shared.plugin(&name).filter(|state| state.handle.is_some());

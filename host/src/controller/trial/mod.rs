@@ -16,7 +16,9 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use async_trait::async_trait;
-use kubewitness_capability::{OpenCapabilities, PluginServices, SecretRedaction, SubscribedKinds};
+use kubewitness_capability::{
+    OpenCapabilities, PluginServices, SecretRedaction, StartPositions, SubscribedKinds,
+};
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::{
     Bytes, DatabaseSpec, DestinationSpec, HostSpec, KeySpec, LedgerSpec, MailSpec, PluginSpec, RedactionSpec,
@@ -127,8 +129,7 @@ impl TrialPlugin {
             reports: Default::default(),
             notes: Arc::new(UnreadNotes),
             version: component.file_digest().to_owned(),
-            cursor: 0,
-            newest: lent.newest,
+            positions: StartPositions { cursor: 0, furthest: 0, newest: lent.newest },
         };
         let grants = capabilities.grant_plugin(name, spec, backing).await?;
         let recorder = Arc::new(EffectRecorder::new(grants, &spec.grants, keep));

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::AtomicUsize;
 
+use kubewitness_core::intents::commits::NotedCommit;
+
 use super::*;
 use crate::sql::TransactionMode;
 
@@ -31,9 +33,13 @@ impl crate::sql::DatabaseEngine for SlowServer {
         Err(GrantError::Unavailable("away".into()))
     }
 
-    async fn receipts_of_plugin(&self, _: &str) -> Result<Vec<ReceiptMark>, GrantError> {
+    async fn survey_receipts(
+        &self,
+        _: &str,
+        _: &[NotedCommit],
+    ) -> Result<crate::sql::ReceiptSurvey, GrantError> {
         self.answers.acquire().await.unwrap().forget();
-        Ok(self.applied.clone())
+        Ok(crate::sql::ReceiptSurvey { marks: self.applied.clone(), ..Default::default() })
     }
 
     async fn forget_receipts(&self, _: &str, _: Seq) -> Result<(), GrantError> {
@@ -117,9 +123,14 @@ impl crate::sql::DatabaseEngine for SharedDatabase {
         self.engine.begin_in(mode, plugin).await
     }
 
-    async fn receipts_of_plugin(&self, _: &str) -> Result<Vec<ReceiptMark>, GrantError> {
+    async fn survey_receipts(
+        &self,
+        _: &str,
+        _: &[NotedCommit],
+    ) -> Result<crate::sql::ReceiptSurvey, GrantError> {
         let is_first = self.readings.fetch_add(1, Ordering::SeqCst) == 0;
-        Ok(if is_first { vec![] } else { vec![ReceiptMark::of(&delivery(1, "a").state)] })
+        let marks = if is_first { vec![] } else { vec![ReceiptMark::of(&delivery(1, "a").state)] };
+        Ok(crate::sql::ReceiptSurvey { marks, ..Default::default() })
     }
 
     async fn forget_receipts(&self, plugin: &str, through: Seq) -> Result<(), GrantError> {
@@ -140,7 +151,7 @@ async fn a_call_writes_nothing_if_receipts_were_read_again_since_it_began() {
     granted.sql.get_mut("main").unwrap().engine = shared.clone();
     let granted = Arc::new(granted);
     let stores = crate::session::granted::ReceiptStores { databases: vec![shared], ..Default::default() };
-    granted.standing.load("p", stores, 0, 0).await.unwrap();
+    granted.standing.load("p", stores, backing(0).positions).await.unwrap();
     let plugin = crate::session::granted::PluginGrants(granted.clone());
     let mut early = plugin.open(&[delivery(1, "a")]).await.unwrap();
     assert!(early.applied_states().is_empty(), "nobody has applied it yet");
@@ -165,7 +176,7 @@ async fn whoever_comes_while_receipts_are_read_waits_for_what_is_found() {
     let granted = Arc::new(granted_with(&world, &server).await);
     let stores =
         crate::session::granted::ReceiptStores { databases: vec![server.clone()], ..Default::default() };
-    granted.standing.load("p", stores, 0, 0).await.unwrap();
+    granted.standing.load("p", stores, backing(0).positions).await.unwrap();
     let plugin: Arc<dyn GrantProvider> = Arc::new(crate::session::granted::PluginGrants(granted));
     let (one, two, ()) = tokio::join!(applied(&plugin, &[1]), applied(&plugin, &[1]), async {
         tokio::task::yield_now().await;
@@ -182,7 +193,8 @@ async fn receipts_of_another_journal_are_told_and_ones_own_never() {
         let granted = Arc::new(granted_with(&world, &server).await);
         let stores =
             crate::session::granted::ReceiptStores { databases: vec![server.clone()], ..Default::default() };
-        granted.standing.load("p", stores, 0, newest).await.unwrap();
+        let positions = StartPositions { newest, ..backing(0).positions };
+        granted.standing.load("p", stores, positions).await.unwrap();
         let plugin: Arc<dyn GrantProvider> = Arc::new(crate::session::granted::PluginGrants(granted.clone()));
         server.answers.add_permits(1);
         applied(&plugin, handed).await;

@@ -29,10 +29,12 @@ use super::servers::pooler::expect_session;
 use super::servers::reasons::UNREADABLE;
 use super::servers::rights::ExcessRights;
 use super::servers::{
-    LOCK, SILENT, STATEMENT, STATEMENTS, ServerLink, receipt_deletion_sql, receipt_text, text_literal,
+    LOCK, SILENT, STATEMENT, STATEMENTS, ServerLink, floor_sql, receipt_text, survey_sql, text_literal,
 };
 use super::values::{ValueRows, collect_bounded};
-use super::{SqlFault, TransactionMode, write};
+use super::{
+    FloorColumns, SqlFault, SurveyColumns, SurveyRow, TransactionMode, next_connection_number, write,
+};
 
 /// Replicated groups take no rows without a primary key, and some servers no tables.
 pub const CREATE: &str = "CREATE TABLE IF NOT EXISTS kubewitness_receipts (\
@@ -67,6 +69,7 @@ pub struct MysqlLink {
     most: usize,
     tables: HashMap<String, MysqlTable>,
     stale: bool,
+    number: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -255,7 +258,14 @@ impl ServerLink for MysqlLink {
         sqlx::raw_sql(AssertSqlSafe(connection_settings(&version))).execute(&mut connection).await?;
         // The other half is for the statement and for what the protocol adds.
         let most = usize::try_from(packet / 2).unwrap_or(0).clamp(1024, super::values::VALUE_BYTES);
-        Ok(Self { connection, session, most, tables: HashMap::new(), stale: false })
+        Ok(Self {
+            connection,
+            session,
+            most,
+            tables: HashMap::new(),
+            stale: false,
+            number: next_connection_number(),
+        })
     }
 
     fn connect_failure_reason(error: &sqlx::Error) -> String {
@@ -343,15 +353,17 @@ impl ServerLink for MysqlLink {
         self.note_result(done)
     }
 
-    async fn receipts_of_plugin(&mut self, plugin: &str) -> Result<Vec<Vec<u8>>, sqlx::Error> {
-        let select = "SELECT states FROM kubewitness_receipts WHERE plugin = ? LIMIT ?";
-        let most = crate::receipts::MAX_RECEIPTS as i64;
-        let rows = sqlx::query(select).bind(plugin).bind(most);
-        rows.fetch_all(&mut self.connection).await?.iter().map(|row| row.try_get(0)).collect()
+    fn connection_number(&self) -> u64 {
+        self.number
     }
 
-    async fn forget_receipts(&mut self, plugin: &str, through: i64) -> Result<(), sqlx::Error> {
-        self.run(&receipt_deletion_sql(plugin, through)).await
+    async fn floor_rows(&mut self, plugin: &str) -> Result<Vec<FloorColumns>, sqlx::Error> {
+        sqlx::query_as(AssertSqlSafe(floor_sql(plugin))).fetch_all(&mut self.connection).await
+    }
+
+    async fn survey_rows(&mut self, plugin: &str) -> Result<Vec<SurveyRow>, sqlx::Error> {
+        let rows = sqlx::query_as(AssertSqlSafe(survey_sql(plugin))).fetch_all(&mut self.connection).await?;
+        Ok(rows.into_iter().map(|row: SurveyColumns| row.into()).collect())
     }
 
     async fn has_token(&mut self, token: &str) -> Result<bool, sqlx::Error> {

@@ -27,10 +27,12 @@ use super::servers::pooler::expect_session;
 use super::servers::reasons::UNREADABLE;
 use super::servers::rights::ExcessRights;
 use super::servers::{
-    LOCK, SILENT, STATEMENT, STATEMENTS, ServerLink, receipt_deletion_sql, receipt_text, text_literal,
+    LOCK, SILENT, STATEMENT, STATEMENTS, ServerLink, floor_sql, receipt_text, survey_sql, text_literal,
 };
 use super::values::{ValueRows, collect_bounded};
-use super::{SqlFault, TransactionMode, write};
+use super::{
+    FloorColumns, SqlFault, SurveyColumns, SurveyRow, TransactionMode, next_connection_number, write,
+};
 
 pub const CREATE: &str = "CREATE TABLE IF NOT EXISTS kubewitness_receipts (\
     plugin text NOT NULL, first bigint NOT NULL, last bigint NOT NULL, states bytea NOT NULL, \
@@ -49,6 +51,7 @@ pub struct PostgresLink {
     tables: HashMap<String, TableColumns>,
     /// Set once prepared statements or remembered facts may no longer hold.
     stale: bool,
+    number: u64,
 }
 
 /// The number of a lock: FNV-1a.
@@ -200,7 +203,13 @@ impl ServerLink for PostgresLink {
         send_at_once(options.get_port());
         let answers = sqlx::raw_sql(AssertSqlSafe(connection_settings())).fetch_all(&mut connection).await?;
         let session = answers.last().ok_or(sqlx::Error::RowNotFound)?.try_get(0)?;
-        Ok(Self { connection, session, tables: HashMap::new(), stale: false })
+        Ok(Self {
+            connection,
+            session,
+            tables: HashMap::new(),
+            stale: false,
+            number: next_connection_number(),
+        })
     }
 
     fn connect_failure_reason(error: &sqlx::Error) -> String {
@@ -279,15 +288,17 @@ impl ServerLink for PostgresLink {
         self.note_result(done)
     }
 
-    async fn receipts_of_plugin(&mut self, plugin: &str) -> Result<Vec<Vec<u8>>, sqlx::Error> {
-        let select = "SELECT states FROM kubewitness_receipts WHERE plugin = $1 LIMIT $2";
-        let most = crate::receipts::MAX_RECEIPTS as i64;
-        let rows = sqlx::query(select).bind(plugin).bind(most);
-        rows.fetch_all(&mut self.connection).await?.iter().map(|row| row.try_get(0)).collect()
+    fn connection_number(&self) -> u64 {
+        self.number
     }
 
-    async fn forget_receipts(&mut self, plugin: &str, through: i64) -> Result<(), sqlx::Error> {
-        self.run(&receipt_deletion_sql(plugin, through)).await
+    async fn floor_rows(&mut self, plugin: &str) -> Result<Vec<FloorColumns>, sqlx::Error> {
+        sqlx::query_as(AssertSqlSafe(floor_sql(plugin))).fetch_all(&mut self.connection).await
+    }
+
+    async fn survey_rows(&mut self, plugin: &str) -> Result<Vec<SurveyRow>, sqlx::Error> {
+        let rows = sqlx::query_as(AssertSqlSafe(survey_sql(plugin))).fetch_all(&mut self.connection).await?;
+        Ok(rows.into_iter().map(|row: SurveyColumns| row.into()).collect())
     }
 
     async fn has_token(&mut self, token: &str) -> Result<bool, sqlx::Error> {

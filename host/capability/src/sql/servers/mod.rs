@@ -21,16 +21,20 @@ use std::time::Duration;
 use async_trait::async_trait;
 use kubewitness_core::Seq;
 use kubewitness_core::config::ServerSpec;
+use kubewitness_core::intents::commits::NotedCommit;
 use kubewitness_core::ports::{GrantError, SqlDialect, SqlValue, TableWrite};
 
 use self::open::OpenTransaction;
 use self::pool::{HeldLink, LinkPool};
 use self::rights::ExcessRights;
 use super::guard::GuardedStatement;
-use super::receipt::{ReceiptRow, StoredReceipt, claims};
+use super::receipt::{FLOOR, ReceiptRow, StoredReceipt, claims, floor_token};
 use super::values::ValueRows;
-use super::{DatabaseEngine, SqlFault, SqlTransaction, TransactionMode};
-use crate::receipts::{self, ReceiptMark};
+use super::{
+    DatabaseEngine, FloorColumns, ReceiptPruning, ReceiptSurvey, SqlFault, SqlTransaction, SurveyRow,
+    TransactionMode,
+};
+use crate::receipts;
 use crate::secrets;
 
 /// How long things may take. The server has its own, shorter limits ([`STATEMENT`], [`LOCK`]); these
@@ -122,16 +126,18 @@ pub trait ServerLink: Send + Sync + Sized + 'static {
         values: Vec<SqlValue>,
     ) -> impl Future<Output = Result<ValueRows, SqlFault>> + Send;
 
-    /// The states of every receipt of this plugin.
-    fn receipts_of_plugin(
+    /// Identifies the connection among all of this process.
+    fn connection_number(&self) -> u64;
+    /// Every receipt of this plugin.
+    fn survey_rows(
         &mut self,
         plugin: &str,
-    ) -> impl Future<Output = Result<Vec<Vec<u8>>, sqlx::Error>> + Send;
-    fn forget_receipts(
+    ) -> impl Future<Output = Result<Vec<SurveyRow>, sqlx::Error>> + Send;
+    /// Its floor, which may be written twice.
+    fn floor_rows(
         &mut self,
         plugin: &str,
-        through: i64,
-    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+    ) -> impl Future<Output = Result<Vec<FloorColumns>, sqlx::Error>> + Send;
     fn has_token(&mut self, token: &str) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
 
     /// Begins a transaction that sees one moment and writes nothing.
@@ -259,31 +265,37 @@ impl<L: ServerLink> DatabaseEngine for RemoteDatabase<L> {
         Ok(Box::new(OpenTransaction::new(remote, held, link, mode, plugin)))
     }
 
-    async fn receipts_of_plugin(&self, plugin: &str) -> Result<Vec<ReceiptMark>, GrantError> {
+    async fn survey_receipts(
+        &self,
+        plugin: &str,
+        expected: &[NotedCommit],
+    ) -> Result<ReceiptSurvey, GrantError> {
         let mut held = self.behind_fence(plugin).await?;
         let mut link = held.take()?;
-        let rows = in_time::<L, _>(self.pool.patience.answer, link.receipts_of_plugin(plugin)).await;
-        let rows = rows.map_err(SqlFault::into_error)?;
+        let answer = self.pool.patience.answer;
+        let rows = in_time::<L, _>(answer, link.survey_rows(plugin)).await.map_err(SqlFault::into_error)?;
+        let floors = in_time::<L, _>(answer, link.floor_rows(plugin)).await.map_err(SqlFault::into_error)?;
+        let mut survey = ReceiptSurvey::from_rows(rows, floors, expected)?;
+        // There may be more rows than were read.
+        for commit in std::mem::take(&mut survey.absent) {
+            let found = in_time::<L, _>(answer, link.has_token(&commit.token)).await;
+            if !found.map_err(SqlFault::into_error)? {
+                survey.absent.push(commit);
+            }
+        }
         held.put_back(link);
         let claim = self.reader.as_ref().map(|reader| reader_text(plugin, reader)).unwrap_or_default();
         self.leave_fence(held, &format!("{claim}COMMIT")).await?;
-        let mut marks = Vec::new();
-        for bytes in rows {
-            let decoded = receipts::decode(&bytes);
-            marks.extend(
-                decoded.ok_or_else(|| GrantError::Other("a receipt in the database is damaged".into()))?,
-            );
-        }
-        Ok(marks)
+        Ok(survey)
     }
 
     async fn forget_receipts(&self, plugin: &str, through: Seq) -> Result<(), GrantError> {
         let mut held = self.pool.hold_link().await?;
         self.pool.make_ready(&mut held).await?;
         let mut link = held.take()?;
-        let forgotten =
-            in_time::<L, _>(self.pool.patience.answer, link.forget_receipts(plugin, as_position(through)));
-        forgotten.await.map_err(SqlFault::into_error)?;
+        let text = forgetting_sql(plugin, as_position(through));
+        let forgotten = in_time::<L, _>(self.pool.patience.answer, link.run(&text)).await;
+        forgotten.map_err(SqlFault::into_error)?;
         held.return_link(link);
         Ok(())
     }
@@ -326,19 +338,24 @@ pub fn text_literal(text: &str) -> String {
 /// The statements that keep a receipt and what it tells of its rows, each with a semicolon behind it;
 /// `blob` writes bytes.
 pub fn receipt_text(receipt: &StoredReceipt, blob: impl Fn(&str) -> String) -> String {
-    let StoredReceipt { plugin, marks, token, at_ms, claims } = receipt;
+    let StoredReceipt { plugin, marks, token, at_ms, claims, replaces, .. } = receipt;
     let mut text = String::new();
     if claims.takes {
         let owner = text_literal(claims::OWNER);
         text.push_str(&format!("DELETE FROM kubewitness_receipts WHERE plugin = {owner}; "));
     }
-    let (Some(first), Some(last)) = (marks.first(), marks.last()) else { return text };
+    if !replaces.is_empty() {
+        let tokens: Vec<_> = replaces.iter().map(|token| text_literal(token)).collect();
+        let tokens = tokens.join(", ");
+        text.push_str(&format!("DELETE FROM kubewitness_receipts WHERE token IN ({tokens}); "));
+    }
+    let (first, last) = receipt.position_span();
     let row = |plugin: &str, states: &[u8]| {
         format!(
             "({}, {}, {}, {}, {}, {})",
             text_literal(plugin),
-            as_position(first.seq),
-            as_position(last.seq),
+            as_position(first),
+            as_position(last),
             blob(&hex::encode(states)),
             text_literal(token),
             as_position(*at_ms)
@@ -352,14 +369,53 @@ pub fn receipt_text(receipt: &StoredReceipt, blob: impl Fn(&str) -> String) -> S
     text
 }
 
-/// Which receipts go: those of a plugin up to a position, and what they tell of their rows.
-pub fn receipt_deletion_sql(plugin: &str, through: i64) -> String {
+/// Removes the receipts of a plugin up to a position that were committed before a moment, with what they tell of
+/// their rows.
+fn removal_sql(plugin: &str, through: i64, before_ms: i64) -> String {
     let (tokens, owner) = (text_literal(&format!("{plugin}.%")), text_literal(claims::OWNER));
     let plugin = text_literal(plugin);
     format!(
-        "DELETE FROM kubewitness_receipts WHERE last <= {through} AND (plugin = {plugin} \
+        "DELETE FROM kubewitness_receipts WHERE last <= {through} AND at < {before_ms} AND (plugin = {plugin} \
          OR (plugin = {owner} AND token LIKE {tokens}))"
     )
+}
+
+/// Removes the floor of a plugin that is not above a position.
+fn floor_removal_sql(plugin: &str, through: i64) -> String {
+    let (floor, token) = (text_literal(FLOOR), text_literal(&floor_token(plugin)));
+    format!(
+        "DELETE FROM kubewitness_receipts WHERE plugin = {floor} AND token = {token} AND last <= {through}"
+    )
+}
+
+/// Removes everything that is kept of a plugin up to a position.
+fn forgetting_sql(plugin: &str, through: i64) -> String {
+    format!("{}; {}", removal_sql(plugin, through, i64::MAX), floor_removal_sql(plugin, through))
+}
+
+/// Prunes the receipts of a plugin, keeps the floor, and commits.
+fn prune_sql(pruning: &ReceiptPruning) -> String {
+    let ReceiptPruning { plugin, through, before_ms, floor, pruned_before_ms } = pruning;
+    let removal = removal_sql(plugin, as_position(*through), as_position(*before_ms));
+    let (owner, token) = (text_literal(FLOOR), text_literal(&floor_token(plugin)));
+    let (floor, before) = (as_position(*floor), as_position(*pruned_before_ms));
+    format!(
+        "{removal}; {}; INSERT INTO kubewitness_receipts (plugin, first, last, states, token, at) \
+         VALUES ({owner}, 0, {floor}, '', {token}, {before}); COMMIT",
+        floor_removal_sql(plugin, i64::MAX)
+    )
+}
+
+/// Selects what [`ServerLink::survey_rows`] answers.
+pub fn survey_sql(plugin: &str) -> String {
+    let (plugin, most) = (text_literal(plugin), receipts::MAX_RECEIPTS + 1);
+    format!("SELECT states, token, at FROM kubewitness_receipts WHERE plugin = {plugin} LIMIT {most}")
+}
+
+/// Selects what [`ServerLink::floor_rows`] answers.
+pub fn floor_sql(plugin: &str) -> String {
+    let (floor, token) = (text_literal(FLOOR), text_literal(&floor_token(plugin)));
+    format!("SELECT last, at FROM kubewitness_receipts WHERE plugin = {floor} AND token = {token}")
 }
 
 #[cfg(test)]

@@ -8,12 +8,12 @@ use async_trait::async_trait;
 use kubewitness_core::ports::{GrantError, SqlValue, TableCopy, TableWrite};
 
 use super::pool::HeldLink;
-use super::{RemoteDatabase, ServerLink, TransactionMode, in_time, silent_fault};
+use super::{RemoteDatabase, ServerLink, TransactionMode, in_time, prune_sql, silent_fault};
 use crate::sql::guard::{self, StatementPurpose};
 use crate::sql::receipt::StoredReceipt;
 use crate::sql::servers::reasons::CANT_BE_WRITTEN;
 use crate::sql::values::{ValueRows, check_size, fits_arity};
-use crate::sql::{CommitError, SqlFault, SqlTransaction, only_reads, write};
+use crate::sql::{CommitError, ReceiptPruning, SqlFault, SqlTransaction, only_reads, write};
 
 /// A place to come back to when the next statement fails.
 const SAVE: &str = "RELEASE SAVEPOINT kw; SAVEPOINT kw";
@@ -25,6 +25,7 @@ const RETURN_ALL: &str = "ROLLBACK TO SAVEPOINT kw_all";
 pub struct OpenTransaction<L: ServerLink> {
     remote: RemoteDatabase<L>,
     held: HeldLink<L>,
+    connection: u64,
     plugin: String,
     mode: TransactionMode,
     began: Instant,
@@ -42,9 +43,10 @@ impl<L: ServerLink> OpenTransaction<L> {
         mode: TransactionMode,
         plugin: &str,
     ) -> Self {
+        let connection = link.connection_number();
         held.put_back(link);
-        let plugin = plugin.to_owned();
-        Self { remote, held, plugin, mode, began: Instant::now(), wrote: false, moved: false, broken: None }
+        let (plugin, began) = (plugin.to_owned(), Instant::now());
+        Self { remote, held, connection, plugin, mode, began, wrote: false, moved: false, broken: None }
     }
 
     fn check_may_write(&self) -> Result<(), GrantError> {
@@ -293,11 +295,7 @@ impl<L: ServerLink> SqlTransaction for OpenTransaction<L> {
             Err(fault) => {
                 drop(link);
                 self.remote.pool.doubt_server();
-                match fault {
-                    SqlFault::Own(error) if receipt.marks.is_empty() => Err(CommitError::RolledBack(error)),
-                    SqlFault::Lost(error) if receipt.marks.is_empty() => Err(CommitError::InDoubt(error)),
-                    fault => self.look_up_commit(&receipt.token, fault.into_error()).await,
-                }
+                self.look_up_commit(&receipt.token, fault.into_error()).await
             }
         }
     }
@@ -309,5 +307,28 @@ impl<L: ServerLink> SqlTransaction for OpenTransaction<L> {
             // It is closed, which is as good.
             Err(fault) => tracing::debug!(error = %fault.into_error(), "a rollback was not answered"),
         }
+    }
+
+    async fn prune_receipts(mut self: Box<Self>, pruning: ReceiptPruning) -> Result<(), GrantError> {
+        self.check_intact()?;
+        let mut link = self.held.take()?;
+        let text = prune_sql(&pruning);
+        let pruned = in_time::<L, _>(self.remote.pool.patience.answer, link.run(&text)).await;
+        pruned.map_err(SqlFault::into_error)?;
+        self.held.return_link(link);
+        Ok(())
+    }
+
+    fn connection_number(&self) -> u64 {
+        self.connection
+    }
+
+    async fn has_token(&mut self, token: &str) -> Result<bool, GrantError> {
+        let mut link = self.start().await?;
+        let limit = self.remote.pool.patience.answer;
+        let found = tokio::time::timeout(limit, link.has_token(token)).await;
+        let found = found.map(|found| found.map_err(|error| L::classify_fault(&error)));
+        // The table of receipts may be gone.
+        self.end_statement(link, found).await.inspect_err(|_| self.remote.pool.doubt_server())
     }
 }

@@ -11,6 +11,7 @@ use kubewitness_core::ports::OnConflict;
 use kubewitness_harness::{DatabaseServer, PASSWORD, SqlService, database_of, skip};
 
 use super::*;
+use crate::receipts::ReceiptMark;
 use crate::sql::mysql::MysqlLink;
 use crate::sql::postgres::PostgresLink;
 use crate::sql::{CommitError, SharedEngine};
@@ -204,6 +205,50 @@ async fn who_has_not_read_what_another_reader_may_have_found_commits_nothing(wor
     written(&two, 5).await.roll_back().await;
 }
 
+async fn the_floor_stays_while_receipts_below_it_are_kept(world: ServerWorld) {
+    let engine = world.engine(PATIENCE);
+    for seq in [3, 7] {
+        written(&engine, seq).await.commit_with_receipt(&receipt(seq)).await.unwrap();
+    }
+    let seven = NotedCommit { token: "p.7".into(), at_ms: 1, is_tick: false };
+    // As while the past of an added source is handed over.
+    let pruning = |through, before_ms| ReceiptPruning {
+        plugin: "p".into(),
+        through,
+        before_ms,
+        floor: 10,
+        pruned_before_ms: before_ms,
+    };
+    for (through, before_ms, left) in [(5, 1, vec![3, 7]), (5, 2, vec![7]), (7, 2, vec![])] {
+        let transaction = engine.begin("p").await.unwrap();
+        transaction.prune_receipts(pruning(through, before_ms)).await.unwrap();
+        let survey = engine.survey_receipts("p", std::slice::from_ref(&seven)).await.unwrap();
+        assert_eq!(survey.marks.iter().map(|mark| mark.seq).collect::<Vec<_>>(), left);
+        assert_eq!((survey.floor, survey.absent.is_empty()), (Some(10), !left.is_empty()));
+        assert_eq!((survey.is_behind(), survey.history.pruned_before_ms), (false, before_ms));
+        let newest = left.last().map(|_| seven.clone());
+        assert_eq!(survey.newest, newest);
+    }
+    // Another plugin has a floor of its own, and forgetting removes it.
+    assert_eq!(engine.survey_receipts("other", &[]).await.unwrap().floor, None);
+    engine.forget_receipts("p", 10).await.unwrap();
+    assert_eq!(engine.survey_receipts("p", &[]).await.unwrap(), crate::sql::ReceiptSurvey::default());
+}
+
+async fn a_tick_replaces_the_receipts_of_earlier_ticks(world: ServerWorld) {
+    let engine = world.engine(PATIENCE);
+    written(&engine, 3).await.commit_with_receipt(&receipt(3)).await.unwrap();
+    for at_ms in 5..8 {
+        let known = engine.survey_receipts("p", &[]).await.unwrap();
+        let mut tick = crate::sql::receipt::receipt(&format!("p.tick{at_ms}"), &[]);
+        (tick.at_ms, tick.replaces) = (at_ms, known.ticks);
+        written(&engine, at_ms).await.commit_with_receipt(&tick).await.unwrap();
+        let survey = engine.survey_receipts("p", &[]).await.unwrap();
+        assert_eq!((survey.history.newest_tick_ms, &*survey.ticks), (at_ms, &[tick.token][..]));
+        assert_eq!(survey.marks.len(), 1);
+    }
+}
+
 async fn a_table_of_receipts_that_was_dropped_is_made_anew(world: ServerWorld) {
     for (reader, seq) in [(None, 1), (Some("one"), 3)] {
         let engine = world.engine_of(PATIENCE, reader);
@@ -380,6 +425,8 @@ macro_rules! for_each_server {
 for_each_server!(
     who_reads_receipts_waits_for_what_is_being_committed: on_shared,
     who_has_not_read_what_another_reader_may_have_found_commits_nothing: on_shared,
+    the_floor_stays_while_receipts_below_it_are_kept: on_shared,
+    a_tick_replaces_the_receipts_of_earlier_ticks: on_shared,
     a_table_of_receipts_that_was_dropped_is_made_anew: on_shared,
     a_commit_whose_answer_is_lost_is_found_or_is_not_there: on_own,
     a_call_in_progress_when_the_server_ends_is_undone_and_the_next_one_succeeds: on_own,

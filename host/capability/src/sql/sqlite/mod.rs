@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use kubewitness_core::config::Bytes;
+use kubewitness_core::intents::commits::NotedCommit;
 use kubewitness_core::ports::{GrantError, SqlDialect, SqlValue, TableCopy, TableWrite};
 use kubewitness_core::{Seq, files};
 use tokio::sync::{Mutex, OwnedMutexGuard};
@@ -32,8 +33,10 @@ use self::writer::SqliteWriter;
 use super::guard::{self, StatementPurpose};
 use super::receipt::StoredReceipt;
 use super::values::{QUERY_ROWS, VALUE_BYTES, ValueRows, check_size, fits_arity, values_size};
-use super::{CommitError, DatabaseEngine, SqlFault, SqlTransaction, TransactionMode, only_reads, write};
-use crate::receipts::ReceiptMark;
+use super::{
+    CommitError, DatabaseEngine, ReceiptPruning, ReceiptSurvey, SqlFault, SqlTransaction, TransactionMode,
+    only_reads, write,
+};
 
 /// Opening a file and preparing its connection.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -151,10 +154,12 @@ impl DatabaseEngine for SqliteDatabase {
             run_on_blocking_thread(self.patience, self.hold_writer().await?, SqliteWriter::begin_for_call)
                 .await?;
         begun?;
+        let connection = writer.connection_number();
         let limits = CallLimits { patience: self.patience, began: Instant::now() };
         let written = Some(WrittenRows::default());
         Ok(Box::new(SqliteTransaction {
             writer: Some(writer),
+            connection,
             mode,
             limits,
             wrote: false,
@@ -163,9 +168,13 @@ impl DatabaseEngine for SqliteDatabase {
         }))
     }
 
-    async fn receipts_of_plugin(&self, plugin: &str) -> Result<Vec<ReceiptMark>, GrantError> {
-        let plugin = plugin.to_owned();
-        self.ask_writer(move |writer| writer.receipts_of_plugin(&plugin)).await
+    async fn survey_receipts(
+        &self,
+        plugin: &str,
+        expected: &[NotedCommit],
+    ) -> Result<ReceiptSurvey, GrantError> {
+        let (plugin, expected) = (plugin.to_owned(), expected.to_vec());
+        self.ask_writer(move |writer| writer.survey_receipts(&plugin, &expected)).await
     }
 
     async fn forget_receipts(&self, plugin: &str, through: Seq) -> Result<(), GrantError> {
@@ -183,6 +192,7 @@ impl DatabaseEngine for SqliteDatabase {
 struct SqliteTransaction {
     /// Away while a thread works with it, and for good where the call did not wait for that.
     writer: Option<HeldWriter>,
+    connection: u64,
     mode: TransactionMode,
     limits: CallLimits,
     wrote: bool,
@@ -339,6 +349,21 @@ impl SqlTransaction for SqliteTransaction {
         {
             tracing::debug!(%error, "the next call rolls back");
         }
+    }
+
+    async fn prune_receipts(mut self: Box<Self>, pruning: ReceiptPruning) -> Result<(), GrantError> {
+        let writer = self.writer.take().ok_or_else(unanswered_error)?;
+        let work = move |writer: &mut SqliteWriter| writer.prune_receipts(&pruning);
+        run_on_blocking_thread(self.limits.patience, writer, work).await?.1
+    }
+
+    fn connection_number(&self) -> u64 {
+        self.connection
+    }
+
+    async fn has_token(&mut self, token: &str) -> Result<bool, GrantError> {
+        let token = token.to_owned();
+        self.run_with_writer(move |writer| writer.was_committed(&token).map_err(SqlFault::Lost)).await
     }
 }
 

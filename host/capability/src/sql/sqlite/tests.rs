@@ -63,6 +63,35 @@ async fn rows_and_receipt_are_there_together_after_the_file_is_opened_again() {
 }
 
 #[tokio::test]
+async fn the_floor_stays_while_receipts_below_it_are_kept() {
+    let store = store().await;
+    for seq in [3, 7] {
+        let mut transaction = store.sqlite.begin("p").await.unwrap();
+        transaction.write(write(OnConflict::Ignore, vec![row("a", 1)]), None).await.unwrap();
+        transaction.commit_with_receipt(&receipt(&format!("p.{seq}"), &[seq])).await.unwrap();
+    }
+    let seven = NotedCommit { token: "p.7".into(), at_ms: 1, is_tick: false };
+    // As while the past of an added source is handed over.
+    for (through, before_ms, left) in [(5, 1, vec![3, 7]), (5, 2, vec![7]), (7, 2, vec![])] {
+        let pruning =
+            ReceiptPruning { plugin: "p".into(), through, before_ms, floor: 10, pruned_before_ms: before_ms };
+        store.sqlite.begin("p").await.unwrap().prune_receipts(pruning).await.unwrap();
+        let survey = store.sqlite.survey_receipts("p", std::slice::from_ref(&seven)).await.unwrap();
+        assert_eq!(survey.marks.iter().map(|mark| mark.seq).collect::<Vec<_>>(), left);
+        assert_eq!((survey.floor, survey.absent.is_empty()), (Some(10), !left.is_empty()));
+        assert_eq!((survey.is_behind(), survey.history.pruned_before_ms), (false, before_ms));
+    }
+    store.sqlite.forget_receipts("p", 10).await.unwrap();
+    assert_eq!(store.sqlite.survey_receipts("p", &[]).await.unwrap(), ReceiptSurvey::default());
+}
+
+#[test]
+fn of_two_floors_the_higher_one_counts() {
+    let survey = ReceiptSurvey::from_rows(Vec::new(), vec![(10, 1), (7, 3)], &[]).unwrap();
+    assert_eq!((survey.floor, survey.history.pruned_before_ms), (Some(10), 3));
+}
+
+#[tokio::test]
 async fn a_call_that_goes_away_leaves_nothing_and_blocks_nobody() {
     let store = store().await;
     let mut transaction = store.sqlite.begin("p").await.unwrap();

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kubewitness_core::config::Bytes;
+use kubewitness_core::intents::commits::NotedCommit;
 use kubewitness_core::ports::{GrantError, SqlValue};
 use kubewitness_core::{Seq, files};
 use rusqlite::limits::Limit;
@@ -16,10 +17,13 @@ use rusqlite::{Connection, Error, MAIN_DB, OpenFlags, params};
 use super::convert::{is_statements_own, read, refusal_of, step_to_end, unanswered_error};
 use super::deadline::{CallLimits, StatementDeadline};
 use super::each::{Each, RowWrite};
-use crate::receipts::{self, ReceiptMark};
-use crate::sql::receipt::{StoredReceipt, claims};
+use crate::receipts;
+use crate::sql::receipt::{FLOOR, StoredReceipt, claims, floor_token};
 use crate::sql::values::{VALUE_BYTES, ValueRows};
-use crate::sql::{CommitError, SqlFault, TransactionMode, only_reads};
+use crate::sql::{
+    CommitError, FloorColumns, ReceiptPruning, ReceiptSurvey, SqlFault, SurveyColumns, SurveyRow,
+    TransactionMode, next_connection_number, only_reads,
+};
 
 /// Another process may hold the file for as long as this.
 const BUSY: Duration = Duration::from_secs(5);
@@ -50,9 +54,13 @@ const KEEP: &str = "INSERT INTO kubewitness_receipts (plugin, first, last, state
     VALUES (?, ?, ?, ?, ?, ?)";
 /// Rows may be gone: what was told of any is told no longer.
 const TAKE_BACK: &str = "DELETE FROM kubewitness_receipts WHERE plugin = '/rows'";
-const OWN: &str = "SELECT states FROM kubewitness_receipts WHERE plugin = ? LIMIT ?";
-const FORGET: &str = "DELETE FROM kubewitness_receipts WHERE last <= ?1 \
+const REMOVE: &str = "DELETE FROM kubewitness_receipts WHERE token = ?";
+const OWN: &str = "SELECT states, token, at FROM kubewitness_receipts WHERE plugin = ? LIMIT ?";
+const FLOORS: &str = "SELECT last, at FROM kubewitness_receipts WHERE plugin = '/floor' AND token = ?";
+const PRUNE: &str = "DELETE FROM kubewitness_receipts WHERE last <= ?1 AND at < ?4 \
     AND (plugin = ?2 OR plugin = '/rows' AND token LIKE ?3)";
+const REMOVE_FLOOR: &str =
+    "DELETE FROM kubewitness_receipts WHERE plugin = '/floor' AND token = ?1 AND last <= ?2";
 const COMMITTED: &str = "SELECT 1 FROM kubewitness_receipts WHERE token = ? LIMIT 1";
 
 pub struct SqliteWriter {
@@ -62,6 +70,8 @@ pub struct SqliteWriter {
     connection: Option<Connection>,
     /// The file that was opened, whatever lies under its name by now.
     file: Option<u64>,
+    /// The number of the connection.
+    number: u64,
     /// A transaction may be open: its call went away without ending it.
     open: bool,
     pub deadline: Arc<StatementDeadline>,
@@ -70,7 +80,7 @@ pub struct SqliteWriter {
 impl SqliteWriter {
     pub fn new(path: PathBuf, size: Option<Bytes>) -> Self {
         let deadline = Arc::new(StatementDeadline::without_deadline());
-        Self { path, size, connection: None, file: None, open: false, deadline }
+        Self { path, size, connection: None, file: None, number: 0, open: false, deadline }
     }
 
     fn connect_file(&mut self) -> Result<(), Error> {
@@ -89,9 +99,15 @@ impl SqliteWriter {
         connection.progress_handler(STEPS, Some(move || deadline.has_passed()))?;
         connection.execute_batch(RECEIPTS)?;
         self.connection = Some(connection);
+        self.number = next_connection_number();
         self.file = self.inode_under_name();
         self.open = false;
         Ok(())
+    }
+
+    /// Identifies the connection, once there is one.
+    pub fn connection_number(&self) -> u64 {
+        self.number
     }
 
     /// The file under the name. What can't be asked now is no other one.
@@ -114,7 +130,7 @@ impl SqliteWriter {
         tracing::warn!(
             path = %self.path.display(),
             "the database's file was removed or replaced while it was open: its rows are lost. New rows go to the \
-             file that is there now. A resync writes the present state of each object again"
+             file that is there now"
         );
         true
     }
@@ -308,27 +324,61 @@ impl SqliteWriter {
         self.in_time(limits, || self.with_connection(|connection| read(connection, text, params)))
     }
 
-    pub fn receipts_of_plugin(&self, plugin: &str) -> Result<Vec<ReceiptMark>, GrantError> {
+    pub fn survey_receipts(
+        &mut self,
+        plugin: &str,
+        expected: &[NotedCommit],
+    ) -> Result<ReceiptSurvey, GrantError> {
+        if self.drops_lost_file() {
+            self.make_ready()?;
+        }
+        let most = receipts::MAX_RECEIPTS as i64 + 1;
         let read = self.with_connection(|connection| {
             let mut statement = connection.prepare_cached(OWN)?;
-            let mut rows = statement.query(params![plugin, receipts::MAX_RECEIPTS as i64])?;
-            let mut marks = Vec::new();
-            while let Some(row) = rows.next()? {
-                let Some(decoded) = receipts::decode(row.get_ref(0)?.as_blob()?) else { return Ok(None) };
-                marks.extend(decoded);
-            }
-            Ok(Some(marks))
+            let rows = statement
+                .query_map(params![plugin, most], |row| SurveyColumns::try_from(row).map(SurveyRow::from))?;
+            let rows = rows.collect::<Result<Vec<_>, _>>()?;
+            let mut statement = connection.prepare_cached(FLOORS)?;
+            let floors = statement.query_map([floor_token(plugin)], |row| FloorColumns::try_from(row))?;
+            Ok((rows, floors.collect::<Result<Vec<_>, _>>()?))
         });
-        let marks = read.map_err(SqlFault::into_error)?;
-        marks.ok_or_else(|| GrantError::Other("a receipt in the database is damaged".into()))
+        let (rows, floors) = read.map_err(SqlFault::into_error)?;
+        let mut survey = ReceiptSurvey::from_rows(rows, floors, expected)?;
+        // There may be more rows than were read.
+        for commit in std::mem::take(&mut survey.absent) {
+            if !self.was_committed(&commit.token)? {
+                survey.absent.push(commit);
+            }
+        }
+        Ok(survey)
+    }
+
+    /// In a transaction, which ends with it.
+    pub fn prune_receipts(&mut self, pruning: &ReceiptPruning) -> Result<(), GrantError> {
+        let ReceiptPruning { plugin, through, before_ms, floor, pruned_before_ms } = pruning;
+        let pruned = self.with_connection(|connection| {
+            delete_receipts(connection, plugin, *through, *before_ms)?;
+            delete_floor(connection, plugin, u64::MAX)?;
+            let before = as_position(*pruned_before_ms);
+            let floor = params![FLOOR, 0, as_position(*floor), [0_u8; 0], floor_token(plugin), before];
+            connection.prepare_cached(KEEP)?.execute(floor).map(drop)
+        });
+        match pruned.and_then(|()| self.run("COMMIT")) {
+            Ok(()) => self.open = false,
+            Err(fault) => {
+                self.roll_back();
+                return Err(fault.into_error());
+            }
+        }
+        Ok(())
     }
 
     pub fn forget_receipts(&self, plugin: &str, through: Seq) -> Result<(), GrantError> {
         let forgotten = self.with_connection(|connection| {
-            let mut statement = connection.prepare_cached(FORGET)?;
-            statement.execute(params![as_position(through), plugin, format!("{plugin}.%")])
+            delete_receipts(connection, plugin, through, u64::MAX)?;
+            delete_floor(connection, plugin, through)
         });
-        forgotten.map(|_| ()).map_err(SqlFault::into_error)
+        forgotten.map_err(SqlFault::into_error)
     }
 
     pub fn was_committed(&self, token: &str) -> Result<bool, GrantError> {
@@ -354,9 +404,6 @@ impl SqliteWriter {
         if self.make_ready().is_err() {
             return Err(CommitError::InDoubt(refused));
         }
-        if receipt.marks.is_empty() {
-            return Err(CommitError::RolledBack(refused));
-        }
         match self.was_committed(&receipt.token) {
             Ok(true) => Ok(()),
             Ok(false) => Err(CommitError::RolledBack(refused)),
@@ -365,15 +412,18 @@ impl SqliteWriter {
     }
 
     fn keep_receipt(&self, receipt: &StoredReceipt) -> Result<(), SqlFault> {
-        let StoredReceipt { plugin, marks, token, at_ms, claims } = receipt;
+        let StoredReceipt { plugin, marks, token, at_ms, claims, replaces, .. } = receipt;
         if claims.takes {
             self.run(TAKE_BACK)?;
         }
-        let (Some(first), Some(last)) = (marks.first(), marks.last()) else { return Ok(()) };
-        let (first, last, at) = (as_position(first.seq), as_position(last.seq), as_position(*at_ms));
+        let (first, last) = receipt.position_span();
+        let (first, last, at) = (as_position(first), as_position(last), as_position(*at_ms));
         let told = claims.encode(marks).map(|told| (claims::OWNER, told));
         let kept = [(plugin.as_str(), receipts::encode(marks))].into_iter().chain(told);
         self.with_connection(|connection| {
+            for replaced in replaces {
+                connection.prepare_cached(REMOVE)?.execute([replaced])?;
+            }
             let mut statement = connection.prepare_cached(KEEP)?;
             for (owner, states) in kept {
                 statement.execute(params![owner, first, last, states, token, at])?;
@@ -386,6 +436,17 @@ impl SqliteWriter {
 /// Nobody knows what is left of the transaction.
 fn lost_transaction(fault: SqlFault) -> SqlFault {
     SqlFault::Lost(fault.into_error())
+}
+
+fn delete_receipts(connection: &Connection, plugin: &str, through: Seq, before_ms: u64) -> Result<(), Error> {
+    let mut statement = connection.prepare_cached(PRUNE)?;
+    let values = params![as_position(through), plugin, format!("{plugin}.%"), as_position(before_ms)];
+    statement.execute(values).map(drop)
+}
+
+fn delete_floor(connection: &Connection, plugin: &str, through: Seq) -> Result<(), Error> {
+    let mut statement = connection.prepare_cached(REMOVE_FLOOR)?;
+    statement.execute(params![floor_token(plugin), as_position(through)]).map(drop)
 }
 
 /// Positions are counted by the journal's own SQLite and fit.

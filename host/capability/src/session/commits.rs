@@ -1,0 +1,307 @@
+//! Looks for a plugin's newest commits on each new connection to its database, before anything else is done there. A
+//! database that does not have them has failed over to a standby without them, or was restored from a copy. Then the
+//! plugin does nothing more until the controller has asked once more and taken back what the database lost.
+//!
+//! `core::intents::commits` decides which commits are the newest. A batch pays one small row in the journal's save of
+//! its progress; a connection pays one look-up of each of these commits.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use kubewitness_core::Seq;
+use kubewitness_core::intents::commits::{
+    CommitFrontier, CommitNote, CommitTicket, DatabaseCommits, NotedCommit, SurvivingCommits,
+};
+use kubewitness_core::limits;
+use kubewitness_core::ports::{GrantError, KvWrite, LateWrite};
+use tokio::time::Instant;
+
+use crate::sql::receipt::StoredReceipt;
+use crate::sql::{ReceiptPruning, ReceiptSurvey, SqlTransaction};
+
+/// The states of the newest commits whose receipts are not pruned, however old they are. The journal may name any of
+/// these commits until it has saved a newer one, and dispatch stops before so many states wait for a save.
+const KEPT: usize = limits::READ_AHEAD;
+/// Connections that are remembered: more than a database may have.
+const CONNECTIONS: usize = 256;
+/// How long a database may take until it shows its newest commits: behind a load balancer, a connection may go to a
+/// server that still catches up.
+const CATCH_UP: Duration = Duration::from_secs(1);
+/// Receipts of ticks that one tick removes.
+const REPLACED: usize = 64;
+
+const LACKING: &str = "the database lacks commits that it had answered: the controller asks it once more, and hands \
+    over again what it has lost";
+
+#[derive(Default)]
+pub struct CommitWatch {
+    known: Mutex<KnownCommits>,
+}
+
+#[derive(Default)]
+struct KnownCommits {
+    /// The controller's name of the database.
+    database: String,
+    frontier: CommitFrontier,
+    /// See [`DatabaseCommits::beneath`].
+    beneath: Option<NotedCommit>,
+    /// The notes of other databases.
+    earlier: Vec<DatabaseCommits>,
+    /// Connections that have the newest commits.
+    asked: BTreeSet<u64>,
+    /// When the newest commits were made, and of how many states.
+    made: VecDeque<(u64, usize)>,
+    /// The states of these commits.
+    made_states: usize,
+    /// The moment of the newest commit.
+    newest_ms: u64,
+    /// The receipts of ticks in the database.
+    ticks: Vec<String>,
+    /// As the database says, once its receipts were read.
+    floor: Seq,
+    pruned_before_ms: u64,
+    /// Whether the floor speaks of this journal's commits alone: the plugin did not write elsewhere since it was laid.
+    has_own_floor: bool,
+    is_surveyed: bool,
+    /// When a commit was found missing.
+    lacking_since: Option<Instant>,
+}
+
+/// A commit that was sent.
+pub struct SentCommit {
+    ticket: CommitTicket,
+    commit: NotedCommit,
+    states: usize,
+    is_beneath: bool,
+}
+
+impl KnownCommits {
+    fn push_made(&mut self, at_ms: u64, states: usize) {
+        // A tick finishes no state.
+        let states = states.max(1);
+        self.made.push_back((at_ms, states));
+        self.made_states += states;
+        while let Some((_, oldest)) =
+            self.made.front().copied().filter(|(_, oldest)| self.made_states - oldest >= KEPT)
+        {
+            self.made.pop_front();
+            self.made_states -= oldest;
+        }
+    }
+
+    fn expected_commits(&self) -> Vec<NotedCommit> {
+        let newest = self.frontier.newest_commits();
+        let older = self.beneath.iter().filter(|beneath| !newest_has(&self.frontier, beneath));
+        newest.chain(older).cloned().collect()
+    }
+
+    fn as_note(&self) -> CommitNote {
+        let commits = self.frontier.newest_commits().cloned().collect();
+        let current =
+            DatabaseCommits { database: self.database.clone(), commits, beneath: self.beneath.clone() };
+        CommitNote { current: Some(current), earlier: self.earlier.clone() }
+    }
+}
+
+fn newest_has(frontier: &CommitFrontier, commit: &NotedCommit) -> bool {
+    frontier.newest_commits().any(|newest| newest == commit)
+}
+
+impl CommitWatch {
+    fn lock(&self) -> MutexGuard<'_, KnownCommits> {
+        // It is whole after any panic.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Goes on from the journal's note.
+    pub fn load_note(&self, database: &str, note: Option<CommitNote>) {
+        let note = note.unwrap_or_default();
+        let has_own_floor = note.is_current(database);
+        let DatabaseCommits { commits, beneath, .. } = note.commits_in(database).cloned().unwrap_or_default();
+        let newest_ms = commits.iter().chain(&beneath).map(|commit| commit.at_ms).max();
+        let mut known = self.lock();
+        let is_same = known.database == database;
+        *known = KnownCommits {
+            database: database.to_owned(),
+            frontier: CommitFrontier::from_commits(commits),
+            beneath,
+            earlier: note.notes_besides(database),
+            newest_ms: known.newest_ms.max(newest_ms.unwrap_or_default()),
+            has_own_floor,
+            lacking_since: known.lacking_since.filter(|_| is_same),
+            ..KnownCommits::default()
+        };
+    }
+
+    /// The commits that the database must have.
+    pub fn expected_commits(&self) -> Vec<NotedCommit> {
+        self.lock().expected_commits()
+    }
+
+    /// Call it before a commit is sent. `is_repeated`: its states were finished before, as those of a resync.
+    pub fn begin_commit(&self, receipt: &mut StoredReceipt, is_repeated: bool) -> SentCommit {
+        let mut known = self.lock();
+        // A clock may go back.
+        known.newest_ms = receipt.at_ms.max(known.newest_ms + 1);
+        receipt.at_ms = known.newest_ms;
+        let is_tick = receipt.marks.is_empty();
+        if is_tick {
+            receipt.replaces = known.ticks.iter().take(REPLACED).cloned().collect();
+        }
+        let commit = NotedCommit { token: receipt.token.clone(), at_ms: receipt.at_ms, is_tick };
+        let is_below = receipt.marks.first().is_some_and(|mark| mark.seq <= known.floor);
+        let (ticket, states) = (known.frontier.begin_commit(), receipt.marks.len());
+        SentCommit { ticket, commit, states, is_beneath: is_tick || is_below || is_repeated }
+    }
+
+    pub fn note_commit(&self, sent: SentCommit, receipt: &StoredReceipt) {
+        let SentCommit { ticket, commit, states, is_beneath } = sent;
+        let mut known = self.lock();
+        known.push_made(commit.at_ms, states);
+        if commit.is_tick {
+            known.ticks.retain(|token| !receipt.replaces.contains(token));
+            known.ticks.push(commit.token.clone());
+        }
+        if is_beneath && known.beneath.as_ref().is_none_or(|newest| newest.at_ms < commit.at_ms) {
+            known.beneath = Some(commit.clone());
+        }
+        known.frontier.note_commit(ticket, commit);
+    }
+
+    /// Plans to prune the receipts up to a position, but for those of the newest commits.
+    pub fn plan_pruning(&self, plugin: &str, through: Seq) -> ReceiptPruning {
+        let known = self.lock();
+        let before_ms = known.made.iter().map(|(at_ms, _)| *at_ms).min().unwrap_or_default();
+        ReceiptPruning {
+            plugin: plugin.to_owned(),
+            through,
+            before_ms,
+            floor: known.floor.max(through),
+            pruned_before_ms: known.pruned_before_ms.max(before_ms),
+        }
+    }
+
+    /// Plans to lay a floor, without removing anything.
+    pub fn plan_floor(&self, plugin: &str, floor: Seq) -> ReceiptPruning {
+        let pruned_before_ms = self.lock().pruned_before_ms;
+        ReceiptPruning { plugin: plugin.to_owned(), through: 0, before_ms: 0, floor, pruned_before_ms }
+    }
+
+    /// Takes in what was pruned.
+    pub fn note_pruning(&self, floor: Seq, pruned_before_ms: u64) {
+        let mut known = self.lock();
+        (known.floor, known.pruned_before_ms, known.has_own_floor) = (floor, pruned_before_ms, true);
+    }
+
+    /// Expects the newest commits if this is the first transaction of its connection.
+    pub async fn expect_commits(
+        &self,
+        plugin: &str,
+        transaction: &mut dyn SqlTransaction,
+    ) -> Result<(), GrantError> {
+        self.check_intact()?;
+        let connection = transaction.connection_number();
+        let tokens: Vec<String> = {
+            let known = self.lock();
+            if known.asked.contains(&connection) {
+                return Ok(());
+            }
+            known.frontier.newest_commits().map(|commit| commit.token.clone()).collect()
+        };
+        for token in tokens {
+            if !transaction.has_token(&token).await? {
+                self.note_lack(plugin);
+                return self.check_intact();
+            }
+        }
+        let mut known = self.lock();
+        if known.asked.len() >= CONNECTIONS {
+            known.asked.clear();
+        }
+        known.asked.insert(connection);
+        Ok(())
+    }
+
+    /// Takes in what the database says of the plugin.
+    pub fn take_survey(&self, plugin: &str, survey: &ReceiptSurvey) {
+        if survey.is_behind() {
+            return self.note_lack(plugin);
+        }
+        let mut known = self.lock();
+        // Their receipts were removed.
+        let is_removed = |commit: &NotedCommit| survey.absent.contains(commit);
+        known.frontier.replace_commits(is_removed, survey.newest.as_ref());
+        if known.beneath.as_ref().is_some_and(is_removed) {
+            known.beneath.clone_from(&survey.newest_tick);
+        }
+        if known.made.is_empty() {
+            let newest: Vec<u64> = known.frontier.newest_commits().map(|commit| commit.at_ms).collect();
+            newest.into_iter().for_each(|at_ms| known.push_made(at_ms, 1));
+        }
+        let (pruned, newest) = (survey.history.pruned_before_ms, survey.newest.as_ref());
+        known.newest_ms = known.newest_ms.max(pruned).max(newest.map_or(0, |commit| commit.at_ms));
+        known.ticks.clone_from(&survey.ticks);
+        (known.floor, known.pruned_before_ms) = (survey.floor.unwrap_or_default(), pruned);
+        (known.is_surveyed, known.lacking_since) = (true, None);
+    }
+
+    /// Whether the database is known to have the newest commits.
+    pub fn is_surveyed(&self) -> bool {
+        self.lock().is_surveyed
+    }
+
+    /// The floor that a survey found, if it speaks of this journal's commits.
+    pub fn own_floor(&self, survey: &ReceiptSurvey) -> Option<Seq> {
+        survey.floor.filter(|_| self.lock().has_own_floor)
+    }
+
+    /// The commits of a survey that count after a loss.
+    pub fn surviving_commits(&self, survey: &ReceiptSurvey) -> SurvivingCommits {
+        let beneath = self.lock().beneath.clone().filter(|commit| !survey.absent.contains(commit));
+        SurvivingCommits { newest: survey.newest.clone(), beneath }
+    }
+
+    /// Whether commits are lost whose states do not come again.
+    pub fn has_lost_beneath(&self, survey: &ReceiptSurvey) -> bool {
+        self.lock().beneath.as_ref().is_some_and(|commit| survey.has_lost(commit))
+    }
+
+    fn note_lack(&self, plugin: &str) {
+        let mut known = self.lock();
+        if known.lacking_since.is_none() {
+            known.lacking_since = Some(Instant::now());
+            tracing::warn!(plugin, database = known.database, "{LACKING}");
+        }
+    }
+
+    pub fn database_name(&self) -> String {
+        self.lock().database.clone()
+    }
+
+    /// Whether a commit was missing and the database has had time to show it. Ask it once more then.
+    pub fn is_lacking_for_long(&self) -> bool {
+        self.lock().lacking_since.is_some_and(|since| since.elapsed() >= CATCH_UP)
+    }
+
+    /// Call it once the journal no longer counts on what was lost, or if the plugin has no database any more.
+    pub fn reset(&self) {
+        let mut known = self.lock();
+        *known = KnownCommits { newest_ms: known.newest_ms, ..KnownCommits::default() };
+    }
+
+    /// Refuses every call of the plugin while commits are missing.
+    pub fn check_intact(&self) -> Result<(), GrantError> {
+        match self.lock().lacking_since {
+            Some(_) => Err(GrantError::Unavailable(LACKING.into())),
+            None => Ok(()),
+        }
+    }
+}
+
+impl LateWrite for CommitWatch {
+    fn current_write(&self) -> Option<KvWrite> {
+        let known = self.lock();
+        known.lacking_since.is_none().then(|| known.as_note().as_write())
+    }
+}
