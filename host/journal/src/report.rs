@@ -269,6 +269,9 @@ pub struct VerifyReport {
     pub receipts_checked: u64,
     #[serde(default)]
     pub rows_checked: u64,
+    /// The times that a granted database was found without commits that it had answered.
+    #[serde(default)]
+    pub losses: Vec<String>,
     /// The things that could not be checked, and why.
     #[serde(default)]
     pub not_checked: Vec<String>,

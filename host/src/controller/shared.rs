@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use kubewitness_capability::{GrantUses, ReportRoom, SecretRedaction, ShippingStatus, SubscribedKinds};
 use kubewitness_core::config::{PluginSpec, SourceSpec, StreamSpec};
+use kubewitness_core::intents::commits::DatabaseLoss;
 use kubewitness_core::ports::{NoOutcomes, OutcomeFinder, TemplateOffer};
 use kubewitness_core::redact::RulesInForce;
 use kubewitness_core::views::{ManifestView, ShadowView};
@@ -54,6 +55,8 @@ pub struct PluginState {
     pub tally: Arc<PluginTally>,
     /// The comparison with its shadow version.
     pub shadow: Option<watch::Receiver<ShadowView>>,
+    /// The times that its database was found without commits that it had answered.
+    pub losses: Vec<DatabaseLoss>,
 }
 
 impl PluginState {
@@ -69,6 +72,7 @@ impl PluginState {
             uses: Arc::default(),
             tally: Arc::default(),
             shadow: None,
+            losses: Vec::new(),
         }
     }
 }

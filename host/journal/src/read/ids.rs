@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kubewitness_core::ports::JournalError;
+use kubewitness_core::intents::commits::CommitNotes;
+use kubewitness_core::ports::{JournalError, NOTE};
 use kubewitness_core::{Seq, StateId};
 
 use super::shared_rows::{SharedNames, states_at};
@@ -20,6 +21,27 @@ pub struct KnownIds {
     pub unreadable: BTreeSet<Seq>,
     /// The plugins that have a progress; `None` if it can't be read, which [`verify_at`] reports.
     pub plugins: Option<BTreeSet<String>>,
+}
+
+/// The journal's notes of the newest commits of each plugin in its granted database.
+pub async fn commit_notes_at(place: &JournalLocation) -> Result<BTreeMap<String, CommitNotes>, OpenError> {
+    let mut connection = place.open_to_read().await?.connection;
+    let read = async {
+        let rows = connection.store_reader();
+        let mut notes: BTreeMap<String, CommitNotes> = BTreeMap::new();
+        for (plugin, _) in rows.plugin_rows().await? {
+            let mut of_plugin = CommitNotes::default();
+            for (key, value) in rows.plugin_kv(&plugin).await?.iter().filter(|(key, _)| key.starts_with(NOTE))
+            {
+                // A damaged note keeps its plugin from starting.
+                of_plugin.read(key, value);
+            }
+            notes.insert(plugin, of_plugin);
+        }
+        Ok::<_, JournalError>(notes)
+    };
+    let path = || place.to_string().into();
+    read.await.map_err(|error| OpenError::Unavailable { path: path(), reason: error.to_string() })
 }
 
 /// After this many unreadable states, no more are requested individually.

@@ -196,6 +196,18 @@ const RESYNCS: [OfPlugin; 3] = [
     ("resync_failed_total", "States of resyncs that failed.", |p| p.resync_failed as f64),
 ];
 
+/// Granted databases that lost commits.
+const LOSSES: [OfPlugin; 2] = [
+    (
+        "database_losses",
+        "Recorded losses of commits by the plugin's granted database; the newest 16 are kept.",
+        |p| p.losses.len() as f64,
+    ),
+    ("database_gaps", "Recorded losses of commits after which rows may be missing for good.", |p| {
+        p.losses.iter().filter(|loss| loss.gap).count() as f64
+    }),
+];
+
 /// Calls on a schedule. A plugin without one has none.
 const TICKS: [OfPlugin; 2] = [
     ("ticks_total", "Calls of the plugin on its schedule that have ended.", |p| {
@@ -230,7 +242,7 @@ pub(crate) fn render(status: &StatusView, ready: bool, traffic: &ListenerTraffic
         page.write_sample(name, &[], value);
     }
     write_sources(&mut page, &status.sources);
-    let gauges = PLUGINS.into_iter().map(|family| (family, Gauge));
+    let gauges = PLUGINS.into_iter().chain(LOSSES).map(|family| (family, Gauge));
     let counters = RESYNCS.into_iter().chain(TICKS).map(|family| (family, Counter));
     for ((name, help, value), kind) in gauges.chain(counters) {
         let name = format!("plugin_{name}");

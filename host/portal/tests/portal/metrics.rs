@@ -198,6 +198,8 @@ async fn figures_are_those_of_the_status() {
         ("resyncs_total", 2.0),
         ("resynced_total", 52.0),
         ("resync_failed_total", 1.0),
+        ("database_losses", 3.0),
+        ("database_gaps", 1.0),
         ("ticks_total", 12.0),
         ("ticks_failed_total", 4.0),
     ] {

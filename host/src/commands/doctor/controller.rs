@@ -116,6 +116,13 @@ fn check_plugin_progress(plugin: &PluginView, found: &mut DoctorFindings) {
         _ if paused.is_some() => (FindingOutcome::Warning, paused.unwrap_or_default()),
         "degraded" => (FindingOutcome::Warning, format!("it is degraded{why}")),
         _ if plugin.lag_seconds > LAG_SECONDS => (FindingOutcome::Warning, behind),
+        _ if plugin.losses.iter().any(|loss| loss.gap) => {
+            let gaps = plugin.losses.iter().filter(|loss| loss.gap);
+            (
+                FindingOutcome::Warning,
+                gaps.map(|loss| loss.message.as_str()).next_back().unwrap_or_default().to_owned(),
+            )
+        }
         _ if parked > 0 => {
             (FindingOutcome::Warning, format!("{parked} {}", plural(parked, "dead letter", "dead letters")))
         }

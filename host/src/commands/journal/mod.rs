@@ -75,6 +75,9 @@ async fn verify(place: &JournalLocation, data: &Path, output: Output) -> Command
             let (receipts, rows) = (report.receipts_checked, report.rows_checked);
             text.push_str(&format!("  {receipts} receipts in granted databases, {rows} of their rows\n"));
         }
+        for loss in &report.losses {
+            text.push_str(&format!("  lost commits: {}\n", clean_line(loss)));
+        }
         for reason in &report.not_checked {
             text.push_str(&format!("  not checked: {}\n", clean_line(reason)));
         }

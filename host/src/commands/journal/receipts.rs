@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use kubewitness_capability::{DatabaseProof, ReceiptProof, prove_receipts};
-use kubewitness_core::Seq;
 use kubewitness_core::config::HostSpec;
+use kubewitness_core::intents::commits::CommitNotes;
 use kubewitness_core::intents::prints::IdPrint;
-use kubewitness_journal::{JournalLocation, KnownIds, VerifyReport, code, ids_at};
+use kubewitness_core::{Seq, calendar};
+use kubewitness_journal::{JournalLocation, KnownIds, VerifyReport, code, commit_notes_at, ids_at};
 
 /// How many states' ids are held at once.
 const STATES: usize = 64 * 1024;
@@ -17,9 +18,23 @@ const EXAMPLES: usize = 3;
 
 /// Adds what is found to the report. Receipts are read before the states: what has a receipt was
 /// journaled before.
+///
+/// The notes of commits are read before the databases: a database must have what is noted.
 pub async fn check(report: &mut VerifyReport, place: &JournalLocation, host: &HostSpec, data: &Path) {
+    let notes = commit_notes_at(place).await.unwrap_or_else(|error| {
+        report.not_checked.push(format!("the newest commits in granted databases: {error}"));
+        NotesByPlugin::new()
+    });
+    for (plugin, loss) in
+        notes.iter().flat_map(|(plugin, of)| of.losses.iter().map(move |(_, loss)| (plugin, loss)))
+    {
+        report.losses.push(format!("{plugin}, {}: {}", calendar::format_rfc3339(loss.found_ms), loss.text()));
+    }
     for proof in prove_receipts(host, data).await {
-        let DatabaseProof { database, receipts, rows, problems, unread } = proof;
+        if proof.unread.is_none() {
+            check_losses(report, place, &proof, &notes).await;
+        }
+        let DatabaseProof { database, receipts, rows, problems, unread, .. } = proof;
         report.receipts_checked += receipts.len() as u64;
         report.rows_checked += rows;
         for problem in problems {
@@ -55,6 +70,58 @@ pub async fn check(report: &mut VerifyReport, place: &JournalLocation, host: &Ho
             report.add(code::RECEIPT, Some(seq), format!("{database}: {message}"));
         }
     }
+}
+
+const BEHIND: &str = "has commits that the database no longer has: it failed over without them, or it or the journal was \
+    restored from an older copy. Start the controller: it hands over again what the database lost";
+
+const ABSENT: &str = "its file is not there. Mount the folder in which it lies, or restore the file";
+
+type NotesByPlugin = BTreeMap<String, CommitNotes>;
+
+/// Reports plugins whose noted commits the database has lost. A controller may have gone on since the notes were read, so
+/// a commit counts as lost only while the journal still counts on it.
+async fn check_losses(
+    report: &mut VerifyReport,
+    place: &JournalLocation,
+    proof: &DatabaseProof,
+    notes: &NotesByPlugin,
+) {
+    let database = &proof.database;
+    let found = lost_commits(proof, notes);
+    if found.is_empty() {
+        return;
+    }
+    if proof.is_absent {
+        report.not_checked.push(format!("the newest commits in the database `{database}`: {ABSENT}"));
+        return;
+    }
+    let again = match commit_notes_at(place).await {
+        Ok(notes) => lost_commits(proof, &notes),
+        Err(error) => {
+            report.not_checked.push(format!("the newest commits in the database `{database}`: {error}"));
+            return;
+        }
+    };
+    let lost: BTreeSet<_> = found.intersection(&again).map(|(plugin, _)| plugin).collect();
+    for plugin in lost {
+        report.add(code::RECEIPT, None, format!("{database}: {plugin} {BEHIND}"));
+    }
+}
+
+/// The noted commits that the database has lost: plugins and tokens.
+fn lost_commits(proof: &DatabaseProof, notes: &NotesByPlugin) -> BTreeSet<(String, String)> {
+    let mut lost = BTreeSet::new();
+    for (plugin, notes) in notes {
+        let history = proof.histories.get(plugin).copied().unwrap_or_default();
+        let commits = notes.newest.iter().filter_map(|note| note.commits_in(&proof.database));
+        for commit in commits.flat_map(|known| &known.commits) {
+            if !proof.tokens.contains(&commit.token) && !history.has_outlived(commit) {
+                lost.insert((plugin.clone(), commit.token.clone()));
+            }
+        }
+    }
+    lost
 }
 
 /// How a receipt contradicts the journal.
@@ -158,6 +225,9 @@ impl ReceiptFindings {
 mod tests {
     use super::*;
     use kubewitness_core::StateId;
+    use kubewitness_core::intents::commits::{CommitHistory, CommitNote, DatabaseCommits, NotedCommit};
+    use kubewitness_core::ports::{Backlog, ProgressSave};
+    use kubewitness_journal::{Journal, JournalOptions};
 
     fn id(seq: Seq) -> StateId {
         StateId::parse(&format!("jobs/0/batch/Job/u/{seq}"))
@@ -192,6 +262,71 @@ mod tests {
         let plugins = |name: &str| KnownIds { plugins: Some([name.to_owned()].into()), ..known() };
         assert_eq!(summary_of(&[receipt(1, 1)], &plugins("audit")), []);
         assert!(summary_of(&[receipt(1, 1)], &plugins("other"))[0].1.contains("has no progress of it"));
+    }
+
+    fn note(commits: &[(&str, u64)]) -> CommitNotes {
+        let commit = |(token, at_ms): &(&str, u64)| NotedCommit {
+            token: (*token).into(),
+            at_ms: *at_ms,
+            is_tick: false,
+        };
+        let commits = commits.iter().map(commit).collect();
+        let current = Some(DatabaseCommits { database: "main".into(), commits, beneath: None });
+        CommitNotes { newest: Some(CommitNote { current, earlier: Vec::new() }), losses: Vec::new() }
+    }
+
+    fn proof_with(tokens: &[&str]) -> DatabaseProof {
+        let tokens = tokens.iter().map(|token| (*token).to_owned()).collect();
+        DatabaseProof { database: "main".into(), tokens, ..DatabaseProof::default() }
+    }
+
+    #[test]
+    fn a_noted_commit_that_a_database_lacks_is_lost_unless_its_receipt_was_removed() {
+        let notes = NotesByPlugin::from([
+            ("audit".to_owned(), note(&[("audit.1", 1), ("audit.2", 2)])),
+            ("persistence".to_owned(), note(&[("persistence.1", 5)])),
+            ("reader".to_owned(), CommitNotes::default()),
+        ]);
+        let lost = |proof: &DatabaseProof| {
+            lost_commits(proof, &notes).into_iter().map(|(_, token)| token).collect::<Vec<_>>()
+        };
+        assert_eq!(lost(&proof_with(&["audit.1", "persistence.1"])), ["audit.2"]);
+        assert!(lost(&proof_with(&["audit.1", "audit.2", "persistence.1"])).is_empty());
+        assert!(lost(&DatabaseProof { database: "other".into(), ..DatabaseProof::default() }).is_empty());
+        let mut pruned = proof_with(&[]);
+        assert_eq!(lost(&pruned), ["audit.1", "audit.2", "persistence.1"]);
+        let history = CommitHistory { pruned_before_ms: 2, newest_tick_ms: 0 };
+        pruned.histories.insert("audit".into(), history);
+        assert_eq!(lost(&pruned), ["audit.2", "persistence.1"]);
+    }
+
+    /// Verifies beside a journal that has moved on since its notes were read.
+    async fn losses_beside(current: &CommitNotes, proof: &DatabaseProof) -> VerifyReport {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("journal.db");
+        let journal = Journal::open(&path, JournalOptions::default()).await.unwrap();
+        let kv = current.newest.iter().map(CommitNote::as_write).collect();
+        journal.save("audit", ProgressSave { kv, ..ProgressSave::default() }).await.unwrap();
+        let read = NotesByPlugin::from([("audit".to_owned(), note(&[("audit.1", 1)]))]);
+        let mut report = VerifyReport::default();
+        check_losses(&mut report, &JournalLocation::file(&path), proof, &read).await;
+        report
+    }
+
+    #[tokio::test]
+    async fn a_commit_on_which_the_journal_no_longer_counts_is_not_lost() {
+        let report = losses_beside(&note(&[("audit.2", 2)]), &proof_with(&["audit.2"])).await;
+        assert!(report.problems.is_empty() && report.not_checked.is_empty(), "{report:?}");
+        let report = losses_beside(&note(&[("audit.1", 1)]), &proof_with(&["audit.0"])).await;
+        assert_eq!(report.problems.len(), 1, "{report:?}");
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_not_there_is_not_checked() {
+        let absent = DatabaseProof { is_absent: true, ..proof_with(&[]) };
+        let report = losses_beside(&note(&[("audit.1", 1)]), &absent).await;
+        assert!(report.problems.is_empty(), "{report:?}");
+        assert_eq!(report.not_checked.len(), 1, "{report:?}");
     }
 
     #[test]

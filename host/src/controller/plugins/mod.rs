@@ -20,14 +20,18 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use kubewitness_capability::{GrantUses, OpenCapabilities, PluginServices, SharedValue, StartPositions};
+use kubewitness_capability::{
+    GrantUses, OpenCapabilities, PluginServices, SharedValue, StartPositions, SurvivingReceipts,
+};
 use kubewitness_core::Seq;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::{HostSpec, PluginSpec, Start, SubscribeSpec};
-use kubewitness_core::ports::{Backlog, DurableCursor, GrantProvider, JournalError, PluginProgress};
+use kubewitness_core::intents::commits::{CommitNotes, DatabaseLoss};
+use kubewitness_core::ports::{Backlog, DurableCursor, GrantProvider, JournalError, NOTE, PluginProgress};
 use kubewitness_core::views::ManifestView;
 use kubewitness_dispatch::{
-    DispatchHandle, DispatchOptions, LongestPauses, PluginDispatcher, SourceSubscription, note_beginning,
+    DispatchHandle, DispatchOptions, LongestPauses, PluginDispatcher, SourceSubscription, TakenBack,
+    note_beginning, take_back,
 };
 use kubewitness_journal::Journal;
 use kubewitness_sandbox::{PluginTally, SandboxEngine, SandboxPlugin};
@@ -147,6 +151,28 @@ impl RunningPlugins {
         };
         let warnings = parsed.problems(parsed.spec.warnings(host));
         Ok(WantedPlugin { warnings, ..WantedPlugin::new(parsed, found, host).with_shadow(shadow) })
+    }
+
+    /// Takes back in the journal what the plugin's database has lost, and records that. The plugin must not run.
+    pub async fn take_back(
+        &self,
+        plugin: &str,
+        survivors: SurvivingReceipts,
+    ) -> Result<DatabaseLoss, JournalError> {
+        let SurvivingReceipts { database, after, beneath, commits } = survivors;
+        let found_ms = self.clock.now_ms();
+        let loss = |taken: TakenBack| DatabaseLoss {
+            database: database.clone(),
+            found_ms,
+            after,
+            through: taken.through,
+            again: taken.again,
+            missing: taken.missing,
+            beneath,
+        };
+        let notes = commit_notes(&self.journal.plugin_kv(plugin).await?);
+        let record = |taken| notes.record_loss(&loss(taken), commits);
+        Ok(loss(take_back(plugin, &self.journal, after, record).await?))
     }
 
     /// Keeps in the journal what a plugin is owed that does not run yet.
@@ -319,6 +345,8 @@ impl RunningPlugins {
         let uses = Arc::new(GrantUses::of(&spec.grants));
         let reports = self.shared.report_room(&name);
         reports.set_limit(self.journal.report_bytes(&name).await.context("measuring its reports")?);
+        let kv = self.journal.plugin_kv(&name).await.context("reading its kv")?;
+        let losses = commit_notes(&kv).losses.into_iter().map(|(_, loss)| loss).collect();
         let backing = PluginServices {
             documents: Arc::new(self.journal.clone()),
             lister: Arc::new(self.shared.listers.clone()),
@@ -326,7 +354,7 @@ impl RunningPlugins {
             subscribed: self.shared.subscribed(spec),
             clock: self.clock.clone(),
             uses: uses.clone(),
-            kv: self.journal.plugin_kv(&name).await.context("reading its kv")?,
+            kv,
             told: self.told.clone(),
             reports,
             notes: Arc::new(self.journal.clone()),
@@ -372,6 +400,7 @@ impl RunningPlugins {
             uses,
             tally,
             shadow,
+            losses,
             ..PluginState::idle(PluginPhase::Active, None)
         };
         self.shared.set_plugin(&name, active_state(&candidate, manifest, state));
@@ -393,6 +422,15 @@ impl RunningPlugins {
     pub fn durable_cursor(&self, name: &str) -> Option<DurableCursor> {
         self.running.get(name)?.handle.durable_cursor()
     }
+}
+
+/// The journal's notes of the plugin's commits. Its grants refuse notes that can't be read.
+fn commit_notes(kv: &[(String, Vec<u8>)]) -> CommitNotes {
+    let mut notes = CommitNotes::default();
+    for (key, value) in kv.iter().filter(|(key, _)| key.starts_with(NOTE)) {
+        notes.read(key, value);
+    }
+    notes
 }
 
 /// A cursor at or before the plugin's actual start. For an added source, its dispatcher may go back to the

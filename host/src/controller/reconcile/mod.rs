@@ -8,6 +8,7 @@
 mod component_checks;
 mod handover;
 mod housekeeping;
+mod losses;
 mod plugins;
 pub mod report;
 mod rollback;
@@ -76,6 +77,7 @@ pub struct ReconcileLoop {
     shipping_pauses: ShipPauses,
     /// Set if a round requested something after it had waited for answers.
     look_again: bool,
+    loss_retries: losses::LossRetries,
     /// Parts of the configuration that are not used, and were reported.
     untaken: BTreeSet<String>,
     /// As of the last round.
@@ -128,6 +130,7 @@ impl ReconcileLoop {
             refused_again: timers.configuration.refused,
             shipping_pauses: timers.shipping,
             look_again: false,
+            loss_retries: losses::LossRetries::default(),
             untaken: BTreeSet::new(),
             journal_was_in_trouble: false,
         })
@@ -205,6 +208,7 @@ impl ReconcileLoop {
                     newest = *self.plugins.journal.newest_position().borrow();
                     self.tend_ledgers();
                     self.ship_ledgers(stop);
+                    self.mend_losses().await;
                     continue;
                 }
                 _ = housekeeping.tick() => {

@@ -29,7 +29,7 @@ const HOST: &str =
     "apiVersion: kubewitness.dev/v1alpha1\nkind: Host\nmetadata: {name: host}\nspec: {sources: []}\n";
 
 /// A controller that has never run, with one plugin that was good once.
-async fn control(data: &std::path::Path) -> ReconcileLoop {
+pub(super) async fn control(data: &std::path::Path) -> ReconcileLoop {
     let kubeconfig = data.join("kubeconfig");
     let text = "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{name: c, context: {cluster: c, user: u}}]\n\
                 clusters: [{name: c, cluster: {server: \"http://127.0.0.1:1\"}}]\nusers: [{name: u, user: {}}]\n";

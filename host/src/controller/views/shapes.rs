@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use kubewitness_capability::{GrantUses, ShippingStatus};
 use kubewitness_core::calendar;
 use kubewitness_core::config::{RetentionSpec, SourceSpec, SqlAccess};
+use kubewitness_core::intents::commits::DatabaseLoss;
 use kubewitness_core::kinds;
 use kubewitness_core::lanes::Histogram;
 use kubewitness_core::order::ObjectOrder;
@@ -14,8 +15,9 @@ use kubewitness_core::selector::LabelSelector;
 use kubewitness_core::story::outcomes::has_outcome;
 use kubewitness_core::stream::ReaderPositions;
 use kubewitness_core::views::{
-    BackfillView, CauseKind, DiscrepancyView, GrantUseView, HistogramView, LedgerView, ManifestView,
-    ObjectQuery, ObjectView, PausedView, PluginView, QueueView, SourceView, TickView, ViewError,
+    BackfillView, CauseKind, DatabaseLossView, DiscrepancyView, GrantUseView, HistogramView, LedgerView,
+    ManifestView, ObjectQuery, ObjectView, PausedView, PluginView, QueueView, SourceView, TickView,
+    ViewError,
 };
 use kubewitness_dispatch::{DispatchStats, SourceBackfill, TickStats};
 use kubewitness_journal::{OutcomeCounts, SourceCounters};
@@ -126,6 +128,7 @@ pub fn plugin_view(name: String, state: &PluginState, now_ms: u64) -> PluginView
         backfill: stats.backfill.as_deref().map(backfill_view),
         tick: stats.tick.map(tick_view),
         shadow: state.shadow.as_ref().map(|shadow| shadow.borrow().clone()),
+        losses: state.losses.iter().map(loss_view).collect(),
         paused: stats.paused.as_deref().map(paused_view),
         manifest: state.manifest.clone(),
         grants: state
@@ -133,6 +136,16 @@ pub fn plugin_view(name: String, state: &PluginState, now_ms: u64) -> PluginView
             .counts_by_grant()
             .map(|(name, calls)| grant_view(name, calls, state.manifest.as_deref(), &state.uses))
             .collect(),
+    }
+}
+
+fn loss_view(loss: &DatabaseLoss) -> DatabaseLossView {
+    DatabaseLossView {
+        database: loss.database.clone(),
+        found: calendar::format_rfc3339(loss.found_ms),
+        again: loss.again,
+        gap: loss.is_gap(),
+        message: loss.text(),
     }
 }
 

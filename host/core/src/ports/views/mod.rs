@@ -28,9 +28,9 @@ pub use self::objects::{
     ObjectView, ThenView, WasView,
 };
 pub use self::plugins::{
-    BackfillView, CallEndsView, CallFailureView, CallsView, ConfigField, GrantUseView, GrantView,
-    HistogramView, ManifestView, PauseRequest, PauseView, PausedView, PluginView, QueueView, ShadowActView,
-    ShadowDifferenceView, ShadowSideView, ShadowView, TickView, VerdictsView,
+    BackfillView, CallEndsView, CallFailureView, CallsView, ConfigField, DatabaseLossView, GrantUseView,
+    GrantView, HistogramView, ManifestView, PauseRequest, PauseView, PausedView, PluginView, QueueView,
+    ShadowActView, ShadowDifferenceView, ShadowSideView, ShadowView, TickView, VerdictsView,
 };
 pub use self::status::{
     DiscrepancyView, EpochView, HeldView, JournalView, LedgerView, ReplicaView, SourceCounts, SourceView,

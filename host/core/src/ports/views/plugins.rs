@@ -77,9 +77,27 @@ pub struct PluginView {
     /// Its next version, which is only compared. Left out where its manifest names none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shadow: Option<ShadowView>,
+    /// The times that its database was found without commits that it had answered, the newest last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub losses: Vec<DatabaseLossView>,
     /// The grants of its manifest. Left out where it does not run in this process.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub grants: Vec<GrantUseView>,
+}
+
+/// A granted database was found without commits that it had answered, as after a failover to a standby without them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "DatabaseLoss"))]
+pub struct DatabaseLossView {
+    /// The controller's name of the database.
+    pub database: String,
+    pub found: String,
+    /// States that the plugin gets again. The controller skips those whose rows are there.
+    pub again: u64,
+    /// Whether rows may be missing for good: a gap of this plugin.
+    pub gap: bool,
+    /// A sentence for people, with what they can do.
+    pub message: String,
 }
 
 /// States from before sources were added to a plugin that had read further. It is handed them in the order of the

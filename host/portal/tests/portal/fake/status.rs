@@ -22,6 +22,8 @@ pub fn all(newest_seq: u64, held: Vec<HeldView>, paused: Option<PausedView>) -> 
     degraded.retrying = 12;
     degraded.paused = paused;
     (degraded.resyncs, degraded.resynced, degraded.resync_failed) = (2, 52, 1);
+    let loss = |gap| DatabaseLossView { database: "platform".into(), gap, ..DatabaseLossView::default() };
+    degraded.losses = vec![loss(false), loss(true), loss(false)];
     let mut wrong = plugin("audit", "failed", [48_000, 0, 0, 11]);
     wrong.observed += 200;
     let source = |name: &str, objects, gaps, synced| SourceView {

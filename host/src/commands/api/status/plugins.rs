@@ -107,12 +107,13 @@ pub(super) fn plugins_text(plugins: &[PluginView], columns: PluginColumns) -> St
     let backfills = plugins.iter().filter_map(|p| Some((&p.name, backfill_remark(p)?)));
     let resyncs = plugins.iter().filter_map(|p| Some((&p.name, resync_remark(p)?)));
     let taken = plugins.iter().filter_map(|p| Some((&p.name, taken_remark(p)?)));
+    let losses = plugins.iter().filter_map(|p| Some((&p.name, loss_remark(p)?)));
     let ticks = plugins.iter().filter_map(|p| Some((&p.name, ticks_remark(p, columns)?)));
     let shadows = plugins.iter().filter_map(|p| Some((&p.name, in_shadow(p, columns)?)));
     let grants = plugins.iter().filter(|_| columns == PluginColumns::All);
     let grants = grants.filter_map(|p| Some((&p.name, grants_remark(p)?)));
     let calls = if columns == PluginColumns::All { calls::calls_text(plugins) } else { String::new() };
-    let told = pauses.chain(messages).chain(backfills).chain(resyncs).chain(taken);
+    let told = pauses.chain(messages).chain(backfills).chain(resyncs).chain(taken).chain(losses);
     let told = told.chain(ticks).chain(shadows).chain(grants);
     table.render() + &remarks_text(told) + &calls
 }
@@ -134,6 +135,16 @@ fn taken_remark(plugin: &PluginView) -> Option<String> {
     let states = plural(plugin.taken, "state was", "states were");
     let text = format!("{} {states} removed by retention before the plugin got them", plugin.taken);
     (plugin.taken > 0).then_some(text)
+}
+
+/// The newest loss, and how many there were.
+fn loss_remark(plugin: &PluginView) -> Option<String> {
+    let newest = plugin.losses.last()?;
+    let times = match plugin.losses.len() {
+        1 => String::new(),
+        count => format!(" ({count} times so far)"),
+    };
+    Some(format!("{}{times}: {}", ZoneArg::local_zone().show_text(&newest.found), newest.message))
 }
 
 fn grants_remark(plugin: &PluginView) -> Option<String> {
@@ -195,6 +206,8 @@ fn resync_remark(plugin: &PluginView) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use kubewitness_core::views::DatabaseLossView;
+
     use super::*;
 
     #[test]
@@ -230,6 +243,25 @@ mod tests {
                        sql:main (declared, access schema, 2 calls). Never used since it was started: kv. \
                        `access: read` is what sql:main has needed\n";
         assert!(wide.contains(granted) && !narrow.contains("granted"), "{wide}");
+    }
+
+    #[test]
+    fn of_several_losses_of_a_database_the_newest_is_told() {
+        let loss = |message: &str| DatabaseLossView {
+            found: "at noon".into(),
+            message: message.into(),
+            ..DatabaseLossView::default()
+        };
+        let plugin = |losses: Vec<DatabaseLossView>| PluginView {
+            name: "persistence".into(),
+            losses,
+            ..PluginView::default()
+        };
+        let text = |losses| plugins_text(&[plugin(losses)], PluginColumns::Figures);
+        assert!(!text(vec![]).contains("persistence: "));
+        assert!(text(vec![loss("one")]).contains("persistence: at noon: one\n"));
+        let twice = text(vec![loss("one"), loss("two")]);
+        assert!(twice.contains("(2 times so far): two\n") && !twice.contains("one"), "{twice}");
     }
 
     #[test]

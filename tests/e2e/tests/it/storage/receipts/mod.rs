@@ -5,6 +5,8 @@
 //! The real binary has no places to stop at, so it is held from outside: a trigger of the database
 //! waits for a lock that the test has, and the journal is locked while a verdict is to be kept.
 
+mod losses;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
