@@ -408,8 +408,10 @@ fn prune_sql(pruning: &ReceiptPruning) -> String {
 
 /// Selects what [`ServerLink::survey_rows`] answers.
 pub fn survey_sql(plugin: &str) -> String {
-    let (plugin, most) = (text_literal(plugin), receipts::MAX_RECEIPTS + 1);
-    format!("SELECT states, token, at FROM kubewitness_receipts WHERE plugin = {plugin} LIMIT {most}")
+    let (plugin, most) = (text_literal(plugin), receipts::READ_RECEIPTS);
+    format!(
+        "SELECT states, token, at FROM kubewitness_receipts WHERE plugin = {plugin} ORDER BY last DESC LIMIT {most}"
+    )
 }
 
 /// Selects what [`ServerLink::floor_rows`] answers.

@@ -55,7 +55,9 @@ const KEEP: &str = "INSERT INTO kubewitness_receipts (plugin, first, last, state
 /// Rows may be gone: what was told of any is told no longer.
 const TAKE_BACK: &str = "DELETE FROM kubewitness_receipts WHERE plugin = '/rows'";
 const REMOVE: &str = "DELETE FROM kubewitness_receipts WHERE token = ?";
-const OWN: &str = "SELECT states, token, at FROM kubewitness_receipts WHERE plugin = ? LIMIT ?";
+/// The newest first, in the order of their commits.
+const OWN: &str =
+    "SELECT states, token, at FROM kubewitness_receipts WHERE plugin = ? ORDER BY rowid DESC LIMIT ?";
 const FLOORS: &str = "SELECT last, at FROM kubewitness_receipts WHERE plugin = '/floor' AND token = ?";
 const PRUNE: &str = "DELETE FROM kubewitness_receipts WHERE last <= ?1 AND at < ?4 \
     AND (plugin = ?2 OR plugin = '/rows' AND token LIKE ?3)";
@@ -332,7 +334,7 @@ impl SqliteWriter {
         if self.drops_lost_file() {
             self.make_ready()?;
         }
-        let most = receipts::MAX_RECEIPTS as i64 + 1;
+        let most = receipts::READ_RECEIPTS;
         let read = self.with_connection(|connection| {
             let mut statement = connection.prepare_cached(OWN)?;
             let rows = statement
