@@ -23,6 +23,8 @@ enum ModelFate {
     Filtered,
     Superseded,
     Parked,
+    /// A dead letter that an operator dropped.
+    Dropped,
     /// Replayed, and its state not yet read.
     Recalled,
 }
@@ -46,6 +48,8 @@ struct ModelRow {
     known: bool,
     /// It was applied when the process was killed, and only its receipt tells that.
     applied: bool,
+    /// Retention removed it from the journal.
+    removed: bool,
 }
 
 /// A finished state that was offered once more and is not yet finished again.
@@ -70,6 +74,9 @@ enum ModelStep {
     GiveBack(usize),
     Advance(u64),
     Replay(usize),
+    Drop(usize),
+    /// Retention removes what is finished.
+    Retain,
     Kept,
     Fill(usize),
     /// Reads so many owed states back, as they were after the last save or before it.
@@ -77,8 +84,8 @@ enum ModelStep {
     /// Resync the newest state of this lane.
     Resync(u8),
     Resynced(usize, ModelAnswer),
-    /// The states in flight were applied, or not, as the bits say.
-    Restart(u64),
+    /// The states in flight were applied, or not, as the bits say. The manifest may have another policy then.
+    Restart(u64, bool),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -116,12 +123,15 @@ fn op() -> impl Strategy<Value = ModelStep> {
         2 => any::<usize>().prop_map(ModelStep::GiveBack),
         3 => (0u64..250).prop_map(ModelStep::Advance),
         2 => any::<usize>().prop_map(ModelStep::Replay),
+        1 => any::<usize>().prop_map(ModelStep::Drop),
+        2 => Just(ModelStep::Retain),
         3 => Just(ModelStep::Kept),
         4 => (1usize..10).prop_map(ModelStep::Fill),
         4 => (1usize..10, any::<bool>()).prop_map(|(limit, is_old)| ModelStep::Return(limit, is_old)),
         4 => (0u8..5).prop_map(ModelStep::Resync),
         4 => (any::<usize>(), answer()).prop_map(|(pick, answer)| ModelStep::Resynced(pick, answer)),
-        1 => any::<u64>().prop_map(ModelStep::Restart),
+        1 => (any::<u64>(), proptest::bool::weighted(0.25))
+            .prop_map(|(applied, is_changed)| ModelStep::Restart(applied, is_changed)),
     ]
 }
 
@@ -194,6 +204,7 @@ impl LaneModel {
             unkept: false,
             known: false,
             applied: false,
+            removed: false,
         };
         self.rows.insert(seq, row);
     }
@@ -203,8 +214,10 @@ impl LaneModel {
         state_of(namespace(row.lane), row.lane.into(), seq, row.change, row.uid)
     }
 
+    /// Whether the journal has the state and the plugin subscribes to it. Where a state was removed, a run of positions that
+    /// were left may go on.
     fn is_subscribed(row: &ModelRow) -> bool {
-        row.fit != SubscriptionFit::Foreign
+        row.fit != SubscriptionFit::Foreign && !row.removed
     }
 
     fn count(&mut self) {
@@ -224,7 +237,7 @@ impl LaneModel {
         let rows = self
             .rows
             .range(from..=end)
-            .filter(|(_, row)| !except.iter().any(|name| name == namespace(row.lane)));
+            .filter(|(_, row)| !row.removed && !except.iter().any(|name| name == namespace(row.lane)));
         rows.take(limit).map(|(seq, row)| (self.state(*seq), row.fit)).collect()
     }
 
@@ -378,10 +391,12 @@ impl LaneModel {
             ModelStep::Resynced(pick, answer) => self.resynced(pick, answer),
             ModelStep::Advance(ms) => self.now += ms,
             ModelStep::Replay(pick) => self.replay(pick),
+            ModelStep::Drop(pick) => self.drop_letter(pick),
+            ModelStep::Retain => self.retain(),
             ModelStep::Kept => self.kept(),
             ModelStep::Fill(max) => self.fill(max),
             ModelStep::Return(max, is_old) => self.return_owed(max, is_old),
-            ModelStep::Restart(applied) => self.restart(applied),
+            ModelStep::Restart(applied, is_changed) => self.restart(applied, is_changed),
         }
         self.save();
         self.forget_tries();
@@ -410,7 +425,8 @@ impl LaneModel {
     }
 
     fn resync(&mut self, lane: u8) {
-        let mut rows = self.rows.iter().filter(|(_, row)| row.lane == lane && Self::is_subscribed(row));
+        let mut rows =
+            self.rows.iter().filter(|(_, row)| row.lane == lane && row.fit != SubscriptionFit::Foreign);
         let Some((&seq, newest)) = rows.clone().next_back() else { return };
         let is_finished = |row: &ModelRow| match row.fate {
             ModelFate::Waiting | ModelFate::Flying | ModelFate::Unread => false,
@@ -616,6 +632,23 @@ impl LaneModel {
         (row.fate, row.unkept) = (ModelFate::Recalled, false);
     }
 
+    fn drop_letter(&mut self, pick: usize) {
+        let Some(seq) = self.pick(ModelFate::Parked, pick) else { return };
+        self.letters.get_mut(&seq).unwrap().dropped = true;
+        self.lanes.drop_letter(seq);
+        let row = self.row(seq);
+        (row.fate, row.unkept) = (ModelFate::Dropped, false);
+    }
+
+    /// Retention keeps letters, rows, and the newest state of each object.
+    fn retain(&mut self) {
+        let newest: BTreeMap<u8, Seq> = self.rows.iter().map(|(seq, row)| (row.lane, *seq)).collect();
+        let finished = [ModelFate::Delivered, ModelFate::Filtered, ModelFate::Superseded];
+        for (seq, row) in &mut self.rows {
+            row.removed |= finished.contains(&row.fate) && !row.owed && newest[&row.lane] != *seq;
+        }
+    }
+
     fn kept(&mut self) {
         let letters: Vec<Seq> = self.rows.iter().filter(|(_, row)| row.unkept).map(|(seq, _)| *seq).collect();
         self.rows.values_mut().for_each(|row| row.unkept = false);
@@ -626,6 +659,10 @@ impl LaneModel {
     fn fill(&mut self, max: usize) {
         let asked = self.lanes.wanted_positions(max);
         assert!(asked.len() <= max);
+        assert!(
+            asked.iter().all(|seq| !self.rows[seq].removed),
+            "{asked:?} are wanted, and one was finished"
+        );
         let states = asked.iter().map(|seq| self.state(*seq)).collect();
         assert_eq!(self.lanes.fill_wanted(&asked, states, Duration::from_millis(self.now)), [0; 0]);
         for seq in asked {
@@ -642,6 +679,7 @@ impl LaneModel {
         let LetterChanges { parked, revived, owed } = self.lanes.take_letters();
         for seq in owed {
             assert!(!std::mem::replace(&mut self.row(seq).owed, true), "{seq} was owed already");
+            assert!(!self.rows[&seq].removed, "{seq} was finished");
             self.unheard.push(seq);
         }
         self.removed.extend(&revived);
@@ -658,10 +696,17 @@ impl LaneModel {
     }
 
     /// Restarts as after a kill: only the progress, the letters and the journal remain.
-    fn restart(&mut self, applied: u64) {
+    fn restart(&mut self, applied: u64, is_changed: bool) {
         let flying = self.rows.iter_mut().filter(|(_, row)| row.fate == ModelFate::Flying);
         flying.for_each(|(seq, row)| row.applied |= applied & 1 << (seq % 64) > 0);
-        let progress = self.lanes.progress_to_save();
+        if is_changed {
+            self.policy = match self.policy {
+                OnDeadLetter::Hold => OnDeadLetter::Continue,
+                OnDeadLetter::Continue => OnDeadLetter::Hold,
+            };
+        }
+        let mut progress = self.lanes.progress_to_save();
+        progress.holds_lanes &= self.policy == OnDeadLetter::Hold;
         (self.again, self.resyncs) = (BTreeMap::new(), (0, 0, 0));
         self.lanes = Lanes::new(model_options(self.policy, self.owes), &progress);
         self.lanes.begin_behind(self.rows.len() as Seq);
@@ -677,6 +722,10 @@ impl LaneModel {
             row.known = false;
         }
         for letter in self.letters.values() {
+            if letter.dropped {
+                self.lanes.drop_letter(letter.seq);
+                continue;
+            }
             let of = state_of(
                 namespace(self.rows[&letter.seq].lane),
                 self.rows[&letter.seq].lane.into(),
@@ -727,7 +776,8 @@ impl LaneModel {
         assert_eq!(stats.delivered, count(&[ModelFate::Delivered]));
         assert_eq!(stats.filtered, count(&[ModelFate::Filtered, ModelFate::Superseded]));
         assert_eq!(stats.superseded, count(&[ModelFate::Superseded]));
-        assert_eq!(stats.dead, count(&[ModelFate::Parked]));
+        assert_eq!(stats.dead, count(&[ModelFate::Parked, ModelFate::Dropped]));
+        assert_eq!(stats.dropped, count(&[ModelFate::Dropped]));
         let known = self.rows.range(..=self.lanes.counted_through()).map(|(_, row)| row);
         let unread =
             known.filter(|row| row.fate == ModelFate::Unread && Self::is_subscribed(row)).count() as u64;
@@ -790,20 +840,24 @@ impl LaneModel {
                 self.apply(ModelStep::Resynced(0, ModelAnswer::Done));
             }
             self.apply(ModelStep::Kept);
+            self.apply(ModelStep::Retain);
             let stats = self.lanes.lane_stats();
             // Positions that were left may turn out to belong to nobody.
             let is_read = self.lanes.last_read() == self.rows.len() as Seq
                 && self.lanes.positions.count_deferred_runs() == 0;
-            if is_read && stats.waiting == 0 && stats.dead == 0 && self.again.is_empty() {
+            if is_read && stats.waiting == 0 && stats.dead == stats.dropped && self.again.is_empty() {
                 break;
             }
         }
-        assert_eq!((self.lanes.lane_stats().waiting, self.lanes.lane_stats().dead), (0, 0));
+        let stats = self.lanes.lane_stats();
+        assert_eq!((stats.waiting, stats.dead), (0, stats.dropped));
         assert_eq!(self.lanes.shares.count_behind(), 0);
         assert!(self.lanes.pasts.is_empty() || self.past > self.rows.len() as Seq, "its end was reached");
         assert_eq!(self.lanes.cursor(), self.rows.len() as Seq);
         assert!(self.lanes.lanes.is_empty(), "an empty lane is not kept");
-        assert!(self.letters.is_empty() && self.rows.values().all(|row| !row.owed));
+        assert!(
+            self.letters.values().all(|letter| letter.dropped) && self.rows.values().all(|row| !row.owed)
+        );
         assert_eq!(self.lanes.first_recalled(), None);
     }
 }

@@ -274,3 +274,44 @@ fn rows_behind_a_letter_may_have_been_applied_only_where_letters_have_not_held_t
     again.drop_letter(1);
     assert!(again.progress_to_save().holds_lanes);
 }
+
+#[test]
+fn fifty_thousand_objects_with_one_row_each_write_each_row_once_and_are_read_back_in_a_few_parts() {
+    const OBJECTS: u64 = 50_000;
+    const PART: usize = 1024;
+    let of = |seq: Seq| state_of("team", (seq - 1) / 2, seq, Change::Present, 0);
+    let wide = LaneOptions { window: limits::LANE_WINDOW, ..options(OnDeadLetter::Hold) };
+    let mut lanes = Lanes::new(wide, &PluginProgress::default());
+    for seq in 1..=2 * OBJECTS {
+        lanes.push(of(seq), Duration::ZERO);
+        for seq in take(&mut lanes, 0, 1) {
+            lanes.apply_verdict(seq, Verdict::Reject("never".into()), at(0));
+        }
+        if seq % 1000 == 0 {
+            let LetterChanges { parked, revived, owed } = saved(&mut lanes);
+            assert_eq!((parked.len(), revived.len(), owed.len()), (500, 0, 500), "only what is new");
+            let progress = lanes.progress_to_save();
+            assert_eq!((progress.cursor, progress.above), (seq, vec![]));
+        }
+    }
+    assert_eq!(saved(&mut lanes), LetterChanges::default());
+    assert_eq!((lanes.lane_stats().dead, lanes.lane_stats().waiting), (OBJECTS, OBJECTS));
+    (1..2 * OBJECTS).step_by(2).for_each(|letter| lanes.drop_letter(letter));
+    let mut rows: BTreeSet<Seq> = (2..=2 * OBJECTS).step_by(2).collect();
+    let mut parts = 0;
+    while let Some(from) = lanes.next_owed() {
+        let part: Vec<Seq> = rows.range(from..).take(PART).copied().collect();
+        let end = part.last().copied().filter(|_| part.len() == PART);
+        let states = part.iter().map(|seq| (of(*seq), SubscriptionFit::Wanted)).collect();
+        assert_eq!(lanes.return_owed(from, states, end, Duration::ZERO), 0);
+        parts += 1;
+        for seq in take(&mut lanes, 0, usize::MAX) {
+            lanes.apply_verdict(seq, Verdict::Done, at(0));
+        }
+        for seq in saved(&mut lanes).revived {
+            assert!(rows.remove(&seq), "{seq} was handed over twice");
+        }
+    }
+    assert!(rows.is_empty() && lanes.lanes.is_empty() && lanes.lane_stats().waiting == 0);
+    assert_eq!(parts, OBJECTS.div_ceil(PART as u64));
+}
