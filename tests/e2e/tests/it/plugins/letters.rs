@@ -14,7 +14,6 @@ use serde_json::{Value, json};
 
 use crate::portal::browser::{Browser, has_driver};
 use crate::support::{create_job, example_copy, journal_proof, plugin_manifest, proofs, simulator, write};
-use crate::watching::gaps::annotate;
 
 const WITHIN: Duration = Duration::from_secs(120);
 
@@ -223,8 +222,10 @@ async fn a_component_that_traps_loops_or_eats_memory_parks_those_states_alone_an
     .await;
 }
 
-/// States that wait behind the letter, beside the first that tells of the mend.
+/// States that wait behind the letter. Each writes its number into a ledger.
 const BEHIND: u64 = 200;
+/// So many of them are written when the process is killed among them.
+const WRITTEN: usize = 20;
 
 #[tokio::test]
 async fn a_held_letter_keeps_nobody_else_and_what_waits_behind_it_survives_kill_9() {
@@ -240,14 +241,12 @@ async fn a_held_letter_keeps_nobody_else_and_what_waits_behind_it_survives_kill_
             |status: &StatusView| status.plugins.iter().find(|plugin| plugin.name == "probe").cloned();
         run.status_when(WITHIN, "the letter", |status| probe(status).is_some_and(|probe| probe.dead == 1))
             .await?;
-        tells(&simulator, "traps", "done").await?;
         for turn in 0..BEHIND {
-            annotate(&simulator, "traps", &turn.to_string()).await?;
+            tells(&simulator, "traps", &format!("ledger.append notes {turn}")).await?;
         }
         fails_with(&simulator, "good", "done").await?;
         let passed = |status: &StatusView| {
-            probe(status)
-                .is_some_and(|probe| (probe.dead, probe.delivered, probe.waiting) == (1, 1, BEHIND + 1))
+            probe(status).is_some_and(|probe| (probe.dead, probe.delivered, probe.waiting) == (1, 1, BEHIND))
         };
         run.status_when(WITHIN, "another object to go on", passed).await?;
         run.kill().await?;
@@ -260,14 +259,19 @@ async fn a_held_letter_keeps_nobody_else_and_what_waits_behind_it_survives_kill_
         let all: Vec<&str> = drop.into_iter().chain(["--all", "--yes=1"]).collect();
         let (_, told, errors) = command(&all).await?;
         ensure!(told == "1 dropped\n", "{told}{errors}");
+        let notes = || std::fs::read_to_string(options.data.join("audit/notes.jsonl")).unwrap_or_default();
+        let is_written = async || Ok((notes().lines().count() >= WRITTEN).then_some(()));
+        until(WITHIN, "the first of what waited", is_written).await?;
         run.kill().await?;
         let mut run = Kubewitness::start("at last", &options, scratch.path())?;
         let done = |status: &StatusView| {
-            probe(status).is_some_and(|probe| (probe.delivered, probe.waiting) == (BEHIND + 2, 0))
+            probe(status).is_some_and(|probe| (probe.delivered, probe.waiting) == (BEHIND + 1, 0))
         };
         let status = run.status_when(WITHIN, "what waited", done).await?;
         let sum = probe(&status).map(|it| (it.observed, it.delivered + it.filtered + it.dead));
         ensure!(sum.is_some_and(|(observed, sum)| observed == sum), "{sum:?}");
+        let expected: Vec<String> = (0..BEHIND).map(|turn| turn.to_string()).collect();
+        ensure!(notes().lines().eq(&expected), "each once and in order: {}", notes());
         run.stop().await?;
         proofs(&options.data).await
     })
