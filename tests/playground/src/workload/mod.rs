@@ -95,13 +95,10 @@ impl WorkloadOptions {
 
     fn check(&self) -> Result<(), WorkloadError> {
         if self.namespaces.is_empty() {
-            return Err(WorkloadError::Options("no namespace to submit jobs to".to_owned()));
+            return Err(WorkloadError::NoNamespace);
         }
         if self.rate.is_nan() || self.rate <= 0.0 {
-            return Err(WorkloadError::Options(format!(
-                "{} writes a second: give a number above 0",
-                self.rate
-            )));
+            return Err(WorkloadError::BadRate(self.rate));
         }
         Ok(())
     }
@@ -137,8 +134,10 @@ pub struct WorkloadReport {
 /// Why the workload ended early.
 #[derive(Debug, Error)]
 pub enum WorkloadError {
-    #[error("{0}")]
-    Options(String),
+    #[error("no namespace to submit jobs to")]
+    NoNamespace,
+    #[error("{0} writes a second: give a number above 0")]
+    BadRate(f64),
     #[error("no HTTP client: {0}")]
     Client(#[source] reqwest::Error),
     /// The server accepted no write for half a minute.

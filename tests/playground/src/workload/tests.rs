@@ -187,12 +187,12 @@ async fn options_that_cannot_work_are_refused() {
     let options = WorkloadOptions { namespaces: vec![], ..fast(&url, 1) };
     assert!(matches!(
         run(options, Arc::default(), CancellationToken::new()).await,
-        Err(WorkloadError::Options(_))
+        Err(WorkloadError::NoNamespace)
     ));
     let options = WorkloadOptions { rate: 0.0, ..fast(&url, 1) };
     assert!(matches!(
         run(options, Arc::default(), CancellationToken::new()).await,
-        Err(WorkloadError::Options(_))
+        Err(WorkloadError::BadRate(0.0))
     ));
 }
 
