@@ -96,12 +96,12 @@ impl OpeningViews {
         }
     }
 
-    fn why_not_ready(&self) -> String {
+    fn why_closed(&self) -> String {
         self.why.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn opened_views(&self) -> Result<&dyn Views, ViewError> {
-        self.views.get().map(|views| &**views).ok_or_else(|| ViewError::Unavailable(self.why_not_ready()))
+        self.views.get().map(|views| &**views).ok_or_else(|| ViewError::Unavailable(self.why_closed()))
     }
 }
 
@@ -229,10 +229,10 @@ impl Views for OpeningViews {
         self.views.get().map(|views| views.retention_holds()).unwrap_or_default()
     }
 
-    fn check_readiness(&self) -> Result<(), String> {
+    fn why_not_ready(&self) -> Option<String> {
         match self.views.get() {
-            Some(views) => views.check_readiness(),
-            None => Err(self.why_not_ready()),
+            Some(views) => views.why_not_ready(),
+            None => Some(self.why_closed()),
         }
     }
 }
@@ -250,10 +250,10 @@ mod tests {
         let (opening, stop, nobody) = (OpeningViews::new(), CancellationToken::new(), nobody());
         let waiting = opening.open_journal(&nobody, None, &stop);
         let told = async {
-            while !opening.why_not_ready().contains("waiting") {
+            while !opening.why_closed().contains("waiting") {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
-            let ready = opening.check_readiness().unwrap_err();
+            let ready = opening.why_not_ready().unwrap();
             assert!(ready.contains("127.0.0.1:1/none") && !ready.contains("hush"), "{ready}");
             let ViewError::Unavailable(why) = opening.status_view().await.unwrap_err() else {
                 panic!("answered")

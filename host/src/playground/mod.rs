@@ -169,7 +169,7 @@ async fn before_the_first_job(world: PlaygroundWorld) -> CommandResult {
 }
 
 async fn await_ready(views: &dyn Views) {
-    while views.check_readiness().is_err() {
+    while views.why_not_ready().is_some() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

@@ -29,7 +29,7 @@ async fn healthz() -> &'static str {
 }
 
 async fn readyz(State(app): State<PortalApp>, viewer: PortalViewer) -> Response {
-    let Err(why) = app.views.check_readiness() else { return "ready\n".into_response() };
+    let Some(why) = app.views.why_not_ready() else { return "ready\n".into_response() };
     // The reason may contain details that are not for everybody.
     let text = match viewer.has_right(GuardedAct::SeeStatus, "").await {
         Ok(true) => format!("not ready: {why}\n"),
@@ -41,6 +41,6 @@ async fn readyz(State(app): State<PortalApp>, viewer: PortalViewer) -> Response 
 async fn metrics(State(app): State<PortalApp>, viewer: PortalViewer) -> Result<Response, Problem> {
     viewer.require_right(GuardedAct::SeeStatus, "").await?;
     let status = app.status_in_time().await?;
-    let text = render(&status, app.views.check_readiness().is_ok(), &app.traffic);
+    let text = render(&status, app.views.why_not_ready().is_none(), &app.traffic);
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response())
 }

@@ -61,8 +61,8 @@ impl ViewerVisibility {
 
     /// Why the controller is not ready, for people who may know.
     pub(crate) async fn not_ready(&self) -> Result<Option<String>, Problem> {
-        match self.views.check_readiness() {
-            Err(why) if self.is_operators().await? => Ok(Some(why)),
+        match self.views.why_not_ready() {
+            Some(why) if self.is_operators().await? => Ok(Some(why)),
             _ => Ok(None),
         }
     }

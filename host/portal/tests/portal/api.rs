@@ -473,7 +473,7 @@ async fn what_is_not_there_says_where_to_look() {
 
 #[tokio::test]
 async fn probes_tell_alive_from_ready() {
-    let stopped = portal(FakeViews { ready: Err("the disk is full".into()), ..FakeViews::default() });
+    let stopped = portal(FakeViews { not_ready: Some("the disk is full".into()), ..FakeViews::default() });
     assert_eq!(get(&stopped, "/healthz").await.status, 200);
     let ready = get(&stopped, "/readyz").await;
     assert_eq!((ready.status.as_u16(), ready.text.as_str()), (503, "not ready: the disk is full\n"));

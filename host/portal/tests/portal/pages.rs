@@ -493,10 +493,12 @@ async fn documents_are_laid_out_and_compared() {
 
 #[tokio::test]
 async fn plugins_show_whether_their_figures_add_up() {
-    let text =
-        get(&portal(FakeViews { ready: Err("the disk is full".into()), ..FakeViews::default() }), "/plugins")
-            .await
-            .text;
+    let text = get(
+        &portal(FakeViews { not_ready: Some("the disk is full".into()), ..FakeViews::default() }),
+        "/plugins",
+    )
+    .await
+    .text;
     assert_eq!(text.matches("Every observed state is accounted for").count(), 2);
     assert!(text.contains("200 states are not accounted for"));
     assert!(
@@ -842,7 +844,7 @@ async fn what_is_wrong_beside_the_plugins_is_seen_on_their_page() {
             .await;
     assert!(first.text.contains(&notice("Configuration", "two hosts, a &amp; b")), "on the first page, too");
     let fake = FakeViews {
-        ready: Err("two hosts".into()),
+        not_ready: Some("two hosts".into()),
         problems: vec!["two hosts".into()],
         ..FakeViews::default()
     };

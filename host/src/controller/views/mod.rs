@@ -433,27 +433,27 @@ impl Views for HostViews {
         retention_holds::hold_views(&self.shared, self.clock.now_ms())
     }
 
-    fn check_readiness(&self) -> Result<(), String> {
+    fn why_not_ready(&self) -> Option<String> {
         if let Some(trouble) = self.shared.journal_trouble() {
-            return Err(format!("the journal: {trouble}"));
+            return Some(format!("the journal: {trouble}"));
         }
         if !self.shared.has_settings() {
             let problems = self.shared.problems();
-            return Err(problems.into_iter().next().unwrap_or_else(|| "no settings were read yet".into()));
+            return Some(problems.into_iter().next().unwrap_or_else(|| "no settings were read yet".into()));
         }
         if let Some(why) = self.election.as_ref().and_then(ReplicaElection::why_leaderless) {
-            return Err(why);
+            return Some(why);
         }
         for handle in self.shared.sources() {
             let view = handle.snapshot_view();
             if let Some(condition) = view.stalled.or(view.condition) {
-                return Err(format!("source {}: {condition}", handle.name()));
+                return Some(format!("source {}: {condition}", handle.name()));
             }
             if !view.synced {
-                return Err(format!("source {} has not listed yet", handle.name()));
+                return Some(format!("source {} has not listed yet", handle.name()));
             }
         }
-        Ok(())
+        None
     }
 }
 
@@ -671,21 +671,21 @@ mod tests {
         let journal = Journal::open(&folder.path().join("journal.db"), options).await.unwrap();
         let shared = Arc::new(SharedStatus::default());
         let views = views_of(&shared, journal, folder.path());
-        assert_eq!(views.check_readiness().unwrap_err(), "no settings were read yet");
+        assert_eq!(views.why_not_ready().unwrap(), "no settings were read yet");
         shared.set_problems(vec!["host.yaml: it is a pipe".into()]);
         assert_eq!(
-            views.check_readiness().unwrap_err(),
+            views.why_not_ready().unwrap(),
             "host.yaml: it is a pipe",
             "there are no others to go on with"
         );
         shared.settings_are_taken();
-        assert_eq!(views.check_readiness(), Ok(()));
+        assert_eq!(views.why_not_ready(), None);
         let failed = PluginState::idle(PluginPhase::Failed, None);
         shared.set_plugin("p", failed);
-        assert_eq!(views.check_readiness(), Ok(()));
+        assert_eq!(views.why_not_ready(), None);
         assert_eq!(views.status_view().await.unwrap().configuration_problems, 2, "both are told");
         shared.set_journal_trouble(Some("it has not answered for 2s".into()));
-        assert_eq!(views.check_readiness().unwrap_err(), "the journal: it has not answered for 2s");
+        assert_eq!(views.why_not_ready().unwrap(), "the journal: it has not answered for 2s");
     }
 
     #[tokio::test]

@@ -152,9 +152,9 @@ pub trait Views: Send + Sync {
     fn outcome_news(&self) -> Result<watch::Receiver<u64>, ViewError>;
     /// Lists the holders that block retention, as in [`StatusView::held`]. Read for each page view.
     fn retention_holds(&self) -> Vec<HeldView>;
-    /// Whether this process is ready (for `/readyz`), or why not. It is ready if the journal is open and
+    /// Why this process is not ready (for `/readyz`); `None` if it is. It is ready if the journal is open and
     /// answers, the host's settings are in force, and each source has made its first list and is not blocked.
     /// A refused change of the configuration leaves the former one in force: it is reported in `problems` and
     /// by the plugins, and does not affect readiness.
-    fn check_readiness(&self) -> Result<(), String>;
+    fn why_not_ready(&self) -> Option<String>;
 }

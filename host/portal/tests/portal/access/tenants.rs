@@ -578,8 +578,8 @@ impl Views for TenantPortal {
         vec![HeldView { holder: BOTH.into(), ..Default::default() }]
     }
 
-    fn check_readiness(&self) -> Result<(), String> {
-        Err(BOTH.into())
+    fn why_not_ready(&self) -> Option<String> {
+        Some(BOTH.into())
     }
 }
 

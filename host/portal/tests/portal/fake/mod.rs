@@ -31,7 +31,7 @@ pub struct FakeViews {
     pub stuck: bool,
     /// Before the journal is open.
     pub opens: bool,
-    pub ready: Result<(), String>,
+    pub not_ready: Option<String>,
     pub problems: Vec<String>,
     pub replays: Mutex<Vec<ReplayRequest>>,
     pub drops: Mutex<Vec<ReplayRequest>>,
@@ -67,7 +67,7 @@ impl Default for FakeViews {
             broken: false,
             stuck: false,
             opens: false,
-            ready: Ok(()),
+            not_ready: None,
             problems: Vec::new(),
             replays: Mutex::default(),
             drops: Mutex::default(),
@@ -487,7 +487,7 @@ impl Views for FakeViews {
         }]
     }
 
-    fn check_readiness(&self) -> Result<(), String> {
-        self.ready.clone()
+    fn why_not_ready(&self) -> Option<String> {
+        self.not_ready.clone()
     }
 }
