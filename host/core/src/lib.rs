@@ -33,3 +33,6 @@ pub use model::nearest::{nearest_name, with_nearest};
 pub use model::{address, calendar, clock, document, frames, kinds, limits, project, state, version, words};
 pub use state::{Change, Gap, ObjectRef, Seq, State, StateId, Status};
 pub use version::Version;
+
+/// An error of another crate, which nobody here tells from others.
+pub type BoxedError = Box<dyn std::error::Error + Send + Sync>;

@@ -16,7 +16,6 @@ const BATCH_BYTES: usize = 8 << 20;
 /// How many messages are read for one append, repeats and poison included: messages are removed from the
 /// stream only after it.
 const BATCH_MESSAGES: usize = 4 * APPEND_BATCH;
-const NOT_SIGNED: &str = "it is not signed with the key of the stream: another client has published it";
 
 #[derive(Default)]
 pub(crate) struct StateBatch {
@@ -72,7 +71,7 @@ impl<'a> BatchBuilder<'a> {
         let headers = message.headers.clone().unwrap_or_default();
         let taken = match is_authentic {
             true => lane.parts.take(sequence, &headers, &message.payload),
-            false => Err(GarbledMessage(NOT_SIGNED.into())),
+            false => Err(GarbledMessage::NotSigned),
         };
         let whole = taken.and_then(|whole| {
             let Some((stood, state, document)) = whole else { return Ok(None) };
@@ -92,7 +91,7 @@ impl<'a> BatchBuilder<'a> {
             }
             Ok(None) => Ok(false),
             Err(garbled) => {
-                self.keep_poison(partition, sequence, &message.payload, &garbled.0);
+                self.keep_poison(partition, sequence, &message.payload, &garbled.to_string());
                 Ok(false)
             }
         }

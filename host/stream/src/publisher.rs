@@ -163,7 +163,7 @@ impl StreamPublisher {
                 Some(source) => {
                     server.server_away("its server does not take it", format!("{error}: {source}"))
                 }
-                None => server.server_away("its server does not take it", error),
+                None => server.server_away("its server does not take it", error.to_string()),
             },
         }
     }

@@ -170,9 +170,9 @@ impl StateFeed for StreamReader {
             };
             return Ok(FeedItem { append, ..FeedItem::default() });
         }
-        self.read().await.map_err(|ServerAway(why)| {
+        self.read().await.map_err(|away| {
             self.session = None;
-            FeedError(why)
+            FeedError(away.into())
         })
     }
 
@@ -183,9 +183,9 @@ impl StateFeed for StreamReader {
         session.note_durable();
         if self.purged_at.elapsed() > PURGE {
             self.purged_at = Instant::now();
-            if let Err(ServerAway(why)) = session.purge_durable(&mut self.held).await {
+            if let Err(away) = session.purge_durable(&mut self.held).await {
                 self.session = None;
-                return Err(FeedError(why));
+                return Err(FeedError(away.into()));
             }
         }
         Ok(())
@@ -195,8 +195,8 @@ impl StateFeed for StreamReader {
         let Some((session, _)) = self.session.take() else { return };
         match timeout(GIVE_UP, session.release_claims(&self.held)).await {
             Ok(Ok(())) => {}
-            Ok(Err(ServerAway(why))) => {
-                tracing::debug!(source = &*self.source, "the next reader has to wait: {why}");
+            Ok(Err(away)) => {
+                tracing::debug!(source = &*self.source, "the next reader has to wait: {away}");
             }
             Err(_) => tracing::debug!(source = &*self.source, "the next reader has to wait for its claim"),
         }

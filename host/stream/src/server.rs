@@ -8,6 +8,7 @@ use async_nats::jetstream::stream::{Config, DiscardPolicy, Info, RetentionPolicy
 use async_nats::jetstream::{Context, ErrorCode, stream::Stream};
 use async_nats::{Client, ConnectErrorKind, ConnectOptions};
 use futures::future::BoxFuture;
+use kubewitness_core::BoxedError;
 use kubewitness_core::config::StreamSpec;
 use percent_encoding::percent_decode_str;
 use thiserror::Error;
@@ -24,9 +25,13 @@ const SIGN: &str = "kubewitness.dev/stream/v1 partitions=";
 pub type SecretReader = Arc<dyn Fn() -> BoxFuture<'static, Result<String, String>> + Send + Sync>;
 
 /// The server can't be used now. The text says what to do, and never contains the address, which is secret.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{0}")]
-pub(crate) struct ServerAway(pub String);
+#[derive(Debug, Error)]
+#[error("the stream `{stream}`: {what}: {source}")]
+pub(crate) struct ServerAway {
+    stream: String,
+    what: String,
+    source: BoxedError,
+}
 
 /// A stream on a server.
 #[derive(Clone)]
@@ -64,8 +69,8 @@ impl StreamServer {
         format!("kubewitness.{}.{what}", self.spec.name)
     }
 
-    pub(crate) fn server_away(&self, what: &str, error: impl std::fmt::Display) -> ServerAway {
-        ServerAway(format!("the stream `{}`: {what}: {error}", self.spec.name))
+    pub(crate) fn server_away(&self, what: &str, source: impl Into<BoxedError>) -> ServerAway {
+        ServerAway { stream: self.spec.name.clone(), what: what.to_owned(), source: source.into() }
     }
 
     pub(crate) async fn message_keys(&self) -> Result<Option<MessageKeys>, ServerAway> {
@@ -228,7 +233,8 @@ mod tests {
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let server = server_at(format!("nats://{}", silent.local_addr().unwrap()));
         let began = tokio::time::Instant::now();
-        let Err(ServerAway(why)) = server.connect_reader().await else { panic!("nobody answers") };
+        let Err(away) = server.connect_reader().await else { panic!("nobody answers") };
+        let why = away.to_string();
         assert!(why.starts_with("the stream `platform`: its server"), "{why}");
         assert!(began.elapsed() <= 2 * ANSWER, "{:?}", began.elapsed());
     }
@@ -332,7 +338,7 @@ mod tests {
             let server = server_at(format!("tls://user:hush@{address}"));
             let named = named.to_string();
             let lost = async {
-                let (client, _) = server.connect_client().await.map_err(|ServerAway(why)| why).unwrap();
+                let (client, _) = server.connect_client().await.unwrap();
                 let has_gone = || client.connection_state() == async_nats::connection::State::Disconnected;
                 while !has_gone() {
                     tokio::time::sleep(Duration::from_millis(10)).await;

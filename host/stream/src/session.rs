@@ -12,6 +12,7 @@ use async_nats::jetstream::Message;
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, PullConsumer, pull};
 use futures::future::try_join_all;
 use futures::stream::Stream as _;
+use kubewitness_core::BoxedError;
 use kubewitness_core::stream::{MessageRemoval, PartitionStates, StateArrival, StreamIntake};
 
 use crate::claims::{PartitionClaim, RENEW, ServerClaims};
@@ -179,9 +180,9 @@ impl ReaderSession {
             inactive_threshold: LEFT,
             ..pull::Config::default()
         };
-        let failed =
-            |error: String| self.server.server_away(&format!("partition {partition} can't be read"), error);
-        let consumer = self.link.stream.create_consumer(config).await.map_err(|e| failed(e.to_string()))?;
+        let what = format!("partition {partition} can't be read");
+        let failed = |error: BoxedError| self.server.server_away(&what, error);
+        let consumer = self.link.stream.create_consumer(config).await.map_err(|e| failed(e.into()))?;
         let messages = consumer
             .stream()
             .max_messages_per_batch(AHEAD)
@@ -189,7 +190,7 @@ impl ReaderSession {
             .heartbeat(HEARTBEAT)
             .expires(HEARTBEAT * 5)
             .messages();
-        let messages = messages.await.map_err(|error| failed(error.to_string()))?;
+        let messages = messages.await.map_err(|error| failed(error.into()))?;
         let (parts, stash, level, late) = (PartJoiner::default(), None, false, None);
         Ok(PartitionLane {
             partition,
@@ -271,11 +272,11 @@ impl ReaderSession {
     /// stream's end.
     pub async fn find_read_positions(&mut self, intake: &mut StreamIntake) -> Result<(), ServerAway> {
         self.looked = Instant::now();
-        let failed = |error: String| self.server.server_away("its state can't be read", error);
+        let failed = |error: BoxedError| self.server.server_away("its state can't be read", error);
         // The end is read before the messages, so that messages in between are after the end.
-        let info = self.link.stream.get_info().await.map_err(|error| failed(error.to_string()))?;
+        let info = self.link.stream.get_info().await.map_err(|error| failed(error.into()))?;
         for lane in self.lanes.iter_mut().filter(|lane| lane.stash.is_none()) {
-            let seen = lane.consumer.get_info().await.map_err(|error| failed(error.to_string()))?;
+            let seen = lane.consumer.get_info().await.map_err(|error| failed(error.into()))?;
             // The stream's number of the last delivery moves past messages of other partitions.
             let delivered = seen.delivered.consumer_sequence;
             lane.level = seen.num_pending == 0 && delivered == lane.messages_seen;
@@ -296,7 +297,7 @@ impl ReaderSession {
         self.looked.elapsed() > COMPARE
     }
 
-    pub fn server_away(&self, what: &str, why: impl std::fmt::Display) -> ServerAway {
+    pub fn server_away(&self, what: &str, why: impl Into<BoxedError>) -> ServerAway {
         self.server.server_away(what, why)
     }
 

@@ -2,7 +2,8 @@
 //! bytes. A message that is not a state of this partition becomes a poison message, and the states after it
 //! continue.
 
-use super::{GarbledMessage, JournalPosition, partition_of, state_check};
+use super::state_check::{self, StateFault};
+use super::{GarbledMessage, JournalPosition, partition_of};
 use crate::limits::SEQ_MOST;
 use crate::state::{Change, State};
 
@@ -21,20 +22,19 @@ impl PartitionStates<'_> {
         state: &State,
         document: &[u8],
     ) -> Result<(), GarbledMessage> {
-        self.judge_state(stood, state, document)
-            .map_err(|why| GarbledMessage(format!("a carried state is refused: {why}")))
+        self.judge_state(stood, state, document).map_err(GarbledMessage::Refused)
     }
 
-    fn judge_state(&self, stood: &JournalPosition, state: &State, document: &[u8]) -> Result<(), String> {
+    fn judge_state(&self, stood: &JournalPosition, state: &State, document: &[u8]) -> Result<(), StateFault> {
         if *state.source != *self.source {
-            return Err(format!("it is of another source than `{}`", self.source));
+            return Err(StateFault::OtherSource(self.source.to_owned()));
         }
         if partition_of(&state.object, self.partitions) != self.partition {
-            return Err(format!("its object does not belong to partition {}", self.partition));
+            return Err(StateFault::OtherPartition(self.partition));
         }
         // Accepting it would make all true states after it look like repeats.
         if stood.position != state.seq || stood.position > SEQ_MOST {
-            return Err("its position is not that of its state, or is beyond what a journal has".into());
+            return Err(StateFault::OtherPosition);
         }
         state_check::check_identity(state)?;
         match state.change {
@@ -64,10 +64,10 @@ mod tests {
         let at =
             |position| JournalPosition { line: "a".into(), position, before: 3, before_lines: Vec::new() };
         let document = br#"{"metadata":{"name":"a","uid":"u1","resourceVersion":"12"}}"#;
-        assert_eq!(expected.check(&at(9), &fine, document), Ok(()));
-        assert_eq!(expected.check(&at(9), &fine, b""), Ok(()), "an absent document is an answer");
+        expected.check(&at(9), &fine, document).unwrap();
+        expected.check(&at(9), &fine, b"").expect("an absent document is an answer");
         let refused = |expected: &PartitionStates, position, state: &State, document: &[u8], told: &str| {
-            let why = expected.check(&at(position), state, document).unwrap_err().0;
+            let why = expected.check(&at(position), state, document).unwrap_err().to_string();
             assert!(why.contains(told), "{why}");
         };
         refused(&PartitionStates { source: "pods", ..expected }, 9, &fine, document, "another source");

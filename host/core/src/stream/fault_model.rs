@@ -22,6 +22,20 @@ const SERVERS: [(&str, bool); 4] = [("2.9.10", true), ("2.9.17", true), ("2.9.18
 /// Lines that begin while a reader still knows the one before them.
 const REMEMBERED: u64 = 4;
 
+/// A promise that carriers and readers have broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum BrokenPromise {
+    TwoCarriers,
+    ReaderWaits,
+    /// A state is lost without a gap.
+    LostState {
+        position: Seq,
+        partition: u32,
+    },
+    /// Nothing is missing, and a gap is told.
+    NeedlessGap((u32, Seq, Seq)),
+}
+
 /// Faults that the model has to find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PlantedFault {
@@ -311,7 +325,13 @@ impl FaultWorld {
         self.journals[journal].entries.push(JournalEntry { id, position, partition, epoch });
     }
 
-    fn start(&mut self, place: usize, instance: Arc<str>, is_told: bool, dies: bool) -> Result<(), String> {
+    fn start(
+        &mut self,
+        place: usize,
+        instance: Arc<str>,
+        is_told: bool,
+        dies: bool,
+    ) -> Result<(), BrokenPromise> {
         let has_lapsed = self.now - self.renewed > LAPSE || self.fault == PlantedFault::IgnoresInstance;
         let journal = &self.journals[place];
         let take_over = self.claim.as_ref().filter(|_| is_told).map(|claim| claim.line.to_string());
@@ -331,7 +351,7 @@ impl FaultWorld {
         };
         let other = self.processes[1 - place].as_ref();
         if !is_told && other.is_some_and(|other| !other.is_cut && self.holds(other)) {
-            return Err("two processes carry at once".into());
+            return Err(BrokenPromise::TwoCarriers);
         }
         self.ids += 1;
         self.may_have_gaps |= place != self.holder || is_told;
@@ -365,7 +385,7 @@ impl FaultWorld {
     }
 
     /// Sends some states. The stream takes none after a message that the carrier does not know.
-    fn carry_states(&mut self, place: usize, count: u64) -> Result<(), String> {
+    fn carry_states(&mut self, place: usize, count: u64) -> Result<(), BrokenPromise> {
         let Some(mut process) = self.processes[place].take() else { return Ok(()) };
         if process.is_cut {
             self.processes[place] = Some(process);
@@ -439,7 +459,7 @@ impl FaultWorld {
         self.stream.push(StreamMessage { entry, stood, is_signed: false });
     }
 
-    fn step(&mut self, step: u64, count: u64) -> Result<(), String> {
+    fn step(&mut self, step: u64, count: u64) -> Result<(), BrokenPromise> {
         self.now += 1;
         let holds = self.processes.iter().flatten().any(|process| !process.is_cut && self.holds(process));
         if holds {
@@ -495,7 +515,7 @@ impl FaultWorld {
     }
 
     /// Lets the last carrier send everything and the reader read everything, and compares.
-    fn judge_outcome(mut self) -> Result<(), String> {
+    fn judge_outcome(mut self) -> Result<(), BrokenPromise> {
         self.processes = [None, None];
         self.now += 2 * LAPSE;
         let place = self.holder;
@@ -520,24 +540,24 @@ impl FaultWorld {
         let ReaderModel { taken, gaps, is_stuck, .. } = &self.reader;
         if *is_stuck {
             // At this point the reader asks a person to empty its data folder.
-            return if self.may_have_gaps { Ok(()) } else { Err("the reader waits for a person".into()) };
+            return if self.may_have_gaps { Ok(()) } else { Err(BrokenPromise::ReaderWaits) };
         }
         for JournalEntry { id, position, partition, .. } in &self.journals[place].entries {
             let covers = |(other, after, through): &(u32, Seq, Seq)| {
                 other == partition && after < position && position <= through
             };
             if !taken.contains(id) && !gaps.iter().any(covers) {
-                return Err(format!("the state at {position} of {partition} is lost without a gap"));
+                return Err(BrokenPromise::LostState { position: *position, partition: *partition });
             }
         }
         match gaps.first().filter(|_| !self.may_have_gaps) {
-            Some(gap) => Err(format!("nothing is missing, and a gap is told: {gap:?}")),
+            Some(gap) => Err(BrokenPromise::NeedlessGap(*gap)),
             None => Ok(()),
         }
     }
 }
 
-fn run(steps: &[(u64, u64)], fault: PlantedFault) -> Result<(), String> {
+fn run(steps: &[(u64, u64)], fault: PlantedFault) -> Result<(), BrokenPromise> {
     let mut world = FaultWorld::new(fault);
     world.stream.server = steps.len() % SERVERS.len();
     world.start(0, "first".into(), false, false)?;
@@ -571,18 +591,18 @@ fn a_carrier_that_stops_before_it_has_sent_again_tells_how_far_it_came() {
 #[test]
 fn planted_faults_of_carriers_and_readers_are_found() {
     for (fault, failure) in [
-        (PlantedFault::KeepsLine, "is lost without a gap"),
-        (PlantedFault::IgnoresInstance, "two processes carry"),
-        (PlantedFault::IgnoresKey, "is lost without a gap"),
-        (PlantedFault::IgnoresHoles, "is lost without a gap"),
-        (PlantedFault::NamesNoLine, "nothing is missing, and a gap is told"),
-        (PlantedFault::PurgesAlways, "nothing is missing, and a gap is told"),
+        (PlantedFault::KeepsLine, "LostState"),
+        (PlantedFault::IgnoresInstance, "TwoCarriers"),
+        (PlantedFault::IgnoresKey, "LostState"),
+        (PlantedFault::IgnoresHoles, "LostState"),
+        (PlantedFault::NamesNoLine, "NeedlessGap"),
+        (PlantedFault::PurgesAlways, "NeedlessGap"),
     ] {
         let mut dice = Dice::new(seed());
         let mut try_once = || {
             let length = dice.between(20, 120);
             let steps: Vec<_> = (0..length).map(|_| (dice.below(STEPS), dice.below(8))).collect();
-            run(&steps, fault).is_err_and(|found| found.contains(failure))
+            run(&steps, fault).is_err_and(|found| format!("{found:?}").starts_with(failure))
         };
         assert!((0..40_000).any(|_| try_once()), "{fault:?} is not found");
     }

@@ -68,7 +68,7 @@ impl JournalLineage {
     }
 
     pub fn parse(text: &str) -> Result<Self, GarbledMessage> {
-        let garbled = || GarbledMessage(format!("`{text}` does not name the lines of a journal"));
+        let garbled = || GarbledMessage::NoLines(text.to_owned());
         let mut words: Vec<_> = text.split(' ').collect();
         let line = words.pop().filter(|line| !line.is_empty() && !line.contains(':')).ok_or_else(garbled)?;
         let former = |word: &str| {
@@ -119,7 +119,7 @@ mod tests {
         assert_eq!(lineage.to_string(), "0");
         for number in 1..200 {
             lineage = lineage.begin_line(number.to_string().into(), number);
-            assert_eq!(JournalLineage::parse(&lineage.to_string()), Ok(lineage.clone()));
+            assert_eq!(JournalLineage::parse(&lineage.to_string()).unwrap(), lineage);
         }
         assert_eq!(lineage.former.len(), FORMER_LINES);
         for wrong in ["", "a:1", "a b", "a:x b", "a:1  b"] {

@@ -28,7 +28,9 @@ pub use intake::{ArrivalAction, StateArrival, StreamIntake};
 pub use lineage::{FORMER_LINES, JournalLineage};
 pub use places::{PartitionPosition, ReaderPositions};
 pub use removal::MessageRemoval;
+use state_check::StateFault;
 
+use crate::BoxedError;
 use crate::document::{self, checksum};
 use crate::ports::AppendBatch;
 use crate::state::{ObjectRef, Seq, State};
@@ -53,10 +55,26 @@ pub struct JournalPosition {
     pub before_lines: Vec<Arc<str>>,
 }
 
-/// A message can't be decoded.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{0}")]
-pub struct GarbledMessage(pub String);
+/// A message, or a part of one, that can't be used.
+#[derive(Debug, Error)]
+pub enum GarbledMessage {
+    #[error("it is not signed with the key of the stream: another client has published it")]
+    NotSigned,
+    #[error("a message does not say its position")]
+    NoPosition,
+    #[error("`{0}` is no part of a state")]
+    NoPart(String),
+    #[error("a carried state has more than {most} bytes")]
+    TooLarge { most: usize },
+    #[error("a carried state can't be read: {0}")]
+    Unreadable(#[source] BoxedError),
+    #[error("a carried state is refused: {0}")]
+    Refused(#[source] StateFault),
+    #[error("`{0}` does not name the lines of a journal")]
+    NoLines(String),
+    #[error("`{0}` does not say how far a stream was read")]
+    NoPositions(String),
+}
 
 /// Packs a state with its document. The packed bytes are a checksum, the length of the envelope, the envelope
 /// and the document.
@@ -71,24 +89,25 @@ pub fn pack_state(state: &State, document: &[u8]) -> Bytes {
 }
 
 pub fn unpack_state(packed: &[u8]) -> Result<(State, Bytes), GarbledMessage> {
-    let garbled = |why: &str| GarbledMessage(format!("a carried state can't be read: {why}"));
-    let whole = document::unpack_document(packed).map_err(|error| garbled(&error.to_string()))?;
-    let (sum, rest) = whole.split_first_chunk::<4>().ok_or_else(|| garbled("it is too short"))?;
+    let too_short = || GarbledMessage::Unreadable("it is too short".into());
+    let whole =
+        document::unpack_document(packed).map_err(|error| GarbledMessage::Unreadable(error.into()))?;
+    let (sum, rest) = whole.split_first_chunk::<4>().ok_or_else(too_short)?;
     if u32::from_le_bytes(*sum) != checksum(rest) {
-        return Err(garbled("its checksum does not match"));
+        return Err(GarbledMessage::Unreadable("its checksum does not match".into()));
     }
-    let (length, rest) = rest.split_first_chunk::<4>().ok_or_else(|| garbled("it is too short"))?;
-    let (head, document) = rest
-        .split_at_checked(u32::from_le_bytes(*length) as usize)
-        .ok_or_else(|| garbled("it is too short"))?;
-    let state: State = serde_json::from_slice(head).map_err(|error| garbled(&error.to_string()))?;
+    let (length, rest) = rest.split_first_chunk::<4>().ok_or_else(too_short)?;
+    let (head, document) =
+        rest.split_at_checked(u32::from_le_bytes(*length) as usize).ok_or_else(too_short)?;
+    let state: State =
+        serde_json::from_slice(head).map_err(|error| GarbledMessage::Unreadable(error.into()))?;
     Ok((state, whole.slice_ref(document)))
 }
 
 /// Why nothing can be read now, and what to do about it. The source retries.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{0}")]
-pub struct FeedError(pub String);
+#[derive(Debug, Error)]
+#[error(transparent)]
+pub struct FeedError(pub BoxedError);
 
 /// An item that a source received.
 #[derive(Debug, Default)]

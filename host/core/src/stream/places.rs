@@ -83,7 +83,7 @@ pub struct ReaderPositions {
 
 impl ReaderPositions {
     pub fn parse(text: &str) -> Result<Self, GarbledMessage> {
-        let garbled = || GarbledMessage(format!("`{text}` does not say how far a stream was read"));
+        let garbled = || GarbledMessage::NoPositions(text.to_owned());
         let mut words = text.split(' ');
         let reader = words.next().and_then(|word| word.strip_prefix("reader:")).ok_or_else(garbled)?;
         let mut of = BTreeMap::new();

@@ -4,64 +4,116 @@
 //! No honest writer violates these rules. The journal would refuse such a state forever, or could not read it
 //! back.
 
+use thiserror::Error;
+
 use crate::limits::{EPOCH_MOST, SOURCE_BYTES, VERSION_BYTES};
-use crate::project;
+use crate::project::{self, ProjectError};
 use crate::state::{Change, Gap, State, StateId};
 use crate::version::Version;
 
 /// The most bytes of a gap's reason. A newer program may use words that this one does not know.
 const REASON_BYTES: usize = 64;
 
+/// Why a journal does not accept a state, or a reader does not accept a carried one.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum StateFault {
+    #[error("it is of another source than `{0}`")]
+    OtherSource(String),
+    #[error("its object does not belong to partition {0}")]
+    OtherPartition(u32),
+    #[error("its position is not that of its state, or is beyond what a journal has")]
+    OtherPosition,
+    #[error("its source has no name, or one of more than {SOURCE_BYTES} bytes")]
+    SourceName,
+    #[error("its object has no uid")]
+    NoUid,
+    #[error("its version has more than {VERSION_BYTES} bytes")]
+    LongVersion,
+    #[error("its epoch is {0}, and no source has more than {EPOCH_MOST}")]
+    LateEpoch(u32),
+    #[error("its id, {0}, is not that of its version")]
+    OtherId(StateId),
+    #[error("the gap of {uid} {fault}")]
+    Gap { uid: String, fault: GapFault },
+    #[error("the document of version {version} of {uid} is no object: {source}")]
+    NoObject { version: Version, uid: String, source: ProjectError },
+    #[error(
+        "the document of version {version} of {uid} has the {field} `{found}`, and its state says `{expected}`"
+    )]
+    OtherDocument { version: Version, uid: String, field: &'static str, found: String, expected: String },
+}
+
+/// How a gap contradicts its state or itself.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum GapFault {
+    #[error("does not decode")]
+    Unreadable,
+    #[error("has other bounds than its state says")]
+    OtherBounds,
+    #[error("has a bound of more than {VERSION_BYTES} bytes")]
+    LongBound,
+    #[error("is of another object than its state says")]
+    OtherObject,
+    #[error("is of another source or epoch than its state says")]
+    OtherSource,
+    #[error("has no word for a reason")]
+    NoReason,
+    #[error("has no bounds")]
+    NoBounds,
+    #[error("ends at {before}, and begins at {after}")]
+    Backwards { after: String, before: String },
+}
+
 /// Whether a journal accepts a state with this identity, and whether its id matches. Its document is not
 /// checked.
-pub fn check_identity(state: &State) -> Result<(), String> {
+pub fn check_identity(state: &State) -> Result<(), StateFault> {
     let State { id, source, epoch, change, object, resource_version: version, .. } = state;
     if source.is_empty() || source.len() > SOURCE_BYTES {
-        return Err(format!("its source has no name, or one of more than {SOURCE_BYTES} bytes"));
+        return Err(StateFault::SourceName);
     }
     if object.uid.is_empty() {
-        return Err("its object has no uid".into());
+        return Err(StateFault::NoUid);
     }
     if version.as_str().len() > VERSION_BYTES {
-        return Err(format!("its version has more than {VERSION_BYTES} bytes"));
+        return Err(StateFault::LongVersion);
     }
     if *epoch > EPOCH_MOST {
-        return Err(format!("its epoch is {epoch}, and no source has more than {EPOCH_MOST}"));
+        return Err(StateFault::LateEpoch(*epoch));
     }
     // The document of a gap has the bounds that its id names.
     if *change != Change::Gap && *id != StateId::of(source, *epoch, object, *change, version, None) {
-        return Err(format!("its id, {id}, is not that of its version"));
+        return Err(StateFault::OtherId(id.clone()));
     }
     Ok(())
 }
 
 /// Checks a state that is a gap.
-pub fn check_gap(state: &State, document: &[u8]) -> Result<Gap, String> {
-    let wrong = |text: &str| format!("the gap of {} {text}", state.object.uid);
-    let gap: Gap = serde_json::from_slice(document).map_err(|_| wrong("does not decode"))?;
+pub fn check_gap(state: &State, document: &[u8]) -> Result<Gap, StateFault> {
+    let wrong = |fault| StateFault::Gap { uid: state.object.uid.clone(), fault };
+    let gap: Gap = serde_json::from_slice(document).map_err(|_| wrong(GapFault::Unreadable))?;
     let State { source, epoch, object, change, resource_version: version, .. } = state;
     let id = StateId::of(source, *epoch, object, *change, version, Some(&gap));
     if id != state.id || gap.before != version.as_str() {
-        return Err(wrong("has other bounds than its state says"));
+        return Err(wrong(GapFault::OtherBounds));
     }
     if gap.after.len().max(gap.before.len()) > VERSION_BYTES {
-        return Err(wrong(&format!("has a bound of more than {VERSION_BYTES} bytes")));
+        return Err(wrong(GapFault::LongBound));
     }
     if gap.object.as_ref() != Some(&**object) {
-        return Err(wrong("is of another object than its state says"));
+        return Err(wrong(GapFault::OtherObject));
     }
     if (gap.source.as_str(), gap.epoch) != (&**source, *epoch) {
-        return Err(wrong("is of another source or epoch than its state says"));
+        return Err(wrong(GapFault::OtherSource));
     }
     if !is_word(&gap.reason) {
-        return Err(wrong("has no word for a reason"));
+        return Err(wrong(GapFault::NoReason));
     }
     if gap.after.is_empty() && gap.before.is_empty() {
-        return Err(wrong("has no bounds"));
+        return Err(wrong(GapFault::NoBounds));
     }
     match runs_forward(&gap) {
         true => Ok(gap),
-        false => Err(wrong(&format!("ends at {}, and begins at {}", gap.before, gap.after))),
+        false => Err(wrong(GapFault::Backwards { after: gap.after, before: gap.before })),
     }
 }
 
@@ -80,24 +132,30 @@ fn runs_forward(gap: &Gap) -> bool {
 
 /// Whether the document of a state, unless it is a gap, has exactly its version. A deletion that nobody saw
 /// has no document.
-pub fn check_document(state: &State, document: &[u8]) -> Result<(), String> {
+pub fn check_document(state: &State, document: &[u8]) -> Result<(), StateFault> {
     if state.change == Change::Gone && document.is_empty() {
         return Ok(());
     }
     let (object, version) = (&state.object, &state.resource_version);
-    let wrong = |text: String| Err(format!("the document of version {version} of {} {text}", object.uid));
-    let envelope = match project::read_envelope(document) {
-        Ok(envelope) => envelope,
-        Err(error) => return wrong(format!("is no object: {error}")),
-    };
-    for (field, found, said) in [
+    let envelope = project::read_envelope(document).map_err(|source| StateFault::NoObject {
+        version: version.clone(),
+        uid: object.uid.clone(),
+        source,
+    })?;
+    for (field, found, expected) in [
         ("uid", &envelope.uid, object.uid.as_str()),
         ("namespace", &envelope.namespace, &object.namespace),
         ("name", &envelope.name, &object.name),
         ("resourceVersion", &envelope.resource_version, version.as_str()),
     ] {
-        if found != said {
-            return wrong(format!("has the {field} `{found}`, and its state says `{said}`"));
+        if found != expected {
+            return Err(StateFault::OtherDocument {
+                version: version.clone(),
+                uid: object.uid.clone(),
+                field,
+                found: found.to_string(),
+                expected: expected.to_owned(),
+            });
         }
     }
     Ok(())
@@ -122,7 +180,7 @@ mod tests {
             (State { object: Arc::default(), ..fine.clone() }, "its object has no uid"),
             (State { source: "".into(), ..fine }, "its source has no name"),
         ] {
-            let refused = check_identity(&wrong).unwrap_err();
+            let refused = check_identity(&wrong).unwrap_err().to_string();
             assert!(refused.contains(told), "{refused}");
         }
     }
@@ -147,7 +205,8 @@ mod tests {
             super::check_gap(&state, &serde_json::to_vec(&gap).unwrap())
         };
         assert!(gap_of("10".into()).is_ok());
-        assert!(gap_of("13".into()).unwrap_err().contains("ends at 12"));
-        assert!(gap_of("x".repeat(VERSION_BYTES + 1)).unwrap_err().contains("more than 1024 bytes"));
+        assert!(gap_of("13".into()).unwrap_err().to_string().contains("ends at 12"));
+        let long = gap_of("x".repeat(VERSION_BYTES + 1)).unwrap_err().to_string();
+        assert!(long.contains("more than 1024 bytes"), "{long}");
     }
 }

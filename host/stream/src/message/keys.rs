@@ -3,6 +3,7 @@
 
 use async_nats::HeaderMap;
 use ring::hmac;
+use thiserror::Error;
 
 use super::{PART, STOOD};
 
@@ -13,18 +14,23 @@ const KEY_BYTES: usize = 32;
 /// The most keys. One key signs; during a rotation, another one is still valid.
 const KEYS: usize = 4;
 
+/// The secret's text has another form than that of keys.
+#[derive(Debug, Error)]
+#[error(
+    "it has one key of at least {KEY_BYTES} characters a line, and at most {KEYS} lines: `openssl rand -hex 32` prints \
+     one"
+)]
+pub(crate) struct KeyFormatError;
+
 /// The keys of a stream: the first signs, and a message under any of them is valid.
 pub(crate) struct MessageKeys(Vec<hmac::Key>);
 
 impl MessageKeys {
     /// One key for each line.
-    pub fn parse_keys(text: &str) -> Result<Self, String> {
+    pub fn parse_keys(text: &str) -> Result<Self, KeyFormatError> {
         let lines: Vec<_> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
         if lines.is_empty() || lines.len() > KEYS || lines.iter().any(|line| line.len() < KEY_BYTES) {
-            return Err(format!(
-                "it has one key of at least {KEY_BYTES} characters a line, and at most {KEYS} lines: `openssl rand -hex \
-                 32` prints one"
-            ));
+            return Err(KeyFormatError);
         }
         Ok(Self(lines.iter().map(|line| hmac::Key::new(hmac::HMAC_SHA256, line.as_bytes())).collect()))
     }

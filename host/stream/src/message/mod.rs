@@ -96,8 +96,7 @@ impl PartJoiner {
         headers: &HeaderMap,
         body: &Bytes,
     ) -> Result<Option<(JournalPosition, State, Bytes)>, GarbledMessage> {
-        let stood = stood_header(headers)
-            .ok_or_else(|| GarbledMessage("a message does not say its position".into()))?;
+        let stood = stood_header(headers).ok_or(GarbledMessage::NoPosition)?;
         // A later state proves that the rest will never arrive. The incomplete one must not block reading.
         let is_behind = |of: &JournalPosition| of.line != stood.line || of.position < stood.position;
         if self.of.as_ref().is_some_and(is_behind) {
@@ -116,7 +115,7 @@ impl PartJoiner {
         }
         if self.bytes.len() + body.len() > LARGEST {
             *self = Self::default();
-            return Err(GarbledMessage(format!("a carried state has more than {LARGEST} bytes")));
+            return Err(GarbledMessage::TooLarge { most: LARGEST });
         }
         self.bytes.extend_from_slice(body);
         self.next += 1;
@@ -146,7 +145,7 @@ fn part_header(headers: &HeaderMap) -> Result<Option<(usize, usize)>, GarbledMes
     let Some(text) = headers.get(PART) else { return Ok(None) };
     let numbers = text.as_str().split_once(' ').and_then(|(i, n)| Some((i.parse().ok()?, n.parse().ok()?)));
     let numbers = numbers.filter(|(index, count)| index < count);
-    numbers.map(Some).ok_or_else(|| GarbledMessage(format!("`{}` is no part of a state", text.as_str())))
+    numbers.map(Some).ok_or_else(|| GarbledMessage::NoPart(text.as_str().to_owned()))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kubewitness_core::ports::{AppendBatch, AppendResult, WitnessedState};
 use kubewitness_core::state::{Change, ObjectRef};
-use kubewitness_core::stream::{FeedError, FeedItem, StateFeed};
+use kubewitness_core::stream::{FeedItem, StateFeed};
 use kubewitness_core::{events, project};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
@@ -64,8 +64,8 @@ async fn follow_feed(
                 backoff.reset_tries();
                 parts.shared.set_condition(None);
             }
-            Err(FeedError(why)) => {
-                parts.shared.set_condition(Some(why));
+            Err(error) => {
+                parts.shared.set_condition(Some(error.to_string()));
                 let pause = sleep(backoff.next(&mut dice, None));
                 if stop.run_until_cancelled(pause).await.is_none() {
                     return Ok(());

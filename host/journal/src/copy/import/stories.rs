@@ -141,7 +141,8 @@ fn check_source_name(source: &str) -> Result<(), StoryContradiction> {
 /// Checks that id and document belong to the state, and that a store would accept it. Returns the gap, if it
 /// is one.
 fn check_identity(state: &State, document: &[u8]) -> Result<Option<Gap>, StoryContradiction> {
-    state_check::check_identity(state).map_err(|text| StoryContradiction::new(code::ID, text))?;
+    let checked = state_check::check_identity(state);
+    checked.map_err(|fault| StoryContradiction::new(code::ID, fault.to_string()))?;
     if state.change == Change::Gap {
         return story::check_gap(state, document).map(Some);
     }

@@ -201,13 +201,15 @@ impl ObjectLife {
 
 /// Decodes the document of a gap, if it is the gap that the state's id names.
 pub(crate) fn check_gap(state: &State, document: &[u8]) -> Result<Gap, StoryContradiction> {
-    state_check::check_gap(state, document).map_err(|text| StoryContradiction::new(code::GAP, text))
+    state_check::check_gap(state, document)
+        .map_err(|fault| StoryContradiction::new(code::GAP, fault.to_string()))
 }
 
 /// Checks that the document of a state, unless it is a gap, has exactly its version. An end that nobody saw
 /// has no document.
 pub(crate) fn check_document(state: &State, document: &[u8]) -> Result<(), StoryContradiction> {
-    state_check::check_document(state, document).map_err(|text| StoryContradiction::new(code::DOCUMENT, text))
+    let checked = state_check::check_document(state, document);
+    checked.map_err(|fault| StoryContradiction::new(code::DOCUMENT, fault.to_string()))
 }
 
 /// Whether a watch may resume from a checkpoint. `newest` is the greatest numeric version of its source; 0 if
