@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, LiteralValue, operators};
 use cel::parser::Expression;
 use regex::Regex;
+use thiserror::Error;
 
 use crate::values::{OF_DOCUMENT, OF_STATUS};
 use crate::{MATCHES, is_state};
@@ -46,12 +47,21 @@ pub(crate) struct MatchPattern {
     pub weight: u64,
 }
 
+/// A part of an evaluation that costs too much.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("the filter {what}, up to {found}: that is too much; at most {most} are allowed")]
+pub struct ExcessCost {
+    what: &'static str,
+    found: u64,
+    most: u64,
+}
+
 /// The part of an evaluation that costs too much; `None` for an evaluation within the bounds.
 pub(crate) fn find_excess(
     expression: &Expression,
     patterns: &HashMap<String, MatchPattern>,
     given: FilterInput,
-) -> Option<String> {
+) -> Option<ExcessCost> {
     let start = CostSize::default();
     let mut estimate = CostEstimate {
         given,
@@ -64,9 +74,7 @@ pub(crate) fn find_excess(
     };
     estimate.estimate_value(expression);
     let CostEstimate { steps, bytes, built, .. } = estimate;
-    let wrong = |what: &str, found: u64, most: u64| {
-        Some(format!("the filter {what}, up to {found}: that is too much; at most {most} are allowed"))
-    };
+    let wrong = |what, found, most| Some(ExcessCost { what, found, most });
     match () {
         () if steps > STEPS => wrong("takes many steps", steps, STEPS),
         () if built > BUILT_BYTES => wrong("builds a value of many bytes", built, BUILT_BYTES),

@@ -24,6 +24,7 @@ use kubewitness_core::State;
 use regex::RegexBuilder;
 use thiserror::Error;
 
+pub use crate::cost::ExcessCost;
 use crate::cost::{FilterInput, MatchPattern};
 
 /// The longest expression. A filter is a sentence, not a program.
@@ -65,28 +66,52 @@ impl std::fmt::Debug for CelFilter {
     }
 }
 
+impl FilterFault {
+    fn at_start(message: impl Into<String>) -> Self {
+        Self { line: 1, column: 1, message: message.into() }
+    }
+}
+
+/// Why a filter can't judge a state.
+#[derive(Debug, Error)]
+pub enum FilterEvaluationError {
+    #[error("the document has {bytes} bytes; filters read up to {DOCUMENT_BYTES}")]
+    LargeDocument { bytes: usize },
+    #[error("the document does not decode: {0}")]
+    UndecodableDocument(#[from] serde_json::Error),
+    #[error(transparent)]
+    TooCostly(#[from] ExcessCost),
+    #[error("the filter returns {0}, neither true nor false")]
+    NoBoolean(String),
+    /// The interpreter's own text may quote a whole document.
+    #[error("{}", cut_error(&.0.to_string()))]
+    Interpreter(ExecutionError),
+    #[error("the filter can't be evaluated for this state")]
+    Panic,
+}
+
 impl CelFilter {
     pub fn compile_filter(text: &str) -> Result<Self, FilterFault> {
-        let at_start = |message: String| FilterFault { line: 1, column: 1, message };
         if text.trim().is_empty() {
-            return Err(at_start("is empty: leave it out for every state".into()));
+            return Err(FilterFault::at_start("is empty: leave it out for every state"));
         }
         if text.len() > TEXT_BYTES {
             let message = format!("has {} bytes; at most {TEXT_BYTES} are allowed", text.len());
-            return Err(at_start(message));
+            return Err(FilterFault::at_start(message));
         }
         let parser = || Parser::new().max_recursion_depth(DEPTH).error_recovery_limit(1);
         let parsed = catch_unwind(AssertUnwindSafe(|| parser().parse(text)));
         let mut expression = parsed
-            .map_err(|_| at_start("can't be parsed: write it in another way".into()))?
+            .map_err(|_| FilterFault::at_start("can't be parsed: write it in another way"))?
             .map_err(|errors| first_of(&errors))?;
         let found = check::check(text, &mut expression)?;
         if found.loops > LOOPS {
-            return Err(at_start(format!("nests {} loops; at most {LOOPS} are allowed", found.loops)));
+            let message = format!("nests {} loops; at most {LOOPS} are allowed", found.loops);
+            return Err(FilterFault::at_start(message));
         }
-        let patterns = compile_patterns(found.patterns).map_err(at_start)?;
+        let patterns = compile_patterns(found.patterns)?;
         if let Some(excess) = cost::find_excess(&expression, &patterns, FilterInput::default()) {
-            return Err(at_start(excess));
+            return Err(FilterFault::at_start(excess.to_string()));
         }
         let needs_document = found.needs_document;
         Ok(Self { text: text.to_owned(), expression, patterns: Arc::new(patterns), needs_document })
@@ -97,19 +122,15 @@ impl CelFilter {
         self.needs_document
     }
 
-    /// Whether it wants this state. The error says why it can't decide.
-    pub fn wants_state(&self, state: &State, document: Option<&[u8]>) -> Result<bool, String> {
+    /// Whether it wants this state.
+    pub fn wants_state(&self, state: &State, document: Option<&[u8]>) -> Result<bool, FilterEvaluationError> {
         let bytes = document.filter(|bytes| self.needs_document && !bytes.is_empty()).unwrap_or_default();
         if bytes.len() > DOCUMENT_BYTES {
-            return Err(format!(
-                "the document has {} bytes; filters read up to {DOCUMENT_BYTES}",
-                bytes.len()
-            ));
+            return Err(FilterEvaluationError::LargeDocument { bytes: bytes.len() });
         }
         let document = match bytes {
             [] => serde_json::Value::Null,
-            bytes => serde_json::from_slice(bytes)
-                .map_err(|error| format!("the document does not decode: {error}"))?,
+            bytes => serde_json::from_slice(bytes)?,
         };
         let given = FilterInput {
             document: bytes.len() as u64,
@@ -117,7 +138,7 @@ impl CelFilter {
             longest: values::longest_part(&document).max(values::FIELDS.len() as u64),
         };
         if let Some(excess) = cost::find_excess(&self.expression, &self.patterns, given) {
-            return Err(excess);
+            return Err(excess.into());
         }
         let evaluate = || {
             let mut context = Context::default();
@@ -136,18 +157,15 @@ impl CelFilter {
         };
         match catch_unwind(AssertUnwindSafe(evaluate)) {
             Ok(Ok(Value::Bool(wants))) => Ok(wants),
-            Ok(Ok(other)) => Err(format!(
-                "the filter returns {}, neither true nor false",
-                cut_error(&format!("{other:?}"))
-            )),
-            Ok(Err(error)) => Err(cut_error(&error.to_string())),
-            Err(_) => Err("the filter can't be evaluated for this state".into()),
+            Ok(Ok(other)) => Err(FilterEvaluationError::NoBoolean(cut_error(&format!("{other:?}")))),
+            Ok(Err(error)) => Err(FilterEvaluationError::Interpreter(error)),
+            Err(_) => Err(FilterEvaluationError::Panic),
         }
     }
 }
 
 /// Compiles the patterns once, so that neither their size nor the number of calls costs anything later.
-fn compile_patterns(patterns: Vec<String>) -> Result<HashMap<String, MatchPattern>, String> {
+fn compile_patterns(patterns: Vec<String>) -> Result<HashMap<String, MatchPattern>, FilterFault> {
     let compile = |pattern: String| {
         let mut last = None;
         for size in PATTERN_BYTES {
@@ -159,7 +177,7 @@ fn compile_patterns(patterns: Vec<String>) -> Result<HashMap<String, MatchPatter
             }
         }
         let why = last.map(|error| error.to_string()).unwrap_or_default();
-        Err(cut_error(&format!("`matches` can't use this pattern: {why}")))
+        Err(FilterFault::at_start(cut_error(&format!("`matches` can't use this pattern: {why}"))))
     };
     patterns.into_iter().map(compile).collect()
 }

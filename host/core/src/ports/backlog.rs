@@ -9,6 +9,7 @@ use thiserror::Error;
 use tokio::sync::watch;
 
 use super::{JournalError, PluginProgress};
+use crate::BoxedError;
 use crate::ledger::LedgerProgress;
 use crate::state::{ObjectRef, Seq, State, StateId};
 
@@ -228,8 +229,8 @@ pub trait DocumentReader: Send + Sync {
 #[derive(Debug, Error)]
 pub enum FilterError {
     /// The filter can never decide about this state.
-    #[error("{0}")]
-    Unclear(String),
+    #[error(transparent)]
+    Unclear(BoxedError),
     /// The state's document can't be read.
     #[error(transparent)]
     Journal(#[from] JournalError),

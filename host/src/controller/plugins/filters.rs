@@ -31,6 +31,8 @@ impl StateFilter for WithDocuments {
             true => self.documents.document_at(state.seq).await?,
             false => None,
         };
-        self.filter.wants_state(state, document.as_deref()).map_err(FilterError::Unclear)
+        self.filter
+            .wants_state(state, document.as_deref())
+            .map_err(|error| FilterError::Unclear(error.into()))
     }
 }
