@@ -51,6 +51,6 @@ pub use report::{
     RetentionReport, RetentionStats, SourceCounters, SourceStats, TakenStats, VerifyReport, code,
 };
 pub use retention::{SourceRetention, journal_stats};
-pub use store::ReplicaSharing;
 pub use store::place::{JournalLocation, discard_unfinished_import};
+pub use store::{ReplicaSharing, ServerAddressError};
 pub use verify::{verify_at, verify_file, verify_with};

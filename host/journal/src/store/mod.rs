@@ -31,7 +31,7 @@ use crate::store::rows::{
     ObjectChoice, ObjectEnds, PlacedObject, RowBatch, SourceEpoch, StateEnvelope, StateKey, StoreResult,
     StoredDocument, StoredRow,
 };
-pub use server::ReplicaSharing;
+pub use server::{ReplicaSharing, ServerAddressError};
 
 /// The state of a store when a transaction begins. Nobody else writes during the transaction.
 #[derive(Clone, Copy, Debug)]

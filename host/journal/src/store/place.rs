@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use kubewitness_core::clock::Clock;
 
-use super::server::{self, ReplicaSharing, ServerAddress};
+use super::server::{self, ReplicaSharing, ServerAddress, ServerAddressError};
 use super::{OpenStore, OpenedJournal, StoreWriter, sqlite};
 use crate::report::OpenError;
 
@@ -26,7 +26,7 @@ impl JournalLocation {
     }
 
     /// `postgres://…` or `mysql://…`. No error quotes any part of the address.
-    pub fn server(address: &str) -> Result<Self, String> {
+    pub fn server(address: &str) -> Result<Self, ServerAddressError> {
         Ok(Self(LocationKind::Server(Box::new(ServerAddress::of(address)?))))
     }
 
@@ -131,6 +131,8 @@ mod tests {
             assert_eq!(place.kind(), kind);
             assert!(!format!("{place} {place:?}").contains("hush"));
         }
-        assert!(JournalLocation::server("ann:hush@db").is_err_and(|error| !error.contains("hush")));
+        assert!(
+            JournalLocation::server("ann:hush@db").is_err_and(|error| !error.to_string().contains("hush"))
+        );
     }
 }

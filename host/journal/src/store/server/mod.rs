@@ -14,4 +14,5 @@ mod writer;
 
 pub use connect::replicas::ReplicaSharing;
 pub(super) use connect::server::ServerAddress;
+pub use connect::server::ServerAddressError;
 pub(super) use open::{ServerStore, discard_unfinished_import, open_to_read};

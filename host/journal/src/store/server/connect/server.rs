@@ -11,6 +11,7 @@ use kubewitness_core::ports::JournalError;
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{ConnectOptions, Connection as _};
+use thiserror::Error;
 use tokio::time::timeout;
 
 use super::pooler;
@@ -97,6 +98,20 @@ impl From<JournalError> for SessionRefusal {
     }
 }
 
+/// Why a text leads to no journal. It quotes no part of the text, which may contain a password.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ServerAddressError {
+    #[error("an address of a journal begins with postgres:// or mysql://")]
+    OtherScheme,
+    #[error(
+        "it is no address of a database: write {scheme}://USER:PASSWORD@HOST:PORT/DATABASE, with %40, %3A and %2F for \
+         each `@`, `:` and `/` of the user and the password"
+    )]
+    Malformed { scheme: &'static str },
+    #[error("the address names no database: mysql://USER:PASSWORD@HOST/DATABASE")]
+    NoDatabase,
+}
+
 /// Names the server, without its password.
 #[derive(Clone)]
 pub(crate) struct ServerAddress {
@@ -115,11 +130,11 @@ impl fmt::Display for ServerAddress {
 }
 
 impl ServerAddress {
-    pub fn of(address: &str) -> Result<Self, String> {
+    pub fn of(address: &str) -> Result<Self, ServerAddressError> {
         match address.split_once("://") {
             Some(("postgres" | "postgresql", _)) => Self::postgres(address),
             Some(("mysql" | "mariadb", rest)) => Self::mysql(&format!("mysql://{rest}")),
-            _ => Err("an address of a journal begins with postgres:// or mysql://".into()),
+            _ => Err(ServerAddressError::OtherScheme),
         }
     }
 
@@ -151,29 +166,30 @@ impl ServerAddress {
         }
     }
 
-    /// No error quotes any part of the address, which may contain a password.
-    pub fn postgres(url: &str) -> Result<Self, String> {
-        let options = PgConnectOptions::from_str(url).map_err(|_| malformed_address("postgres"))?;
+    pub fn postgres(url: &str) -> Result<Self, ServerAddressError> {
+        let malformed = ServerAddressError::Malformed { scheme: "postgres" };
+        let Ok(options) = PgConnectOptions::from_str(url) else { return Err(malformed) };
         let options = options.application_name("kubewitness").statement_cache_capacity(STATEMENTS);
         // PgBouncer refuses the client's default. PostgreSQL itself has had the same default since version
         // 12.
         let options = options.extra_float_digits(None).disable_statement_logging();
         let database = options.get_database().unwrap_or_else(|| options.get_username());
         if is_cut(database) {
-            return Err(malformed_address("postgres"));
+            return Err(malformed);
         }
         let place = format!("PostgreSQL at {}:{}/{database}", options.get_host(), options.get_port());
         Ok(Self { options: ServerOptions::Postgres(options), place, url: url.to_owned(), file: None })
     }
 
-    pub fn mysql(url: &str) -> Result<Self, String> {
-        let options = MySqlConnectOptions::from_str(url).map_err(|_| malformed_address("mysql"))?;
+    pub fn mysql(url: &str) -> Result<Self, ServerAddressError> {
+        let malformed = ServerAddressError::Malformed { scheme: "mysql" };
+        let Ok(options) = MySqlConnectOptions::from_str(url) else { return Err(malformed) };
         let options = options.statement_cache_capacity(STATEMENTS).disable_statement_logging();
         let Some(database) = options.get_database() else {
-            return Err("the address names no database: mysql://USER:PASSWORD@HOST/DATABASE".into());
+            return Err(ServerAddressError::NoDatabase);
         };
         if is_cut(database) {
-            return Err(malformed_address("mysql"));
+            return Err(malformed);
         }
         let place = format!("MySQL at {}:{}/{database}", options.get_host(), options.get_port());
         Ok(Self { options: ServerOptions::Mysql(options), place, url: url.to_owned(), file: None })
@@ -218,7 +234,7 @@ impl ServerAddress {
             let remedy = remedy_for(self.dialect(), &error);
             SessionRefusal { error: classify_error(self.dialect(), error), remedy }
         };
-        let unread = |why| JournalError::Unavailable(format!("{self}: {why}"));
+        let unread = |error| JournalError::Unavailable(format!("{self}: {error}"));
         let now = self.now().await?;
         address::expect_files(&now.url).await.map_err(unread)?;
         let mut session = match &now.options {
@@ -351,13 +367,6 @@ impl ServerAddress {
     }
 }
 
-fn malformed_address(scheme: &str) -> String {
-    format!(
-        "it is no address of a database: write {scheme}://USER:PASSWORD@HOST:PORT/DATABASE, with %40, %3A and \
-         %2F for each `@`, `:` and `/` of the user and the password"
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -382,12 +391,13 @@ mod tests {
             ServerAddress::mysql("mysql://ann:hush@db.example.com/journal?ssl-mode=REQUIRED").unwrap();
         assert_eq!(server.to_string(), "MySQL at db.example.com:3306/journal");
         for wrong in ["postgres://ann:hu sh@:x/", "nonsense hush", "postgres://ann:hu@s/h@db:5432/journal"] {
-            let error = ServerAddress::postgres(wrong).err().unwrap();
+            let error = ServerAddress::postgres(wrong).err().unwrap().to_string();
             assert!(!error.contains("hu"), "{error}");
         }
-        assert!(ServerAddress::mysql("mysql://ann:p@s/h@db/journal").err().unwrap().contains("%40"));
+        let told = |address: &str| ServerAddress::mysql(address).err().unwrap().to_string();
+        assert!(told("mysql://ann:p@s/h@db/journal").contains("%40"));
         assert!(ServerAddress::mysql("mysql://ann:p%40s%2Fh@db/journal").is_ok());
-        assert!(ServerAddress::mysql("mysql://ann:hush@db").err().unwrap().contains("names no database"));
+        assert!(told("mysql://ann:hush@db").contains("names no database"));
     }
 
     #[tokio::test]
