@@ -113,7 +113,7 @@ pub enum CapabilityError {
     #[error("{}: {}", .0.field, .0.message)]
     Closed(ManifestFault),
     /// Temporary: a database or a ledger does not answer.
-    #[error("{0}")]
+    #[error(transparent)]
     Store(#[from] GrantError),
 }
 
@@ -184,8 +184,8 @@ impl OpenCapabilities {
             let reader = lent.reader.clone();
             let opening = async move {
                 let engine = open_database(old, spec, data, reader).await;
-                let placed = |(field, message): (&str, _)| (field.to_owned(), message);
-                engine.map(|engine| (spec.clone(), engine)).map_err(placed)
+                let placed = engine.map(|engine| (spec.clone(), engine));
+                placed.map_err(|error| (error.field().to_owned(), error.to_string()))
             };
             (spec.name.clone(), opening.boxed())
         };
@@ -499,7 +499,7 @@ async fn claim_places(
             Err(ClaimFailure::Unknown(message)) => {
                 opener.note_unopened(store.list, store.index, store.field, message);
             }
-            Err(ClaimFailure::Taken(message)) => faults.push(store.fault_at_store(message)),
+            Err(ClaimFailure::Taken(error)) => faults.push(store.fault_at_store(error.to_string())),
         }
     }
 }

@@ -7,10 +7,11 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
-use kubewitness_core::Seq;
 use kubewitness_core::config::{
     DatabaseKind, DatabaseSpec, DestinationSpec, HostSpec, KeySpec, LedgerSpec, MailSpec, ManifestFault,
 };
+use kubewitness_core::{BoxedError, Seq};
+use thiserror::Error;
 
 use super::{OpenCapabilities, SharedServices, manifest_fault};
 use crate::http::HttpDestination;
@@ -18,6 +19,8 @@ use crate::ledger::{LedgerDatabases, PluginLedger};
 use crate::mail::MailRelay;
 use crate::secrets::signing_keys::SigningKey;
 use crate::sql;
+use crate::sql::servers::reasons::ServerFailure;
+use crate::sql::sqlite::SqliteOpenError;
 
 /// How many entries of a list are opened at a time. Opening one takes milliseconds, or as long as its disk is
 /// silent.
@@ -74,13 +77,40 @@ impl GrantOpener {
     }
 }
 
+/// Why a database can't be opened.
+#[derive(Debug, Error)]
+pub enum DatabaseOpenError {
+    #[error("names no file")]
+    NoFile,
+    #[error(transparent)]
+    Sqlite(#[from] SqliteOpenError),
+    #[error(transparent)]
+    Postgres(ServerFailure),
+    #[error(transparent)]
+    Mysql(ServerFailure),
+    #[error("names no database: give one of `sqlite`, `postgres` and `mysql`")]
+    NoKind,
+}
+
+impl DatabaseOpenError {
+    /// The field of the database's settings.
+    pub fn field(&self) -> &'static str {
+        match self {
+            Self::NoFile | Self::Sqlite(_) => "sqlite.path",
+            Self::Postgres(_) => "postgres.urlFrom",
+            Self::Mysql(_) => "mysql.urlFrom",
+            Self::NoKind => "name",
+        }
+    }
+}
+
 /// No server is connected here: an unreachable one affects only the plugins that need it.
 pub async fn open_database(
     old: Option<&OpenCapabilities>,
     spec: &DatabaseSpec,
     data: &Path,
     reader: Option<Arc<str>>,
-) -> Result<sql::SharedEngine, (&'static str, String)> {
+) -> Result<sql::SharedEngine, DatabaseOpenError> {
     let same = old.and_then(|old| old.databases.iter().find(|(before, _)| before == spec));
     if let Some((_, engine)) = same {
         return Ok(engine.clone());
@@ -88,32 +118,28 @@ pub async fn open_database(
     let name = &spec.name;
     match spec.only_kind() {
         Some(DatabaseKind::Sqlite(sqlite)) => {
-            let at = |message| ("sqlite.path", message);
             if sqlite.path.is_empty() || sqlite.path.starts_with(':') {
-                return Err(at("names no file".into()));
+                return Err(DatabaseOpenError::NoFile);
             }
-            let opened = sql::sqlite::SqliteDatabase::open(&data.join(&sqlite.path), sqlite.size).await;
-            Ok(Arc::new(opened.map_err(at)?))
+            Ok(Arc::new(sql::sqlite::SqliteDatabase::open(&data.join(&sqlite.path), sqlite.size).await?))
         }
         Some(DatabaseKind::Postgres(server)) => {
-            let at = |message| ("postgres.urlFrom", message);
             let remote = sql::servers::RemoteDatabase::<sql::postgres::PostgresLink>::new(name, server).await;
-            Ok(Arc::new(remote.map_err(at)?.read_by(reader)))
+            Ok(Arc::new(remote.map_err(DatabaseOpenError::Postgres)?.read_by(reader)))
         }
         Some(DatabaseKind::Mysql(server)) => {
-            let at = |message| ("mysql.urlFrom", message);
             let remote = sql::servers::RemoteDatabase::<sql::mysql::MysqlLink>::new(name, server).await;
-            Ok(Arc::new(remote.map_err(at)?.read_by(reader)))
+            Ok(Arc::new(remote.map_err(DatabaseOpenError::Mysql)?.read_by(reader)))
         }
-        None => Err(("name", "names no database: give one of `sqlite`, `postgres` and `mysql`".into())),
+        None => Err(DatabaseOpenError::NoKind),
     }
 }
 
 /// Removes all receipts of a plugin from a database, for a plugin that is not called any more. The next
 /// plugin with its name gets every state again.
-pub async fn forget_receipts(spec: &DatabaseSpec, data: &Path, plugin: &str) -> Result<(), String> {
-    let engine = open_database(None, spec, data, None).await.map_err(|(_, message)| message)?;
-    engine.forget_receipts(plugin, Seq::MAX).await.map_err(|error| error.to_string())
+pub async fn forget_receipts(spec: &DatabaseSpec, data: &Path, plugin: &str) -> Result<(), BoxedError> {
+    let engine = open_database(None, spec, data, None).await?;
+    Ok(engine.forget_receipts(plugin, Seq::MAX).await?)
 }
 
 pub async fn open_ledgers<'a>(
@@ -146,7 +172,9 @@ pub async fn open_ledgers<'a>(
                     opened.map(|ledger| Arc::new(ledger.with_pauses(lent.shipping)))
                 }
             };
-            opened.map(|ledger| (spec.name.clone(), ledger)).map_err(|message| ("path".to_owned(), message))
+            opened
+                .map(|ledger| (spec.name.clone(), ledger))
+                .map_err(|error| ("path".to_owned(), error.to_string()))
         };
         (spec.name.clone(), opening.boxed())
     };
@@ -203,7 +231,8 @@ pub async fn load_keys<'a>(
                 Some(key) => Ok(key.clone()),
                 None => SigningKey::load(spec).await.map(Arc::new),
             };
-            loaded.map(|key| (spec.name.clone(), key)).map_err(|message| ("valueFrom".to_owned(), message))
+            let named = loaded.map(|key| (spec.name.clone(), key));
+            named.map_err(|error| ("valueFrom".to_owned(), error.to_string()))
         };
         (spec.name.clone(), loading.boxed())
     };

@@ -2,14 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use kubewitness_core::config::files::{ClaimedPaths, FileStore, without_dot_parts};
+use kubewitness_core::config::files::{ClaimedPaths, FileStore, StorePathError, without_dot_parts};
 use kubewitness_core::files;
 
 /// Why a store can't have its path.
 #[derive(Debug)]
 pub(crate) enum ClaimFailure {
     /// The settings have to change.
-    Taken(String),
+    Taken(StorePathError),
     /// The disk did not answer where the path leads; ask again.
     Unknown(String),
 }
@@ -71,11 +71,12 @@ mod tests {
         link("a.jsonl", "b.jsonl");
         let own = claim_store(&mut taken, data.path(), &ledger("link.db", "a")).await.unwrap_err();
         assert!(
-            matches!(&own, ClaimFailure::Taken(told) if told.contains("the controller's own")),
+            matches!(&own, ClaimFailure::Taken(StorePathError::OwnFile(file)) if file == "link.db"),
             "{own:?}"
         );
         claim_store(&mut taken, data.path(), &ledger("a.jsonl", "a")).await.unwrap();
         let other = claim_store(&mut taken, data.path(), &ledger("b.jsonl", "b")).await.unwrap_err();
-        assert!(matches!(&other, ClaimFailure::Taken(told) if told.contains("the ledger `a`")), "{other:?}");
+        let ClaimFailure::Taken(StorePathError::Taken { owner, .. }) = other else { panic!("{other:?}") };
+        assert_eq!(owner, "the ledger `a`");
     }
 }

@@ -8,6 +8,7 @@ use kubewitness_core::config::{DatabaseKind, DatabaseSpec, ServerSpec};
 use crate::secrets;
 use crate::sql::mysql::MysqlLink;
 use crate::sql::postgres::PostgresLink;
+use crate::sql::servers::reasons::ServerFailure;
 use crate::sql::servers::rights::ExcessRights;
 use crate::sql::servers::{PATIENCE, ServerLink};
 
@@ -15,7 +16,7 @@ use crate::sql::servers::{PATIENCE, ServerLink};
 const WITHIN: Duration = PATIENCE.answer;
 
 /// Looks at the user of a granted database on a server. `None` for a file, whose rights are those of the process.
-pub async fn excess_rights(spec: &DatabaseSpec) -> Result<Option<ExcessRights>, String> {
+pub async fn excess_rights(spec: &DatabaseSpec) -> Result<Option<ExcessRights>, ServerFailure> {
     let looked = async {
         match spec.only_kind() {
             Some(DatabaseKind::Postgres(server)) => {
@@ -25,14 +26,13 @@ pub async fn excess_rights(spec: &DatabaseSpec) -> Result<Option<ExcessRights>, 
             Some(DatabaseKind::Sqlite(_)) | None => Ok(None),
         }
     };
-    let silent = || format!("it has not answered for {} s", WITHIN.as_secs());
-    tokio::time::timeout(WITHIN, looked).await.map_err(|_| silent())?
+    tokio::time::timeout(WITHIN, looked).await.map_err(|_| ServerFailure::Silent(WITHIN))?
 }
 
-async fn find_excess_rights<L: ServerLink>(spec: &ServerSpec) -> Result<ExcessRights, String> {
+async fn find_excess_rights<L: ServerLink>(spec: &ServerSpec) -> Result<ExcessRights, ServerFailure> {
     let url = secrets::resolve_secret(&spec.url_from).await?;
     let options = L::parse_options(url.expose_secret())?;
     address::expect_files(url.expose_secret()).await?;
-    let mut link = L::connect_link(&options).await.map_err(|error| L::connect_failure_reason(&error))?;
-    link.excess_rights().await.map_err(|error| L::connect_failure_reason(&error))
+    let mut link = L::connect_link(&options).await.map_err(|error| L::classify_connect_error(&error))?;
+    link.excess_rights().await.map_err(|error| L::classify_connect_error(&error))
 }

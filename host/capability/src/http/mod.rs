@@ -13,16 +13,19 @@ mod tls;
 
 use std::error::Error;
 use std::io;
+use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
 
 use kubewitness_core::StateId;
 use kubewitness_core::bucket::TokenBucket;
 use kubewitness_core::config::{
-    DestinationSpec, HttpMethod, REQUEST_MOST, RateSpec, SecretRef, SigningScheme, is_plugin_header,
+    DestinationSpec, HttpMethod, REQUEST_MOST, RateSpec, SecretRef, SigningScheme, UnnamedAddress,
+    is_plugin_header,
 };
 use kubewitness_core::ports::{GrantError, HttpRequest, HttpResponse};
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, Method, Url};
+use thiserror::Error;
 use tokio::time::Instant;
 
 use crate::secrets::{self, ResolvedSecret};
@@ -80,13 +83,11 @@ impl HttpDestination {
             None => ("url", spec.url.clone()),
             Some(reference) => {
                 let secret = secrets::resolve_secret(reference).await;
-                (
-                    "urlFrom",
-                    secret.map_err(|message| ("urlFrom".to_owned(), message))?.expose_secret().to_owned(),
-                )
+                let secret = secret.map_err(|error| ("urlFrom".to_owned(), error.to_string()))?;
+                ("urlFrom", secret.expose_secret().to_owned())
             }
         };
-        let base = parse_address(spec, &text).map_err(|message| (field.to_owned(), message))?;
+        let base = parse_address(spec, &text).map_err(|error| (field.to_owned(), error.to_string()))?;
         let guard = AddressGuard::new(&spec.name, spec.reachable_addresses(base.as_str()));
         Self::with_guard(spec, base, guard).await
     }
@@ -101,7 +102,7 @@ impl HttpDestination {
             let field = format!("headers[{index}].valueFrom");
             let secret = secrets::resolve_secret(&header.value_from)
                 .await
-                .map_err(|message| wrong(&field, message))?;
+                .map_err(|error| wrong(&field, error.to_string()))?;
             let value = HeaderValue::try_from(secret.expose_secret());
             value.map_err(|_| wrong(&field, "the secret can't be sent as a header's value".into()))?;
             own_headers.push(name);
@@ -111,7 +112,8 @@ impl HttpDestination {
             own_headers.push(name.map_err(|_| wrong("scheme.hmac.header", "is not a header's name".into()))?);
         }
         if let Some(secret) = spec.signing_scheme().and_then(SigningScheme::secret_ref) {
-            secrets::resolve_secret(secret).await.map_err(|message| wrong("scheme", message))?;
+            let resolved = secrets::resolve_secret(secret).await;
+            resolved.map_err(|error| wrong("scheme", error.to_string()))?;
         }
         let clients = DestinationClient::open(spec.tls.as_ref(), spec.timeout.0, guard).await?;
         let rates = Mutex::new(rate_buckets(spec));
@@ -185,8 +187,8 @@ impl HttpDestination {
     }
 
     async fn resolve_secret(&self, reference: &SecretRef, what: &str) -> Result<ResolvedSecret, GrantError> {
-        secrets::resolve_secret(reference).await.map_err(|message| {
-            tracing::warn!(destination = self.spec.name, what, message, "a secret can't be read");
+        secrets::resolve_secret(reference).await.map_err(|error| {
+            tracing::warn!(destination = self.spec.name, what, message = %error, "a secret can't be read");
             GrantError::Unavailable("a secret of the destination can't be read".into())
         })
     }
@@ -244,28 +246,44 @@ impl HttpDestination {
     }
 }
 
-/// Parses the address. The error describes the fault without quoting the address.
-fn parse_address(spec: &DestinationSpec, text: &str) -> Result<Url, String> {
-    let base = Url::parse(text).map_err(|error| format!("is not an address: {error}"))?;
+/// Why nothing is sent to an address. No text quotes it.
+#[derive(Debug, Error)]
+enum DestinationAddressError {
+    #[error("is not an address: {0}")]
+    Unreadable(#[source] <Url as FromStr>::Err),
+    #[error("holds a name or password: give it as a header with valueFrom")]
+    HasLogin,
+    #[error("has no host, or has a fragment")]
+    NoHost,
+    #[error(
+        "would be sent over plain http: use https, or write `allowPlain: true` for a network that you trust"
+    )]
+    Unencrypted,
+    #[error("is not an http or https address")]
+    OtherScheme,
+    #[error(transparent)]
+    Unnamed(#[from] UnnamedAddress),
+    #[error("leads to an address that `addresses` does not name")]
+    SecretUnnamed,
+}
+
+fn parse_address(spec: &DestinationSpec, text: &str) -> Result<Url, DestinationAddressError> {
+    let base = Url::parse(text).map_err(DestinationAddressError::Unreadable)?;
     if !base.username().is_empty() || base.password().is_some() {
-        return Err("holds a name or password: give it as a header with valueFrom".into());
+        return Err(DestinationAddressError::HasLogin);
     }
     if base.fragment().is_some() || base.host_str().is_none() {
-        return Err("has no host, or has a fragment".into());
+        return Err(DestinationAddressError::NoHost);
     }
     match base.scheme() {
         "https" => {}
         "http" if spec.url_from.is_none() || spec.allow_plain => {}
-        "http" => {
-            let message = "would be sent over plain http: use https, or write `allowPlain: true` for a network that \
-                           you trust";
-            return Err(message.into());
-        }
-        _ => return Err("is not an http or https address".into()),
+        "http" => return Err(DestinationAddressError::Unencrypted),
+        _ => return Err(DestinationAddressError::OtherScheme),
     }
     match spec.wrong_address(text) {
-        Some(message) if spec.url_from.is_none() => Err(message),
-        Some(_) => Err("leads to an address that `addresses` does not name".into()),
+        Some(unnamed) if spec.url_from.is_none() => Err(unnamed.into()),
+        Some(_) => Err(DestinationAddressError::SecretUnnamed),
         None => Ok(base),
     }
 }

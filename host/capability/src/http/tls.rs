@@ -7,6 +7,7 @@ use std::time::Duration;
 use kubewitness_core::config::{SecretRef, TlsSpec};
 use reqwest::{Certificate, Client, Identity, redirect};
 use ring::digest::{Context, SHA256};
+use thiserror::Error;
 
 use super::SpecFault;
 use super::resolver::AddressGuard;
@@ -21,6 +22,17 @@ pub struct DestinationClient {
     guard: AddressGuard,
     /// With the digest of the files.
     made: Mutex<(Vec<u8>, Client)>,
+}
+
+/// Why there is no client with some files.
+#[derive(Debug, Error)]
+pub enum ClientError {
+    #[error("has no certificate as PEM")]
+    NoAuthority,
+    #[error("and `keyFrom` are no certificate and no private key as PEM")]
+    NoIdentity,
+    #[error("has no usable client: {0}")]
+    Unusable(#[source] reqwest::Error),
 }
 
 /// The files as of now.
@@ -57,8 +69,7 @@ impl TlsFiles {
     }
 
     /// The client's own messages may quote a file: these do not.
-    fn build_client(&self, timeout: Duration, guard: &AddressGuard) -> Result<Client, SpecFault> {
-        let wrong = |field: &str, message: &str| (field.to_owned(), message.to_owned());
+    fn build_client(&self, timeout: Duration, guard: &AddressGuard) -> Result<Client, ClientError> {
         if rustls::crypto::CryptoProvider::get_default().is_none() {
             // Another thread may have installed it first; either way it is installed now.
             rustls::crypto::ring::default_provider().install_default().ok();
@@ -77,28 +88,35 @@ impl TlsFiles {
         if let Some(ca) = &self.ca {
             let certificates = Certificate::from_pem_bundle(ca.expose_secret().as_bytes()).ok();
             let certificates = certificates.filter(|certificates| !certificates.is_empty());
-            let certificates = certificates.ok_or_else(|| wrong("tls.ca", "has no certificate as PEM"))?;
+            let certificates = certificates.ok_or(ClientError::NoAuthority)?;
             builder = builder.tls_certs_merge(certificates);
         }
         if let (Some(certificate), Some(key)) = (&self.certificate, &self.key) {
             let pem = format!("{}\n{}\n", certificate.expose_secret(), key.expose_secret());
-            let identity = Identity::from_pem(pem.as_bytes()).map_err(|_| {
-                wrong("tls.certificate", "and `keyFrom` are no certificate and no private key as PEM")
-            })?;
-            builder = builder.identity(identity);
+            builder =
+                builder.identity(Identity::from_pem(pem.as_bytes()).map_err(|_| ClientError::NoIdentity)?);
         }
-        let field = if self.certificate.is_some() { "tls.certificate" } else { "url" };
-        builder.build().map_err(|error| (field.to_owned(), format!("has no usable client: {error}")))
+        builder.build().map_err(ClientError::Unusable)
+    }
+
+    /// The fault of the field that has no client.
+    fn fault_of(&self, error: &ClientError) -> SpecFault {
+        let field = match error {
+            ClientError::NoAuthority => "tls.ca",
+            ClientError::Unusable(_) if self.certificate.is_none() => "url",
+            ClientError::NoIdentity | ClientError::Unusable(_) => "tls.certificate",
+        };
+        (field.to_owned(), error.to_string())
     }
 }
 
 /// A client that trusts the system's certificates, and presents none.
-pub fn plain_client(timeout: Duration, guard: &AddressGuard) -> Result<Client, String> {
-    TlsFiles::default().build_client(timeout, guard).map_err(|(_, message)| message)
+pub fn plain_client(timeout: Duration, guard: &AddressGuard) -> Result<Client, ClientError> {
+    TlsFiles::default().build_client(timeout, guard)
 }
 
 async fn resolve_secret(field: &str, reference: &SecretRef) -> Result<ResolvedSecret, SpecFault> {
-    secrets::resolve_secret(reference).await.map_err(|message| (field.to_owned(), message))
+    secrets::resolve_secret(reference).await.map_err(|error| (field.to_owned(), error.to_string()))
 }
 
 impl DestinationClient {
@@ -109,7 +127,8 @@ impl DestinationClient {
     ) -> Result<Self, SpecFault> {
         let spec = spec.cloned().unwrap_or_default();
         let files = TlsFiles::read(&spec).await?;
-        let made = Mutex::new((files.files_digest(), files.build_client(timeout, &guard)?));
+        let client = files.build_client(timeout, &guard).map_err(|error| files.fault_of(&error))?;
+        let made = Mutex::new((files.files_digest(), client));
         Ok(Self { spec, timeout, guard, made })
     }
 
@@ -119,7 +138,8 @@ impl DestinationClient {
         let digest = files.files_digest();
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if made.0 != digest {
-            *made = (digest, files.build_client(self.timeout, &self.guard)?);
+            let client = files.build_client(self.timeout, &self.guard);
+            *made = (digest, client.map_err(|error| files.fault_of(&error))?);
         }
         Ok(made.1.clone())
     }

@@ -18,8 +18,9 @@ use std::time::Duration;
 use kubewitness_core::clock::SystemClock;
 use kubewitness_core::config::LedgerSpec;
 use kubewitness_core::ledger::{LedgerProgress, NAME_BYTES, is_statement};
-use kubewitness_core::ports::{GrantError, Ledgers};
+use kubewitness_core::ports::{GrantError, JournalError, Ledgers};
 use kubewitness_core::{Seq, files};
+use thiserror::Error;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use self::book::{
@@ -41,6 +42,17 @@ const CALL_BYTES: usize = 16 * 1024 * 1024;
 
 /// The databases by name. They decide about appends of calls that also wrote rows.
 pub type LedgerDatabases = Arc<HashMap<String, sql::SharedEngine>>;
+
+/// Why a ledger can't be opened.
+#[derive(Debug, Error)]
+pub enum LedgerOpenError {
+    #[error("the journal does not answer")]
+    JournalSilent,
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    #[error("{} can't be opened: {source}", path.display())]
+    File { path: PathBuf, source: io::Error },
+}
 
 pub struct PluginLedger {
     pub spec: LedgerSpec,
@@ -67,7 +79,7 @@ impl PluginLedger {
         data: &Path,
         databases: &LedgerDatabases,
         journal: Option<Arc<dyn Ledgers>>,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, LedgerOpenError> {
         let path = data.join(&spec.path);
         let persons = Arc::new(PersonsFile::of(&path));
         let sealing = SealingTask::new(spec.ledger_schedule(), key, journal);
@@ -75,8 +87,7 @@ impl PluginLedger {
         let mut slot = ledger.slot.lock().await;
         if let Some(journal) = ledger.sealing.journal() {
             let kept = tokio::time::timeout(WAIT, journal.ledger_progress(&spec.name)).await;
-            let kept = kept.map_err(|_| "the journal does not answer".to_owned())?;
-            slot.reached = kept.map_err(|error| error.to_string())?;
+            slot.reached = kept.map_err(|_| LedgerOpenError::JournalSilent)??;
         }
         match ledger.open_book(&slot, BookOpening::First, databases).await {
             Ok(book) => slot.book = Some(book),
@@ -84,7 +95,7 @@ impl PluginLedger {
             Err(error) if error.kind() == UNDECIDED => {
                 tracing::warn!(ledger = spec.name, %error, "the ledger's last append depends on a transaction in the database, whose outcome is not known yet");
             }
-            Err(error) => return Err(format!("{} can't be opened: {error}", ledger.path.display())),
+            Err(source) => return Err(LedgerOpenError::File { path: ledger.path.clone(), source }),
         }
         drop(slot);
         Ok(ledger)

@@ -27,7 +27,7 @@ const ANSWERS: usize = 256 * 1024;
 pub enum MailConnectError {
     #[error("its name has no address")]
     NoAddress,
-    #[error("{0}")]
+    #[error(transparent)]
     Unreached(io::Error),
     #[error("is no certificate: {0}")]
     Authority(lettre::transport::smtp::Error),
@@ -37,7 +37,7 @@ pub enum MailConnectError {
     Encryption(rustls::Error),
     #[error("no certificate is for its name: {0}")]
     ServerName(InvalidDnsNameError),
-    #[error("{0}")]
+    #[error(transparent)]
     Conversation(lettre::transport::smtp::Error),
 }
 

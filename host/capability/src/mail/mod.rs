@@ -100,7 +100,7 @@ impl MailRelay {
         connect::tls_parameters(&spec.server, ca.as_deref()).map_err(|why| wrong("ca", why.to_string()))?;
         if let Some(login) = &spec.login {
             let password = secrets::resolve_secret(&login.password_from).await;
-            password.map_err(|message| wrong("login.passwordFrom", message))?;
+            password.map_err(|error| wrong("login.passwordFrom", error.to_string()))?;
         }
         let guard = AddressGuard::new(&spec.name, spec.reachable_addresses());
         let rate = Mutex::new(TokenBucket::new(RateSpec { per_second: spec.rate, burst: None }));
@@ -258,8 +258,8 @@ impl MailRelay {
 
     async fn log_in(&self, connection: &mut AsyncSmtpConnection) -> Result<(), GrantError> {
         let Some(login) = &self.spec.login else { return Ok(()) };
-        let password = secrets::resolve_secret(&login.password_from).await.map_err(|message| {
-            tracing::warn!(mail = self.spec.name, message, "the password can't be read");
+        let password = secrets::resolve_secret(&login.password_from).await.map_err(|error| {
+            tracing::warn!(mail = self.spec.name, message = %error, "the password can't be read");
             GrantError::Unavailable("the password for the mail server can't be read".into())
         })?;
         let credentials = Credentials::new(login.user.clone(), password.expose_secret().to_owned());

@@ -9,11 +9,12 @@
 pub(crate) mod redaction;
 pub(crate) mod signing_keys;
 
-use std::fmt;
 use std::path::PathBuf;
+use std::{fmt, io};
 
 use kubewitness_core::config::SecretRef;
 use kubewitness_core::files;
+use thiserror::Error;
 
 /// Keys and tokens are short. A larger file is a mistake.
 const SECRET_BYTES: u64 = 64 * 1024;
@@ -40,26 +41,35 @@ impl fmt::Debug for ResolvedSecret {
     }
 }
 
+/// Why a reference has no value.
+#[derive(Debug, Error)]
+pub enum SecretError {
+    #[error("the environment has no readable variable `{0}`")]
+    Variable(String),
+    #[error("the file `{path}` can't be read: {source}")]
+    File { path: String, source: io::Error },
+    #[error("the secret is empty")]
+    Empty,
+}
+
 /// Reads the value of a reference. Mounted files are replaced when a secret is rotated, so senders read it
 /// each time, and wait for it at most [`files::ANSWER`]. Trailing newlines belong to the editor, not to the
 /// secret.
-pub async fn resolve_secret(reference: &SecretRef) -> Result<ResolvedSecret, String> {
+pub async fn resolve_secret(reference: &SecretRef) -> Result<ResolvedSecret, SecretError> {
     let value = match reference {
-        SecretRef::Env(name) => {
-            std::env::var(name).map_err(|_| format!("the environment has no readable variable `{name}`"))?
-        }
+        SecretRef::Env(name) => std::env::var(name).map_err(|_| SecretError::Variable(name.clone()))?,
         SecretRef::File(path) => {
-            read(path).await.map_err(|error| format!("the file `{path}` can't be read: {error}"))?
+            read(path).await.map_err(|source| SecretError::File { path: path.clone(), source })?
         }
     };
     let value = value.trim_end_matches(['\r', '\n']);
     if value.is_empty() {
-        return Err("the secret is empty".into());
+        return Err(SecretError::Empty);
     }
     Ok(ResolvedSecret(value.to_owned()))
 }
 
-async fn read(path: &str) -> std::io::Result<String> {
+async fn read(path: &str) -> io::Result<String> {
     let path = PathBuf::from(path);
     files::run_within_limit(&path.clone(), files::ANSWER, move || files::text(&path, SECRET_BYTES)).await
 }
@@ -79,7 +89,7 @@ mod tests {
     }
 
     async fn refusal(reference: SecretRef) -> String {
-        resolve_secret(&reference).await.unwrap_err()
+        resolve_secret(&reference).await.unwrap_err().to_string()
     }
 
     #[tokio::test]

@@ -6,11 +6,23 @@ use kubewitness_core::ports::GrantError;
 use ring::signature::{Ed25519KeyPair, KeyPair};
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::pki_types::pem::PemObject;
+use thiserror::Error;
 
-use super::resolve_secret;
+use super::{SecretError, resolve_secret};
 
 /// A line of a ledger or a hash is signed, not a file.
 const MESSAGE_BYTES: usize = 64 * 1024;
+
+/// Why a key can't be used.
+#[derive(Debug, Error)]
+pub enum SigningKeyError {
+    #[error(transparent)]
+    Secret(#[from] SecretError),
+    #[error("is neither PEM nor base64 of a PKCS#8 key")]
+    NoPkcs8,
+    #[error("is not an Ed25519 key")]
+    NoEd25519,
+}
 
 pub struct SigningKey {
     pub spec: KeySpec,
@@ -19,18 +31,17 @@ pub struct SigningKey {
 
 impl SigningKey {
     /// Read once: a rotated key is another key, and needs another name.
-    pub async fn load(spec: &KeySpec) -> Result<Self, String> {
+    pub async fn load(spec: &KeySpec) -> Result<Self, SigningKeyError> {
         let secret = resolve_secret(&spec.value_from).await?;
         let text = secret.expose_secret().trim();
         let pem = match text.starts_with("-----BEGIN") {
             true => text.to_owned(),
             false => format!("-----BEGIN PRIVATE KEY-----\n{text}\n-----END PRIVATE KEY-----\n"),
         };
-        let der = PrivatePkcs8KeyDer::from_pem_slice(pem.as_bytes())
-            .map_err(|_| "is neither PEM nor base64 of a PKCS#8 key".to_owned())?;
+        let der = PrivatePkcs8KeyDer::from_pem_slice(pem.as_bytes()).map_err(|_| SigningKeyError::NoPkcs8)?;
         // Keys of other tools often lack their public half; it is derived then.
         let pair = Ed25519KeyPair::from_pkcs8_maybe_unchecked(der.secret_pkcs8_der())
-            .map_err(|_| "is not an Ed25519 key".to_owned())?;
+            .map_err(|_| SigningKeyError::NoEd25519)?;
         Ok(Self { spec: spec.clone(), pair })
     }
 
@@ -77,7 +88,7 @@ mod tests {
     /// The example key of RFC 8410.
     const KEY: &str = "MC4CAQAwBQYDK2VwBCIEINTuctv5E1hK1bbY8fdp+K06/nwoy/HU++CXqI9EdVhC";
 
-    async fn load(text: &str) -> Result<SigningKey, String> {
+    async fn load(text: &str) -> Result<SigningKey, SigningKeyError> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("key");
         std::fs::write(&path, text).unwrap();
@@ -106,7 +117,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_no_key_is_refused_without_its_text() {
         for text in ["hush-hush", "aHVzaC1odXNo"] {
-            let error = load(text).await.err().unwrap();
+            let error = load(text).await.err().unwrap().to_string();
             assert!(!error.contains("hush") && !error.contains("aHVz"), "{error}");
         }
     }

@@ -434,7 +434,8 @@ impl GrantProvider for PluginGrants {
 
     async fn open(&self, batch: &[StateDelivery]) -> Result<Box<dyn EffectSession>, GrantError> {
         if let Some(redacted) = &self.0.redacted {
-            redacted.redaction.check_ready().map_err(GrantError::Unavailable)?;
+            let ready = redacted.redaction.check_ready();
+            ready.map_err(|error| GrantError::Unavailable(error.to_string()))?;
         }
         let standing = &self.0.standing;
         if let Some(newest) = batch.iter().map(|one| one.state.seq).max() {

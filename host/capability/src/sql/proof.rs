@@ -2,20 +2,24 @@
 //! one snapshot, and may run beside a running controller.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io;
 use std::path::Path;
 
 use async_trait::async_trait;
 use kubewitness_core::config::{DatabaseKind, DatabaseSpec, HostSpec, ServerSpec};
 use kubewitness_core::intents::commits::CommitHistory;
 use kubewitness_core::intents::prints::IdPrint;
-use kubewitness_core::ports::{SqlDialect, SqlValue};
+use kubewitness_core::ports::{GrantError, SqlDialect, SqlValue};
 use kubewitness_core::{Seq, address, files};
 use rusqlite::{Connection, OpenFlags};
+use thiserror::Error;
+use tokio::task::JoinError;
 
 use super::SqlFault;
 use super::guard::{self, StatementPurpose};
 use super::receipt::claims::{self, OWNER, WriteClaim};
 use super::receipt::{FLOOR, FLOOR_TOKEN, KEPT, ReceiptColumns, ReceiptRow};
+use super::servers::reasons::ServerFailure;
 use super::servers::{PATIENCE, READER, ServerLink};
 use super::sqlite::{bind_values, safe_message};
 use super::write::quote_name;
@@ -52,12 +56,32 @@ pub struct DatabaseProof {
     pub unread: Option<String>,
 }
 
+/// Why a database, or some of it, can't be looked at.
+#[derive(Debug, Error)]
+enum ProofError {
+    #[error(transparent)]
+    File(#[from] io::Error),
+    #[error(transparent)]
+    Thread(#[from] JoinError),
+    #[error("its connection is gone")]
+    ConnectionGone,
+    /// The driver's own text may have a statement or a file.
+    #[error("{}", safe_message(.0))]
+    Sqlite(rusqlite::Error),
+    #[error(transparent)]
+    Server(#[from] ServerFailure),
+    #[error(transparent)]
+    Statement(#[from] GrantError),
+    #[error("its answer is not a number")]
+    NoNumber,
+}
+
 /// A connection that only reads.
 #[async_trait]
 trait ReadConnection: Send {
     fn dialect(&self) -> SqlDialect;
-    async fn receipt_rows(&mut self) -> Result<Option<Vec<ReceiptRow>>, String>;
-    async fn count(&mut self, text: &str, values: Vec<SqlValue>) -> Result<u64, String>;
+    async fn receipt_rows(&mut self) -> Result<Option<Vec<ReceiptRow>>, ProofError>;
+    async fn count(&mut self, text: &str, values: Vec<SqlValue>) -> Result<u64, ProofError>;
 }
 
 /// Away while a thread works with it.
@@ -68,15 +92,15 @@ impl FileReader {
     async fn run_query<T: Send + 'static>(
         &mut self,
         question: impl FnOnce(&Connection) -> Result<T, rusqlite::Error> + Send + 'static,
-    ) -> Result<T, String> {
-        let connection = self.0.take().ok_or("its connection is gone")?;
+    ) -> Result<T, ProofError> {
+        let connection = self.0.take().ok_or(ProofError::ConnectionGone)?;
         let asked = tokio::task::spawn_blocking(move || {
             let answer = question(&connection);
             (connection, answer)
         });
-        let (connection, answer) = asked.await.map_err(|error| error.to_string())?;
+        let (connection, answer) = asked.await?;
         self.0 = Some(connection);
-        answer.map_err(|error| safe_message(&error))
+        answer.map_err(ProofError::Sqlite)
     }
 }
 
@@ -86,7 +110,7 @@ impl ReadConnection for FileReader {
         SqlDialect::Sqlite
     }
 
-    async fn receipt_rows(&mut self) -> Result<Option<Vec<ReceiptRow>>, String> {
+    async fn receipt_rows(&mut self) -> Result<Option<Vec<ReceiptRow>>, ProofError> {
         self.run_query(|connection| {
             let there = "SELECT 1 FROM sqlite_schema WHERE name = 'kubewitness_receipts'";
             if !connection.prepare(there)?.exists([])? {
@@ -99,7 +123,7 @@ impl ReadConnection for FileReader {
         .await
     }
 
-    async fn count(&mut self, text: &str, values: Vec<SqlValue>) -> Result<u64, String> {
+    async fn count(&mut self, text: &str, values: Vec<SqlValue>) -> Result<u64, ProofError> {
         let text = text.to_owned();
         self.run_query(move |connection| {
             let mut counted = connection.prepare_cached(&text)?;
@@ -115,8 +139,8 @@ impl ReadConnection for FileReader {
 struct ServerReader<L>(L);
 
 /// Waits for a server's answer, as long as the patience allows and no longer.
-async fn in_time<T>(answer: impl Future<Output = Result<T, String>>) -> Result<T, String> {
-    let late = |_| format!("it has not answered for {} s", PATIENCE.answer.as_secs());
+async fn in_time<T>(answer: impl Future<Output = Result<T, ProofError>>) -> Result<T, ProofError> {
+    let late = |_| ServerFailure::Silent(PATIENCE.answer);
     tokio::time::timeout(PATIENCE.answer, answer).await.map_err(late)?
 }
 
@@ -126,29 +150,25 @@ impl<L: ServerLink> ReadConnection for ServerReader<L> {
         L::DIALECT
     }
 
-    async fn receipt_rows(&mut self) -> Result<Option<Vec<ReceiptRow>>, String> {
-        in_time(async { self.0.receipt_rows().await.map_err(|error| L::connect_failure_reason(&error)) })
+    async fn receipt_rows(&mut self) -> Result<Option<Vec<ReceiptRow>>, ProofError> {
+        in_time(async { Ok(self.0.receipt_rows().await.map_err(|error| L::classify_connect_error(&error))?) })
             .await
     }
 
-    async fn count(&mut self, text: &str, values: Vec<SqlValue>) -> Result<u64, String> {
-        let checked =
-            guard::check(text, StatementPurpose::Query, L::DIALECT).map_err(|error| error.to_string())?;
-        let asked = async {
-            let rows = self.0.query(&checked, values).await;
-            rows.map_err(|fault: SqlFault| fault.into_error().to_string())
-        };
+    async fn count(&mut self, text: &str, values: Vec<SqlValue>) -> Result<u64, ProofError> {
+        let checked = guard::check(text, StatementPurpose::Query, L::DIALECT)?;
+        let asked = async { Ok(self.0.query(&checked, values).await.map_err(SqlFault::into_error)?) };
         match in_time(asked).await?.first().and_then(|row| row.first()) {
             Some(SqlValue::Integer(count)) => Ok(*count as u64),
-            _ => Err("its answer is not a number".into()),
+            _ => Err(ProofError::NoNumber),
         }
     }
 }
 
-async fn open_file_reader(path: &Path) -> Result<Option<Box<dyn ReadConnection>>, String> {
+async fn open_file_reader(path: &Path) -> Result<Option<Box<dyn ReadConnection>>, ProofError> {
     let asked = path.to_owned();
     let looked = files::run_within_limit(path, files::ANSWER, move || files::look(&asked)).await;
-    if looked.map_err(|error| error.to_string())?.is_none() {
+    if looked?.is_none() {
         return Ok(None);
     }
     let path = path.to_owned();
@@ -158,20 +178,19 @@ async fn open_file_reader(path: &Path) -> Result<Option<Box<dyn ReadConnection>>
         connection.execute_batch("BEGIN")?;
         Ok::<_, rusqlite::Error>(connection)
     });
-    let opened = opened.await.map_err(|error| error.to_string())?;
-    let connection = opened.map_err(|error| safe_message(&error))?;
+    let connection = opened.await?.map_err(ProofError::Sqlite)?;
     Ok(Some(Box::new(FileReader(Some(connection)))))
 }
 
 async fn open_server_reader<L: ServerLink>(
     spec: &ServerSpec,
-) -> Result<Option<Box<dyn ReadConnection>>, String> {
-    let url = secrets::resolve_secret(&spec.url_from).await?;
+) -> Result<Option<Box<dyn ReadConnection>>, ProofError> {
+    let url = secrets::resolve_secret(&spec.url_from).await.map_err(ServerFailure::from)?;
     let options = L::parse_options(url.expose_secret())?;
-    address::expect_files(url.expose_secret()).await?;
+    address::expect_files(url.expose_secret()).await.map_err(ServerFailure::from)?;
     let connected = in_time(async {
-        let mut link = L::connect_link(&options).await.map_err(|error| L::connect_failure_reason(&error))?;
-        link.run(L::SNAPSHOT).await.map_err(|error| L::connect_failure_reason(&error))?;
+        let mut link = L::connect_link(&options).await.map_err(|error| L::classify_connect_error(&error))?;
+        link.run(L::SNAPSHOT).await.map_err(|error| L::classify_connect_error(&error))?;
         Ok(link)
     });
     Ok(Some(Box::new(ServerReader(connected.await?))))
@@ -207,11 +226,11 @@ pub(super) async fn prove_database(spec: &DatabaseSpec, data: &Path) -> Database
         Ok(Some(mut reader)) => prove_whole(&mut *reader, &mut proof).await,
         Err(error) => Err(error),
     };
-    proof.unread = read.err().or(proof.unread);
+    proof.unread = read.err().map(|error| error.to_string()).or(proof.unread);
     proof
 }
 
-async fn prove_whole(reader: &mut dyn ReadConnection, proof: &mut DatabaseProof) -> Result<(), String> {
+async fn prove_whole(reader: &mut dyn ReadConnection, proof: &mut DatabaseProof) -> Result<(), ProofError> {
     let Some(rows) = reader.receipt_rows().await? else { return Ok(()) };
     proof.tokens = rows.iter().map(|row| row.token.clone()).collect();
     proof.histories = histories_in(&rows);
@@ -290,7 +309,7 @@ fn marks_within(states: &[u8], first: i64, last: i64) -> Option<Vec<(Seq, IdPrin
 }
 
 /// How many of the rows are there.
-async fn count_found_rows(reader: &mut dyn ReadConnection, claim: &WriteClaim) -> Result<u64, String> {
+async fn count_found_rows(reader: &mut dyn ReadConnection, claim: &WriteClaim) -> Result<u64, ProofError> {
     let dialect = reader.dialect();
     let names: Vec<_> =
         claim.columns.iter().map(|column| format!("{} = ?", quote_name(column, dialect))).collect();

@@ -36,7 +36,7 @@ pub use plugin::*;
 pub use redaction::{RedactedField, RedactionSpec};
 pub use streams::{FromSpec, StreamSpec};
 pub use templates::{Credentials, SubmitSpec};
-pub use values::{Bytes, Duration};
+pub use values::{Bytes, Duration, QuantityError};
 
 pub const API_VERSION: &str = "kubewitness.dev/v1alpha1";
 pub const PLUGIN_LABEL: &str = "kubewitness.dev/plugin";

@@ -1,6 +1,7 @@
 //! The settings of one plugin: its module, subscriptions, grants and limits.
 
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
 #[cfg(test)]
 use super::check::RATE_MOST;
@@ -194,8 +195,13 @@ impl StartTime {
     }
 }
 
+/// A text is no time.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("`{0}` is no time: write one such as 2026-11-01T00:00:00Z, or how long ago, such as 12h or 30d")]
+pub struct TimeFormError(String);
+
 impl TryFrom<String> for StartTime {
-    type Error = String;
+    type Error = TimeFormError;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
         let days = text.strip_suffix('d').and_then(|days| days.parse::<u64>().ok());
@@ -204,9 +210,7 @@ impl TryFrom<String> for StartTime {
             None => text.parse().ok(),
         };
         let whole = text.strip_suffix('Z').and_then(|text| calendar::parse(&format!("{text}.000Z")));
-        calendar::parse(&text).or(whole).map(Self::At).or(ago.map(Self::Ago)).ok_or_else(|| {
-            format!("`{text}` is no time: write one such as 2026-11-01T00:00:00Z, or how long ago, such as 12h or 30d")
-        })
+        calendar::parse(&text).or(whole).map(Self::At).or(ago.map(Self::Ago)).ok_or(TimeFormError(text))
     }
 }
 

@@ -180,8 +180,8 @@ impl RedactionSpec {
                     faults.push(fault(format!("spec.redaction.fields[{place}].pointer"), message));
                 }
                 Ok(path) => fields.push(SecretField { kind: field.kind.clone(), path }),
-                Err(message) => {
-                    faults.push(fault(format!("spec.redaction.fields[{place}].pointer"), message));
+                Err(error) => {
+                    faults.push(fault(format!("spec.redaction.fields[{place}].pointer"), error.to_string()));
                 }
             }
         }

@@ -1,6 +1,9 @@
 //! Reads the parts of a database server's address, without connecting.
 
+use std::io;
 use std::path::PathBuf;
+
+use thiserror::Error;
 
 use crate::files;
 
@@ -8,13 +11,21 @@ use crate::files;
 const FILES: [&str; 8] =
     ["sslrootcert", "ssl-root-cert", "ssl-ca", "sslca", "sslcert", "ssl-cert", "sslkey", "ssl-key"];
 
+/// A file that an address names can't be opened.
+#[derive(Debug, Error)]
+#[error("the file that its `{field}` names: {source}")]
+pub struct AddressFileError {
+    field: &'static str,
+    source: io::Error,
+}
+
 /// Checks the files that an address names before a client opens them. A file that hangs would block a runtime
 /// thread on each try. The error quotes nothing else of the address.
-pub async fn expect_files(url: &str) -> Result<(), String> {
+pub async fn expect_files(url: &str) -> Result<(), AddressFileError> {
     for (field, path) in named_files(url) {
         let asked = path.clone();
         let looked = files::run_within_limit(&path, files::ANSWER, move || files::look(&asked)).await;
-        looked.map_err(|error| format!("the file that its `{field}` names: {error}"))?;
+        looked.map_err(|source| AddressFileError { field, source })?;
     }
     Ok(())
 }
@@ -63,7 +74,7 @@ mod tests {
         let pipe = folder.path().join("ca.pem");
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         let url = format!("postgres://ann:hush@db/j?sslrootcert={}", pipe.display());
-        let told = expect_files(&url).await.unwrap_err();
+        let told = expect_files(&url).await.unwrap_err().to_string();
         assert!(told.starts_with("the file that its `sslrootcert` names: it is a pipe"), "{told}");
         let missing = format!("{url}.none");
         assert!(expect_files(&missing).await.is_ok(), "the client tells that it is not there");

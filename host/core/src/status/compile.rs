@@ -162,6 +162,6 @@ impl RuleCompiler {
     }
 
     fn compile_path(&mut self, field: &str, text: &str) -> Option<RulePath> {
-        RulePath::parse(text, &mut self.slots).map_err(|message| self.push_fault(field, message)).ok()
+        RulePath::parse(text, &mut self.slots).map_err(|error| self.push_fault(field, error.to_string())).ok()
     }
 }

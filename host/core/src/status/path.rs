@@ -17,6 +17,7 @@ use std::borrow::Cow;
 use std::cell::OnceCell;
 
 use serde_json::Value;
+use thiserror::Error;
 
 use super::node::StatusNode;
 use crate::project::ObjectOutline;
@@ -74,10 +75,18 @@ enum ElementTest {
     Absent,
 }
 
+/// A text is not a path.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("`{text}` is not a path: {fault}")]
+pub(super) struct RulePathError {
+    text: String,
+    fault: &'static str,
+}
+
 impl RulePath {
     /// Parses a path, and adds its first member to `slots`.
-    pub(super) fn parse(text: &str, slots: &mut MemberSlots) -> Result<Self, String> {
-        let wrong = |what: &str| format!("`{text}` is not a path: {what}");
+    pub(super) fn parse(text: &str, slots: &mut MemberSlots) -> Result<Self, RulePathError> {
+        let wrong = |fault| RulePathError { text: text.to_owned(), fault };
         let mut segments = Vec::new();
         let mut rest = text;
         while !rest.is_empty() {

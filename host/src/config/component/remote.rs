@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use kubewitness_capability::secrets;
+use kubewitness_capability::secrets::{self, SecretError};
 use kubewitness_core::config::{HostSpec, ModuleSpec, OciReference, SecretRef};
 use reqwest::{StatusCode, Url};
 use serde::{Deserialize, Serialize};
@@ -37,7 +37,7 @@ pub enum FetchProblem {
     #[error("was not there within {} s", ALL.as_secs())]
     TooLate,
     #[error("the host's settings: spec.modules.credentials: {0}")]
-    NoSecret(String),
+    NoSecret(#[from] SecretError),
     #[error("the host's settings: spec.modules.credentials: {0}")]
     NoLogin(#[from] LoginError),
     #[error("is no address: {0}")]
@@ -175,7 +175,7 @@ impl RemoteComponent {
         let login = match &self.credentials {
             None => None,
             Some(credentials) => {
-                let text = secrets::resolve_secret(credentials).await.map_err(FetchProblem::NoSecret)?;
+                let text = secrets::resolve_secret(credentials).await?;
                 docker_config::registry_login(text.expose_secret(), registry, repository)?
             }
         };

@@ -99,7 +99,10 @@ fn secret(reference: &SecretRef) -> SecretReader {
     let reference = reference.clone();
     Arc::new(move || {
         let reference = reference.clone();
-        let read = async move { Ok(secrets::resolve_secret(&reference).await?.expose_secret().to_owned()) };
+        let read = async move {
+            let secret = secrets::resolve_secret(&reference).await.map_err(|error| error.to_string())?;
+            Ok(secret.expose_secret().to_owned())
+        };
         read.boxed()
     })
 }

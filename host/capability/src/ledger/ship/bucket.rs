@@ -17,7 +17,7 @@ use super::ShipTrouble;
 use super::aws_signature::{AccessKey, NO_BODY, SignedHeaders, encode_path, sign_headers};
 use crate::http;
 use crate::http::resolver::AddressGuard;
-use crate::secrets::{self, ResolvedSecret};
+use crate::secrets::{self, ResolvedSecret, SecretError};
 
 /// How long a request may take, in addition to the time for its bytes.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -85,7 +85,7 @@ impl ShipBucket {
         let address =
             spec.bucket_address().ok_or_else(|| ShipTrouble::Settings("`endpoint` is no address".into()))?;
         let client = http::plain_client(PATIENCE, &AddressGuard::new(ledger, spec.reachable_addresses()))
-            .map_err(ShipTrouble::Settings)?;
+            .map_err(|error| ShipTrouble::Settings(error.into()))?;
         Ok(Self { spec: spec.clone(), address, client, clock })
     }
 
@@ -208,8 +208,11 @@ impl ShipBucket {
     }
 }
 
-fn secret_or_fault(field: &str, read: Result<ResolvedSecret, String>) -> Result<ResolvedSecret, ShipTrouble> {
-    read.map_err(|message| ShipTrouble::Settings(format!("`{field}`: {message}")))
+fn secret_or_fault(
+    field: &str,
+    read: Result<ResolvedSecret, SecretError>,
+) -> Result<ResolvedSecret, ShipTrouble> {
+    read.map_err(|error| ShipTrouble::Settings(format!("`{field}`: {error}").into()))
 }
 
 /// For a multipart upload the checksum is a digest of digests, which proves nothing here.

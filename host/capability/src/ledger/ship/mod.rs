@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use kubewitness_core::BoxedError;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::ShipSpec;
 use kubewitness_core::files;
@@ -66,7 +67,7 @@ impl ShipPauses {
 #[derive(Debug, Error)]
 pub enum ShipTrouble {
     #[error("{0}: change `ship` of the ledger")]
-    Settings(String),
+    Settings(#[source] BoxedError),
     #[error("the bucket's storage: {0}")]
     Away(GrantError),
     #[error(

@@ -7,13 +7,13 @@ use kubewitness_core::redact::{DIGEST_CHARS, RedactionRules, SecretDigests, With
 use ring::hmac;
 use serde_json::{Map, Value};
 
-use super::RedactionError;
+use super::{RedactionError, RedactionKeyError};
 
 #[derive(Clone)]
 pub(super) struct KeyedMap {
     pub rules: Arc<RedactionRules>,
-    /// Every digest needs the key. The message says why it is missing.
-    pub key: Result<hmac::Key, String>,
+    /// Every digest needs the key. The error says why it is missing.
+    pub key: Result<hmac::Key, RedactionKeyError>,
 }
 
 impl KeyedMap {
@@ -46,7 +46,7 @@ impl KeyedMap {
         let redacted =
             redact(&|value| self.key.as_ref().map(|key| keyed_digest(key, value)).unwrap_or_default())?;
         match (redacted, &self.key) {
-            (Some(_), Err(message)) => Err(RedactionError::Key(message.clone())),
+            (Some(_), Err(error)) => Err(error.clone().into()),
             (redacted, _) => Ok(redacted),
         }
     }
@@ -54,7 +54,7 @@ impl KeyedMap {
     pub fn secret_digests(&self, documents: &[Bytes]) -> Result<SecretDigests, RedactionError> {
         let digest = |value: &[u8]| match &self.key {
             Ok(key) => Ok(keyed_digest(key, value)),
-            Err(message) => Err(RedactionError::Key(message.clone())),
+            Err(error) => Err(error.clone().into()),
         };
         let mut secrets = SecretDigests::default();
         for document in documents {

@@ -12,6 +12,7 @@ mod threads;
 mod time_limit;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -34,7 +35,7 @@ use self::threads::RedactionThreads;
 pub use self::threads::ThreadParty;
 pub use self::time_limit::AnswerPatience;
 use self::time_limit::SlowNamespaces;
-use crate::secrets;
+use crate::secrets::{self, SecretError};
 
 /// In the data folder, if the settings name no key.
 const FILE: &str = "redaction.key";
@@ -48,15 +49,40 @@ pub enum RedactionError {
     #[error(transparent)]
     Withheld(#[from] WithheldDocument),
     /// The key is missing now. The controller tries again by itself.
-    #[error("{0}")]
-    Key(String),
+    #[error(transparent)]
+    Key(#[from] RedactionKeyError),
+}
+
+/// Why the key of the digests is missing.
+#[derive(Clone, Debug, Error)]
+pub enum RedactionKeyError {
+    #[error("the redaction key was not read yet")]
+    Unread,
+    #[error(
+        "the redaction key can't be read: {0}. Until it is there, people and plugins without `documents: raw` get no \
+         document that holds secrets"
+    )]
+    Unreadable(#[source] Arc<KeyReadError>),
+}
+
+#[derive(Debug, Error)]
+pub enum KeyReadError {
+    #[error(transparent)]
+    Secret(#[from] SecretError),
+    #[error("it is shorter than {KEY_BYTES} bytes: make one with `openssl rand -hex 32`")]
+    TooShort,
+    #[error(
+        "{}: {source}. Move away what is there, or make it readable: without a file the controller makes a key",
+        path.display()
+    )]
+    File { path: PathBuf, source: io::Error },
 }
 
 impl From<RedactionError> for JournalError {
     fn from(error: RedactionError) -> Self {
         match error {
             RedactionError::Withheld(withheld) => Self::Invalid(withheld.to_string()),
-            RedactionError::Key(message) => Self::Unavailable(message),
+            RedactionError::Key(error) => Self::Unavailable(error.to_string()),
         }
     }
 }
@@ -68,7 +94,7 @@ pub struct SecretRedaction {
     rules: Arc<RedactionRules>,
     spec: RedactionSpec,
     data: PathBuf,
-    key: RwLock<Result<hmac::Key, String>>,
+    key: RwLock<Result<hmac::Key, RedactionKeyError>>,
     /// Group and kind of the objects that the journal has if they exist.
     watched: RwLock<BTreeSet<(String, String)>>,
     currents: CachedDocument<Seq, Option<Arc<Status>>>,
@@ -90,7 +116,7 @@ impl SecretRedaction {
             rules: Arc::new(host.compile_redaction_rules()?),
             spec: host.redaction.clone(),
             data: data.to_owned(),
-            key: RwLock::new(Err("the redaction key was not read yet".into())),
+            key: RwLock::new(Err(RedactionKeyError::Unread)),
             watched: RwLock::default(),
             currents: CachedDocument::default(),
             states: CachedDocument::default(),
@@ -123,25 +149,20 @@ impl SecretRedaction {
             Some(reference) => ("spec.redaction.keyFrom", key_of(reference).await),
             None => ("spec", key_in(&self.data).await),
         };
-        let key = read.map_err(|why| {
-            format!(
-                "the redaction key can't be read: {why}. Until it is there, people and plugins without \
-                 `documents: raw` get no document that holds secrets"
-            )
-        });
-        let fault =
-            key.as_ref().err().map(|message| ManifestFault { field: field.into(), message: message.clone() });
+        let key = read.map_err(|error| RedactionKeyError::Unreadable(error.into()));
+        let fault = key.as_ref().err();
+        let fault = fault.map(|error| ManifestFault { field: field.into(), message: error.to_string() });
         let key = key.map(|key| hmac::Key::new(hmac::HMAC_SHA256, &key));
         *self.key.write().unwrap_or_else(PoisonError::into_inner) = key;
         fault
     }
 
     /// Whether the key is loaded. The message has advice.
-    pub fn check_ready(&self) -> Result<(), String> {
+    pub fn check_ready(&self) -> Result<(), RedactionKeyError> {
         self.key().map(drop)
     }
 
-    fn key(&self) -> Result<hmac::Key, String> {
+    fn key(&self) -> Result<hmac::Key, RedactionKeyError> {
         self.key.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -264,15 +285,15 @@ impl SecretRedaction {
     }
 }
 
-async fn key_of(reference: &SecretRef) -> Result<Vec<u8>, String> {
+async fn key_of(reference: &SecretRef) -> Result<Vec<u8>, KeyReadError> {
     let secret = secrets::resolve_secret(reference).await?;
     match secret.expose_secret().len() >= KEY_BYTES {
         true => Ok(secret.expose_secret().as_bytes().to_vec()),
-        false => Err(format!("it is shorter than {KEY_BYTES} bytes: make one with `openssl rand -hex 32`")),
+        false => Err(KeyReadError::TooShort),
     }
 }
 
-async fn key_in(data: &Path) -> Result<Vec<u8>, String> {
+async fn key_in(data: &Path) -> Result<Vec<u8>, KeyReadError> {
     let path = data.join(FILE);
     let random =
         |key: &mut [u8]| SystemRandom::new().fill(key).map_err(|_| std::io::Error::other("no random bytes"));
@@ -282,9 +303,7 @@ async fn key_in(data: &Path) -> Result<Vec<u8>, String> {
         files::own_key(&asked, random)
     });
     let place = path.display();
-    let (key, origin) = kept.await.map_err(|error| {
-        format!("{place}: {error}. Move away what is there, or make it readable: without a file the controller makes a key")
-    })?;
+    let (key, origin) = kept.await.map_err(|source| KeyReadError::File { path: path.clone(), source })?;
     match origin {
         KeyOrigin::Kept => {}
         KeyOrigin::Made => tracing::info!("the digests of secrets have a new key, in {place}"),

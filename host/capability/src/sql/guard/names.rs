@@ -95,14 +95,14 @@ fn refuse_dotted_name() -> Result<(), GrantError> {
 
 #[cfg(test)]
 mod tests {
-    use kubewitness_core::ports::SqlDialect;
+    use kubewitness_core::ports::{GrantError, SqlDialect};
 
     use super::super::rendered::render_statement;
     use super::super::{StatementPurpose, check as judge};
 
-    fn judged(statement: &str, purpose: StatementPurpose, dialect: SqlDialect) -> Result<(), String> {
-        let text = render_statement(statement, dialect).map_err(|error| error.to_string())?;
-        judge(&text, purpose, dialect).map(drop).map_err(|error| error.to_string())
+    fn judged(statement: &str, purpose: StatementPurpose, dialect: SqlDialect) -> Result<(), GrantError> {
+        let text = render_statement(statement, dialect)?;
+        judge(&text, purpose, dialect).map(drop)
     }
 
     #[test]

@@ -6,7 +6,7 @@ use sqlx::mysql::MySqlDatabaseError;
 
 use crate::sql::SqlFault;
 use crate::sql::servers::pooler::{LENT, is_other_session};
-use crate::sql::servers::reasons::{self, CANT_BE_WRITTEN, NO_COLUMN, REFUSES};
+use crate::sql::servers::reasons::{CANT_BE_WRITTEN, NO_COLUMN, REFUSES, ServerFailure};
 
 pub fn classify_fault(error: &sqlx::Error) -> SqlFault {
     match error {
@@ -71,30 +71,29 @@ fn is_fault_of_statement(number: u16) -> bool {
     )
 }
 
-const NO_TLS: &str = "it takes this user's password over TLS alone: take `ssl-mode=DISABLED` out of the address \
-    that its `urlFrom` names, or give it a certificate";
-
 /// Why it could not be connected.
-pub fn connect_failure_reason(error: &sqlx::Error) -> String {
+pub fn classify_connect_error(error: &sqlx::Error) -> ServerFailure {
     let number = |said: &dyn sqlx::error::DatabaseError| {
         said.try_downcast_ref::<MySqlDatabaseError>().map_or(0, MySqlDatabaseError::number)
     };
     match error {
-        sqlx::Error::Io(error) => reasons::connection_reason(error.kind()),
-        sqlx::Error::Tls(_) => "its certificate or encryption is not accepted".into(),
+        sqlx::Error::Io(error) => error.kind().into(),
+        sqlx::Error::Tls(_) => ServerFailure::BadEncryption,
         // Of a password that is told over TLS alone (`caching_sha2_password`); there is no kind for it.
-        sqlx::Error::Configuration(why) if why.to_string().contains("RSA") => NO_TLS.into(),
+        sqlx::Error::Configuration(why) if why.to_string().contains("RSA") => ServerFailure::NeedsEncryption,
         sqlx::Error::Database(said) => match number(said.as_ref()) {
             // Let in, but not to this database.
-            1044 => reasons::NO_RIGHT.into(),
-            1045 | 1129 | 1130 | 1251 | 1524 | 1698 | 1820 | 1862 | 3118 | 3955 => reasons::REFUSED.into(),
-            3159 => NO_TLS.into(),
-            1049 => reasons::NO_DATABASE.into(),
-            1040 | 1203 | 1226 => "it has too many connections".into(),
-            1053 => "it is stopping".into(),
-            number => format!("it answered with error {number}"),
+            1044 => ServerFailure::NoRight,
+            1045 | 1129 | 1130 | 1251 | 1524 | 1698 | 1820 | 1862 | 3118 | 3955 => {
+                ServerFailure::LoginRefused
+            }
+            3159 => ServerFailure::NeedsEncryption,
+            1049 => ServerFailure::NoSuchDatabase,
+            1040 | 1203 | 1226 => ServerFailure::TooManyConnections,
+            1053 => ServerFailure::Unsettled("stopping"),
+            number => ServerFailure::OtherAnswer { kind: "error", code: number.to_string() },
         },
-        _ => "it does not speak MySQL's protocol as expected".into(),
+        _ => ServerFailure::OtherProtocol("MySQL"),
     }
 }
 

@@ -26,7 +26,7 @@ use super::guard::GuardedStatement;
 use super::receipt::{self, ReceiptRow as Kept, StoredReceipt};
 use super::servers::columns::{self, TableColumn, TableColumns};
 use super::servers::pooler::expect_session;
-use super::servers::reasons::UNREADABLE;
+use super::servers::reasons::ServerFailure;
 use super::servers::rights::ExcessRights;
 use super::servers::{
     LOCK, SILENT, STATEMENT, STATEMENTS, ServerLink, floor_sql, receipt_text, survey_sql, text_literal,
@@ -227,18 +227,18 @@ impl ServerLink for MysqlLink {
     const TABLES: &str = "deploy/schema/mysql/receipts.sql";
     const SHAPING_COMMITS: bool = true;
 
-    fn parse_options(url: &str) -> Result<Self::Options, String> {
+    fn parse_options(url: &str) -> Result<Self::Options, ServerFailure> {
         let Some(rest) = ["mysql://", "mariadb://"].iter().find_map(|scheme| url.strip_prefix(scheme)) else {
-            return Err("the secret is no address that begins with mysql://".into());
+            return Err(ServerFailure::OtherScheme("mysql://"));
         };
         // What is wrong could repeat a part of the address.
         let options = MySqlConnectOptions::from_str(&format!("mysql://{rest}"));
-        let options = options.map_err(|_| UNREADABLE)?;
+        let options = options.map_err(|_| ServerFailure::UnreadableAddress)?;
         if options.get_database().is_some_and(is_cut) {
-            return Err(UNREADABLE.into());
+            return Err(ServerFailure::UnreadableAddress);
         }
         if options.get_database().is_none_or(str::is_empty) {
-            return Err("the secret's address names no database".into());
+            return Err(ServerFailure::NoDatabaseNamed);
         }
         Ok(options
             .pipes_as_concat(false)
@@ -268,8 +268,8 @@ impl ServerLink for MysqlLink {
         })
     }
 
-    fn connect_failure_reason(error: &sqlx::Error) -> String {
-        faults::connect_failure_reason(error)
+    fn classify_connect_error(error: &sqlx::Error) -> ServerFailure {
+        faults::classify_connect_error(error)
     }
 
     fn classify_fault(error: &sqlx::Error) -> SqlFault {

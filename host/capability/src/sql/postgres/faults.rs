@@ -5,7 +5,7 @@ use kubewitness_core::ports::GrantError;
 
 use crate::sql::SqlFault;
 use crate::sql::servers::pooler::{LENT, is_other_session};
-use crate::sql::servers::reasons::{self, CANT_BE_WRITTEN, NO_COLUMN, REFUSES};
+use crate::sql::servers::reasons::{CANT_BE_WRITTEN, NO_COLUMN, REFUSES, ServerFailure};
 
 pub fn classify_fault(error: &sqlx::Error) -> SqlFault {
     match error {
@@ -50,18 +50,18 @@ fn judge_code(code: &str, said: &str) -> SqlFault {
 }
 
 /// Why it could not be connected.
-pub fn connect_failure_reason(error: &sqlx::Error) -> String {
+pub fn classify_connect_error(error: &sqlx::Error) -> ServerFailure {
     match error {
-        sqlx::Error::Io(error) => reasons::connection_reason(error.kind()),
-        sqlx::Error::Tls(_) => "its certificate or encryption is not accepted".into(),
+        sqlx::Error::Io(error) => error.kind().into(),
+        sqlx::Error::Tls(_) => ServerFailure::BadEncryption,
         sqlx::Error::Database(said) => match said.code().unwrap_or_default().as_ref() {
-            "28P01" | "28000" => reasons::REFUSED.into(),
-            "3D000" => reasons::NO_DATABASE.into(),
-            "53300" => "it has too many connections".into(),
-            "57P03" => "it is starting or stopping".into(),
-            code => format!("it answered with SQLSTATE {code}"),
+            "28P01" | "28000" => ServerFailure::LoginRefused,
+            "3D000" => ServerFailure::NoSuchDatabase,
+            "53300" => ServerFailure::TooManyConnections,
+            "57P03" => ServerFailure::Unsettled("starting or stopping"),
+            code => ServerFailure::OtherAnswer { kind: "SQLSTATE", code: code.to_owned() },
         },
-        _ => "it does not speak PostgreSQL's protocol as expected".into(),
+        _ => ServerFailure::OtherProtocol("PostgreSQL"),
     }
 }
 

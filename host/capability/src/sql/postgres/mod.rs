@@ -24,7 +24,7 @@ use super::guard::{self, GuardedStatement};
 use super::receipt::{self, ReceiptRow as Kept, StoredReceipt};
 use super::servers::columns::{self, TableColumn, TableColumns};
 use super::servers::pooler::expect_session;
-use super::servers::reasons::UNREADABLE;
+use super::servers::reasons::ServerFailure;
 use super::servers::rights::ExcessRights;
 use super::servers::{
     LOCK, SILENT, STATEMENT, STATEMENTS, ServerLink, floor_sql, receipt_text, survey_sql, text_literal,
@@ -181,14 +181,14 @@ impl ServerLink for PostgresLink {
     const TABLES: &str = "deploy/schema/postgres/receipts.sql";
     const SHAPING_COMMITS: bool = false;
 
-    fn parse_options(url: &str) -> Result<Self::Options, String> {
+    fn parse_options(url: &str) -> Result<Self::Options, ServerFailure> {
         if !["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme)) {
-            return Err("the secret is no address that begins with postgres://".into());
+            return Err(ServerFailure::OtherScheme("postgres://"));
         }
         // What is wrong could repeat a part of the address.
-        let options = PgConnectOptions::from_str(url).map_err(|_| UNREADABLE)?;
+        let options = PgConnectOptions::from_str(url).map_err(|_| ServerFailure::UnreadableAddress)?;
         if options.get_database().is_some_and(is_cut) {
-            return Err(UNREADABLE.into());
+            return Err(ServerFailure::UnreadableAddress);
         }
         Ok(options
             .application_name("kubewitness")
@@ -212,8 +212,8 @@ impl ServerLink for PostgresLink {
         })
     }
 
-    fn connect_failure_reason(error: &sqlx::Error) -> String {
-        faults::connect_failure_reason(error)
+    fn classify_connect_error(error: &sqlx::Error) -> ServerFailure {
+        faults::classify_connect_error(error)
     }
 
     fn classify_fault(error: &sqlx::Error) -> SqlFault {

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 
 use kubewitness_core::ports::{GrantError, SqlDialect, SqlValue, TableWrite};
+use thiserror::Error;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ColumnKind {
@@ -49,17 +50,30 @@ pub fn check<'a>(
     Ok(found)
 }
 
-/// Why a value can't be kept as what it is.
-pub fn check_fits(value: &SqlValue, kind: ColumnKind, dialect: SqlDialect) -> Result<(), String> {
+/// Why a column can't keep a value as what it is.
+#[derive(Clone, Debug, PartialEq, Error)]
+pub enum ValueMisfit {
+    #[error("the text has a NUL, which this database can't keep")]
+    NulInText,
+    #[error("{0} is no number that this database can keep")]
+    NoNumber(f64),
+    #[error("{0} is out of range")]
+    OutOfRange(i64),
+    #[error("{given} was given, and it holds {expected}")]
+    OtherType { given: &'static str, expected: &'static str },
+}
+
+/// Checks that a column keeps a value as what it is.
+pub fn check_fits(value: &SqlValue, kind: ColumnKind, dialect: SqlDialect) -> Result<(), ValueMisfit> {
     match (value, kind) {
         (SqlValue::Text(text), _) if dialect == SqlDialect::Postgres && text.contains('\0') => {
-            Err("the text has a NUL, which this database can't keep".into())
+            Err(ValueMisfit::NulInText)
         }
         (SqlValue::Float(float), _) if dialect == SqlDialect::Mysql && !float.is_finite() => {
-            Err(format!("{float} is no number that this database can keep"))
+            Err(ValueMisfit::NoNumber(*float))
         }
         (SqlValue::Integer(value), ColumnKind::Integer(least, most)) if !(least..=most).contains(value) => {
-            Err(format!("{value} is out of range"))
+            Err(ValueMisfit::OutOfRange(*value))
         }
         (SqlValue::Null, _)
         | (SqlValue::Boolean(_) | SqlValue::Integer(0 | 1), ColumnKind::Boolean)
@@ -69,7 +83,7 @@ pub fn check_fits(value: &SqlValue, kind: ColumnKind, dialect: SqlDialect) -> Re
         | (SqlValue::Blob(_), ColumnKind::Blob)
         | (SqlValue::Boolean(_) | SqlValue::Integer(_) | SqlValue::Float(_), ColumnKind::Other) => Ok(()),
         (value, kind) => {
-            Err(format!("{} was given, and it holds {}", describe_given(value), describe_column(kind)))
+            Err(ValueMisfit::OtherType { given: describe_given(value), expected: describe_column(kind) })
         }
     }
 }

@@ -26,6 +26,7 @@ use kubewitness_core::ports::{GrantError, SqlDialect, SqlValue, TableWrite};
 
 use self::open::OpenTransaction;
 use self::pool::{HeldLink, LinkPool};
+use self::reasons::ServerFailure;
 use self::rights::ExcessRights;
 use super::guard::GuardedStatement;
 use super::receipt::{FLOOR, ReceiptRow, StoredReceipt, claims, floor_token};
@@ -80,10 +81,10 @@ pub trait ServerLink: Send + Sync + Sized + 'static {
     const SHAPING_COMMITS: bool;
 
     /// From an address; what is wrong is told without it.
-    fn parse_options(url: &str) -> Result<Self::Options, String>;
+    fn parse_options(url: &str) -> Result<Self::Options, ServerFailure>;
     fn connect_link(options: &Self::Options) -> impl Future<Output = Result<Self, sqlx::Error>> + Send;
     /// Why it could not be connected, without an address.
-    fn connect_failure_reason(error: &sqlx::Error) -> String;
+    fn classify_connect_error(error: &sqlx::Error) -> ServerFailure;
     fn classify_fault(error: &sqlx::Error) -> SqlFault;
     /// Whether the next call may have it.
     fn is_fresh(&self) -> bool;
@@ -162,7 +163,7 @@ pub struct RemoteDatabase<L: ServerLink> {
 impl<L: ServerLink> RemoteDatabase<L> {
     /// Nothing is connected yet, so a server that is down delays nothing. An address that can't be
     /// right is reported with its field.
-    pub async fn new(name: &str, spec: &ServerSpec) -> Result<Self, String> {
+    pub async fn new(name: &str, spec: &ServerSpec) -> Result<Self, ServerFailure> {
         let url = secrets::resolve_secret(&spec.url_from).await?;
         L::parse_options(url.expose_secret())?;
         Ok(Self { pool: Arc::new(LinkPool::new(name, spec, PATIENCE)), reader: None })

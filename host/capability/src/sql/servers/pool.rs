@@ -13,8 +13,8 @@ use kubewitness_core::config::{SecretRef, ServerSpec};
 use kubewitness_core::ports::GrantError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::pooler::{self, LENT};
-use super::reasons::REFUSES;
+use super::pooler;
+use super::reasons::{REFUSES, ServerFailure};
 use super::rights::ExcessRights;
 use super::{ServerLink, ServerPatience, TransactionMode, in_time, silent_fault};
 use crate::secrets;
@@ -43,11 +43,10 @@ pub struct LinkPool<L> {
 }
 
 /// The server could not be connected.
-#[derive(Clone)]
 struct ServerAway {
     until: Instant,
     pause: Duration,
-    why: String,
+    why: ServerFailure,
 }
 
 /// The right to one connection, and the connection while it is idle. A dropped connection is closed, and
@@ -110,7 +109,8 @@ impl<L: ServerLink> LinkPool<L> {
     }
 
     async fn connect_link(&self) -> Result<L, GrantError> {
-        let refused = |why: &str| GrantError::Unavailable(format!("the database can't be reached: {why}"));
+        let refused =
+            |why: &ServerFailure| GrantError::Unavailable(format!("the database can't be reached: {why}"));
         if let Some(away) = lock_mutex(&self.away).as_ref().filter(|away| Instant::now() < away.until) {
             return Err(refused(&away.why));
         }
@@ -121,13 +121,14 @@ impl<L: ServerLink> LinkPool<L> {
             let refusal = |error: sqlx::Error| {
                 // The whole of it is for the controller's log: it may name machines and users.
                 tracing::warn!(database = self.name, %error, "the database can't be reached");
-                L::connect_failure_reason(&error)
+                L::classify_connect_error(&error)
             };
             let mut link = L::connect_link(&options).await.map_err(refusal)?;
             if !self.direct.load(Ordering::Acquire) {
                 if pooler::is_lent(&mut link, &options).await.map_err(refusal)? {
-                    tracing::warn!(database = self.name, "the database can't be used: {LENT}");
-                    return Err(LENT.to_owned());
+                    let pooled = ServerFailure::Pooled;
+                    tracing::warn!(database = self.name, "the database can't be used: {pooled}");
+                    return Err(pooled);
                 }
                 self.direct.store(true, Ordering::Release);
             }
@@ -135,7 +136,7 @@ impl<L: ServerLink> LinkPool<L> {
         };
         let connected = tokio::time::timeout(self.patience.connect, connecting).await;
         let connected = connected.unwrap_or_else(|_| {
-            let why = format!("it has not answered for {} s", self.patience.connect.as_secs());
+            let why = ServerFailure::Silent(self.patience.connect);
             tracing::warn!(database = self.name, "the database can't be reached: {why}");
             Err(why)
         });

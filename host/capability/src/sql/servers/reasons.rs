@@ -1,13 +1,75 @@
-//! Texts that say why a server can't be used. They name no address, no machine and no user.
+//! Why a server can't be used. No text names an address, a machine or a user.
 
 use std::io;
+use std::time::Duration;
 
-/// The message for an operator, with a remedy that works at run time: the address is read for each
+use kubewitness_core::address::AddressFileError;
+use thiserror::Error;
+
+use super::pooler::LENT;
+use crate::secrets::SecretError;
+
+/// Why a server can't be used, for an operator. Each remedy works at run time: the address is read for each
 /// connection.
-pub const REFUSED: &str = "it refuses the user or the password: correct them in what its `urlFrom` names";
-pub const NO_DATABASE: &str = "it has no database of that name: make it, or correct what its `urlFrom` names";
-pub const NO_RIGHT: &str =
-    "its user has no right on that database: grant it, or correct what its `urlFrom` names";
+#[derive(Debug, Error)]
+pub enum ServerFailure {
+    #[error(transparent)]
+    Secret(#[from] SecretError),
+    #[error("the secret is no address that begins with {0}")]
+    OtherScheme(&'static str),
+    #[error(
+        "the secret is no readable address: each `@`, `:` and `/` of its user and its password is written as %40, %3A \
+         and %2F"
+    )]
+    UnreadableAddress,
+    #[error("the secret's address names no database")]
+    NoDatabaseNamed,
+    #[error(transparent)]
+    File(#[from] AddressFileError),
+    #[error("no server listens at its address")]
+    NobodyListens,
+    #[error("it closes connections")]
+    ClosesConnections,
+    #[error("{kind}")]
+    Unreached { kind: io::ErrorKind },
+    #[error("it has not answered for {} s", .0.as_secs())]
+    Silent(Duration),
+    #[error("its certificate or encryption is not accepted")]
+    BadEncryption,
+    #[error(
+        "it takes this user's password over TLS alone: take `ssl-mode=DISABLED` out of the address that its `urlFrom` \
+         names, or give it a certificate"
+    )]
+    NeedsEncryption,
+    #[error("it refuses the user or the password: correct them in what its `urlFrom` names")]
+    LoginRefused,
+    #[error("it has no database of that name: make it, or correct what its `urlFrom` names")]
+    NoSuchDatabase,
+    #[error("its user has no right on that database: grant it, or correct what its `urlFrom` names")]
+    NoRight,
+    #[error("it has too many connections")]
+    TooManyConnections,
+    #[error("it is {0}")]
+    Unsettled(&'static str),
+    #[error("it answered with {kind} {code}")]
+    OtherAnswer { kind: &'static str, code: String },
+    #[error("it does not speak {0}'s protocol as expected")]
+    OtherProtocol(&'static str),
+    #[error("{LENT}")]
+    Pooled,
+}
+
+impl From<io::ErrorKind> for ServerFailure {
+    fn from(kind: io::ErrorKind) -> Self {
+        match kind {
+            io::ErrorKind::ConnectionRefused => Self::NobodyListens,
+            io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe => {
+                Self::ClosesConnections
+            }
+            kind => Self::Unreached { kind },
+        }
+    }
+}
 
 /// The server takes no writes: for a while, or within this transaction.
 pub const CANT_BE_WRITTEN: &str = "the database can't be written now";
@@ -15,17 +77,3 @@ pub const CANT_BE_WRITTEN: &str = "the database can't be written now";
 pub const REFUSES: &str = "the database refuses it";
 /// The message about a column that does not exist, or no longer. Plugins know the words, too.
 pub const NO_COLUMN: &str = "the table has no column";
-
-pub const UNREADABLE: &str = "the secret is no readable address: each `@`, `:` and `/` of its user and its password \
-    is written as %40, %3A and %2F";
-
-/// Why there is no connection, without an address.
-pub fn connection_reason(kind: io::ErrorKind) -> String {
-    match kind {
-        io::ErrorKind::ConnectionRefused => "no server listens at its address".into(),
-        io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe => {
-            "it closes connections".into()
-        }
-        kind => kind.to_string(),
-    }
-}

@@ -14,7 +14,7 @@ mod each;
 mod writer;
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,8 @@ use async_trait::async_trait;
 use kubewitness_core::config::Bytes;
 use kubewitness_core::intents::commits::NotedCommit;
 use kubewitness_core::ports::{GrantError, SqlDialect, SqlValue, TableCopy, TableWrite};
-use kubewitness_core::{Seq, files};
+use kubewitness_core::{BoxedError, Seq, files};
+use thiserror::Error;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use self::convert::unanswered_error;
@@ -96,20 +97,29 @@ async fn make_ready(writer: HeldWriter) -> Result<HeldWriter, GrantError> {
     made.map(|()| writer)
 }
 
+/// The file of a database can't be opened.
+#[derive(Debug, Error)]
+#[error("{} can't be opened: {source}", path.display())]
+pub struct SqliteOpenError {
+    path: PathBuf,
+    source: BoxedError,
+}
+
 impl SqliteDatabase {
     /// Opens the file, and creates it and its folder if they are missing. A thread that may hang asks its
     /// disk first: a disk that hangs is asked again until it is back.
-    pub async fn open(path: &Path, size: Option<Bytes>) -> Result<Self, String> {
+    pub async fn open(path: &Path, size: Option<Bytes>) -> Result<Self, SqliteOpenError> {
+        let refused = |source: BoxedError| SqliteOpenError { path: path.to_owned(), source };
         let file = path.to_owned();
         let looked = files::run_within_limit(path, files::ANSWER, move || {
             let made = file.parent().map_or(Ok(()), std::fs::create_dir_all);
             made.map_err(|error| io::Error::new(error.kind(), format!("its folder can't be made: {error}")))?;
             files::look(&file)
         });
-        looked.await.map_err(|error| format!("{} can't be opened: {error}", path.display()))?;
+        looked.await.map_err(|error| refused(error.into()))?;
         let writer = Arc::new(Mutex::new(SqliteWriter::new(path.to_owned(), size)));
         let opened = make_ready(writer.clone().lock_owned().await).await;
-        opened.map_err(|error| format!("{} can't be opened: {error}", path.display()))?;
+        opened.map_err(|error| refused(error.into()))?;
         Ok(Self { writer, patience: PATIENCE })
     }
 

@@ -313,7 +313,7 @@ async fn a_pipe_in_the_place_of_a_database_is_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("platform.db");
     assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
-    let told = SqliteDatabase::open(&path, None).await.err().unwrap();
+    let told = SqliteDatabase::open(&path, None).await.err().unwrap().to_string();
     assert!(told.contains("platform.db can't be opened: it is a pipe"), "{told}");
 }
 
@@ -441,7 +441,7 @@ async fn what_comes_back_from_a_write_is_of_no_interest() {
 #[tokio::test]
 async fn a_file_that_cannot_be_opened_is_told_once() {
     let folder = tempfile::tempdir().unwrap();
-    let error = SqliteDatabase::open(folder.path(), None).await.err().unwrap();
+    let error = SqliteDatabase::open(folder.path(), None).await.err().unwrap().to_string();
     let told = format!(
         "{} can't be opened: it is a folder, and a regular file is expected",
         folder.path().display()

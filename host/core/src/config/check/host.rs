@@ -123,7 +123,7 @@ fn check_source(place: &str, source: &SourceSpec, faults: &mut Vec<ManifestFault
     for (key, value) in &source.match_labels {
         let wrong = check_key(key).and(check_value(value)).err();
         let field = format!("{place}.matchLabels");
-        faults.extend(wrong.map(|message| fault(field, message)));
+        faults.extend(wrong.map(|error| fault(field, error.to_string())));
     }
     check_indexes(&format!("{place}.indexes"), &source.indexes, faults);
 }
@@ -151,8 +151,8 @@ fn check_indexes(list: &str, indexes: &[IndexSpec], faults: &mut Vec<ManifestFau
             () => None,
         };
         faults.extend(wrong.map(|message| fault(format!("{list}[{place}].name"), message)));
-        if let Err(message) = JsonPointer::parse(&index.pointer) {
-            faults.push(fault(format!("{list}[{place}].pointer"), message));
+        if let Err(error) = JsonPointer::parse(&index.pointer) {
+            faults.push(fault(format!("{list}[{place}].pointer"), error.to_string()));
         }
     }
 }

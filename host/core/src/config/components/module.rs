@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::{Component, Path};
 
+use thiserror::Error;
+
 use crate::config::ModuleSpec;
 use crate::config::destinations::{ADDRESSES, AddressRange};
 use crate::model::fault::{ManifestFault, fault};
@@ -48,13 +50,11 @@ pub(crate) fn check_module(
     if module.sha256.as_ref().is_some_and(|text| !is_digest(text)) {
         faults.push(fault(of("sha256"), "is no SHA-256: write 64 hex digits, as `sha256sum` does"));
     }
-    if let Some(Err(message)) = module.oci.as_deref().map(OciReference::parse) {
-        faults.push(fault(of("oci"), message));
+    if let Some(Err(error)) = module.oci.as_deref().map(OciReference::parse) {
+        faults.push(fault(of("oci"), error.to_string()));
     }
     if let Some(url) = &module.url {
-        if let Err(message) = check_url(url) {
-            faults.push(fault(of("url"), message));
-        }
+        faults.extend(wrong_url(url).map(|message| fault(of("url"), message)));
         if module.sha256.is_none() {
             faults.push(fault(of("sha256"), "is missing: whoever has the address could change the file"));
         }
@@ -88,17 +88,15 @@ impl ModuleSpec {
     }
 }
 
-fn check_url(url: &str) -> Result<(), String> {
+fn wrong_url(url: &str) -> Option<&'static str> {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
     if authority.contains('@') {
-        return Err("has a name or a password in it: an address that needs none is fetched".into());
+        return Some("has a name or a password in it: an address that needs none is fetched");
     }
     let is_plain = scheme == "http" && is_local(authority);
-    if authority.is_empty() || !(scheme == "https" || is_plain) {
-        return Err("is no `https://` address: plain `http://` is for addresses of this machine".into());
-    }
-    Ok(())
+    let is_refused = authority.is_empty() || !(scheme == "https" || is_plain);
+    is_refused.then_some("is no `https://` address: plain `http://` is for addresses of this machine")
 }
 
 /// Whether an authority (host, with or without a port) is this machine.
@@ -120,11 +118,16 @@ pub struct OciReference {
     pub digest: Option<String>,
 }
 
+/// A text does not name a component in a registry.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{fault}: write `REGISTRY/REPOSITORY:TAG` or `REGISTRY/REPOSITORY@sha256:DIGEST`")]
+pub struct OciReferenceError {
+    fault: &'static str,
+}
+
 impl OciReference {
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let form = |why: &str| {
-            Err(format!("{why}: write `REGISTRY/REPOSITORY:TAG` or `REGISTRY/REPOSITORY@sha256:DIGEST`"))
-        };
+    pub fn parse(text: &str) -> Result<Self, OciReferenceError> {
+        let form = |fault| Err(OciReferenceError { fault });
         let (name, digest) = match text.split_once('@') {
             None => (text, None),
             Some((name, digest)) => {
@@ -226,7 +229,7 @@ mod tests {
             "ghcr.io/plugin?x:1",
         ] {
             let told = OciReference::parse(text).unwrap_err();
-            assert!(told.contains("REGISTRY/REPOSITORY:TAG"), "{text}: {told}");
+            assert!(told.to_string().contains("REGISTRY/REPOSITORY:TAG"), "{text}: {told}");
         }
     }
 

@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
 /// Addresses of cloud metadata services outside the link-local range. They hand out the machine's
 /// credentials.
@@ -127,30 +128,41 @@ impl AddressRange {
     }
 }
 
-impl FromStr for AddressRange {
-    type Err = String;
+/// A text is no range of addresses.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error(
+    "`{0}` is no range of addresses: write `public`, `private`, `loopback`, `linkLocal`, or a range such as \
+     10.20.0.0/16"
+)]
+pub struct RangeFormError(String);
 
-    fn from_str(text: &str) -> Result<Self, String> {
+/// An address of a kind that the settings do not name.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("is {kind}, which `addresses` does not name: add `{address}` there if this is meant")]
+pub struct UnnamedAddress {
+    pub(super) kind: AddressKind,
+    pub(super) address: IpAddr,
+}
+
+impl FromStr for AddressRange {
+    type Err = RangeFormError;
+
+    fn from_str(text: &str) -> Result<Self, RangeFormError> {
         let net = || text.parse::<IpNet>().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from));
         match text {
             "public" => Ok(Self::Public),
             "private" => Ok(Self::Private),
             "loopback" => Ok(Self::Loopback),
             "linkLocal" => Ok(Self::LinkLocal),
-            _ => net().map(Self::Net).ok_or_else(|| {
-                format!(
-                    "`{text}` is no range of addresses: write `public`, `private`, `loopback`, `linkLocal`, or a \
-                     range such as 10.20.0.0/16"
-                )
-            }),
+            _ => net().map(Self::Net).ok_or_else(|| RangeFormError(text.to_owned())),
         }
     }
 }
 
 impl TryFrom<String> for AddressRange {
-    type Error = String;
+    type Error = RangeFormError;
 
-    fn try_from(text: String) -> Result<Self, String> {
+    fn try_from(text: String) -> Result<Self, RangeFormError> {
         text.parse()
     }
 }
@@ -224,7 +236,7 @@ mod tests {
             assert_eq!(String::from(text.parse::<AddressRange>().unwrap()), text);
         }
         let told = "privat".parse::<AddressRange>().unwrap_err();
-        assert!(told.contains("`privat` is no range of addresses: write `public`"), "{told}");
+        assert!(told.to_string().contains("`privat` is no range of addresses: write `public`"), "{told}");
         assert!("10.0.0.0/33".parse::<AddressRange>().is_err());
     }
 }

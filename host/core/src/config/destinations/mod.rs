@@ -19,7 +19,7 @@ use super::values::check_secret;
 use super::{Bytes, Duration, SecretRef};
 use crate::model::fault::{ManifestFault, fault};
 
-pub use addresses::{AddressKind, AddressRange};
+pub use addresses::{AddressKind, AddressRange, UnnamedAddress};
 pub(super) use mail::check as check_mail;
 pub use mail::{MAIL_MOST, MailLogin, MailSpec, MailTls, RECIPIENTS_MOST};
 pub use plugin_headers::is_plugin_header;
@@ -200,7 +200,7 @@ impl DestinationSpec {
 
     /// Checks the address `url` and describes its fault without quoting it. An IP address in place of a name
     /// never changes, so it is judged before anything is sent.
-    pub fn wrong_address(&self, url: &str) -> Option<String> {
+    pub fn wrong_address(&self, url: &str) -> Option<UnnamedAddress> {
         let address = match Url::parse(url).ok()?.host()? {
             Host::Ipv4(address) => address.into(),
             Host::Ipv6(address) => address.into(),
@@ -211,7 +211,7 @@ impl DestinationSpec {
         if is_named && !(kind == AddressKind::Metadata && self.addresses.is_empty()) {
             return None;
         }
-        Some(format!("is {kind}, which `addresses` does not name: add `{address}` there if this is meant"))
+        Some(UnnamedAddress { kind, address })
     }
 
     pub fn allows_path(&self, path: &str) -> bool {
@@ -267,8 +267,8 @@ pub(super) fn check(place: &str, spec: &DestinationSpec, faults: &mut Vec<Manife
         }
         (_, None) => {}
     }
-    if let Some(message) = spec.wrong_address(&spec.url) {
-        wrong.note_fault("url", message);
+    if let Some(unnamed) = spec.wrong_address(&spec.url) {
+        wrong.note_fault("url", unnamed.to_string());
     }
     if spec.scheme.is_some() && spec.signing_scheme().is_none() {
         let message = "names none or more than one: give one of slack, feishu, dingtalk, wecom and hmac";

@@ -127,8 +127,8 @@ impl<'a> SigningScheme<'a> {
 mod tests {
     use super::*;
 
-    fn scheme(text: &str) -> Result<SchemeSpec, String> {
-        serde_saphyr::from_str(text).map_err(|error| error.to_string())
+    fn scheme(text: &str) -> Result<SchemeSpec, serde_saphyr::Error> {
+        serde_saphyr::from_str(text)
     }
 
     #[test]
@@ -159,7 +159,7 @@ mod tests {
             "hmac: {}",
             "telex: {}",
         ] {
-            let error = scheme(wrong).unwrap_err();
+            let error = scheme(wrong).unwrap_err().to_string();
             assert!(error.contains("secret") || error.contains("telex"), "{error}");
         }
     }

@@ -3,6 +3,8 @@
 
 use std::path::{Component, Path, PathBuf};
 
+use thiserror::Error;
+
 use crate::model::fault::{ManifestFault, fault};
 
 /// The controller's own files in the data folder. A plugin that could write them could rewrite what was
@@ -35,6 +37,19 @@ impl FileStore<'_> {
     }
 }
 
+/// Why a store can't have its path.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum StorePathError {
+    #[error("`{0}` is the controller's own: choose another file")]
+    OwnFile(String),
+    #[error("`{path}`: {file} is of {owner} already: each has files of its own")]
+    Taken { path: String, file: String, owner: String },
+    #[error("names a folder: name the file of the ledger, such as audit/ledger.jsonl")]
+    Folder,
+    #[error("ends with .{0}, which is kept for the file beside it")]
+    KeptEnding(String),
+}
+
 /// The paths that are in use.
 pub struct ClaimedPaths {
     data: PathBuf,
@@ -47,8 +62,8 @@ impl ClaimedPaths {
     }
 
     /// Claims the resolved path of a store, or explains why the store can't be there.
-    pub fn claim_path(&mut self, store: &FileStore<'_>, place: PathBuf) -> Result<(), String> {
-        let path = store.path;
+    pub fn claim_path(&mut self, store: &FileStore<'_>, place: PathBuf) -> Result<(), StorePathError> {
+        let path = store.path.to_owned();
         let first = place.strip_prefix(&self.data).ok().and_then(|inside| inside.components().next());
         if let Some(Component::Normal(first)) = first {
             let first = first.to_string_lossy();
@@ -56,15 +71,15 @@ impl ClaimedPaths {
                 first.strip_prefix(*own).is_some_and(|rest| rest.is_empty() || rest.starts_with(['-', '.']))
             };
             if OWN.iter().any(is_own) || OWN_FILES.contains(&&*first) {
-                return Err(format!("`{path}` is the controller's own: choose another file"));
+                return Err(StorePathError::OwnFile(path));
             }
         }
         // Two ledgers whose names differ only in the extension would share one file of receipts.
         let beside = (store.list == "ledgers").then(|| place.with_extension(BESIDE[0]));
         let places: Vec<_> = [Some(place), beside].into_iter().flatten().collect();
         if let Some((taken, other)) = self.taken.iter().find(|(taken, _)| places.contains(taken)) {
-            let name = taken.file_name().unwrap_or_default().to_string_lossy();
-            return Err(format!("`{path}`: {name} is of {other} already: each has files of its own"));
+            let file = taken.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            return Err(StorePathError::Taken { path, file, owner: other.clone() });
         }
         self.taken.extend(places.into_iter().map(|place| (place, store.describe_store())));
         Ok(())
@@ -85,16 +100,16 @@ pub(in crate::config) fn check<'a>(
         };
         let wrong =
             wrong.map_or_else(|| places.claim_path(&store, without_dot_parts(&data.join(store.path))), Err);
-        faults.extend(wrong.err().map(|message| store.fault_at_store(message)));
+        faults.extend(wrong.err().map(|error| store.fault_at_store(error.to_string())));
     }
 }
 
-fn no_ledger(path: &str) -> Option<String> {
+fn no_ledger(path: &str) -> Option<StorePathError> {
     if path.is_empty() || path.ends_with('/') {
-        return Some("names a folder: name the file of the ledger, such as audit/ledger.jsonl".into());
+        return Some(StorePathError::Folder);
     }
     let ending = Path::new(path).extension()?.to_str()?;
-    BESIDE.contains(&ending).then(|| format!("ends with .{ending}, which is kept for the file beside it"))
+    BESIDE.contains(&ending).then(|| StorePathError::KeptEnding(ending.to_owned()))
 }
 
 /// Without `.` and `..`.

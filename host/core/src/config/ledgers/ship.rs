@@ -152,5 +152,5 @@ fn wrong_endpoint(spec: &ShipSpec) -> Option<String> {
             "is an address without a name, so the bucket can't stand before it: leave `pathStyle` out",
         );
     }
-    spec.as_destination().wrong_address(&spec.endpoint)
+    spec.as_destination().wrong_address(&spec.endpoint).map(|unnamed| unnamed.to_string())
 }

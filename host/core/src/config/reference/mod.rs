@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::{AddressRange, Bytes, Duration, HostSpec, Manifest, PluginSpec, StartTime, config_faults};
 use crate::config::templates::TemplateSpec;
+use crate::model::fault::ManifestFault;
 use crate::status::OneOrMany;
 
 /// Bounds that a JSON Schema can't express. They are given as text.
@@ -167,12 +168,9 @@ fn sort_members(value: Value) -> Value {
     }
 }
 
-fn check_against_schema(schema: &Value, value: &Value) -> Result<(), String> {
-    let faults: Vec<_> = config_faults(schema, value)
-        .iter()
-        .map(|fault| format!("{}: {}", fault.field, fault.message))
-        .collect();
-    if faults.is_empty() { Ok(()) } else { Err(faults.join("; ")) }
+fn check_against_schema(schema: &Value, value: &Value) -> Result<(), Vec<ManifestFault>> {
+    let faults = config_faults(schema, value);
+    if faults.is_empty() { Ok(()) } else { Err(faults) }
 }
 
 fn parse_yaml_documents<T: DeserializeOwned>(yaml: &str) -> Vec<T> {

@@ -3,6 +3,7 @@
 use regex::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize};
 use serde_json::{Number, Value};
+use thiserror::Error;
 
 use super::VALUE_BYTES;
 use crate::model::fault::shorten_text;
@@ -83,61 +84,86 @@ pub enum ParameterType {
     Choice,
 }
 
+/// Why a parameter does not take a value.
+#[derive(Clone, Debug, PartialEq, Error)]
+pub enum ValueError {
+    #[error("is missing: give a value")]
+    Missing,
+    #[error("is neither text nor number nor true or false: give one value")]
+    NotSingle,
+    #[error("is longer than {VALUE_BYTES} bytes: put it into a ConfigMap of the Job")]
+    TooLong,
+    #[error("`{given}` is {expected}")]
+    OtherType { given: String, expected: &'static str },
+    #[error("`{given}` is not offered: choose one of {choices}")]
+    NotOffered { given: String, choices: String },
+    #[error("is no text: write it in quotes")]
+    NoText,
+    #[error("`{given}` does not match the pattern {pattern}")]
+    NoMatch { given: String, pattern: String },
+    #[error("`{pattern}` can't be used as a pattern: {source}")]
+    BadPattern { pattern: String, source: regex::Error },
+    #[error("is less than {0}")]
+    BelowMin(String),
+    #[error("is more than {0}")]
+    AboveMax(String),
+}
+
 impl ParameterSpec {
     /// The value as JSON. Forms and command lines pass texts, programs pass JSON; both are accepted.
-    pub fn accept_value(&self, given: &Value) -> Result<Value, String> {
-        let text = text_of(given).ok_or("is neither text nor number nor true or false: give one value")?;
+    pub fn accept_value(&self, given: &Value) -> Result<Value, ValueError> {
+        let text = text_of(given).ok_or(ValueError::NotSingle)?;
         if text.len() > VALUE_BYTES {
-            return Err(format!("is longer than {VALUE_BYTES} bytes: put it into a ConfigMap of the Job"));
+            return Err(ValueError::TooLong);
         }
-        let told = shorten_text(&text, TOLD);
+        let other = |expected| ValueError::OtherType { given: shorten_text(&text, TOLD).into(), expected };
         match self.kind {
             ParameterType::String => self.matching(given).map(Value::from),
             ParameterType::Int => {
-                let number: i64 = text.parse().map_err(|_| format!("`{told}` is no whole number"))?;
+                let number: i64 = text.parse().map_err(|_| other("no whole number"))?;
                 self.check_bounds(number as f64).map(|()| number.into())
             }
             ParameterType::Number => {
                 let number = text.parse().ok().and_then(Number::from_f64);
-                let number = number.ok_or_else(|| format!("`{told}` is no number"))?;
+                let number = number.ok_or_else(|| other("no number"))?;
                 self.check_bounds(number.as_f64().unwrap_or_default()).map(|()| number.into())
             }
             ParameterType::Bool => match &*text {
                 "true" => Ok(true.into()),
                 "false" => Ok(false.into()),
-                _ => Err(format!("`{told}` is neither true nor false")),
+                _ => Err(other("neither true nor false")),
             },
             ParameterType::Quantity => {
-                let amount = parse_quantity(&text).ok_or_else(|| {
-                    format!("`{told}` is no quantity of Kubernetes: write it as `500m`, `2` or `16Gi`")
-                })?;
+                let form = "no quantity of Kubernetes: write it as `500m`, `2` or `16Gi`";
+                let amount = parse_quantity(&text).ok_or_else(|| other(form))?;
                 self.check_bounds(amount).map(|()| text.into())
             }
             ParameterType::Choice if self.choices.contains(&text) => Ok(text.into()),
-            ParameterType::Choice => {
-                Err(format!("`{told}` is not offered: choose one of {}", self.choices.join(", ")))
+            ParameterType::Choice => Err(ValueError::NotOffered {
+                given: shorten_text(&text, TOLD).into(),
+                choices: self.choices.join(", "),
+            }),
+        }
+    }
+
+    fn matching(&self, given: &Value) -> Result<String, ValueError> {
+        let Value::String(text) = given else { return Err(ValueError::NoText) };
+        let Some(pattern) = &self.pattern else { return Ok(text.clone()) };
+        match compile_whole_text_pattern(pattern)?.is_match(text) {
+            true => Ok(text.clone()),
+            false => {
+                Err(ValueError::NoMatch { given: shorten_text(text, TOLD).into(), pattern: pattern.clone() })
             }
         }
     }
 
-    fn matching(&self, given: &Value) -> Result<String, String> {
-        let Value::String(text) = given else {
-            return Err("is no text: write it in quotes".into());
-        };
-        let Some(pattern) = &self.pattern else { return Ok(text.clone()) };
-        match compile_whole_text_pattern(pattern)?.is_match(text) {
-            true => Ok(text.clone()),
-            false => Err(format!("`{}` does not match the pattern {pattern}", shorten_text(text, TOLD))),
-        }
-    }
-
-    fn check_bounds(&self, value: f64) -> Result<(), String> {
+    fn check_bounds(&self, value: f64) -> Result<(), ValueError> {
         let (min, max) = (self.min.as_ref(), self.max.as_ref());
         if let Some(min) = min.filter(|min| bound_amount(min).is_some_and(|min| value < min)) {
-            return Err(format!("is less than {}", plain_text(min)));
+            return Err(ValueError::BelowMin(plain_text(min)));
         }
         match max.filter(|max| bound_amount(max).is_some_and(|max| value > max)) {
-            Some(max) => Err(format!("is more than {}", plain_text(max))),
+            Some(max) => Err(ValueError::AboveMax(plain_text(max))),
             None => Ok(()),
         }
     }
@@ -154,7 +180,8 @@ impl ParameterSpec {
         if let Some(pattern) = &self.pattern {
             match self.kind {
                 ParameterType::String => {
-                    faults.extend(compile_whole_text_pattern(pattern).err().map(|why| ("pattern", why)));
+                    let wrong = compile_whole_text_pattern(pattern).err();
+                    faults.extend(wrong.map(|error| ("pattern", error.to_string())));
                 }
                 _ => faults.push(("pattern", "is for the type `string`".to_owned())),
             }
@@ -172,8 +199,8 @@ impl ParameterSpec {
                 _ => {}
             }
         }
-        if let Some(Err(why)) = self.default.as_ref().map(|default| self.accept_value(default)) {
-            faults.push(("default", why));
+        if let Some(Err(error)) = self.default.as_ref().map(|default| self.accept_value(default)) {
+            faults.push(("default", error.to_string()));
         }
         faults
     }
@@ -199,12 +226,12 @@ impl ParameterSpec {
 }
 
 /// The pattern must match the whole text.
-fn compile_whole_text_pattern(pattern: &str) -> Result<Regex, String> {
+fn compile_whole_text_pattern(pattern: &str) -> Result<Regex, ValueError> {
     let build = |text: &str| RegexBuilder::new(text).size_limit(PATTERN_BYTES).build();
     // The pattern is compiled alone first: unbalanced brackets would change the meaning of the text around
     // it.
     let built = build(pattern).and_then(|_| build(&format!("^(?:{pattern})$")));
-    built.map_err(|error| format!("`{}` can't be used as a pattern: {error}", shorten_text(pattern, TOLD)))
+    built.map_err(|source| ValueError::BadPattern { pattern: shorten_text(pattern, TOLD).into(), source })
 }
 
 fn text_of(value: &Value) -> Option<String> {
@@ -288,7 +315,7 @@ mod tests {
         ] {
             match (parameter(spec).accept_value(&given), taken) {
                 (Ok(found), Ok(expected)) => assert_eq!(found, expected, "{spec} {given}"),
-                (Err(told), Err(part)) => assert!(told.contains(part), "{spec} {given}: {told}"),
+                (Err(told), Err(part)) => assert!(told.to_string().contains(part), "{spec} {given}: {told}"),
                 (found, expected) => panic!("{spec} {given}: {found:?}, expected {expected:?}"),
             }
         }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::parameter::ParameterSpec;
+use super::parameter::{ParameterSpec, ValueError};
 use super::{CHOICES_MOST, PARAMETERS_MOST, PLACES_MOST, TEXT_BYTES};
 use crate::model::fault::{ManifestFault, shorten_text};
 use crate::model::kinds::is_name;
@@ -100,8 +100,8 @@ impl TemplateSpec {
     }
 
     fn wrong_place(&self, parameter: &ParameterSpec, place: &str) -> Option<String> {
-        if let Err(why) = JsonPointer::parse(place) {
-            return Some(why);
+        if let Err(error) = JsonPointer::parse(place) {
+            return Some(error.to_string());
         }
         if KEPT.contains(&place) || place.starts_with(OURS) {
             return Some(format!("`{place}` is set by the controller: choose another place"));
@@ -179,13 +179,13 @@ impl TemplateSpec {
             let name = &parameter.name;
             let value = match given.get(name).or(parameter.default.as_ref()) {
                 Some(given) => parameter.accept_value(given),
-                None if parameter.required => Err("is missing: give a value".into()),
+                None if parameter.required => Err(ValueError::Missing),
                 None => continue,
             };
             let value = match value {
                 Ok(value) => value,
-                Err(why) => {
-                    faults.push(fault(name, why));
+                Err(error) => {
+                    faults.push(fault(name, error.to_string()));
                     continue;
                 }
             };

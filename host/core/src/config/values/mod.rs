@@ -7,7 +7,7 @@
 mod quantity;
 mod secret;
 
-pub use quantity::{Bytes, Duration};
+pub use quantity::{Bytes, Duration, QuantityError};
 pub(super) use secret::check_secret;
 
 /// The message about an unknown name.

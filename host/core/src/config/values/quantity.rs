@@ -4,6 +4,16 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// A text is none of the quantities below.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum QuantityError {
+    #[error("`{0}` is not a duration: write a whole number and ms, s, m, h or d, such as 2s")]
+    Duration(String),
+    #[error("`{0}` is not a size: write a whole number and Ki, Mi, Gi or Ti, such as 64Mi")]
+    Size(String),
+}
 
 /// `250ms`, `2s`, `5m`, `1h`, `30d`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -11,7 +21,7 @@ use serde::{Deserialize, Serialize};
 pub struct Duration(pub std::time::Duration);
 
 impl std::str::FromStr for Duration {
-    type Err = String;
+    type Err = QuantityError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -22,25 +32,19 @@ impl std::str::FromStr for Duration {
             "m" => 60_000,
             "h" => 3_600_000,
             "d" => 86_400_000,
-            _ => {
-                return Err(format!(
-                    "`{text}` is not a duration: write a whole number and ms, s, m, h or d, such as 2s"
-                ));
-            }
+            _ => return Err(QuantityError::Duration(text.to_owned())),
         };
         digits
             .parse::<u64>()
             .ok()
             .and_then(|number| number.checked_mul(millis))
             .map(|total| Self(std::time::Duration::from_millis(total)))
-            .ok_or_else(|| {
-                format!("`{text}` is not a duration: write a whole number and ms, s, m, h or d, such as 2s")
-            })
+            .ok_or_else(|| QuantityError::Duration(text.to_owned()))
     }
 }
 
 impl TryFrom<String> for Duration {
-    type Error = String;
+    type Error = QuantityError;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
         text.parse()
@@ -71,7 +75,7 @@ impl From<Duration> for String {
 pub struct Bytes(pub u64);
 
 impl TryFrom<String> for Bytes {
-    type Error = String;
+    type Error = QuantityError;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
         let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -84,9 +88,10 @@ impl TryFrom<String> for Bytes {
             "Ti" => Some(1 << 40),
             _ => None,
         };
-        factor.and_then(|factor| digits.parse::<u64>().ok()?.checked_mul(factor)).map(Self).ok_or_else(|| {
-            format!("`{text}` is not a size: write a whole number and Ki, Mi, Gi or Ti, such as 64Mi")
-        })
+        factor
+            .and_then(|factor| digits.parse::<u64>().ok()?.checked_mul(factor))
+            .map(Self)
+            .ok_or(QuantityError::Size(text))
     }
 }
 

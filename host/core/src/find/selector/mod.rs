@@ -214,7 +214,7 @@ impl<'a> SelectorParser<'a> {
         let (start, word) = self.take_word();
         match check_key(word) {
             Ok(()) => Ok(word.to_owned()),
-            Err(message) => Err(self.wrong_at(start, message)),
+            Err(error) => Err(self.wrong_at(start, error.to_string())),
         }
     }
 
@@ -223,34 +223,47 @@ impl<'a> SelectorParser<'a> {
         let (start, word) = self.take_word();
         match check_value(word) {
             Ok(()) => Ok(word.to_owned()),
-            Err(message) => Err(self.wrong_at(start, message)),
+            Err(error) => Err(self.wrong_at(start, error.to_string())),
         }
     }
 }
 
 const RULE: &str = "up to 63 letters, digits, `-`, `_` and `.`, with a letter or digit at both ends";
 
-/// Checks that Kubernetes accepts this key as that of a label. The error says why not.
-pub fn check_key(key: &str) -> Result<(), String> {
+/// Why Kubernetes does not accept a label.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum LabelError {
+    #[error("expected the key of a label")]
+    NoKey,
+    #[error("`{0}` can't be before the slash of a key: write a DNS name in lower case")]
+    Prefix(String),
+    #[error("`{0}` can't be the name of a label: {RULE}")]
+    Name(String),
+    #[error("`{0}` can't be the value of a label: {RULE}")]
+    Value(String),
+}
+
+/// Checks that Kubernetes accepts this key as that of a label.
+pub fn check_key(key: &str) -> Result<(), LabelError> {
     if key.is_empty() {
-        return Err("expected the key of a label".into());
+        return Err(LabelError::NoKey);
     }
     let (prefix, name) = match key.split_once('/') {
         Some((prefix, name)) => (Some(prefix), name),
         None => (None, key),
     };
     if let Some(prefix) = prefix.filter(|prefix| !is_prefix(prefix)) {
-        return Err(format!("`{prefix}` can't be before the slash of a key: write a DNS name in lower case"));
+        return Err(LabelError::Prefix(prefix.to_owned()));
     }
     if name.is_empty() || !is_label(name) {
-        return Err(format!("`{name}` can't be the name of a label: {RULE}"));
+        return Err(LabelError::Name(name.to_owned()));
     }
     Ok(())
 }
 
 /// Checks that Kubernetes accepts this value for a label. Empty values are valid.
-pub fn check_value(value: &str) -> Result<(), String> {
-    if is_label(value) { Ok(()) } else { Err(format!("`{value}` can't be the value of a label: {RULE}")) }
+pub fn check_value(value: &str) -> Result<(), LabelError> {
+    if is_label(value) { Ok(()) } else { Err(LabelError::Value(value.to_owned())) }
 }
 
 fn is_label(text: &str) -> bool {

@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use thiserror::Error;
+
 /// The most levels of a pointer. No object is deeper, and it bounds the recursion.
 const TOKENS: usize = 64;
 
@@ -10,22 +12,32 @@ const TOKENS: usize = 64;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JsonPointer(Vec<String>);
 
+/// Why a text is no pointer.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum PointerError {
+    #[error("is empty: name a place in the object, such as `/spec/schedulerName`")]
+    Empty,
+    #[error("`{0}` is not a JSON pointer: it begins with `/`, such as `/spec/schedulerName`")]
+    NoSlash(String),
+    #[error("`{0}` is not a JSON pointer: after `~` comes 0 (for `~`) or 1 (for `/`)")]
+    BadEscape(String),
+    #[error("has {0} levels; at most {TOKENS} are allowed")]
+    TooDeep(usize),
+}
+
 impl JsonPointer {
-    pub fn parse(text: &str) -> Result<Self, String> {
+    pub fn parse(text: &str) -> Result<Self, PointerError> {
         let Some(tokens) = text.strip_prefix('/') else {
             return Err(match text.is_empty() {
-                true => "is empty: name a place in the object, such as `/spec/schedulerName`".into(),
-                false => format!(
-                    "`{text}` is not a JSON pointer: it begins with `/`, such as `/spec/schedulerName`"
-                ),
+                true => PointerError::Empty,
+                false => PointerError::NoSlash(text.to_owned()),
             });
         };
-        let tokens: Vec<_> = tokens.split('/').map(unescape).collect::<Option<_>>().ok_or_else(|| {
-            format!("`{text}` is not a JSON pointer: after `~` comes 0 (for `~`) or 1 (for `/`)")
-        })?;
+        let tokens = tokens.split('/').map(unescape).collect::<Option<Vec<_>>>();
+        let tokens = tokens.ok_or_else(|| PointerError::BadEscape(text.to_owned()))?;
         match tokens.len() <= TOKENS {
             true => Ok(Self(tokens)),
-            false => Err(format!("has {} levels; at most {TOKENS} are allowed", tokens.len())),
+            false => Err(PointerError::TooDeep(tokens.len())),
         }
     }
 
