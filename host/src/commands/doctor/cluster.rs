@@ -206,7 +206,9 @@ impl ClusterFacts {
             match self.checkup.has_right(whose, &attempt).await {
                 Ok(true) => {}
                 Ok(false) => missing.push(*verb),
-                Err(CheckupError::Forbidden(why)) => return Err((FindingOutcome::NotChecked, why)),
+                Err(error @ CheckupError::Forbidden(_)) => {
+                    return Err((FindingOutcome::NotChecked, error.to_string()));
+                }
                 Err(error) => return Err((FindingOutcome::Failed, error.to_string())),
             }
         }

@@ -29,20 +29,20 @@ const BYTES: usize = 16 * 1024 * 1024;
 
 #[derive(Debug, Error)]
 pub enum CheckupError {
-    #[error("{0}")]
-    Forbidden(String),
-    #[error("{0}")]
-    Missing(String),
-    #[error("{0}")]
-    Failed(String),
+    #[error(transparent)]
+    Forbidden(RequestFailure),
+    #[error(transparent)]
+    Missing(RequestFailure),
+    #[error(transparent)]
+    Failed(RequestFailure),
 }
 
 impl From<RequestFailure> for CheckupError {
     fn from(failure: RequestFailure) -> Self {
         match failure.status_code() {
-            Some(401 | 403) => Self::Forbidden(failure.to_string()),
-            Some(404) => Self::Missing(failure.to_string()),
-            _ => Self::Failed(failure.to_string()),
+            Some(401 | 403) => Self::Forbidden(failure),
+            Some(404) => Self::Missing(failure),
+            _ => Self::Failed(failure),
         }
     }
 }

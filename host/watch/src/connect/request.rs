@@ -31,7 +31,7 @@ pub(crate) const RETRY_AFTER_CAP: Duration = Duration::from_secs(600);
 
 /// Why a request failed.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-pub(crate) enum RequestFailure {
+pub enum RequestFailure {
     #[error("{code} {reason}: {message}")]
     Status {
         code: u16,
@@ -49,9 +49,23 @@ pub(crate) enum RequestFailure {
     Answer(String),
     #[error(transparent)]
     Endless(#[from] EndlessList),
-    /// The resource can't be a source. The text says why, and what to do.
-    #[error("{0}")]
-    Unfit(String),
+    #[error(transparent)]
+    Unfit(#[from] UnfitResource),
+}
+
+/// Why a resource can't be a source, and what to do.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum UnfitResource {
+    #[error(
+        "the server's lists have no `resourceVersion`, so what changes can't be followed: remove the source"
+    )]
+    Unversioned,
+    #[error(
+        "the server can't list and watch `{kind}` of {api_version} (it offers: {offers}): remove the source"
+    )]
+    Unwatchable { kind: String, api_version: String, offers: String },
+    #[error("`{kind}` has no namespaces: leave out `namespace: {namespace}`")]
+    WithoutNamespaces { kind: String, namespace: String },
 }
 
 impl RequestFailure {
@@ -95,10 +109,7 @@ impl RequestFailure {
 /// Splits one page of a source's list.
 pub(crate) fn list_page(bytes: &[u8]) -> Result<ListPage<'_>, RequestFailure> {
     project::list_page(bytes).map_err(|error| match error {
-        ProjectError::Missing("metadata.resourceVersion") => RequestFailure::Unfit(
-            "the server's lists have no `resourceVersion`, so what changes can't be followed: remove the source"
-                .to_string(),
-        ),
+        ProjectError::Missing("metadata.resourceVersion") => UnfitResource::Unversioned.into(),
         error => RequestFailure::Answer(error.to_string()),
     })
 }

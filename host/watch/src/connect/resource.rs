@@ -5,7 +5,7 @@ use kubewitness_core::config::SourceSpec;
 use kubewitness_core::state::ObjectRef;
 use serde::Deserialize;
 
-use crate::connect::request::{ApiClient, RequestAddress, RequestFailure};
+use crate::connect::request::{ApiClient, RequestAddress, RequestFailure, UnfitResource};
 
 #[derive(Debug, Deserialize)]
 struct ResourceList {
@@ -117,21 +117,15 @@ fn choose_resource(
     if let Some(verbs) = &found.verbs
         && !NEEDED_VERBS.iter().all(|needed| verbs.iter().any(|verb| verb == needed))
     {
-        return Err(RequestFailure::Unfit(format!(
-            "the server can't list and watch `{}` of {} (it offers: {}): remove the source",
-            spec.kind,
-            spec.api_version,
-            verbs.join(", ")
-        )));
+        let (kind, api_version) = (spec.kind.to_string(), spec.api_version.clone());
+        return Err(UnfitResource::Unwatchable { kind, api_version, offers: verbs.join(", ") }.into());
     }
     let scope = match (&spec.namespace, found.namespaced) {
         (Some(namespace), true) => format!("{root}/namespaces/{namespace}/{}", found.name),
         (None, _) => format!("{root}/{}", found.name),
         (Some(namespace), false) => {
-            return Err(RequestFailure::Unfit(format!(
-                "`{}` has no namespaces: leave out `namespace: {namespace}`",
-                spec.kind
-            )));
+            let (kind, namespace) = (spec.kind.to_string(), namespace.clone());
+            return Err(UnfitResource::WithoutNamespaces { kind, namespace }.into());
         }
     };
     Ok(SourceResource { scope, root, plural: found.name.clone(), namespaced: found.namespaced })

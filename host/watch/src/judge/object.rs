@@ -4,6 +4,8 @@ use bytes::Bytes;
 use kubewitness_core::project::ObjectEnvelope;
 use kubewitness_core::state::ObjectRef;
 
+use thiserror::Error;
+
 use crate::connect::resource::group_version;
 use crate::source::parts::SourceParts;
 
@@ -41,19 +43,29 @@ pub(crate) fn object_reference(parts: &SourceParts, envelope: &ObjectEnvelope<'_
     }
 }
 
+/// Why an object can't be one of a source.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub(crate) enum EnvelopeFault {
+    #[error("`{0}` is missing")]
+    Missing(&'static str),
+    #[error("it is of kind `{found}` and not `{expected}`")]
+    OtherKind { found: String, expected: String },
+}
+
 /// Checks that an envelope has every part of an identity and is of the source's kind.
-pub(crate) fn check(parts: &SourceParts, envelope: &ObjectEnvelope<'_>) -> Result<(), String> {
+pub(crate) fn check(parts: &SourceParts, envelope: &ObjectEnvelope<'_>) -> Result<(), EnvelopeFault> {
     for (field, value) in [
         ("metadata.uid", &envelope.uid),
         ("metadata.name", &envelope.name),
         ("metadata.resourceVersion", &envelope.resource_version),
     ] {
         if value.is_empty() {
-            return Err(format!("`{field}` is missing"));
+            return Err(EnvelopeFault::Missing(field));
         }
     }
     if !envelope.kind.is_empty() && envelope.kind != *parts.spec.kind {
-        return Err(format!("it is of kind `{}` and not `{}`", envelope.kind, parts.spec.kind));
+        let (found, expected) = (envelope.kind.to_string(), parts.spec.kind.to_string());
+        return Err(EnvelopeFault::OtherKind { found, expected });
     }
     Ok(())
 }

@@ -38,7 +38,7 @@ pub async fn cutover(args: CutoverPluginArgs) -> CommandResult {
         .context("asking the controller which component it has compared")?;
     let compared = shadow::find(&client, &name).await?;
     let take_over = |data: &mut BTreeMap<String, String>| {
-        replace_module(&name, &compared, data).map_err(|error| format!("{error:#}"))
+        replace_module(&name, &compared, data).map_err(|error| format!("{error:#}").into())
     };
     let at = (pack::kubewitness_namespace(&into), map.as_str());
     let write =

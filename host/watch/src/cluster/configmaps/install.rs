@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use http::Method;
 use k8s_openapi::api::core::v1::ConfigMap;
+use kubewitness_core::BoxedError;
 use thiserror::Error;
 use tokio::time::timeout;
 
@@ -29,15 +30,22 @@ pub enum InstallError {
     Overtaken,
     #[error("there is no ConfigMap of this name")]
     Missing,
-    #[error("{0}")]
-    Failed(String),
+    #[error(transparent)]
+    Request(RequestFailure),
+    #[error("the ConfigMap that is there can't be read: {0}")]
+    Unreadable(serde_json::Error),
+    #[error(transparent)]
+    Unwritable(serde_json::Error),
+    /// The caller can't change what is there.
+    #[error(transparent)]
+    Change(BoxedError),
 }
 
 impl From<RequestFailure> for InstallError {
     fn from(failure: RequestFailure) -> Self {
         match failure.status_code() {
             Some(409) => Self::Overtaken,
-            _ => Self::Failed(failure.to_string()),
+            _ => Self::Request(failure),
         }
     }
 }
@@ -73,13 +81,13 @@ pub async fn change_config_map(
     (namespace, name): (&str, &str),
     label: &str,
     dry_run: bool,
-    change: impl FnOnce(&mut BTreeMap<String, String>) -> Result<(), String>,
+    change: impl FnOnce(&mut BTreeMap<String, String>) -> Result<(), BoxedError>,
 ) -> Result<InstallResult, InstallError> {
     let api = signed_in.api_client();
     let address = config_maps(namespace).with_member(name);
     let there = find(&api, &address).await?.ok_or(InstallError::Missing)?;
     let of_data =
-        |there: &mut ConfigMap| change(there.data.get_or_insert_default()).map_err(InstallError::Failed);
+        |there: &mut ConfigMap| change(there.data.get_or_insert_default()).map_err(InstallError::Change);
     replace_existing(&api, &address, there, label, dry_run, of_data).await
 }
 
@@ -116,9 +124,7 @@ async fn replace_existing(
 
 async fn find(api: &ApiClient, address: &RequestAddress) -> Result<Option<ConfigMap>, InstallError> {
     match send_request(api, Method::GET, address, None).await {
-        Ok(body) => serde_json::from_slice(&body).map(Some).map_err(|error| {
-            InstallError::Failed(format!("the ConfigMap that is there can't be read: {error}"))
-        }),
+        Ok(body) => serde_json::from_slice(&body).map(Some).map_err(InstallError::Unreadable),
         Err(failure) if failure.status_code() == Some(404) => Ok(None),
         Err(failure) => Err(failure.into()),
     }
@@ -130,7 +136,7 @@ async fn write(
     address: &RequestAddress,
     map: &ConfigMap,
 ) -> Result<(), InstallError> {
-    let body = serde_json::to_vec(map).map_err(|error| InstallError::Failed(error.to_string()))?;
+    let body = serde_json::to_vec(map).map_err(InstallError::Unwritable)?;
     Ok(send_request(api, method, address, Some(("application/json", body))).await.map(drop)?)
 }
 

@@ -233,7 +233,8 @@ impl LeaseElector {
         let answer = asked.map_err(|_| RequestFailure::TimedOut(within))??;
         let object =
             serde_json::from_slice(&answer).map_err(|error| RequestFailure::Answer(error.to_string()))?;
-        LeaseRecord::from_value(object).map_err(RequestFailure::Answer)
+        let record = LeaseRecord::from_value(object);
+        record.ok_or_else(|| RequestFailure::Answer("a Lease without a version or a uid".into()))
     }
 
     fn note_failure(&mut self, verb: &str, failure: &RequestFailure) {

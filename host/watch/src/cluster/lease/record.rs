@@ -25,16 +25,16 @@ pub(crate) struct LeaseClaim<'a> {
 }
 
 impl LeaseRecord {
-    /// Without a version, a write would not be refused if somebody else was faster.
-    pub fn from_value(object: Value) -> Result<Self, String> {
+    /// `None` for a Lease without a version or a uid. Without a version, a write would not be refused if somebody else was faster.
+    pub fn from_value(object: Value) -> Option<Self> {
         let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
         if text("/metadata/resourceVersion").is_empty() || text("/metadata/uid").is_empty() {
-            return Err("a Lease without a version or a uid".to_string());
+            return None;
         }
         let (uid, holder) = (text("/metadata/uid").to_string(), text("/spec/holderIdentity").to_string());
         let seconds = object.pointer("/spec/leaseDurationSeconds").and_then(Value::as_u64);
         let lasts = seconds.filter(|seconds| *seconds > 0).map(Duration::from_secs);
-        Ok(Self { uid, holder, lasts, object })
+        Some(Self { uid, holder, lasts, object })
     }
 
     /// Whether nobody has renewed, taken or released it in between. Labels don't count, so setting one does
@@ -174,8 +174,8 @@ mod tests {
 
     #[test]
     fn a_lease_without_a_version_is_not_understood() {
-        assert!(LeaseRecord::from_value(json!({"metadata": {"uid": "u"}})).is_err());
-        assert!(LeaseRecord::from_value(json!("gone")).is_err());
+        assert!(LeaseRecord::from_value(json!({"metadata": {"uid": "u"}})).is_none());
+        assert!(LeaseRecord::from_value(json!("gone")).is_none());
     }
 
     #[test]

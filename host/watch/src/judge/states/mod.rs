@@ -140,7 +140,7 @@ impl StateMaker {
         complete: Option<&Version>,
     ) -> EventOutcome {
         if let Err(error) = check(&self.parts, &envelope) {
-            self.keep_poison(raw.clone(), &error);
+            self.keep_poison(raw.clone(), &error.to_string());
             return EventOutcome::Poison;
         }
         let version = Version::new(&envelope.resource_version);

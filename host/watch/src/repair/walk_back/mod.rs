@@ -272,7 +272,7 @@ impl OldVersions {
             }
             let answer = self.fetch_object_at(object, &at).await;
             if let Err(why) = search.take_answer(&at, answer) {
-                return lost(reason::UNREADABLE, &why, search);
+                return lost(reason::UNREADABLE, &why.to_string(), search);
             }
         }
     }
@@ -343,7 +343,7 @@ impl OldVersions {
             }
             ExactAnswer::Item { .. } | ExactAnswer::Nobody => None,
             ExactAnswer::Compacted => untold(reason::COMPACTED, "compaction has removed them"),
-            ExactAnswer::Refused(why) => untold(reason::UNREADABLE, &why),
+            ExactAnswer::Refused(why) => untold(reason::UNREADABLE, &why.to_string()),
         }
     }
 

@@ -14,12 +14,12 @@ use super::{CONTRADICTED, OldVersions};
 use crate::connect::backoff::{Backoff, JitterDice};
 use crate::connect::request::{ANSWER_TIME, RequestAddress, RequestFailure};
 use crate::judge::object::with_kind;
-use crate::repair::walk_back::versions::ExactAnswer;
+use crate::repair::walk_back::versions::{ExactAnswer, ReadRefusal};
 use crate::source::handle::{ServerLimit, count};
 use crate::version::version_number;
 
 /// Why an exact list can't be read. Its text stands in conditions and in gaps.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ExactListError {
     #[error("the server doesn't read old versions")]
     Refused,
@@ -48,7 +48,7 @@ impl OldVersions {
                 answer => return answer,
             }
         }
-        ExactAnswer::Refused(format!("version {at} is reported as compacted, but can be read"))
+        ExactAnswer::Refused(ReadRefusal::Contradicted(at.clone()))
     }
 
     async fn ask_once(&self, object: &ObjectRef, at: &Version) -> ExactAnswer {
@@ -67,15 +67,16 @@ impl OldVersions {
     }
 
     /// One object could not be read. If the whole collection can't be either, no further object is tried.
-    async fn refused_at(&self, at: &Version, why: ExactListError) -> String {
-        let why = why.to_string();
-        let Some(number) = version_number(at).filter(|_| !self.is_refused()) else {
-            return self.note_refusal(ServerLimit::Exact, why);
+    async fn refused_at(&self, at: &Version, why: ExactListError) -> ReadRefusal {
+        let number = version_number(at).filter(|_| !self.is_refused());
+        let is_whole = match number {
+            Some(number) => self.is_gone(number).await.is_err(),
+            None => true,
         };
-        match self.is_gone(number).await {
-            Ok(_) => why,
-            Err(_) => self.note_refusal(ServerLimit::Exact, why),
+        if is_whole {
+            self.note_refusal(ServerLimit::Exact, why.to_string());
         }
+        why.into()
     }
 
     /// Everything up to here is known to be compacted.

@@ -9,7 +9,9 @@ use std::cmp::Ordering;
 
 use bytes::Bytes;
 use kubewitness_core::Version;
+use thiserror::Error;
 
+use super::requests::ExactListError;
 use crate::source::life::WalkResult;
 use crate::source::missing::{MissingVersions, reason};
 use crate::source::round::CompleteSince;
@@ -29,7 +31,18 @@ pub(crate) enum ExactAnswer {
     Nobody,
     Compacted,
     /// The server does not read old versions, or the request failed permanently.
-    Refused(String),
+    Refused(ReadRefusal),
+}
+
+/// Why a version can't be read. The text stands in gaps.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub(crate) enum ReadRefusal {
+    #[error("`{0}` is not a number")]
+    NoNumber(Version),
+    #[error("version {0} is reported as compacted, but can be read")]
+    Contradicted(Version),
+    #[error(transparent)]
+    List(#[from] ExactListError),
 }
 
 #[derive(Debug)]
@@ -112,7 +125,7 @@ impl VersionWalk {
             // The object's life begins above this version.
             ExactAnswer::Item { .. } | ExactAnswer::Nobody => Some(self.take_result(None)),
             ExactAnswer::Compacted => Some(self.take_result(Some((reason::COMPACTED, COMPACTED)))),
-            ExactAnswer::Refused(why) => Some(self.take_result(Some((reason::UNREADABLE, &why)))),
+            ExactAnswer::Refused(why) => Some(self.take_result(Some((reason::UNREADABLE, &why.to_string())))),
         }
     }
 
@@ -189,8 +202,8 @@ impl EndSearch {
     }
 
     /// Returns an error if the server can't be queried.
-    pub fn take_answer(&mut self, at: &Version, answer: ExactAnswer) -> Result<(), String> {
-        let at: u128 = at.as_str().parse().map_err(|_| format!("`{at}` is not a number"))?;
+    pub fn take_answer(&mut self, at: &Version, answer: ExactAnswer) -> Result<(), ReadRefusal> {
+        let at: u128 = at.as_str().parse().map_err(|_| ReadRefusal::NoNumber(at.clone()))?;
         match answer {
             ExactAnswer::Item { uid, version, document } if uid == self.uid => {
                 (self.there, self.compacted, self.last) = (at, false, Some((version, document)));
