@@ -9,7 +9,7 @@ use kubewitness_core::config::Duration;
 
 use super::journal::JournalArgs;
 #[cfg(feature = "playground")]
-use super::values::{any_number, parse_duration};
+use super::values::{FlagValueError, any_number, parse_duration};
 use crate::access::AccessArgs;
 
 /// In a build without the simulated cluster the command says so, whatever its flags.
@@ -51,10 +51,10 @@ pub struct PlaygroundArgs {
 }
 
 #[cfg(feature = "playground")]
-fn parse_positive_rate(text: &str) -> Result<f64, String> {
+fn parse_positive_rate(text: &str) -> Result<f64, FlagValueError> {
     match text.parse::<f64>() {
         Ok(rate) if rate > 0.0 && rate <= 100_000.0 => Ok(rate),
-        _ => Err("write a number above 0, at most 100000".into()),
+        _ => Err(FlagValueError::NoRate),
     }
 }
 

@@ -5,7 +5,7 @@ use clap::Args;
 use kubewitness_core::config::Duration;
 
 use super::reach::{GetOutput, QueryArgs, ReachArgs};
-use super::values::parse_duration;
+use super::values::{FlagValueError, parse_duration};
 
 #[derive(Debug, Args)]
 pub struct DashboardArgs {
@@ -125,10 +125,10 @@ pub struct SubmitArgs {
     pub output: GetOutput,
 }
 
-fn parse_pair(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once('=').ok_or("write NAME=VALUE, such as gpus=2")?;
+fn parse_pair(text: &str) -> Result<(String, String), FlagValueError> {
+    let (name, value) = text.split_once('=').ok_or(FlagValueError::NoPair)?;
     match name.is_empty() {
-        true => Err("has no name before `=`: write NAME=VALUE".into()),
+        true => Err(FlagValueError::NoName),
         false => Ok((name.to_owned(), value.to_owned())),
     }
 }

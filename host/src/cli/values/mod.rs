@@ -4,9 +4,41 @@
 mod zone;
 
 use kubewitness_core::clock::{Clock, SystemClock};
-use kubewitness_core::config::Duration;
+use kubewitness_core::config::{Duration, QuantityError};
+use thiserror::Error;
 
 pub use zone::ZoneArg;
+
+/// Why a flag does not take a text.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub(super) enum FlagValueError {
+    #[error(
+        "a position is a whole number, such as 1234: `kubewitness timeline` and `kubewitness deadletters list` show them"
+    )]
+    NoPosition,
+    #[error("write a whole number, such as 1000")]
+    NoNumber,
+    #[error("write a whole number from {low} to {high}")]
+    NumberOutside { low: u64, high: u64 },
+    #[error("{0} ago is before 1970: write a shorter time, such as 2h or 30d")]
+    LongAgo(String),
+    #[error("write a time such as '2026-11-24 03:00' or 2026-11-24T03:00:00Z, or how long ago, such as 2h")]
+    NoTime,
+    #[error(
+        "the clocks were set on this day, so this time comes twice or not at all: write it with its offset, such as \
+         2026-10-25T02:30:00+02:00"
+    )]
+    AmbiguousTime,
+    #[error("write a time after 1970")]
+    EarlyTime,
+    #[cfg(feature = "playground")]
+    #[error("write a number above 0, at most 100000")]
+    NoRate,
+    #[error("write NAME=VALUE, such as gpus=2")]
+    NoPair,
+    #[error("has no name before `=`: write NAME=VALUE")]
+    NoName,
+}
 
 /// A value that may contain a password: it is never printed.
 #[derive(Clone)]
@@ -26,34 +58,30 @@ impl std::fmt::Debug for SecretArg {
 }
 
 /// A position of the journal.
-pub(super) fn parse_position(text: &str) -> Result<u64, String> {
-    text.parse().map_err(|_| {
-        "a position is a whole number, such as 1234: `kubewitness timeline` and `kubewitness deadletters list` show \
-         them"
-            .to_owned()
-    })
+pub(super) fn parse_position(text: &str) -> Result<u64, FlagValueError> {
+    text.parse().map_err(|_| FlagValueError::NoPosition)
 }
 
 /// A whole number between two limits, both included.
 pub(super) fn whole_number_between<T: TryFrom<u64>>(
     low: u64,
     high: u64,
-) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
+) -> impl Fn(&str) -> Result<T, FlagValueError> + Clone + Send + Sync + 'static {
     move |text| {
         let number = text.parse().ok().filter(|number| (low..=high).contains(number));
-        number.and_then(|number: u64| T::try_from(number).ok()).ok_or_else(|| match high {
-            u64::MAX => "write a whole number, such as 1000".to_owned(),
-            high => format!("write a whole number from {low} to {high}"),
+        number.and_then(|number: u64| T::try_from(number).ok()).ok_or(match high {
+            u64::MAX => FlagValueError::NoNumber,
+            high => FlagValueError::NumberOutside { low, high },
         })
     }
 }
 
 /// The same without an upper bound.
-pub(super) fn any_number<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
+pub(super) fn any_number<T: TryFrom<u64>>(text: &str) -> Result<T, FlagValueError> {
     whole_number_between(0, u64::MAX)(text)
 }
 
-pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
+pub(super) fn parse_duration(text: &str) -> Result<Duration, QuantityError> {
     text.parse()
 }
 
@@ -73,12 +101,12 @@ impl MomentArg {
     }
 }
 
-pub(super) fn parse_moment(text: &str) -> Result<MomentArg, String> {
+pub(super) fn parse_moment(text: &str) -> Result<MomentArg, FlagValueError> {
     if let Ok(ago) = text.parse::<Duration>() {
         let now = u128::from(SystemClock::default().now_ms());
         return match ago.0.as_millis() <= now {
             true => Ok(MomentArg::Ago(ago)),
-            false => Err(format!("{text} ago is before 1970: write a shorter time, such as 2h or 30d")),
+            false => Err(FlagValueError::LongAgo(text.to_owned())),
         };
     }
     ZoneArg::local_zone().read(text).map(MomentArg::At)
@@ -91,14 +119,18 @@ mod tests {
     #[test]
     fn what_is_no_number_is_refused_with_advice() {
         for told in ["x", "", "-1", "1.5", "99999999999999999999"].map(parse_position) {
-            assert!(told.unwrap_err().contains("`kubewitness deadletters list`"));
+            assert!(told.unwrap_err().to_string().contains("`kubewitness deadletters list`"));
         }
         assert_eq!((parse_position("7"), any_number::<usize>("0")), (Ok(7), Ok(0)));
-        assert!(any_number::<u64>("x").unwrap_err().contains("a whole number"));
+        assert_eq!(any_number::<u64>("x"), Err(FlagValueError::NoNumber));
         let limit = whole_number_between::<u32>(1, 100);
         assert_eq!((limit("1"), limit("100")), (Ok(1), Ok(100)));
         for wrong in ["0", "101", "x"] {
-            assert_eq!(limit(wrong).unwrap_err(), "write a whole number from 1 to 100", "{wrong}");
+            assert_eq!(
+                limit(wrong).unwrap_err().to_string(),
+                "write a whole number from 1 to 100",
+                "{wrong}"
+            );
         }
     }
 
@@ -108,6 +140,6 @@ mod tests {
         assert_eq!(parse_moment("1970-01-01T00:01:00.250Z"), Ok(MomentArg::At(60_250)));
         assert!(matches!(parse_moment("2h"), Ok(MomentArg::Ago(_))));
         assert!(parse_moment("yesterday").is_err() && parse_moment("").is_err());
-        assert!(parse_moment("99999999999h").unwrap_err().contains("before 1970"));
+        assert!(matches!(parse_moment("99999999999h"), Err(FlagValueError::LongAgo(_))));
     }
 }

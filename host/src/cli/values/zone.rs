@@ -8,6 +8,8 @@ use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
 use kubewitness_core::{calendar, files};
 
+use super::FlagValueError;
+
 const ZONES: &str = "/usr/share/zoneinfo";
 const OF_THIS_MACHINE: &str = "/etc/localtime";
 /// The largest zone of the database has some 4 KiB.
@@ -35,19 +37,15 @@ impl ZoneArg {
     }
 
     /// A time with a zone, or in this zone, in milliseconds.
-    pub fn read(&self, text: &str) -> Result<u64, String> {
+    pub(super) fn read(&self, text: &str) -> Result<u64, FlagValueError> {
         let text = text.trim();
         if let Some(ms) = calendar::parse_rfc3339_ms(text) {
             return Ok(ms);
         }
-        let local: DateTime = text.parse().map_err(|_| {
-            "write a time such as '2026-11-24 03:00' or 2026-11-24T03:00:00Z, or how long ago, such as 2h"
-        })?;
-        let zoned = self.0.to_ambiguous_zoned(local).unambiguous().map_err(|_| {
-            "the clocks were set on this day, so this time comes twice or not at all: write it with its offset, such as \
-             2026-10-25T02:30:00+02:00"
-        })?;
-        u64::try_from(zoned.timestamp().as_millisecond()).map_err(|_| "write a time after 1970".to_owned())
+        let local: DateTime = text.parse().map_err(|_| FlagValueError::NoTime)?;
+        let zoned = self.0.to_ambiguous_zoned(local).unambiguous();
+        let zoned = zoned.map_err(|_| FlagValueError::AmbiguousTime)?;
+        u64::try_from(zoned.timestamp().as_millisecond()).map_err(|_| FlagValueError::EarlyTime)
     }
 
     /// For example `2026-11-24 04:00:12 (03:00:12Z)`: with the time in UTC, and with its date if that
@@ -99,7 +97,7 @@ mod tests {
             assert!(at(text).is_err(), "{text}");
         }
         for set in ["2026-10-25 02:30", "2026-03-29 02:30"] {
-            assert!(at(set).unwrap_err().contains("offset"), "{set}");
+            assert_eq!(at(set), Err(FlagValueError::AmbiguousTime), "{set}");
         }
     }
 

@@ -5,6 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use kubewitness_core::ledger::LedgerProgress;
+use thiserror::Error;
 
 use super::statements::SignedStatement;
 
@@ -59,8 +60,17 @@ impl fmt::Display for RootAnchor {
     }
 }
 
+/// Why a text is no root.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum RootFormError {
+    #[error("`{0}` is no number")]
+    NoNumber(String),
+    #[error("is no root: give what `kubewitness audit root` prints, LEDGER:FILE:LINES:ROOT")]
+    OtherForm,
+}
+
 impl FromStr for RootAnchor {
-    type Err = String;
+    type Err = RootFormError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let parts: Vec<_> = text.trim().split(':').collect();
@@ -69,14 +79,11 @@ impl FromStr for RootAnchor {
         };
         match parts.as_slice() {
             [ledger, file, lines, root] if is_hex(ledger, 32) && is_hex(root, 64) => {
-                let number = |text: &str| text.parse().map_err(|_| format!("`{text}` is no number"));
+                let number = |text: &str| text.parse().map_err(|_| RootFormError::NoNumber(text.to_owned()));
                 let (file, lines) = (number(file)?, number(lines)?);
                 Ok(Self { ledger: (*ledger).to_owned(), file, lines, root: (*root).to_owned() })
             }
-            _ => {
-                Err("is no root: give what `kubewitness audit root` prints, LEDGER:FILE:LINES:ROOT"
-                    .to_owned())
-            }
+            _ => Err(RootFormError::OtherForm),
         }
     }
 }

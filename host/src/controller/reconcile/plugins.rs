@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow, bail};
 use kubewitness_capability::OpenCapabilities;
 use kubewitness_core::config::{HostSpec, is_name};
 use tokio_util::sync::CancellationToken;
@@ -48,7 +48,7 @@ struct FallingPlugin<'a> {
     config_map: &'a str,
     message: String,
     /// The examination of its last good version, if that does not run.
-    good: Option<Result<u64, String>>,
+    good: Option<anyhow::Result<u64>>,
 }
 
 impl ReconcileLoop {
@@ -128,7 +128,7 @@ impl ReconcileLoop {
             }
             let answered = look.and_then(|(name, standing)| Ok((name, self.answer_document(standing)?)));
             match answered {
-                Err(message) => refused.push((entry, None, message)),
+                Err(error) => refused.push((entry, None, format!("{error:#}"))),
                 Ok((name, _)) if !kept.insert(name.clone()) => {
                     refused.push((entry, None, self.owned_by_other_message(&name, entry)));
                 }
@@ -146,7 +146,7 @@ impl ReconcileLoop {
                         taken => taken.map(|()| DocumentState::Runs),
                     };
                     match then {
-                        Err(message) => refused.push((entry, Some(name), message)),
+                        Err(error) => refused.push((entry, Some(name), format!("{error:#}"))),
                         Ok(DocumentState::Runs) => {}
                         Ok(DocumentState::Asked(number)) => {
                             self.waiting.push(WaitingPlugin { name, number, refusal: None });
@@ -186,16 +186,16 @@ impl ReconcileLoop {
         entry: &ManifestEntry,
         snapshot: &ConfigSnapshot,
         host: &HostSpec,
-    ) -> Result<(String, DocumentState), String> {
+    ) -> anyhow::Result<(String, DocumentState)> {
         let found = self.plugins.find(entry, host).await;
-        let mut wanted = found.map_err(|problems| texts(&problems).join("\n"))?;
+        let mut wanted = found.map_err(|problems| anyhow!(texts(&problems).join("\n")))?;
         let name = wanted.parsed.name.clone();
         let is_there = |owner: &String| snapshot.plugins.iter().any(|other| other.config_map == *owner);
         if self.other_owner(&name, entry).filter(is_there).is_some() {
-            return Err(self.owned_by_other_message(&name, entry));
+            bail!(self.owned_by_other_message(&name, entry));
         }
         if let Some(why) = self.rollbacks.refusal_of(&name, &wanted.question) {
-            return Err(why);
+            bail!(why);
         }
         if self.plugins.runs_as(&wanted) {
             return Ok((name, DocumentState::Runs));
@@ -211,7 +211,7 @@ impl ReconcileLoop {
         Ok((name, DocumentState::Asked(self.examinations.request_check(wanted))))
     }
 
-    fn answer_document(&mut self, standing: DocumentState) -> Result<DocumentAnswer, String> {
+    fn answer_document(&mut self, standing: DocumentState) -> anyhow::Result<DocumentAnswer> {
         let number = match standing {
             DocumentState::Runs => return Ok(DocumentAnswer::Runs),
             DocumentState::Asked(number) => number,
@@ -219,7 +219,7 @@ impl ReconcileLoop {
         match self.examinations.take(number) {
             None => Ok(DocumentAnswer::NotYet(number)),
             Some(Ok(examined)) => Ok(DocumentAnswer::Fits(examined.into())),
-            Some(Err(problems)) => Err(texts(&problems).join("\n")),
+            Some(Err(problems)) => Err(anyhow!(texts(&problems).join("\n"))),
         }
     }
 
@@ -282,7 +282,7 @@ impl ReconcileLoop {
             .unwrap_or_else(|| entry.set_apart())
     }
 
-    async fn take(&mut self, examined: ExaminedFit, capabilities: &OpenCapabilities) -> Result<(), String> {
+    async fn take(&mut self, examined: ExaminedFit, capabilities: &OpenCapabilities) -> anyhow::Result<()> {
         let ExaminedFit { candidate, bytes } = examined;
         let (name, entry) = (candidate.parsed.name.clone(), candidate.parsed.entry.clone());
         if self.plugins.runs_same_version(&candidate) {
@@ -294,17 +294,16 @@ impl ReconcileLoop {
             info!(plugin = name, "the component of the plugin is {}", pulled.source_label());
         }
         self.end_probations().await;
-        let failed = |error: anyhow::Error| format!("{error:#}");
-        if !self.plugins.take(candidate, capabilities).await.map_err(failed)? {
+        if !self.plugins.take(candidate, capabilities).await? {
             return Ok(());
         }
         let good = GoodPlugin { entry: entry.clone(), component, pulled };
-        self.begin_probation(&name, &good).await.map_err(failed)?;
+        self.begin_probation(&name, &good).await?;
         // After a restart it is already there, and each of its files would take two syncs.
         if !self.good_plugins.get(&name).is_some_and(|before| before.is_kept_as(&good)) {
             let (of, saved) = (name.clone(), good.clone());
             let kept = self.last_good.run_on_thread(move |kept| kept.save_plugin(&of, &saved, &bytes)).await;
-            kept.context("the plugin runs, but can't be stored as the last good version").map_err(failed)?;
+            kept.context("the plugin runs, but can't be stored as the last good version")?;
         }
         self.good_plugins.insert(name.clone(), good);
         self.report_active(&name, &entry.config_map).await;
@@ -373,7 +372,7 @@ impl ReconcileLoop {
     }
 
     /// After a restart the last good version has to be started.
-    fn ask_for_last_good(&mut self, name: &str, host: &HostSpec) -> Option<Result<u64, String>> {
+    fn ask_for_last_good(&mut self, name: &str, host: &HostSpec) -> Option<anyhow::Result<u64>> {
         if self.plugins.is_draining(name) || self.plugins.is_running(name) {
             return None;
         }
@@ -388,7 +387,7 @@ impl ReconcileLoop {
                 wanted.reuse_fetched(good, &self.last_good);
                 wanted
             })
-            .map_err(|problems| texts(&problems).join("; "));
+            .map_err(|problems| anyhow!(texts(&problems).join("; ")));
         Some(wanted.map(|wanted| self.examinations.request_check(wanted)))
     }
 
@@ -410,13 +409,12 @@ impl ReconcileLoop {
             Some(Ok((number, None))) => {
                 return self.waiting.push(WaitingPlugin { name, number, refusal: Some(message) });
             }
-            Some(Ok((_, Some(Err(problems))))) => Err(texts(&problems).join("; ")),
+            Some(Ok((_, Some(Err(problems))))) => Err(anyhow!(texts(&problems).join("; "))),
             Some(Ok((_, Some(Ok(ExaminedFit { candidate, .. }))))) => {
-                let taken = self.plugins.take(candidate, capabilities).await;
-                taken.map(drop).map_err(|error| format!("{error:#}"))
+                self.plugins.take(candidate, capabilities).await.map(drop)
             }
         };
-        if let Err(error) = started
+        if let Err(error) = started.map_err(|error| format!("{error:#}"))
             && error != message
         {
             if stop.is_cancelled() {
