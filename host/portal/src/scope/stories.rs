@@ -43,8 +43,17 @@ impl ViewerVisibility {
     ) -> Result<(TimelineView, Option<ReadingTurn>), Problem> {
         // The states of the object and those of what it owns.
         let rows = query.limit.unwrap_or(MOST_READ).saturating_mul(2);
-        let mut turn = self.enter_reading(rows).await;
-        let story = self.visible_story(query, &mut turn).await?;
+        let is_longest = rows >= 2 * MOST_READ;
+        let turn = self.enter_reading(rows).await;
+        let (story, turn) = match self.visible_story(query, is_longest).await? {
+            Some(story) => (story, turn),
+            None => {
+                // Nothing that was read is held while it waits: many stories that wait would fill the memory.
+                drop(turn);
+                let turn = self.enter_reading(2 * MOST_READ).await;
+                (self.visible_story(query, true).await?.unwrap_or_default(), turn)
+            }
+        };
         let why = match is_explained(query, &story) {
             true => Some(self.views.explain_timeline(&story).await?),
             false => None,
@@ -62,25 +71,21 @@ impl ViewerVisibility {
         Ok(shown)
     }
 
-    /// The turn of what needs more rows after all. It holds none while it waits: two that do would wait for each other.
-    async fn await_larger_turn(&self, turn: &mut Option<ReadingTurn>) {
-        *turn = None;
-        *turn = self.enter_reading(2 * MOST_READ).await;
-    }
-
+    /// `None` if something is hidden, so that more rows have to be read than the turn is for. A turn for the longest
+    /// story is for all of them.
     async fn visible_story(
         &self,
         query: &TimelineQuery,
-        turn: &mut Option<ReadingTurn>,
-    ) -> Result<TimelineView, Problem> {
+        is_longest: bool,
+    ) -> Result<Option<TimelineView>, Problem> {
         if self.is_whole() {
             let story = self.views.raw_story(query).await?;
-            return Ok(self.views.timeline_view(story).await?);
+            return Ok(Some(self.views.timeline_view(story).await?));
         }
         if let Some(uid) = &query.uid
             && !self.may_show_of(uid).await?
         {
-            return Ok(self.views.timeline_view(RawStory::default()).await?);
+            return Ok(Some(self.views.timeline_view(RawStory::default()).await?));
         }
         let story = self.views.raw_story(query).await?;
         let RawStory { states, related, events, reports, next, owns_more } = story;
@@ -88,14 +93,18 @@ impl ViewerVisibility {
         let states = self.of_states(states, true).await?;
         // States older than a hidden one are not shown.
         let is_theirs = states.first().map(RawState::seq) == oldest;
-        let owned = self.visible_owned(query, (related, next), turn).await?;
+        let Some(owned) = self.visible_owned(query, (related, next), is_longest).await? else {
+            return Ok(None);
+        };
         let next = next.filter(|_| is_theirs).map(|next| StoryCursor { states: next.states, ..owned.next });
         let next = next.filter(|next| next.states > 0 || next.related > 0);
         let next = match next {
-            Some(next) if self.sees_all_kinds().await? || self.has_more_after(query, next, turn).await? => {
-                Some(next)
-            }
-            _ => None,
+            Some(next) if self.sees_all_kinds().await? => Some(next),
+            Some(next) => match self.has_more_after(query, next, is_longest).await? {
+                Some(has_more) => Some(next).filter(|_| has_more),
+                None => return Ok(None),
+            },
+            None => None,
         };
         let events = match states.is_empty() {
             true => Vec::new(),
@@ -109,7 +118,7 @@ impl ViewerVisibility {
         let mut told = self.views.timeline_view(seen).await?;
         told.events = self.of_events(told.events).await?;
         told.reports.retain(|report| theirs.contains(&report.uid));
-        Ok(told)
+        Ok(Some(told))
     }
 
     /// Whether anything of an object, or of the objects that it owns, could be visible to them. Only the
@@ -125,13 +134,13 @@ impl ViewerVisibility {
     }
 
     /// The owned objects. If the person may not see all of them, the maximum number of states is read: a part
-    /// that is cut at a hidden state would reveal it, and leave out visible ones.
+    /// that is cut at a hidden state would reveal it, and leave out visible ones. `None` if the turn is not for so many.
     async fn visible_owned(
         &self,
         query: &TimelineQuery,
         (related, next): (Vec<RawState>, Option<StoryCursor>),
-        turn: &mut Option<ReadingTurn>,
-    ) -> Result<VisibleOwned, Problem> {
+        is_longest: bool,
+    ) -> Result<Option<VisibleOwned>, Problem> {
         let here = query.cursor.unwrap_or(StoryCursor::NEWEST);
         let count = related.len();
         let mut states = self.of_states(related, false).await?;
@@ -139,13 +148,15 @@ impl ViewerVisibility {
         let mut rest = next;
         let mut is_cut = false;
         if let Some(limit) = query.limit.filter(|_| states.len() < count) {
+            if !is_longest {
+                return Ok(None);
+            }
             let whole = TimelineQuery {
                 cursor: Some(StoryCursor { states: 0, ..here }),
                 limit: Some(MOST_READ),
                 events: false,
                 ..query.clone()
             };
-            self.await_larger_turn(turn).await;
             let whole = self.views.raw_story(&whole).await?;
             states = self.of_states(whole.related, false).await?;
             rest = whole.next;
@@ -160,16 +171,17 @@ impl ViewerVisibility {
             (Some(oldest), Some(rest)) if rest.related > 0 => StoryCursor { related: oldest.seq(), ..here },
             _ => StoryCursor { related: 0, ..here },
         };
-        Ok(VisibleOwned { states, next, is_all })
+        Ok(Some(VisibleOwned { states, next, is_all }))
     }
 
-    /// Whether anything visible follows the cursor. A truncated story reveals that more exists.
+    /// Whether anything visible follows the cursor. A truncated story reveals that more exists. `None` if the turn is not
+    /// for the rows that tell.
     async fn has_more_after(
         &self,
         query: &TimelineQuery,
         cursor: StoryCursor,
-        turn: &mut Option<ReadingTurn>,
-    ) -> Result<bool, Problem> {
+        is_longest: bool,
+    ) -> Result<Option<bool>, Problem> {
         let mut query = TimelineQuery { cursor: Some(cursor), events: false, ..query.clone() };
         loop {
             let behind = self.views.raw_story(&query).await?;
@@ -177,13 +189,15 @@ impl ViewerVisibility {
             if !self.of_states(behind.states, true).await?.is_empty()
                 || !self.of_states(behind.related, false).await?.is_empty()
             {
-                return Ok(true);
+                return Ok(Some(true));
             }
             if is_last {
-                return Ok(false);
+                return Ok(Some(false));
+            }
+            if !is_longest {
+                return Ok(None);
             }
             query.limit = Some(MOST_READ);
-            self.await_larger_turn(turn).await;
         }
     }
 }

@@ -64,3 +64,29 @@ async fn sixteen_long_timelines_of_one_person_hold_together_no_more_than_two() {
     }
     assert!(text == one.as_bytes(), "what is written as it is read is the same answer");
 }
+
+/// The bytes that these requests hold at most, until each answer has begun.
+async fn most_held(portal: &GuardedPortal, path: &str, requests: usize) -> usize {
+    let held = HeldBytes::begin();
+    let bodies = futures::future::join_all((0..requests).map(|_| open(portal, path))).await;
+    let most = held.most();
+    drop(bodies);
+    most
+}
+
+#[tokio::test]
+async fn sixteen_stories_with_hidden_parts_are_read_one_at_a_time() {
+    let views = TenantPortal { copies: true, ..TenantPortal::default() };
+    views.push_many("red", STATES / 2, &"long ".repeat(100));
+    // The person may not see this Pod, so that more has to be read.
+    views.push_owned("Pod", "blue", "red");
+    let patient = |options| PortalOptions { request_timeout: Duration::from_secs(600), ..options };
+    let portal = GuardedPortal::of(views, TenantServer::default(), patient);
+    let path = "/api/v1/timeline?uid=uid-red&limit=5000";
+    let text = portal.as_token("red", path).await.text;
+    assert!(text.contains("long long") && !text.contains("blue"));
+
+    let one = most_held(&portal, path, 1).await;
+    let all = most_held(&portal, path, AT_ONCE).await;
+    assert!(all < 2 * one, "{all} bytes at most, where one story takes {one}");
+}
