@@ -5,6 +5,7 @@
 //! name would show a tenant the objects of a former tenant.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::http::StatusCode;
@@ -76,6 +77,8 @@ pub(crate) struct ViewerVisibility {
     ages: Arc<NamespaceAges>,
     witnessed: Vec<WatchedResource>,
     decided: Mutex<HashMap<VisibilityScope, AccessRight>>,
+    /// Whether rights exist that were not asked for yet, and every right that has shown something is remembered.
+    has_unasked: AtomicBool,
 }
 
 impl ViewerVisibility {
@@ -87,6 +90,7 @@ impl ViewerVisibility {
             readings: app.readings.clone(),
             ages: app.ages.clone(),
             decided: Mutex::default(),
+            has_unasked: AtomicBool::new(false),
         }
     }
 
@@ -202,7 +206,12 @@ impl ViewerVisibility {
         let right = self.decide_right(&spot).await?;
         let mut decided = self.decided.lock().unwrap_or_else(PoisonError::into_inner);
         if decided.len() >= DECISIONS {
+            // A stream still checks the rights that have shown something, and asks again for the others.
+            decided.retain(|_, right| *right != AccessRight::Nowhere);
+        }
+        if decided.len() >= DECISIONS {
             decided.clear();
+            self.has_unasked.store(false, Ordering::Relaxed);
         }
         decided.insert(spot, right);
         Ok(right)
@@ -252,15 +261,19 @@ impl ViewerVisibility {
         if self.is_whole() {
             return Ok(());
         }
-        let mut spots = Vec::new();
+        let (mut spots, mut has_unasked) = (Vec::new(), false);
         for WatchedResource { source, group, kind, .. } in &self.witnessed {
             if self.right_in(AccessVerb::List, group, kind, "").await? != AccessRight::Everywhere {
-                let names = self.views.known_namespaces(source, true, NAMESPACES).await?;
-                spots.extend(names.into_iter().map(|name| (group.clone(), kind.clone(), name)));
+                let names = self.views.known_namespaces(source, true, NAMESPACES + 1).await?;
+                has_unasked |= names.len() > NAMESPACES;
+                let asked = names.into_iter().take(NAMESPACES);
+                spots.extend(asked.map(|name| (group.clone(), kind.clone(), name)));
             }
         }
         // Decisions about whole kinds are kept, too.
+        has_unasked |= spots.len() > DECISIONS / 2;
         spots.truncate(DECISIONS / 2);
+        self.has_unasked.store(has_unasked, Ordering::Relaxed);
         let rights = stream::iter(spots).map(async |(group, kind, name)| {
             self.right_in(AccessVerb::List, &group, &kind, &name).await?;
             Ok::<_, Problem>(())
@@ -269,7 +282,8 @@ impl ViewerVisibility {
     }
 
     /// Whether everything shown so far may still be shown. A stream checks it now and then. If no right is
-    /// noted, a withdrawal could not be detected: the stream ends, and the next one notes the present rights.
+    /// noted, a withdrawal could not be detected: the stream ends, and the next one notes the present rights. Where
+    /// rights remain that nobody has asked for, the next one would note no more, and this one has shown nothing yet.
     pub(crate) async fn still_holds(&self) -> Result<bool, ReviewUnanswered> {
         if self.is_whole() {
             return Ok(true);
@@ -277,7 +291,7 @@ impl ViewerVisibility {
         let seen = std::mem::take(&mut *self.decided.lock().unwrap_or_else(PoisonError::into_inner));
         let rights: Vec<_> = seen.into_iter().filter(|(_, right)| *right != AccessRight::Nowhere).collect();
         if rights.is_empty() {
-            return Ok(false);
+            return Ok(self.has_unasked.load(Ordering::Relaxed));
         }
         // One after the other, rights in many namespaces would take longer than they are good for.
         let same = stream::iter(rights).map(async |(spot, right)| {

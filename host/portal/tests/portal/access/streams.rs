@@ -125,6 +125,36 @@ async fn a_stream_of_somebody_with_narrow_rights_in_many_namespaces_opens_before
     assert!(text.contains("red-train") && !ended, "{text}");
 }
 
+/// Their namespace is behind those that are asked for when the stream opens.
+#[tokio::test(start_paused = true)]
+async fn a_quiet_stream_of_a_right_in_the_last_of_many_namespaces_goes_on_until_that_right_is_withdrawn() {
+    let views = TenantPortal { others: 300, ..TenantPortal::default() };
+    let portal = GuardedPortal::of(views, TenantServer::default(), |options| options);
+    let mut stream = open(&portal, "red", 14).await;
+    let (text, ended) = read(&mut stream, 3 * MINUTE).await;
+    assert!(!ended && !text.contains("event: state"), "{text}");
+    portal.views.push("red");
+    let (text, ended) = read(&mut stream, 3 * MINUTE).await;
+    assert!(text.contains("red-train") && !ended, "{text}");
+    portal.server.denied.lock().unwrap().insert("red".into());
+    assert!(read(&mut stream, MINUTE).await.1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_many_replays_that_leave_memory_two_read_at_a_time() {
+    let portal = GuardedPortal::new();
+    portal.views.push_many("red", 3000, "long");
+    let mut streams = Vec::new();
+    for _ in 0..4 {
+        streams.push(open(&portal, "red", 0).await);
+    }
+    let read = streams.iter_mut().map(|stream| read(stream, Duration::from_secs(5)));
+    for (text, ended) in futures::future::join_all(read).await {
+        assert!(text.contains("3014 long") && !ended, "the stream comes to its end");
+    }
+    assert_eq!(portal.views.most_far_readers.load(Ordering::SeqCst), 2);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_log_out_closes_the_streams_of_its_session_at_once_and_no_others() {
     let portal = GuardedPortal::new();
