@@ -186,6 +186,20 @@ mod tests {
         assert!(answers.0.is_empty());
     }
 
+    #[test]
+    fn rows_that_wait_to_become_text_take_room_until_the_answer_is_sent() {
+        let answers = LargeAnswers(BodyRoom::new(4 * (STREAMED_KIB + 5000 * ROW_KIB)));
+        let list = || {
+            let mut response = streamed(1);
+            response.extensions_mut().insert(StreamedAnswer { rows: 5000 });
+            response
+        };
+        let first = answers.hold_answer(Some("ann"), list()).unwrap();
+        assert!(answers.hold_answer(Some("ann"), list()).is_none(), "she has a quarter");
+        drop(first);
+        assert!(answers.hold_answer(Some("ann"), list()).is_some());
+    }
+
     #[tokio::test(start_paused = true)]
     async fn an_answer_that_is_taken_too_slowly_breaks_off() {
         let answers = LargeAnswers::new();
