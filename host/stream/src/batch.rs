@@ -26,6 +26,8 @@ pub(crate) struct StateBatch {
     pub passed: u64,
     bytes: usize,
     messages: usize,
+    /// The kind of a state that came although the source has another one.
+    other_kind: Option<String>,
 }
 
 pub(crate) struct BatchBuilder<'a> {
@@ -83,10 +85,10 @@ impl<'a> BatchBuilder<'a> {
                 self.offer_arrival(place, arrival, document).await
             }
             Ok(Some((arrival, _))) => {
-                let kind = arrival.state.object.kind.clone();
-                self.refuse_a_wrong_setting(&kind)?;
+                let kind = &arrival.state.object.kind;
                 let why = format!("its object is of the kind {kind}, and the source has {}", self.kind);
                 self.keep_poison(partition, sequence, &message.payload, &why);
+                self.batch.other_kind = Some(kind.clone());
                 Ok(false)
             }
             Ok(None) => Ok(false),
@@ -97,10 +99,16 @@ impl<'a> BatchBuilder<'a> {
         }
     }
 
-    /// A state of another kind shows wrong settings if the carrier has certainly sent it, or if it is the
-    /// first one. Otherwise somebody else published it.
-    fn refuse_a_wrong_setting(&self, kind: &str) -> Result<(), ServerAway> {
-        if !self.session.has_key() && !self.intake.reader_positions().of.is_empty() {
+    /// Whether nothing tells yet if the settings name a wrong kind, or if somebody else has published the states of
+    /// another one: no state of the source's kind was ever taken.
+    pub fn may_have_wrong_kind(&self) -> bool {
+        self.batch.other_kind.is_some() && self.intake.reader_positions().of.is_empty()
+    }
+
+    /// States of another kind show wrong settings if the carrier has certainly sent them, or if nothing else comes.
+    pub fn refuse_a_wrong_kind(&self) -> Result<(), ServerAway> {
+        let Some(kind) = &self.batch.other_kind else { return Ok(()) };
+        if !self.session.has_key() && !self.may_have_wrong_kind() {
             return Ok(());
         }
         let what = format!("`{}` has objects of the kind {kind}", self.session.source());

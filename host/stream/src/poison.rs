@@ -15,6 +15,7 @@ const KEPT_BYTES: usize = 4096;
 /// A day of nothing but poison adds 6 MiB to the journal.
 const KEPT: RateQuota = RateQuota { most: 60, within: Duration::from_secs(3600) };
 
+#[derive(Clone)]
 pub(crate) struct PoisonKeeper {
     began: Instant,
     kept: TokenBucket,

@@ -96,20 +96,21 @@ impl StreamReader {
         self.open().await?;
         let Some((session, intake)) = &mut self.session else { return Ok(FeedItem::default()) };
         session.renew_claims(&mut self.held).await?;
-        let was_level = session.is_level();
+        let (was_level, poison) = (session.is_level(), self.poison.clone());
         let mut builder = BatchBuilder::new(session, intake, &mut self.poison, &self.kind, &*self.clock);
         while !builder.is_full() {
             if builder.retry_stashed().await? {
                 break;
             }
+            let has_all = !builder.is_empty() && !builder.may_have_wrong_kind();
             let is_behind = builder.session.has_waiting() || !builder.session.is_level();
             let patience = match () {
-                () if !builder.is_empty() => Duration::ZERO,
+                () if has_all => Duration::ZERO,
                 () if is_behind => LOOK,
                 () => PURGE,
             };
             let Ok(next) = timeout(patience, builder.session.next()).await else {
-                if !builder.is_empty() {
+                if has_all {
                     break;
                 }
                 if is_behind || builder.session.must_compare() {
@@ -124,6 +125,11 @@ impl StreamReader {
             if builder.take_message(place, &message).await? {
                 break;
             }
+        }
+        if let Err(away) = builder.refuse_a_wrong_kind() {
+            // It is read again, and not told twice.
+            self.poison = poison;
+            return Err(away);
         }
         let StateBatch { append, late, repeats, passed, .. } = builder.batch;
         let moved = intake.reader_positions() != self.durable.reader_positions();

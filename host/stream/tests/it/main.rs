@@ -8,18 +8,15 @@
 mod ahead;
 mod cluster;
 mod copies;
+mod foreign;
 mod killed;
 mod recreated;
 mod support;
 
-use std::sync::Arc;
-
 use anyhow::Result;
 use async_nats::jetstream;
 use kubewitness_core::config::FromSpec;
-use kubewitness_core::ports::Backlog;
-use kubewitness_core::stream::{StateFeed, pack_state, partition_of};
-use kubewitness_core::{ObjectRef, State, StateId};
+use kubewitness_core::stream::StateFeed;
 use kubewitness_harness::{MessageServer, until};
 use support::{StreamWorld, WITHIN, all, connect, from, sent, stories};
 
@@ -108,91 +105,6 @@ async fn a_partition_is_read_by_one_host_until_another_is_told_to_take_it_over()
 }
 
 #[tokio::test]
-async fn what_somebody_else_writes_into_the_stream_is_kept_as_poison_and_holds_nobody_up() -> Result<()> {
-    let Some(world) = StreamWorld::new("stream::poison")? else { return Ok(()) };
-    let journal = world.journal("carrier").await?;
-    let carrier = world.carry(&journal, &["jobs"]);
-    sent(&journal, 0, 0..10, 100).await?;
-    until(WITHIN, "the first to be carried", async || {
-        Ok((carrier.handle.current_snapshot().carried == 10).then_some(()))
-    })
-    .await?;
-    let context = jetstream::new(connect(&world.server).await?);
-    for partition in 0..4 {
-        let subject = format!("kubewitness.platform.states.jobs.{partition}");
-        context.publish(subject, format!("hello {partition}").into()).await?.await?;
-    }
-    let states = foreign_states(&journal.read(0, 1).await?[0]);
-    for state in &states {
-        publish(&context, state).await?;
-    }
-    sent(&journal, 0, 10..20, 100).await?;
-    let other = world.journal("reader").await?;
-    let reader = world.read(&other, &from(&[]));
-    all(&other, 20).await?;
-    assert_eq!(stories(&journal).await?, stories(&other).await?);
-    until(WITHIN, "what is none of ours", async || {
-        Ok((other.poison_of(&Default::default()).await?.len() == 4 + states.len()).then_some(()))
-    })
-    .await?;
-    reader.stop().await?;
-    carrier.stop().await
-}
-
-/// States that are well packed and wrong: of another id, kind, source, epoch and position.
-fn foreign_states(fine: &State) -> Vec<State> {
-    let fine = State { seq: 1000, ..fine.clone() };
-    let named = |source: &str, epoch: u32, kind: &str| {
-        let object = ObjectRef { kind: kind.into(), ..(*fine.object).clone() };
-        let id = StateId::of(source, epoch, &object, fine.change, &fine.resource_version, None);
-        State { id, epoch, source: source.into(), object: Arc::new(object), ..fine.clone() }
-    };
-    vec![
-        State { id: named("jobs", 7, "Job").id, ..fine.clone() },
-        named("jobs", 0, "Pod"),
-        named("pods", 0, "Job"),
-        named("jobs", u32::MAX, "Job"),
-        State { seq: u64::MAX - 1, ..fine.clone() },
-    ]
-}
-
-/// As a client does that knows the format and no key.
-async fn publish(context: &jetstream::Context, state: &State) -> Result<()> {
-    let subject = format!("kubewitness.platform.states.jobs.{}", partition_of(&state.object, 4));
-    let mut headers = async_nats::HeaderMap::new();
-    headers.insert("Kubewitness-Stood", format!("f00 {} 0", state.seq));
-    context.publish_with_headers(subject, headers, pack_state(state, b"")).await?.await?;
-    Ok(())
-}
-
-#[tokio::test]
-async fn only_what_is_signed_with_the_shared_key_is_taken() -> Result<()> {
-    let Some(mut world) = StreamWorld::new("stream::key")? else { return Ok(()) };
-    world.key = Some("00112233445566778899aabbccddeeff".into());
-    let journal = world.journal("carrier").await?;
-    let carrier = world.carry(&journal, &["jobs"]);
-    sent(&journal, 0, 0..10, 100).await?;
-    until(WITHIN, "the first to be carried", async || {
-        Ok((carrier.handle.current_snapshot().carried == 10).then_some(()))
-    })
-    .await?;
-    // All of it is as a carrier would write it, apart from the key.
-    let fine = State { seq: 1000, ..(*journal.read(0, 1).await?[0]).clone() };
-    publish(&jetstream::new(connect(&world.server).await?), &fine).await?;
-    sent(&journal, 0, 10..20, 100).await?;
-    let other = world.journal("reader").await?;
-    let reader = world.read(&other, &from(&[]));
-    all(&other, 20).await?;
-    assert_eq!(stories(&journal).await?, stories(&other).await?);
-    let poison =
-        until(WITHIN, "what is not signed", async || Ok(other.poison_of(&Default::default()).await?.pop()))
-            .await?;
-    assert!(poison.error.contains("not signed"), "{}", poison.error);
-    reader.stop().await?;
-    carrier.stop().await
-}
-
-#[tokio::test]
 async fn a_stream_that_is_another_is_told_and_left_alone() -> Result<()> {
     let Some(mut world) = StreamWorld::new("stream::another")? else { return Ok(()) };
     let context = jetstream::new(connect(&world.server).await?);
@@ -243,27 +155,6 @@ async fn a_wrong_password_and_a_server_without_jetstream_are_told_with_what_to_d
     let Err(away) = world.reader(&from(&[0, 1, 2, 3])).next().await else { panic!("it reads") };
     assert!(away.to_string().contains("is JetStream on?"), "{away}");
     Ok(())
-}
-
-#[tokio::test]
-async fn objects_of_another_kind_are_told_with_the_kind_to_write() -> Result<()> {
-    let Some(world) = StreamWorld::new("stream::kinds")? else { return Ok(()) };
-    let journal = world.journal("carrier").await?;
-    sent(&journal, 0, 0..1, 100).await?;
-    let carrier = world.carry(&journal, &["jobs"]);
-    until(WITHIN, "it to be carried", async || {
-        Ok((carrier.handle.current_snapshot().carried == 1).then_some(()))
-    })
-    .await?;
-    let mut reader = world.reader_of("jobs", "Pod", &from(&[0, 1, 2, 3]));
-    reader.resume_from(None, None);
-    // First comes the reader's new name.
-    reader.next().await?;
-    reader.confirm_durable().await?;
-    let Err(away) = reader.next().await else { panic!("it reads") };
-    let away = away.to_string();
-    assert!(away.contains("the kind Job") && away.contains("write `kind: Job`"), "{away}");
-    carrier.stop().await
 }
 
 #[tokio::test]
