@@ -167,6 +167,7 @@ async fn a_state_that_no_store_or_watch_writes_is_refused() {
         ),
         (7, |state| state["object"]["uid"] = "".into(), "its object has no uid"),
         (7, |state| state["source"] = "".into(), "its source has no name"),
+        (7, |state| state["epoch"] = u32::MAX.into(), "its epoch is 4294967295"),
         (
             7,
             |state| state["source"] = "x".repeat(2000).into(),
@@ -270,6 +271,8 @@ async fn a_checkpoint_from_which_no_watch_can_go_on_is_refused() {
         (SOURCE, 0, "999999999999".into(), "no server gets so far ahead"),
         ("pods", 0, "5".into(), "epoch 0 of pods follows epoch 1"),
         ("", 0, "5".into(), "its source has no name"),
+        // No epoch could come after it.
+        ("nodes", u32::MAX, "5".into(), "epoch 4294967295 of nodes is over 1048576"),
     ] {
         let mut forged = whole.clone();
         forged.end["end"]["sources"] =
