@@ -2,12 +2,14 @@
 //! message.
 
 use std::borrow::Cow;
+use std::cell::Cell;
+use std::collections::HashSet;
 use std::ops::Range;
 
 use memchr::memmem::Finder;
 
 use super::fixed_texts::is_fixed_text;
-use super::repeats::VisibleText;
+use super::repeats::{SEARCHED_BYTES, VisibleText};
 use super::text::commands::{escaped_ranges, merge_ranges};
 use super::text::digest::{MARK, is_digest};
 use super::walk::SecretSearch;
@@ -38,7 +40,14 @@ impl RedactionRules {
         let found = self.find(document)?;
         let text = std::str::from_utf8(document).map_err(WithheldDocument::from_error)?;
         let shown = VisibleText::of(text, &found).map_err(WithheldDocument::from)?;
-        self.add_words_of(document, &found, |word| shown.has_word(word), digest, secrets)
+        // Words that are not searched for any more count as secrets. Soon there are too many to show anything.
+        let searches = Cell::new(SEARCHED_BYTES / text.len().max(1));
+        let is_shown = |word: &str| {
+            let left = searches.get();
+            searches.set(left.saturating_sub(1));
+            left > 0 && shown.has_word(word)
+        };
+        self.add_words_of(document, &found, is_shown, digest, secrets)
     }
 
     /// `is_shown` is true for a word that also occurs in the visible part of the document.
@@ -50,13 +59,16 @@ impl RedactionRules {
         digest: impl Fn(&[u8]) -> Result<String, E>,
         secrets: &mut SecretDigests,
     ) -> Result<(), E> {
+        let mut shown = HashSet::new();
         for one in found {
             let secret = one.unquoted_secret(document);
             for (place, text) in self.quotable_words(one, document).into_iter().enumerate() {
-                if secrets.found.len() > SECRETS || secrets.found.iter().any(|(known, _)| *known == text) {
+                let is_known = secrets.found.iter().any(|(known, _)| *known == text) || shown.contains(&text);
+                if secrets.found.len() > SECRETS || is_known {
                     continue;
                 }
                 if is_shown(&text) {
+                    shown.insert(text);
                     continue;
                 }
                 // The digest is the one in the document if the text is the same.

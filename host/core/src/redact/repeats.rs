@@ -18,7 +18,7 @@ use crate::project::{JsonScanner, ProjectError};
 const LONG_CHARS: usize = 16;
 /// The most bytes that the searches for all words of a document read: 64 MiB take some hundredths of a
 /// second. Beyond it, only the status is searched.
-const SEARCHED_BYTES: usize = 64 << 20;
+pub(super) const SEARCHED_BYTES: usize = 64 << 20;
 
 /// Whether the value under a key identifies the object, refers to another object, or selects one.
 fn is_structural(key: &str) -> bool {
@@ -31,6 +31,7 @@ fn is_structural(key: &str) -> bool {
             | "generateName"
             | "uid"
             | "resourceVersion"
+            | "creationTimestamp"
             | "image"
             | "imageID"
             | "containerID"

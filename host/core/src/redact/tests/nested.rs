@@ -150,6 +150,37 @@ fn repeated(around: &[NestedIn], bytes: usize) -> String {
     text
 }
 
+/// Compares the time for a text of 2 KiB with the time for one of 32 KiB.
+fn check_growth(text: impl Fn(usize) -> String + Sync) -> Result<(), String> {
+    let rules = RedactionSpec::default().compile_redaction_rules().unwrap();
+    let time = |bytes: usize| {
+        let document = document(&text(bytes));
+        on_a_small_stack(|| {
+            let begun = computed();
+            let redacted = ask_all(&rules, &document);
+            let took = computed() - begun;
+            assert!(serde_json::from_str::<Value>(&redacted).is_ok(), "{redacted}");
+            (took, document.len())
+        })
+    };
+    let ((short, fewer), (long, more)) = (time(2 << 10), time(32 << 10));
+    // A short text may have fewer levels than are read: that makes five times. The square would be 16 times.
+    let longest = short.max(Duration::from_millis(2)).mul_f64(more as f64 / fewer as f64 * 10.0);
+    match long < longest {
+        true => Ok(()),
+        false => Err(format!("{fewer} bytes {short:?}, {more} bytes {long:?}")),
+    }
+}
+
+#[test]
+fn words_that_are_hidden_here_and_shown_there_are_searched_for_within_a_bound() {
+    assert_eq!(check_growth(|bytes| repeated(&[NestedIn::Words("--token ", " ")], bytes)), Ok(()));
+    let different = |bytes: usize| {
+        (0..bytes / 24).map(|number| format!("--token w{number:06} w{number:06} ")).collect::<String>()
+    };
+    assert_eq!(check_growth(different), Ok(()));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(8))]
 
@@ -157,20 +188,6 @@ proptest! {
     fn whatever_lies_within_each_other_overflows_no_stack_and_takes_as_long_as_it_is(
         around in prop::collection::vec(around(), 1..8),
     ) {
-        let rules = RedactionSpec::default().compile_redaction_rules().unwrap();
-        let time = |bytes: usize| {
-            let document = document(&repeated(&around, bytes));
-            on_a_small_stack(|| {
-                let begun = computed();
-                let redacted = ask_all(&rules, &document);
-                let took = computed() - begun;
-                assert!(serde_json::from_str::<Value>(&redacted).is_ok(), "{redacted}");
-                (took, document.len())
-            })
-        };
-        let ((short, fewer), (long, more)) = (time(2 << 10), time(32 << 10));
-        // A short text may have fewer levels than are read: that makes five times. The square would be 16 times.
-        let longest = short.max(Duration::from_millis(2)).mul_f64(more as f64 / fewer as f64 * 10.0);
-        prop_assert!(long < longest, "{fewer} bytes {short:?}, {more} bytes {long:?}");
+        prop_assert_eq!(check_growth(|bytes| repeated(&around, bytes)), Ok(()));
     }
 }
