@@ -99,10 +99,12 @@ impl<'a> BatchBuilder<'a> {
         }
     }
 
-    /// Whether nothing tells yet if the settings name a wrong kind, or if somebody else has published the states of
-    /// another one: no state of the source's kind was ever taken.
+    /// Whether the settings may name a wrong kind: states of another kind came, and none of the source's own was ever
+    /// taken or waits. If one was, somebody else has published the others.
     pub fn may_have_wrong_kind(&self) -> bool {
-        self.batch.other_kind.is_some() && self.intake.reader_positions().of.is_empty()
+        self.batch.other_kind.is_some()
+            && self.intake.reader_positions().of.is_empty()
+            && !self.session.has_waiting()
     }
 
     /// States of another kind show wrong settings if the carrier has certainly sent them, or if nothing else comes.

@@ -22,6 +22,8 @@ use crate::session::ReaderSession;
 const LOOK: Duration = Duration::from_millis(200);
 /// The pause between two removals of durable messages from the stream.
 const PURGE: Duration = Duration::from_secs(1);
+/// How long states of another kind wait for one of the source's kind that is on its way, before the settings count as wrong.
+const UNDECIDED: Duration = Duration::from_secs(5);
 /// The limit for releasing the claims at the stop. They also expire by themselves.
 const GIVE_UP: Duration = Duration::from_secs(2);
 
@@ -96,7 +98,7 @@ impl StreamReader {
         self.open().await?;
         let Some((session, intake)) = &mut self.session else { return Ok(FeedItem::default()) };
         session.renew_claims(&mut self.held).await?;
-        let (was_level, poison) = (session.is_level(), self.poison.clone());
+        let (was_level, poison, begun) = (session.is_level(), self.poison.clone(), Instant::now());
         let mut builder = BatchBuilder::new(session, intake, &mut self.poison, &self.kind, &*self.clock);
         while !builder.is_full() {
             if builder.retry_stashed().await? {
@@ -116,7 +118,11 @@ impl StreamReader {
                 if is_behind || builder.session.must_compare() {
                     builder.session.find_read_positions(builder.intake).await?;
                 }
-                if builder.session.is_level() != was_level || self.purged_at.elapsed() > PURGE {
+                let is_undecided = builder.may_have_wrong_kind()
+                    && !builder.session.is_level()
+                    && begun.elapsed() < UNDECIDED;
+                let is_due = builder.session.is_level() != was_level || self.purged_at.elapsed() > PURGE;
+                if is_due && !is_undecided {
                     break;
                 }
                 continue;
@@ -127,7 +133,7 @@ impl StreamReader {
             }
         }
         if let Err(away) = builder.refuse_a_wrong_kind() {
-            // It is read again, and not told twice.
+            // These messages are read again, so the poison that was kept of them is not counted.
             self.poison = poison;
             return Err(away);
         }

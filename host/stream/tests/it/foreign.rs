@@ -99,6 +99,14 @@ async fn only_what_is_signed_with_the_shared_key_is_taken() -> Result<()> {
 
 #[tokio::test]
 async fn a_first_message_of_another_kind_holds_nobody_up_once_a_true_one_comes() -> Result<()> {
+    for epoch in [0, 1] {
+        check_first_of_another_kind(epoch).await?;
+    }
+    Ok(())
+}
+
+/// The carrier's states are of this epoch. A reader begins in the first one.
+async fn check_first_of_another_kind(epoch: u32) -> Result<()> {
     let Some(world) = StreamWorld::new("stream::first_kind")? else { return Ok(()) };
     let (journal, sample) = (world.journal("carrier").await?, world.journal("sample").await?);
     sent(&sample, 0, 0..1, 100).await?;
@@ -110,11 +118,11 @@ async fn a_first_message_of_another_kind_holds_nobody_up_once_a_true_one_comes()
     publish(&context, "f00", &foreign).await?;
     let mut reader = world.reader(&from(&[]));
     reader.resume_from(Some(0), Some(&Version::new("reader:a1")));
-    let away = reader.next().await.unwrap_err().to_string();
-    assert!(away.contains("write `kind: Pod`"), "it may be the setting: {away}");
+    let Err(away) = reader.next().await else { panic!("it may be the setting") };
+    assert!(away.to_string().contains("write `kind: Pod`"), "{away}");
     reader.close().await;
     drop(reader);
-    sent(&journal, 0, 0..10, 100).await?;
+    sent(&journal, epoch, 0..10, 100).await?;
     let other = world.journal("reader").await?;
     let told = FromSpec { take_over: Some("a1".into()), ..from(&[]) };
     let reader = world.read(&other, &told);
