@@ -55,8 +55,6 @@ pub struct PluginState {
     pub tally: Arc<PluginTally>,
     /// The comparison with its shadow version.
     pub shadow: Option<watch::Receiver<ShadowView>>,
-    /// The times that its database was found without commits that it had answered.
-    pub losses: Vec<DatabaseLoss>,
 }
 
 impl PluginState {
@@ -72,7 +70,6 @@ impl PluginState {
             uses: Arc::default(),
             tally: Arc::default(),
             shadow: None,
-            losses: Vec::new(),
         }
     }
 }
@@ -89,6 +86,8 @@ pub struct SharedStatus {
     pub listers: CacheListers,
     sources: RwLock<BTreeMap<String, (SourceSpec, SourceHandle)>>,
     plugins: RwLock<BTreeMap<String, PluginState>>,
+    /// By plugin, what the journal has recorded of its database, whether or not the plugin runs.
+    losses: RwLock<BTreeMap<String, Arc<[DatabaseLoss]>>>,
     /// Streams to which this controller passes states.
     streams: RwLock<BTreeMap<String, (StreamSpec, CarrierHandle)>>,
     /// By source, what blocks retention.
@@ -207,6 +206,20 @@ impl SharedStatus {
 
     pub fn remove_plugin(&self, name: &str) {
         write(&self.plugins).remove(name);
+        write(&self.losses).remove(name);
+    }
+
+    pub fn set_losses(&self, name: &str, losses: Vec<DatabaseLoss>) {
+        write(&self.losses).insert(name.to_owned(), losses.into());
+    }
+
+    pub fn knows_losses(&self, name: &str) -> bool {
+        read(&self.losses).contains_key(name)
+    }
+
+    /// The recorded losses of the plugin's database, the newest last.
+    pub fn losses(&self, name: &str) -> Arc<[DatabaseLoss]> {
+        read(&self.losses).get(name).cloned().unwrap_or_default()
     }
 
     pub fn plugins(&self) -> BTreeMap<String, PluginState> {

@@ -18,8 +18,9 @@ use crate::tasks::TaskFate;
 const WAIT: Duration = Duration::from_secs(1);
 
 pub(super) struct DrainingPlugins {
-    candidate: PluginCandidate,
-    task: JoinHandle<()>,
+    /// `None` if no version ran.
+    pub candidate: Option<PluginCandidate>,
+    pub task: JoinHandle<()>,
 }
 
 /// The result of stopping a plugin.
@@ -52,7 +53,7 @@ impl RunningPlugins {
         }
         let why = "its calls have not ended yet: the next version waits for them".to_owned();
         self.shared.set_phase(name, PluginPhase::Draining, Some(why));
-        self.draining.insert(name.to_owned(), DrainingPlugins { candidate, task });
+        self.draining.insert(name.to_owned(), DrainingPlugins { candidate: Some(candidate), task });
         StopOutcome::NotYet
     }
 
@@ -65,7 +66,7 @@ impl RunningPlugins {
             ended.map_or(Poll::Pending, Poll::Ready)
         })
         .await;
-        if let Some(DrainingPlugins { candidate, .. }) = self.draining.remove(&name) {
+        if let Some(DrainingPlugins { candidate: Some(candidate), .. }) = self.draining.remove(&name) {
             self.drained.insert(name, candidate);
         }
     }
@@ -97,7 +98,7 @@ impl RunningPlugins {
     }
 }
 
-async fn drain_plugin(name: String, running: RunningPlugin) {
+pub(super) async fn drain_plugin(name: String, running: RunningPlugin) {
     let RunningPlugin { drain, abort, mut task, .. } = running;
     drain.cancel();
     if tokio::time::timeout(limits::DRAIN, &mut task).await.is_err() {

@@ -10,6 +10,7 @@ mod calls;
 mod candidate;
 mod draining;
 mod filters;
+mod losses;
 mod manifest;
 mod probation;
 mod shadow;
@@ -20,18 +21,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use kubewitness_capability::{
-    GrantUses, OpenCapabilities, PluginServices, SharedValue, StartPositions, SurvivingReceipts,
-};
+use kubewitness_capability::{GrantUses, OpenCapabilities, PluginServices, SharedValue, StartPositions};
 use kubewitness_core::Seq;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::{HostSpec, PluginSpec, Start, SubscribeSpec};
-use kubewitness_core::intents::commits::{CommitNotes, DatabaseLoss};
-use kubewitness_core::ports::{Backlog, DurableCursor, GrantProvider, JournalError, NOTE, PluginProgress};
+use kubewitness_core::ports::{Backlog, DurableCursor, GrantProvider, JournalError, PluginProgress};
 use kubewitness_core::views::ManifestView;
 use kubewitness_dispatch::{
-    DispatchHandle, DispatchOptions, LongestPauses, PluginDispatcher, SourceSubscription, TakenBack,
-    note_beginning, take_back,
+    DispatchHandle, DispatchOptions, LongestPauses, PluginDispatcher, SourceSubscription, note_beginning,
 };
 use kubewitness_journal::Journal;
 use kubewitness_sandbox::{PluginTally, SandboxEngine, SandboxPlugin};
@@ -50,6 +47,7 @@ use calls::PluginCalls;
 pub use candidate::{ExaminedFit, ExaminedQuestion, PluginCandidate, WantedPlugin, examine_component};
 use draining::DrainingPlugins;
 pub use draining::StopOutcome;
+pub use losses::{LostCommits, recorded_losses};
 use probation::VersionProbation;
 use shadow::{ShadowTask, VersionPair};
 use version::PluginVersion;
@@ -85,6 +83,8 @@ pub struct RunningPlugins {
     draining: BTreeMap<String, DrainingPlugins>,
     /// The candidates of drained plugins, until their successors start.
     drained: BTreeMap<String, PluginCandidate>,
+    /// How often each plugin was granted its database. What was asked before concerns the former one.
+    granted: BTreeMap<String, u64>,
     /// Signals that the probation of a version has ended.
     decided: Arc<Notify>,
     damage: Option<String>,
@@ -115,6 +115,7 @@ impl RunningPlugins {
             running,
             draining,
             drained,
+            granted: BTreeMap::new(),
             decided: Arc::default(),
             damage: None,
         }
@@ -151,28 +152,6 @@ impl RunningPlugins {
         };
         let warnings = parsed.problems(parsed.spec.warnings(host));
         Ok(WantedPlugin { warnings, ..WantedPlugin::new(parsed, found, host).with_shadow(shadow) })
-    }
-
-    /// Takes back in the journal what the plugin's database has lost, and records that. The plugin must not run.
-    pub async fn take_back(
-        &self,
-        plugin: &str,
-        survivors: SurvivingReceipts,
-    ) -> Result<DatabaseLoss, JournalError> {
-        let SurvivingReceipts { database, after, beneath, commits } = survivors;
-        let found_ms = self.clock.now_ms();
-        let loss = |taken: TakenBack| DatabaseLoss {
-            database: database.clone(),
-            found_ms,
-            after,
-            through: taken.through,
-            again: taken.again,
-            missing: taken.missing,
-            beneath,
-        };
-        let notes = commit_notes(&self.journal.plugin_kv(plugin).await?);
-        let record = |taken| notes.record_loss(&loss(taken), commits);
-        Ok(loss(take_back(plugin, &self.journal, after, record).await?))
     }
 
     /// Keeps in the journal what a plugin is owed that does not run yet.
@@ -346,7 +325,7 @@ impl RunningPlugins {
         let reports = self.shared.report_room(&name);
         reports.set_limit(self.journal.report_bytes(&name).await.context("measuring its reports")?);
         let kv = self.journal.plugin_kv(&name).await.context("reading its kv")?;
-        let losses = commit_notes(&kv).losses.into_iter().map(|(_, loss)| loss).collect();
+        self.shared.set_losses(&name, recorded_losses(&kv));
         let backing = PluginServices {
             documents: Arc::new(self.journal.clone()),
             lister: Arc::new(self.shared.listers.clone()),
@@ -365,6 +344,7 @@ impl RunningPlugins {
                 newest: *self.journal.newest_position().borrow(),
             },
         };
+        *self.granted.entry(name.clone()).or_default() += 1;
         let grants = capabilities.grant_plugin(&name, spec, backing).await.context("opening its grants")?;
         let before = self.shared.plugin(&name).filter(|state| state.handle.is_some());
         let tally =
@@ -400,7 +380,6 @@ impl RunningPlugins {
             uses,
             tally,
             shadow,
-            losses,
             ..PluginState::idle(PluginPhase::Active, None)
         };
         self.shared.set_plugin(&name, active_state(&candidate, manifest, state));
@@ -422,15 +401,6 @@ impl RunningPlugins {
     pub fn durable_cursor(&self, name: &str) -> Option<DurableCursor> {
         self.running.get(name)?.handle.durable_cursor()
     }
-}
-
-/// The journal's notes of the plugin's commits. Its grants refuse notes that can't be read.
-fn commit_notes(kv: &[(String, Vec<u8>)]) -> CommitNotes {
-    let mut notes = CommitNotes::default();
-    for (key, value) in kv.iter().filter(|(key, _)| key.starts_with(NOTE)) {
-        notes.read(key, value);
-    }
-    notes
 }
 
 /// A cursor at or before the plugin's actual start. For an added source, its dispatcher may go back to the

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::Result;
 use kubewitness_core::config::{HostSpec, SourceSpec};
 use kubewitness_core::status::StatusRules;
+use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::ReconcileLoop;
@@ -28,6 +29,7 @@ impl ReconcileLoop {
     async fn abandon_plugins(&mut self) {
         warn!("this replica no longer holds the Lease: its plugins are stopped, and it goes on witnessing");
         self.examinations.abandon_all();
+        self.mends.abandon_all();
         self.waiting.clear();
         self.resyncs.shut_down();
         self.retentions.shut_down();
@@ -81,7 +83,7 @@ impl ReconcileLoop {
     }
 
     /// Shows people the plugins that another replica runs.
-    pub(super) fn show_standby(&mut self, snapshot: &ConfigSnapshot) {
+    pub(super) async fn show_standby(&mut self, snapshot: &ConfigSnapshot, stop: &CancellationToken) {
         let names: Vec<_> = snapshot
             .plugins
             .iter()
@@ -92,6 +94,7 @@ impl ReconcileLoop {
         }
         for name in names {
             self.shared.set_plugin(&name, PluginState::idle(PluginPhase::Standby, None));
+            self.read_losses(&name, stop).await;
         }
     }
 }

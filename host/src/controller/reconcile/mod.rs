@@ -2,8 +2,8 @@
 //!
 //! It alone starts and stops sources, streams and plugins, so no two changes can race. A single loop must
 //! never block, or one plugin would delay every other change. So compiling and examining, which take minutes,
-//! run beside it ([`component_checks`]), and draining continues across rounds. It reads no state and answers
-//! no request. A faulty document changes nothing that runs.
+//! run beside it ([`component_checks`]), and so does mending what databases have lost ([`losses`]). Draining continues
+//! across rounds. It reads no state and answers no request. A faulty document changes nothing that runs.
 
 mod component_checks;
 mod handover;
@@ -40,6 +40,7 @@ use crate::config::last_good::{GoodPlugin, LastGood};
 use crate::config::manifest::ManifestProblem;
 use crate::process::timers::ControllerTimers;
 use component_checks::ComponentChecks;
+use losses::LossMends;
 use plugins::WaitingPlugin;
 use report::ConfigReporter;
 use rollback::RollbackTable;
@@ -77,7 +78,7 @@ pub struct ReconcileLoop {
     shipping_pauses: ShipPauses,
     /// Set if a round requested something after it had waited for answers.
     look_again: bool,
-    loss_retries: losses::LossRetries,
+    mends: LossMends,
     /// Parts of the configuration that are not used, and were reported.
     untaken: BTreeSet<String>,
     /// As of the last round.
@@ -130,7 +131,7 @@ impl ReconcileLoop {
             refused_again: timers.configuration.refused,
             shipping_pauses: timers.shipping,
             look_again: false,
-            loss_retries: losses::LossRetries::default(),
+            mends: LossMends::default(),
             untaken: BTreeSet::new(),
             journal_was_in_trouble: false,
         })
@@ -145,6 +146,7 @@ impl ReconcileLoop {
         self.sources.set_auditing(self.role.is_leader());
         let result = self.follow_snapshots(snapshots, &stop).await;
         self.examinations.abandon_all();
+        self.mends.abandon_all();
         self.resyncs.shut_down();
         self.retentions.shut_down();
         self.sources.shut_down().await;
@@ -189,6 +191,10 @@ impl ReconcileLoop {
                 () = std::future::ready(()), if std::mem::take(&mut self.look_again) => {}
                 // Its plugin has waited for this.
                 () = self.examinations.await_answer() => {}
+                answer = self.mends.next_answer() => {
+                    self.take_mend_answer(answer);
+                    continue;
+                }
                 () = version_decided => {
                     if !self.end_failed_versions().await {
                         continue;
@@ -208,7 +214,7 @@ impl ReconcileLoop {
                     newest = *self.plugins.journal.newest_position().borrow();
                     self.tend_ledgers();
                     self.ship_ledgers(stop);
-                    self.mend_losses().await;
+                    self.begin_mends();
                     continue;
                 }
                 _ = housekeeping.tick() => {
@@ -263,7 +269,7 @@ impl ReconcileLoop {
         self.refused = !problems.is_empty();
         self.shared.set_problems(problems);
         if !self.role.is_leader() {
-            return self.show_standby(snapshot);
+            return self.show_standby(snapshot, stop).await;
         }
         let Some(host) = self.host.clone() else { return };
         self.note_beginnings(snapshot, &host, stop).await;

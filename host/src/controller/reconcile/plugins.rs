@@ -95,7 +95,8 @@ impl ReconcileLoop {
             let noted = stop.run_until_cancelled(self.plugins.note_beginning(name, &parsed.spec)).await;
             match noted {
                 None => return,
-                Some(Ok(())) => {}
+                Some(Ok(())) if self.shared.knows_losses(name) => {}
+                Some(Ok(())) => self.read_losses(name, stop).await,
                 Some(Err(error)) => {
                     warn!(plugin = name, %error, "the journal can't note yet where the plugin begins: until then retention may remove its states");
                 }
@@ -456,6 +457,7 @@ impl ReconcileLoop {
                 continue;
             }
             self.shared.remove_plugin(name);
+            self.forget_loss(name);
             self.rollbacks.forget_plugin(name);
             if self.good_plugins.remove(name).is_some() {
                 let of = name.clone();

@@ -20,7 +20,7 @@ fn source(kind: &str, api_version: &str, namespace: Option<&str>) -> SourceSpec 
     SourceSpec { namespace: namespace.map(Into::into), ..SourceSpec::of("jobs", api_version, kind) }
 }
 
-fn entry(config_map: &str, text: &str) -> ManifestEntry {
+pub(super) fn entry(config_map: &str, text: &str) -> ManifestEntry {
     let origin = ManifestOrigin { place: format!("{config_map}.yaml"), first_line: 1, folder: None };
     ManifestEntry { config_map: config_map.into(), origin, text: text.into(), binary: BTreeMap::new() }
 }

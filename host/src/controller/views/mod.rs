@@ -95,7 +95,9 @@ impl HostViews {
             let taken = untold.remove(&name).unwrap_or_default();
             let progress = saved.remove(&name).filter(|_| state.handle.is_none());
             let paused = pauses.remove(&name).filter(|_| state.handle.is_none());
+            let losses = self.shared.losses(&name);
             let mut view = plugin_view(name, &state, now_ms);
+            view.losses = losses.iter().map(loss_view).collect();
             if let Some(paused) = paused {
                 view.paused = Some(paused_view(&paused));
             }

@@ -128,7 +128,7 @@ pub fn plugin_view(name: String, state: &PluginState, now_ms: u64) -> PluginView
         backfill: stats.backfill.as_deref().map(backfill_view),
         tick: stats.tick.map(tick_view),
         shadow: state.shadow.as_ref().map(|shadow| shadow.borrow().clone()),
-        losses: state.losses.iter().map(loss_view).collect(),
+        losses: Vec::new(),
         paused: stats.paused.as_deref().map(paused_view),
         manifest: state.manifest.clone(),
         grants: state
@@ -139,7 +139,7 @@ pub fn plugin_view(name: String, state: &PluginState, now_ms: u64) -> PluginView
     }
 }
 
-fn loss_view(loss: &DatabaseLoss) -> DatabaseLossView {
+pub fn loss_view(loss: &DatabaseLoss) -> DatabaseLossView {
     DatabaseLossView {
         database: loss.database.clone(),
         found: calendar::format_rfc3339(loss.found_ms),
