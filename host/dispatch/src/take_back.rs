@@ -11,9 +11,6 @@ use kubewitness_core::ports::{Backlog, JournalError, KvWrite, PluginProgress, Pr
 use crate::reader::CHUNK;
 use crate::subscriptions::SourceInterest;
 
-/// Positions that are looked through for states that the journal no longer has. Receipts stay for fewer.
-const LOOKED: Seq = 1024 * 1024;
-
 /// The extent of what was taken back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TakenBack {
@@ -21,16 +18,20 @@ pub struct TakenBack {
     pub through: Seq,
     /// States that are handed over again.
     pub again: u64,
-    /// Positions that the journal no longer has.
+    /// States of sources to which the plugin no longer subscribes: they are counted again, and not handed over.
+    pub ended: u64,
+    /// The most states in between that the journal no longer has.
     pub missing: u64,
 }
 
 /// Takes back everything that was finished after a position; nothing if that is `None`. `record` makes the notes that
-/// are saved in the same transaction.
+/// are saved in the same transaction. `removed` is the number of states that the plugin had finished and that retention
+/// has removed, wherever they were.
 pub async fn take_back(
     plugin: &str,
     backlog: &dyn Backlog,
     after: Option<Seq>,
+    removed: u64,
     record: impl FnOnce(TakenBack) -> Vec<KvWrite> + Send,
 ) -> Result<TakenBack, JournalError> {
     backlog.await_earlier_writes().await?;
@@ -41,10 +42,12 @@ pub async fn take_back(
     if let Some(after) = after.filter(|after| *after < through) {
         let after = after.max(before.start);
         progress.take_back(after, &seqs_with_own_rows(plugin, backlog).await?);
-        let unfinished = count_unfinished(&progress, backlog, through).await?;
-        taken.again = unfinished.saturating_sub(count_unfinished(&before, backlog, through).await?);
-        taken.missing = count_missing(backlog, after, through).await?;
-        uncount_states(&mut progress, taken.again);
+        let all = count_taken(&before, &progress, backlog, through).await?;
+        let (earlier, now) = (subscribed_part(&before), subscribed_part(&progress));
+        taken.again = count_taken(&earlier, &now, backlog, through).await?;
+        taken.ended = all.saturating_sub(taken.again);
+        taken.missing = count_missing(backlog, after, through, removed).await?;
+        uncount_states(&mut progress, all);
     }
     let kv = record(taken);
     backlog.save(plugin, ProgressSave { progress, kv, ..ProgressSave::default() }).await?;
@@ -89,13 +92,39 @@ async fn count_unfinished(
     Ok(states)
 }
 
-async fn count_missing(backlog: &dyn Backlog, after: Seq, through: Seq) -> Result<u64, JournalError> {
-    let after = after.max(through.saturating_sub(LOOKED));
-    let (mut at, mut present) = (after, 0);
-    while at < through {
+/// The number of states that only the later progress calls unfinished.
+async fn count_taken(
+    before: &PluginProgress,
+    now: &PluginProgress,
+    backlog: &dyn Backlog,
+    through: Seq,
+) -> Result<u64, JournalError> {
+    let unfinished = count_unfinished(now, backlog, through).await?;
+    Ok(unfinished.saturating_sub(count_unfinished(before, backlog, through).await?))
+}
+
+/// The progress without the sources to which the plugin no longer subscribes.
+fn subscribed_part(progress: &PluginProgress) -> PluginProgress {
+    let mut part = progress.clone();
+    part.sources.retain(|start| progress.is_subscribed(&start.source));
+    part
+}
+
+/// The most states in `(after, through]` that were the plugin's and that the journal no longer has. A position does not tell
+/// of which source its state was, so at most as many count as retention has `removed` of the plugin's.
+async fn count_missing(
+    backlog: &dyn Backlog,
+    after: Seq,
+    through: Seq,
+    removed: u64,
+) -> Result<u64, JournalError> {
+    let (mut at, mut missing) = (after, 0);
+    while at < through && missing < removed {
         let states = backlog.read(at, CHUNK).await?;
-        present += states.iter().filter(|state| state.seq <= through).count() as u64;
-        at = states.last().map_or(through, |state| state.seq);
+        let end = states.last().map_or(through, |state| state.seq.min(through));
+        let present = states.iter().filter(|state| state.seq <= through).count() as u64;
+        missing += (end - at).saturating_sub(present);
+        at = end;
     }
-    Ok((through - after).saturating_sub(present))
+    Ok(missing.min(removed))
 }

@@ -168,7 +168,10 @@ pub struct DatabaseLoss {
     pub through: Seq,
     /// States that are handed over again, without those whose receipts survived.
     pub again: u64,
-    /// Positions in between that the journal no longer has.
+    /// States in between of sources to which the plugin no longer subscribes: they are not handed over again.
+    #[serde(default)]
+    pub ended: u64,
+    /// The most states in between that the journal no longer has.
     pub missing: u64,
     /// Whether commits are lost whose states do not come again: see [`DatabaseCommits::beneath`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -178,12 +181,15 @@ pub struct DatabaseLoss {
 impl DatabaseLoss {
     /// Whether rows may be missing for good.
     pub fn is_gap(&self) -> bool {
-        self.after.is_none_or(|after| after >= self.through) || self.missing > 0 || self.beneath
+        self.after.is_none_or(|after| after >= self.through)
+            || self.missing > 0
+            || self.ended > 0
+            || self.beneath
     }
 
     /// The loss as a sentence for people, with what they can do.
     pub fn text(&self) -> String {
-        let Self { database, after, through, again, missing, .. } = self;
+        let Self { database, after, through, again, ended, missing, .. } = self;
         let lost = format!("the database `{database}` has lost commits that it had answered");
         let remedy = "a `resync` of its sources writes the present state of each object again";
         let Some(after) = after else {
@@ -193,11 +199,22 @@ impl DatabaseLoss {
                  the database's address, or run a resync: {remedy}"
             );
         };
-        let mut text =
-            format!("{lost}: the plugin gets {again} states after position {after} again, up to {through}");
+        let mut text = match after < through {
+            true => format!(
+                "{lost}: the plugin gets {again} states after position {after} again, up to {through}"
+            ),
+            false => {
+                format!("{lost}. None of their states come again: all of them lie up to position {after}")
+            }
+        };
         if *missing > 0 {
             text += &format!(
-                ". {missing} positions of these are no longer in the journal, and their rows may be missing"
+                ". Up to {missing} states in between are no longer in the journal, and their rows may be missing"
+            );
+        }
+        if *ended > 0 {
+            text += &format!(
+                ". {ended} states are of sources to which the plugin no longer subscribes, and their rows may be missing"
             );
         }
         if self.beneath || *after >= *through {
@@ -377,12 +394,15 @@ mod tests {
         let whole = DatabaseLoss { after: Some(5), through: 9, again: 4, ..DatabaseLoss::default() };
         assert!(!whole.is_gap() && whole.text().contains("4 states after position 5"));
         let holed = DatabaseLoss { missing: 2, ..whole.clone() };
-        assert!(holed.is_gap() && holed.text().contains("2 positions"));
+        assert!(holed.is_gap() && holed.text().contains("Up to 2 states in between"));
+        let ended = DatabaseLoss { ended: 3, ..whole.clone() };
+        assert!(ended.is_gap() && ended.text().contains("3 states are of sources"));
         let empty = DatabaseLoss { after: None, ..whole.clone() };
         assert!(empty.is_gap() && empty.text().contains("not handed over again"));
         let beneath = DatabaseLoss { beneath: true, ..whole.clone() };
         assert!(beneath.is_gap() && beneath.text().contains("Rows of a tick"));
         let below = DatabaseLoss { after: Some(9), ..whole };
         assert!(below.is_gap() && below.text().contains("Rows of a tick"), "nothing comes again");
+        assert!(!below.text().contains(" again, up to "), "{}", below.text());
     }
 }

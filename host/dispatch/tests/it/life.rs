@@ -1,10 +1,11 @@
 //! Tests of a dispatcher's life: start, flow, restart, drain, abort, and a journal that refuses.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use kubewitness_core::config::{Mode, RateSpec, Start};
-use kubewitness_core::limits;
 use kubewitness_core::ports::{Backlog, CallError, JournalError, KvWrite, Verdict};
+use kubewitness_core::{Seq, limits};
 use kubewitness_dispatch::{DispatchError, DispatchOptions, TakenBack, take_back};
 use tokio::time::Instant;
 
@@ -358,10 +359,10 @@ async fn what_was_taken_back_comes_once_more_in_order_but_for_dead_letters_and_t
     journal.remove(35..=36);
     let note = KvWrite { key: "\0note".into(), value: Some(b"1".to_vec()) };
     journal.with(|kept| kept.may_take_back = true);
-    let taken = take_back("p", &*journal, Some(20), |_| vec![note]).await.unwrap();
-    assert_eq!(taken, TakenBack { through: 40, again: 17, missing: 2 });
+    let taken = take_back("p", &*journal, Some(20), 2, |_| vec![note]).await.unwrap();
+    assert_eq!(taken, TakenBack { through: 40, again: 17, ended: 0, missing: 2 });
     assert_eq!(journal.kv_of("\0note"), Some(b"1".to_vec()), "in the same save");
-    let nothing = take_back("p", &*journal, None, |_| Vec::new()).await.unwrap();
+    let nothing = take_back("p", &*journal, None, 2, |_| Vec::new()).await.unwrap();
     assert_eq!((nothing.again, nothing.missing), (0, 0));
 
     let running = start(options, &journal, &plugin);
@@ -375,4 +376,65 @@ async fn what_was_taken_back_comes_once_more_in_order_but_for_dead_letters_and_t
     running.end().await.unwrap();
     let cursor = journal.plugin_progress("p").await.unwrap().unwrap().cursor;
     assert_eq!(cursor, 40);
+}
+
+/// The extent of what is taken back after a position, once the dispatcher has finished everything.
+async fn taken_after(
+    journal: &Arc<FixtureJournal>,
+    options: DispatchOptions,
+    after: Seq,
+    removed: u64,
+) -> TakenBack {
+    let plugin = FixturePlugin::new("p", journal, done);
+    let running = start(options, journal, &plugin);
+    running.until_idle().await;
+    running.end().await.unwrap();
+    journal.with(|kept| kept.may_take_back = true);
+    take_back("p", &**journal, Some(after), removed, |_| Vec::new()).await.unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn however_far_back_retention_has_removed_states_they_are_told() {
+    let journal = FixtureJournal::new(1, 0);
+    journal.append(0..5);
+    journal.skip(10);
+    journal.append(0..5);
+    journal.skip(2_000_000);
+    journal.append(0..5);
+    let taken = taken_after(&journal, options("p"), 3, 3_000_000).await;
+    assert_eq!(taken, TakenBack { through: 2_000_025, again: 12, ended: 0, missing: 2_000_010 });
+}
+
+#[tokio::test(start_paused = true)]
+async fn positions_of_other_sources_that_retention_removed_are_not_missing() {
+    let journal = FixtureJournal::new(1, 0);
+    journal.append(0..5);
+    journal.skip(10);
+    journal.append(0..5);
+    let taken = taken_after(&journal, options("p"), 3, 0).await;
+    assert_eq!(taken, TakenBack { through: 20, again: 7, ended: 0, missing: 0 });
+}
+
+#[tokio::test(start_paused = true)]
+async fn states_of_a_source_that_was_unsubscribed_since_are_not_said_to_come_again() {
+    let journal = FixtureJournal::new(1, 0);
+    for n in 0..10 {
+        journal.append_one(if n % 2 == 0 { "jobs" } else { "pods" }, &format!("o-{n}"), "Failed");
+    }
+    let mut both = options("p");
+    both.subscriptions.push(subscribe("pods", Mode::Every, Start::Beginning));
+    let plugin = FixturePlugin::new("p", &journal, done);
+    let running = start(both, &journal, &plugin);
+    running.until_idle().await;
+    running.end().await.unwrap();
+    let taken = taken_after(&journal, options("p"), 4, 0).await;
+    assert_eq!(taken, TakenBack { through: 10, again: 3, ended: 3, missing: 0 });
+
+    let plugin = FixturePlugin::new("p", &journal, done);
+    let running = start(options("p"), &journal, &plugin);
+    let stats = running.until("finished again", |stats| stats.waiting == 0 && stats.lag_seq == 0).await;
+    assert_eq!((stats.observed, stats.delivered + stats.filtered), (10, 10), "the accounts add up");
+    let came = plugin.effects().into_keys().collect::<Vec<_>>();
+    assert_eq!(came, [5, 7, 9]);
+    running.end().await.unwrap();
 }

@@ -83,12 +83,14 @@ async fn record_loss(
         after,
         through: taken.through,
         again: taken.again,
+        ended: taken.ended,
         missing: taken.missing,
         beneath,
     };
     let notes = commit_notes(&journal.plugin_kv(plugin).await?);
     let record = |taken| notes.record_loss(&loss(taken), commits);
-    let taken = take_back(plugin, journal, after, record).await?;
+    let removed = journal.all_progress().await?.remove(plugin).map_or(0, |(_, removed)| removed);
+    let taken = take_back(plugin, journal, after, removed, record).await?;
     let earlier = notes.losses.iter().map(|(_, loss)| loss.clone());
     let mut losses: Vec<_> = earlier.chain([loss(taken)]).collect();
     losses.drain(..losses.len().saturating_sub(LOSSES));
