@@ -8,7 +8,9 @@ use kubewitness_core::config::HostSpec;
 use kubewitness_core::intents::commits::CommitNotes;
 use kubewitness_core::intents::prints::IdPrint;
 use kubewitness_core::{Seq, calendar};
-use kubewitness_journal::{JournalLocation, KnownIds, VerifyReport, code, commit_notes_at, ids_at};
+use kubewitness_journal::{
+    JournalLocation, KnownIds, PluginAccounts, VerifyReport, account_at, code, commit_notes_at, ids_at,
+};
 
 /// How many states' ids are held at once.
 const STATES: usize = 64 * 1024;
@@ -96,16 +98,43 @@ async fn check_losses(
         report.not_checked.push(format!("the newest commits in the database `{database}`: {ABSENT}"));
         return;
     }
-    let again = match commit_notes_at(place).await {
-        Ok(notes) => lost_commits(proof, &notes),
+    let notes = match commit_notes_at(place).await {
+        Ok(notes) => notes,
         Err(error) => {
             report.not_checked.push(format!("the newest commits in the database `{database}`: {error}"));
             return;
         }
     };
+    let again = lost_commits(proof, &notes);
     let lost: BTreeSet<_> = found.intersection(&again).map(|(plugin, _)| plugin).collect();
     for plugin in lost {
-        report.add(code::RECEIPT, None, format!("{database}: {plugin} {BEHIND}"));
+        match why_unmended(place, plugin, &notes, database).await {
+            None => report.add(code::RECEIPT, None, format!("{database}: {plugin} {BEHIND}")),
+            Some(why) => {
+                let what = format!("the newest commits of {plugin} in the database `{database}`");
+                report.not_checked.push(format!("{what}: they are not there, and {why}"));
+            }
+        }
+    }
+}
+
+/// Why no controller would mend the loss, if that is so.
+async fn why_unmended(
+    place: &JournalLocation,
+    plugin: &str,
+    notes: &NotesByPlugin,
+    database: &str,
+) -> Option<String> {
+    let note = notes.get(plugin).and_then(|notes| notes.newest.as_ref());
+    if !note.is_some_and(|note| note.is_current(database)) {
+        return Some("the plugin has written to another database since".into());
+    }
+    match account_at(place, Some(plugin), "").await {
+        Ok(PluginAccounts { account: Some(account), .. }) if account.progress.retired_ms.is_some() => Some(
+            format!("the plugin was removed. `kubewitness plugin forget {plugin}` removes the rest of it"),
+        ),
+        Ok(_) => None,
+        Err(error) => Some(format!("its progress can't be read: {error}")),
     }
 }
 
@@ -226,7 +255,7 @@ mod tests {
     use super::*;
     use kubewitness_core::StateId;
     use kubewitness_core::intents::commits::{CommitHistory, CommitNote, DatabaseCommits, NotedCommit};
-    use kubewitness_core::ports::{Backlog, ProgressSave};
+    use kubewitness_core::ports::{Backlog, PluginProgress, ProgressSave};
     use kubewitness_journal::{Journal, JournalOptions};
 
     fn id(seq: Seq) -> StateId {
@@ -302,11 +331,19 @@ mod tests {
 
     /// Verifies beside a journal that has moved on since its notes were read.
     async fn losses_beside(current: &CommitNotes, proof: &DatabaseProof) -> VerifyReport {
+        losses_beside_progress(current, PluginProgress::default(), proof).await
+    }
+
+    async fn losses_beside_progress(
+        current: &CommitNotes,
+        progress: PluginProgress,
+        proof: &DatabaseProof,
+    ) -> VerifyReport {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("journal.db");
         let journal = Journal::open(&path, JournalOptions::default()).await.unwrap();
         let kv = current.newest.iter().map(CommitNote::as_write).collect();
-        journal.save("audit", ProgressSave { kv, ..ProgressSave::default() }).await.unwrap();
+        journal.save("audit", ProgressSave { progress, kv, ..ProgressSave::default() }).await.unwrap();
         let read = NotesByPlugin::from([("audit".to_owned(), note(&[("audit.1", 1)]))]);
         let mut report = VerifyReport::default();
         check_losses(&mut report, &JournalLocation::file(&path), proof, &read).await;
@@ -319,6 +356,24 @@ mod tests {
         assert!(report.problems.is_empty() && report.not_checked.is_empty(), "{report:?}");
         let report = losses_beside(&note(&[("audit.1", 1)]), &proof_with(&["audit.0"])).await;
         assert_eq!(report.problems.len(), 1, "{report:?}");
+    }
+
+    #[tokio::test]
+    async fn what_an_earlier_database_or_one_of_a_removed_plugin_lacks_is_not_checked() {
+        let lacking = || proof_with(&["audit.0"]);
+        let mut moved = note(&[("audit.1", 1)]);
+        let newest = moved.newest.take().unwrap();
+        let other = DatabaseCommits { database: "other".into(), ..DatabaseCommits::default() };
+        let earlier = newest.current.into_iter().collect();
+        moved.newest = Some(CommitNote { current: Some(other), earlier });
+        let report = losses_beside(&moved, &lacking()).await;
+        assert!(report.problems.is_empty(), "{report:?}");
+        assert!(report.not_checked[0].contains("written to another database since"), "{report:?}");
+
+        let retired = PluginProgress { retired_ms: Some(1), ..PluginProgress::default() };
+        let report = losses_beside_progress(&note(&[("audit.1", 1)]), retired, &lacking()).await;
+        assert!(report.problems.is_empty(), "{report:?}");
+        assert!(report.not_checked[0].contains("plugin forget audit"), "{report:?}");
     }
 
     #[tokio::test]
