@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
-use kubewitness_capability::{forget_receipts, prove_receipts};
+use kubewitness_capability::{DatabaseProof, forget_receipts, prove_receipts};
 use kubewitness_core::calendar;
 use kubewitness_core::config::{DatabaseKind, DatabaseSpec, HostSpec};
 use kubewitness_core::ports::{Backlog, PluginProgress};
@@ -84,6 +84,7 @@ struct PluginRemains {
 #[derive(Debug, Serialize)]
 struct ReceiptCounts {
     database: String,
+    /// Those of states. Others have none, such as that of a tick.
     receipts: usize,
 }
 
@@ -129,14 +130,18 @@ async fn count_receipts(name: &str, host: &HostSpec, data: &Path) -> (Vec<Receip
     let (mut found, mut unread) =
         (Vec::new(), host.databases.iter().find_map(|spec| missing_database_file(spec, data)));
     for proof in prove_receipts(host, data).await {
-        let receipts = proof.receipts.iter().filter(|receipt| receipt.plugin == name).count();
+        found.extend(receipts_in(&proof, name));
         let database = proof.database;
         unread = proof.unread.map(|why| format!("the database `{database}`: {why}")).or(unread);
-        if receipts > 0 {
-            found.push(ReceiptCounts { database, receipts });
-        }
     }
     (found, unread)
+}
+
+/// The receipts of the plugin in one database. Rows of ticks, and of up to where receipts were removed, count no state.
+fn receipts_in(proof: &DatabaseProof, name: &str) -> Option<ReceiptCounts> {
+    let receipts = proof.receipts.iter().filter(|receipt| receipt.plugin == name).count();
+    let is_there = receipts > 0 || proof.histories.contains_key(name);
+    is_there.then(|| ReceiptCounts { database: proof.database.clone(), receipts })
 }
 
 /// A file on a volume that is not mounted here may contain receipts.
@@ -203,7 +208,13 @@ impl ForgetReport {
             text.push_str(&format!("  reports on objects: {report_bytes} bytes\n"));
         }
         for ReceiptCounts { database, receipts } in receipts {
-            text.push_str(&format!("  receipts in the database `{}`: {receipts}\n", clean_line(database)));
+            let database = clean_line(database);
+            text.push_str(&match receipts {
+                0 => format!(
+                    "  receipts in the database `{database}`: none of states, such as that of a tick\n"
+                ),
+                receipts => format!("  receipts in the database `{database}`: {receipts}\n"),
+            });
         }
         if !remains.is_empty() {
             text.push_str(
@@ -215,5 +226,22 @@ impl ForgetReport {
             text.push_str("Nothing is removed yet: run it again with --yes\n");
         }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_database_with_receipts_of_ticks_alone_is_not_passed_over() {
+        let histories = [("p".to_owned(), Default::default())].into();
+        let proof = DatabaseProof { database: "main".into(), histories, ..DatabaseProof::default() };
+        let found = receipts_in(&proof, "p").unwrap();
+        assert_eq!((&*found.database, found.receipts), ("main", 0));
+        assert!(receipts_in(&proof, "q").is_none());
+        let left = PluginRemains { plugin: "p".into(), receipts: vec![found], ..PluginRemains::default() };
+        let text = ForgetReport { removed: true, left }.text();
+        assert!(text.contains("receipts in the database `main`: none of states"), "{text}");
     }
 }
