@@ -103,6 +103,8 @@ fn check_plugin_progress(plugin: &PluginView, found: &mut DoctorFindings) {
     let why = plugin.message.as_deref().map(|why| format!(": {why}")).unwrap_or_default();
     let behind = format!("{} behind, {} waiting", age_text(plugin.lag_seconds), plugin.waiting);
     let parked = plugin.dead.saturating_sub(plugin.dropped);
+    let gaps = plugin.losses.iter().filter(|loss| loss.gap);
+    let newest_gap = gaps.map(|loss| loss.message.as_str()).next_back();
     let paused = plugin.paused.as_ref().map(|paused| {
         let PausedView { who, why, since } = paused;
         format!(
@@ -116,15 +118,10 @@ fn check_plugin_progress(plugin: &PluginView, found: &mut DoctorFindings) {
         _ if paused.is_some() => (FindingOutcome::Warning, paused.unwrap_or_default()),
         "degraded" => (FindingOutcome::Warning, format!("it is degraded{why}")),
         _ if plugin.lag_seconds > LAG_SECONDS => (FindingOutcome::Warning, behind),
-        _ if plugin.losses.iter().any(|loss| loss.gap) => {
-            let gaps = plugin.losses.iter().filter(|loss| loss.gap);
-            (
-                FindingOutcome::Warning,
-                gaps.map(|loss| loss.message.as_str()).next_back().unwrap_or_default().to_owned(),
-            )
-        }
-        _ if parked > 0 => {
-            (FindingOutcome::Warning, format!("{parked} {}", plural(parked, "dead letter", "dead letters")))
+        _ if newest_gap.is_some() || parked > 0 => {
+            let letters = || format!("{parked} {}", plural(parked, "dead letter", "dead letters"));
+            let told = (parked > 0).then(letters).into_iter().chain(newest_gap.map(str::to_owned));
+            (FindingOutcome::Warning, told.collect::<Vec<_>>().join(". "))
         }
         _ => (FindingOutcome::Fine, behind),
     };
@@ -164,6 +161,8 @@ fn check_journal(status: &StatusView, found: &mut DoctorFindings) {
 
 #[cfg(test)]
 mod tests {
+    use kubewitness_core::views::DatabaseLossView;
+
     use super::*;
 
     fn one(examine: impl FnOnce(&mut DoctorFindings)) -> (FindingOutcome, String) {
@@ -204,6 +203,14 @@ mod tests {
         assert!(detail.contains("ada paused it at 2026: a move") && detail.contains("resume p"), "{detail}");
         let dead = PluginView { dead: 3, dropped: 2, ..plugin.clone() };
         assert_eq!(told(&dead), (FindingOutcome::Warning, "p: 1 dead letter".into()));
+        let loss =
+            |gap, message: &str| DatabaseLossView { gap, message: message.into(), ..Default::default() };
+        let losses = vec![loss(true, "rows may be missing"), loss(false, "all came again")];
+        let both = PluginView { losses: losses.clone(), ..dead };
+        let expected = "p: 1 dead letter. rows may be missing".to_owned();
+        assert_eq!(told(&both), (FindingOutcome::Warning, expected));
+        let lost = PluginView { losses, ..plugin.clone() };
+        assert_eq!(told(&lost), (FindingOutcome::Warning, "p: rows may be missing".into()));
         assert_eq!(told(&PluginView { dead: 3, dropped: 3, ..plugin }).0, FindingOutcome::Fine);
     }
 
