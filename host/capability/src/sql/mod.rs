@@ -188,7 +188,7 @@ impl ReceiptSurvey {
                 found.insert(token.clone());
             }
             let commit = NotedCommit { token, at_ms, is_tick };
-            let is_newer = |newest: &Option<NotedCommit>| newest.as_ref().is_none_or(|it| it.at_ms <= at_ms);
+            let is_newer = |newest: &Option<NotedCommit>| newest.as_ref().is_none_or(|it| it.at_ms < at_ms);
             if is_tick {
                 survey.ticks.push(commit.token.clone());
                 if is_newer(&survey.newest_tick) {

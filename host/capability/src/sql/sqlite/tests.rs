@@ -72,7 +72,7 @@ async fn the_floor_stays_while_receipts_below_it_are_kept() {
     }
     let seven = NotedCommit { token: "p.7".into(), at_ms: 1, is_tick: false };
     // As while the past of an added source is handed over.
-    for (through, before_ms, left) in [(5, 1, vec![3, 7]), (5, 2, vec![7]), (7, 2, vec![])] {
+    for (through, before_ms, left) in [(5, 1, vec![7, 3]), (5, 2, vec![7]), (7, 2, vec![])] {
         let pruning =
             ReceiptPruning { plugin: "p".into(), through, before_ms, floor: 10, pruned_before_ms: before_ms };
         store.sqlite.begin("p").await.unwrap().prune_receipts(pruning).await.unwrap();
