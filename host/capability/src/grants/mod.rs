@@ -240,7 +240,7 @@ impl OpenCapabilities {
         granted.kv = spec.grants.kv.then(|| kv::PluginKv::new(entries, writes, told, most, reports));
         granted.outbox = RequestOutbox::new(plugin, &backing.version, backing.notes, requests);
         match granted.sql.values().next() {
-            Some(database) => granted.standing.commits.load_note(&database.name, commits.newest),
+            Some(database) => granted.standing.commits.load_note(&database.name, commits),
             // What it lost concerns the plugin no longer.
             None => granted.standing.commits.reset(),
         }

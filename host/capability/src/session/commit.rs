@@ -10,7 +10,7 @@ use crate::kv;
 use crate::ledger::book::DecidingTransaction;
 use crate::ledger::{LedgerHold, PendingRecords};
 use crate::receipts::ReceiptMark;
-use crate::sql::receipt::StoredReceipt;
+use crate::sql::receipt::{StoredReceipt, TICK};
 use crate::sql::{CommitError, SqlTransaction};
 
 /// Unless it is told that all went well, the receipts are read again before the next call.
@@ -91,6 +91,9 @@ impl CallSession {
             writes = kv.commit_writes(&seqs, noted, turn, granted.clock.elapsed());
         }
         doubt.0 = None;
+        if late.is_none() && granted.standing.commits.is_note_due() {
+            late = Some(granted.standing.commits.clone());
+        }
         writes.extend(granted.outbox.remove_notes(&seqs));
         if self.ends.is_some() {
             writes.extend(granted.outbox.end_tick(&self.outbound));
@@ -117,7 +120,8 @@ impl CallSession {
         let mut random = [0; 16];
         let filled = SystemRandom::new().fill(&mut random);
         filled.map_err(|_| GrantError::Unavailable("the machine has no randomness".into()))?;
-        let token = format!("{}.{}", self.granted.plugin, hex::encode(random));
+        let kind = if self.ends.is_some() { TICK } else { "" };
+        let token = format!("{}.{kind}{}", self.granted.plugin, hex::encode(random));
         let (plugin, claims) = (self.granted.plugin.clone(), self.claims.clone());
         let (position, at_ms) = (self.granted.standing.newest_position(), self.granted.clock.now_ms());
         Ok(StoredReceipt { plugin, marks, token, position, at_ms, replaces: Vec::new(), claims })

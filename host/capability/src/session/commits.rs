@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use kubewitness_core::Seq;
 use kubewitness_core::intents::commits::{
-    CommitFrontier, CommitNote, CommitTicket, DatabaseCommits, NotedCommit, SurvivingCommits,
+    CommitFrontier, CommitNote, CommitNotes, CommitTicket, DatabaseCommits, DatabaseLoss, NotedCommit,
+    SurvivingCommits,
 };
 use kubewitness_core::limits;
 use kubewitness_core::ports::{GrantError, KvWrite, LateWrite};
@@ -63,7 +64,13 @@ struct KnownCommits {
     pruned_before_ms: u64,
     /// Whether the floor speaks of this journal's commits alone: the plugin did not write elsewhere since it was laid.
     has_own_floor: bool,
+    /// See [`DatabaseCommits::done_through`].
+    done_through: Option<Seq>,
+    /// The losses of this database that the journal has recorded.
+    losses: Vec<DatabaseLoss>,
     is_surveyed: bool,
+    /// A survey changed what is noted.
+    is_note_due: bool,
     /// When a commit was found missing.
     lacking_since: Option<Instant>,
 }
@@ -96,10 +103,21 @@ impl KnownCommits {
         newest.chain(older).cloned().collect()
     }
 
+    /// Expects what a survey found instead of what was removed.
+    fn follow_survey(&mut self, survey: &ReceiptSurvey) {
+        let is_removed = |commit: &NotedCommit| survey.absent.contains(commit);
+        self.is_note_due |= self.frontier.replace_commits(is_removed, survey.newest.as_ref());
+        if self.beneath.as_ref().is_some_and(is_removed) {
+            self.beneath.clone_from(&survey.newest_tick);
+            self.is_note_due = true;
+        }
+    }
+
     fn as_note(&self) -> CommitNote {
         let commits = self.frontier.newest_commits().cloned().collect();
-        let current =
-            DatabaseCommits { database: self.database.clone(), commits, beneath: self.beneath.clone() };
+        let Self { database, beneath, done_through, .. } = self;
+        let (database, beneath, done_through) = (database.clone(), beneath.clone(), *done_through);
+        let current = DatabaseCommits { database, commits, beneath, done_through };
         CommitNote { current: Some(current), earlier: self.earlier.clone() }
     }
 }
@@ -115,10 +133,13 @@ impl CommitWatch {
     }
 
     /// Goes on from the journal's note.
-    pub fn load_note(&self, database: &str, note: Option<CommitNote>) {
-        let note = note.unwrap_or_default();
+    pub fn load_note(&self, database: &str, notes: CommitNotes) {
+        let CommitNotes { newest, losses } = notes;
+        let note = newest.unwrap_or_default();
+        let losses = losses.into_iter().map(|(_, loss)| loss).filter(|loss| loss.database == database);
         let has_own_floor = note.is_current(database);
-        let DatabaseCommits { commits, beneath, .. } = note.commits_in(database).cloned().unwrap_or_default();
+        let in_database = note.commits_in(database).cloned().unwrap_or_default();
+        let DatabaseCommits { commits, beneath, done_through, .. } = in_database;
         let newest_ms = commits.iter().chain(&beneath).map(|commit| commit.at_ms).max();
         let mut known = self.lock();
         let is_same = known.database == database;
@@ -129,6 +150,8 @@ impl CommitWatch {
             earlier: note.notes_besides(database),
             newest_ms: known.newest_ms.max(newest_ms.unwrap_or_default()),
             has_own_floor,
+            done_through: done_through.filter(|_| has_own_floor),
+            losses: losses.collect(),
             lacking_since: known.lacking_since.filter(|_| is_same),
             ..KnownCommits::default()
         };
@@ -145,14 +168,14 @@ impl CommitWatch {
         // A clock may go back.
         known.newest_ms = receipt.at_ms.max(known.newest_ms + 1);
         receipt.at_ms = known.newest_ms;
-        let is_tick = receipt.marks.is_empty();
+        let is_tick = receipt.is_tick();
         if is_tick {
             receipt.replaces = known.ticks.iter().take(REPLACED).cloned().collect();
         }
         let commit = NotedCommit { token: receipt.token.clone(), at_ms: receipt.at_ms, is_tick };
         let is_below = receipt.marks.first().is_some_and(|mark| mark.seq <= known.floor);
         let (ticket, states) = (known.frontier.begin_commit(), receipt.marks.len());
-        SentCommit { ticket, commit, states, is_beneath: is_tick || is_below || is_repeated }
+        SentCommit { ticket, commit, states, is_beneath: states == 0 || is_below || is_repeated }
     }
 
     pub fn note_commit(&self, sent: SentCommit, receipt: &StoredReceipt) {
@@ -202,18 +225,25 @@ impl CommitWatch {
     ) -> Result<(), GrantError> {
         self.check_intact()?;
         let connection = transaction.connection_number();
-        let tokens: Vec<String> = {
+        let expected: Vec<NotedCommit> = {
             let known = self.lock();
             if known.asked.contains(&connection) {
                 return Ok(());
             }
-            known.frontier.newest_commits().map(|commit| commit.token.clone()).collect()
+            known.frontier.newest_commits().cloned().collect()
         };
-        for token in tokens {
-            if !transaction.has_token(&token).await? {
+        for commit in &expected {
+            if transaction.has_token(&commit.token).await? {
+                continue;
+            }
+            // It may have been removed.
+            let survey = transaction.survey_receipts(plugin, &expected).await?;
+            if survey.is_behind() {
                 self.note_lack(plugin);
                 return self.check_intact();
             }
+            self.lock().follow_survey(&survey);
+            break;
         }
         let mut known = self.lock();
         if known.asked.len() >= CONNECTIONS {
@@ -229,12 +259,7 @@ impl CommitWatch {
             return self.note_lack(plugin);
         }
         let mut known = self.lock();
-        // Their receipts were removed.
-        let is_removed = |commit: &NotedCommit| survey.absent.contains(commit);
-        known.frontier.replace_commits(is_removed, survey.newest.as_ref());
-        if known.beneath.as_ref().is_some_and(is_removed) {
-            known.beneath.clone_from(&survey.newest_tick);
-        }
+        known.follow_survey(survey);
         if known.made.is_empty() {
             let newest: Vec<u64> = known.frontier.newest_commits().map(|commit| commit.at_ms).collect();
             newest.into_iter().for_each(|at_ms| known.push_made(at_ms, 1));
@@ -244,6 +269,11 @@ impl CommitWatch {
         known.ticks.clone_from(&survey.ticks);
         (known.floor, known.pruned_before_ms) = (survey.floor.unwrap_or_default(), pruned);
         (known.is_surveyed, known.lacking_since) = (true, None);
+    }
+
+    /// Expects nothing of a database into which the plugin may not write: it may be a replica.
+    pub fn pass_survey(&self) {
+        self.lock().is_surveyed = true;
     }
 
     /// Whether the database is known to have the newest commits.
@@ -256,6 +286,35 @@ impl CommitWatch {
         survey.floor.filter(|_| self.lock().has_own_floor)
     }
 
+    /// Counts states as done up to the floor that a survey found, if the journal finished them once and took them back.
+    /// Their receipts may have been removed, so nothing else says that they are in this database.
+    pub fn count_done(&self, survey: &ReceiptSurvey, finished: Seq) {
+        let mut known = self.lock();
+        let Some(floor) = survey.floor.filter(|floor| known.has_own_floor && *floor > finished) else {
+            return;
+        };
+        if known.losses.iter().any(|loss| loss.has_taken_back(floor)) {
+            known.done_through = known.done_through.max(Some(floor));
+            known.is_note_due = true;
+        }
+    }
+
+    /// States up to here, behind the cursor, are in the database: see [`DatabaseCommits::done_through`].
+    pub fn done_through(&self) -> Seq {
+        self.lock().done_through.unwrap_or_default()
+    }
+
+    /// Takes in how far the cursor is.
+    pub fn pass_cursor(&self, cursor: Seq) {
+        let mut known = self.lock();
+        known.is_note_due |= known.done_through.take_if(|through| *through <= cursor).is_some();
+    }
+
+    /// Whether the next save has to note what a survey changed.
+    pub fn is_note_due(&self) -> bool {
+        self.lock().is_note_due
+    }
+
     /// The commits of a survey that count after a loss.
     pub fn surviving_commits(&self, survey: &ReceiptSurvey) -> SurvivingCommits {
         let beneath = self.lock().beneath.clone().filter(|commit| !survey.absent.contains(commit));
@@ -264,7 +323,9 @@ impl CommitWatch {
 
     /// Whether commits are lost whose states do not come again.
     pub fn has_lost_beneath(&self, survey: &ReceiptSurvey) -> bool {
-        self.lock().beneath.as_ref().is_some_and(|commit| survey.has_lost(commit))
+        let known = self.lock();
+        let ticks = known.frontier.newest_commits().filter(|commit| commit.is_tick);
+        known.beneath.iter().chain(ticks).any(|commit| survey.has_lost(commit))
     }
 
     fn note_lack(&self, plugin: &str) {
@@ -301,7 +362,11 @@ impl CommitWatch {
 
 impl LateWrite for CommitWatch {
     fn current_write(&self) -> Option<KvWrite> {
-        let known = self.lock();
-        known.lacking_since.is_none().then(|| known.as_note().as_write())
+        let mut known = self.lock();
+        if known.lacking_since.is_some() {
+            return None;
+        }
+        known.is_note_due = false;
+        Some(known.as_note().as_write())
     }
 }

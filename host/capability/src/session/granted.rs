@@ -198,6 +198,7 @@ impl ReceiptTracker {
     ) -> Result<(), GrantError> {
         let StartPositions { cursor, furthest, newest } = positions;
         self.begin_at(cursor);
+        self.commits.pass_cursor(cursor);
         self.newest.fetch_max(newest, Ordering::AcqRel);
         self.furthest.store(furthest, Ordering::Release);
         let remote = stores.databases.iter().any(|database| database.is_remote());
@@ -214,8 +215,7 @@ impl ReceiptTracker {
         self.readings.fetch_add(1, Ordering::AcqRel);
         let stores = self.receipt_stores();
         for database in &stores.databases {
-            let survey = database.survey_receipts(plugin, &self.commits.expected_commits()).await?;
-            self.commits.take_survey(plugin, &survey);
+            let survey = self.survey_database(plugin, database, stores.writes).await?;
             if stores.writes && !survey.is_behind() && self.needs_floor(&survey) {
                 // Pruning lays it later.
                 if let Err(error) = self.lay_floor(plugin, database).await {
@@ -235,17 +235,45 @@ impl ReceiptTracker {
         Ok(())
     }
 
+    async fn survey_database(
+        &self,
+        plugin: &str,
+        database: &sql::SharedEngine,
+        writes: bool,
+    ) -> Result<sql::ReceiptSurvey, GrantError> {
+        if !writes {
+            let survey = database.survey_receipts(plugin, TransactionMode::ReadOnly, &[]).await?;
+            self.commits.pass_survey();
+            return Ok(survey);
+        }
+        if self.commits.check_intact().is_err() {
+            database.forget_connections();
+        }
+        let expected = self.commits.expected_commits();
+        let survey = database.survey_receipts(plugin, TransactionMode::ReadWrite, &expected).await?;
+        self.commits.take_survey(plugin, &survey);
+        if !survey.is_behind() {
+            self.commits.count_done(&survey, self.furthest_position());
+        }
+        Ok(survey)
+    }
+
+    /// The last position that was ever finished.
+    fn furthest_position(&self) -> Seq {
+        self.furthest.load(Ordering::Acquire).max(self.finished_cursor())
+    }
+
     /// Whether the database says nothing of this journal's positions, or of positions that the journal no longer has, as
-    /// beside an older copy of it.
+    /// beside an older copy of it. Positions that the journal took back are others: there the floor says the truth.
     fn needs_floor(&self, survey: &sql::ReceiptSurvey) -> bool {
-        let furthest = self.furthest.load(Ordering::Acquire);
-        self.commits.own_floor(survey).is_none_or(|floor| floor > furthest.max(self.finished_cursor()))
+        let known = self.furthest_position().max(self.commits.done_through());
+        self.commits.own_floor(survey).is_none_or(|floor| floor > known)
     }
 
     /// Lays the floor at the last position that was ever finished: no version has removed a receipt above it. The cursor
     /// may be far before it, while the past of an added source is handed over.
     async fn lay_floor(&self, plugin: &str, database: &sql::SharedEngine) -> Result<(), GrantError> {
-        let floor = self.furthest.load(Ordering::Acquire).max(self.finished_cursor());
+        let floor = self.furthest_position();
         self.prune_database(plugin, database, self.commits.plan_floor(plugin, floor)).await
     }
 
@@ -267,15 +295,18 @@ impl ReceiptTracker {
     pub async fn survey_survivors(&self, plugin: &str) -> Result<Option<SurvivingReceipts>, GrantError> {
         let stores = self.receipt_stores();
         let Some(database) = stores.databases.first() else { return Ok(None) };
-        let survey = database.survey_receipts(plugin, &self.commits.expected_commits()).await?;
+        // An open connection may lead to the server of before.
+        database.forget_connections();
+        let expected = self.commits.expected_commits();
+        let survey = database.survey_receipts(plugin, TransactionMode::ReadWrite, &expected).await?;
         if !survey.is_behind() {
             self.commits.take_survey(plugin, &survey);
             return Ok(None);
         }
         // A ledger has the records of calls whose rows are lost. Handed over again, they would be there twice. So would
         // rows whose receipts alone were deleted.
-        let is_told = stores.ledgers.is_empty() && survey.newest.is_some();
-        let after = self.commits.own_floor(&survey).filter(|_| is_told);
+        let may_come_again = stores.ledgers.is_empty() && survey.newest.is_some();
+        let after = self.commits.own_floor(&survey).filter(|_| may_come_again);
         Ok(Some(SurvivingReceipts {
             database: self.commits.database_name(),
             after,
@@ -334,6 +365,7 @@ impl ReceiptTracker {
         let _pruning = self.pruning.lock().await;
         let cursor = self.cursor.fetch_max(cursor, Ordering::AcqRel).max(cursor);
         self.applied.pass_cursor(cursor);
+        self.commits.pass_cursor(cursor);
         let opened = self.opened.swap(Seq::MAX, Ordering::AcqRel);
         let needed = recalled.map_or(opened, |first| first.min(opened));
         self.needed_from.store(needed, Ordering::Release);
@@ -461,8 +493,10 @@ impl GrantProvider for PluginGrants {
             batch.iter().map(|one| (one.state.seq, ReceiptMark::of(&one.state))).collect();
         // Up to the cursor, finished states come again with a resync, and then they are done again. Others are owed.
         let cursor = standing.finished_cursor();
+        let done_through = standing.commits.done_through();
         let is_applied = |state: &State| {
-            marks.get(&state.seq).is_some_and(|mark| standing.applied.contains_state(*mark, &state.id))
+            (cursor + 1..=done_through).contains(&state.seq)
+                || marks.get(&state.seq).is_some_and(|mark| standing.applied.contains_state(*mark, &state.id))
         };
         let waiting = batch.iter().filter(|one| !one.resync || one.state.seq > cursor).map(|one| &one.state);
         let applied = waiting.filter(|state| is_applied(state)).map(|state| state.seq).collect();

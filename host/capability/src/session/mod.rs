@@ -140,11 +140,12 @@ impl CallSession {
             // The database accepts the process that read its receipts last. That may have been another call
             // of this process, which knows states that another process has applied since this call began.
             let expected = match begun {
-                Ok(mut begun) => {
+                // Who only reads may have been granted a replica.
+                Ok(mut begun) if mode == TransactionMode::ReadWrite => {
                     let commits = &self.granted.standing.commits;
                     commits.expect_commits(&self.granted.plugin, &mut *begun).await.map(|()| begun)
                 }
-                Err(error) => Err(error),
+                begun => begun,
             };
             let begun = expected.and_then(|begun| self.check_newest_reading().map(|()| begun));
             self.sql = Some(begun.inspect_err(|error| self.unreachable = Some(error.clone()))?);

@@ -68,15 +68,21 @@ pub trait DatabaseEngine: Send + Sync {
         self.begin_in(TransactionMode::ReadWrite, plugin).await
     }
     /// Everything that the database knows of this plugin, and which of these commits have no receipt.
+    ///
+    /// A server that takes no writes is refused, unless nothing is to be written there: it may be a replica that lacks
+    /// commits, or it still catches up.
     async fn survey_receipts(
         &self,
         plugin: &str,
+        mode: TransactionMode,
         expected: &[NotedCommit],
     ) -> Result<ReceiptSurvey, GrantError>;
+    /// Uses no connection again that is open now: it may lead to a server that the address no longer names.
+    fn forget_connections(&self) {}
     /// Every receipt of this plugin.
     #[cfg(test)]
     async fn receipts_of_plugin(&self, plugin: &str) -> Result<Vec<ReceiptMark>, GrantError> {
-        Ok(self.survey_receipts(plugin, &[]).await?.marks)
+        Ok(self.survey_receipts(plugin, TransactionMode::ReadWrite, &[]).await?.marks)
     }
     /// Drops everything that is kept of the plugin up to the position.
     async fn forget_receipts(&self, plugin: &str, through: Seq) -> Result<(), GrantError>;
@@ -132,6 +138,12 @@ pub trait SqlTransaction: Send {
     async fn prune_receipts(self: Box<Self>, pruning: ReceiptPruning) -> Result<(), GrantError>;
     /// Whether the database has the transaction with this token.
     async fn has_token(&mut self, token: &str) -> Result<bool, GrantError>;
+    /// As [`DatabaseEngine::survey_receipts`], within the transaction: other calls may commit meanwhile.
+    async fn survey_receipts(
+        &mut self,
+        plugin: &str,
+        expected: &[NotedCommit],
+    ) -> Result<ReceiptSurvey, GrantError>;
 }
 
 /// The receipts of a plugin that are removed: those at or below a position that were committed before a moment.
@@ -182,7 +194,7 @@ impl ReceiptSurvey {
             let decoded = receipts::decode(&states);
             let damaged = || GrantError::Other("a receipt in the database is damaged".into());
             let (marks, at_ms) = (decoded.ok_or_else(damaged)?, u64::try_from(at).unwrap_or_default());
-            let is_tick = marks.is_empty();
+            let is_tick = receipt::is_tick(&token);
             survey.marks.extend(marks);
             if expected.iter().any(|commit| commit.token == token) {
                 found.insert(token.clone());

@@ -18,7 +18,7 @@ use tokio::task::JoinError;
 use super::SqlFault;
 use super::guard::{self, StatementPurpose};
 use super::receipt::claims::{self, OWNER, WriteClaim};
-use super::receipt::{FLOOR, FLOOR_TOKEN, KEPT, ReceiptColumns, ReceiptRow};
+use super::receipt::{self, FLOOR, FLOOR_TOKEN, KEPT, ReceiptColumns, ReceiptRow};
 use super::servers::reasons::ServerFailure;
 use super::servers::{PATIENCE, READER, ServerLink};
 use super::sqlite::{bind_values, safe_message};
@@ -245,7 +245,7 @@ async fn prove_whole(reader: &mut dyn ReadConnection, proof: &mut DatabaseProof)
         let name = format!("the receipt of {plugin} for positions {first} to {last}");
         match marks_within(&states, first, last) {
             None => proof.problems.push(format!("{name} is not what was written")),
-            // That of a tick.
+            // That of a tick or a resync.
             Some(marks) if marks.is_empty() => {}
             Some(marks) => proof.receipts.push(ReceiptProof { plugin, marks }),
         }
@@ -288,7 +288,7 @@ fn histories_in(rows: &[ReceiptRow]) -> BTreeMap<String, CommitHistory> {
             let Some(plugin) = row.token.strip_suffix(FLOOR_TOKEN) else { continue };
             let pruned = &mut histories.entry(plugin.to_owned()).or_default().pruned_before_ms;
             *pruned = (*pruned).max(at_ms);
-        } else if receipts::decode(&row.states).is_some_and(|marks| marks.is_empty()) {
+        } else if receipt::is_tick(&row.token) {
             let newest = &mut histories.entry(row.plugin.clone()).or_default().newest_tick_ms;
             *newest = (*newest).max(at_ms);
         }
@@ -299,7 +299,7 @@ fn histories_in(rows: &[ReceiptRow]) -> BTreeMap<String, CommitHistory> {
 fn marks_within(states: &[u8], first: i64, last: i64) -> Option<Vec<(Seq, IdPrint)>> {
     let marks = receipts::decode(states)?;
     if marks.is_empty() {
-        // A tick finishes no state.
+        // A tick or a resync finishes no state.
         return (first == last).then(Vec::new);
     }
     let at = |mark: Option<&ReceiptMark>| mark.and_then(|mark| i64::try_from(mark.seq).ok());

@@ -86,7 +86,8 @@ impl CommitFrontier {
     /// Call it once the database has answered that the commit succeeded.
     pub fn note_commit(&mut self, CommitTicket(begun): CommitTicket, commit: NotedCommit) {
         self.moments += 1;
-        self.newest.retain(|known| known.answered > begun);
+        // A survey may have found it before its answer came.
+        self.newest.retain(|known| known.answered > begun && known.commit.token != commit.token);
         self.newest.push(KnownCommit { commit, answered: self.moments });
     }
 
@@ -95,18 +96,22 @@ impl CommitFrontier {
         self.newest.iter().map(|known| &known.commit)
     }
 
-    /// Expects commits no longer whose receipts were removed, but the newest one that the database has: it followed them.
+    /// Expects commits no longer whose receipts were removed, but the newest one that the database has. A process that was
+    /// killed before it noted that one has left states that are finished by its receipt alone. Returns whether anything
+    /// has changed.
     pub fn replace_commits(
         &mut self,
         is_removed: impl Fn(&NotedCommit) -> bool,
         newest: Option<&NotedCommit>,
-    ) {
+    ) -> bool {
         let expected = self.newest.len();
         self.newest.retain(|known| !is_removed(&known.commit));
+        let has_removed = self.newest.len() < expected;
         let is_known = newest.is_none_or(|newest| self.newest_commits().any(|known| known == newest));
-        if let Some(newest) = newest.filter(|_| self.newest.len() < expected && !is_known) {
+        if let Some(newest) = newest.filter(|_| !is_known) {
             self.newest.push(KnownCommit { commit: newest.clone(), answered: self.moments });
         }
+        has_removed || !is_known
     }
 }
 
@@ -120,6 +125,10 @@ pub struct DatabaseCommits {
     /// before the position after which the database keeps every receipt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub beneath: Option<NotedCommit>,
+    /// States up to here are in the database although the journal took them back: its address led to another server
+    /// meanwhile, which lacked them. `None` once the cursor has passed them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub done_through: Option<Seq>,
 }
 
 /// The journal's note of the newest commits in granted databases.
@@ -135,7 +144,7 @@ pub struct CommitNote {
 
 impl CommitNote {
     pub fn as_write(&self) -> KvWrite {
-        KvWrite { key: key(NEWEST, 0), value: serde_json::to_vec(self).ok() }
+        KvWrite { key: key(NEWEST, 0), value: Some(encode_note(self)) }
     }
 
     /// The commits that a database must have.
@@ -179,6 +188,12 @@ pub struct DatabaseLoss {
 }
 
 impl DatabaseLoss {
+    /// Whether the states at this position were taken back in the journal. So a position up to which the same database
+    /// says that it has everything can be true, although the journal calls less finished.
+    pub fn has_taken_back(&self, seq: Seq) -> bool {
+        self.after.is_some_and(|after| after < seq) && seq <= self.through
+    }
+
     /// Whether rows may be missing for good.
     pub fn is_gap(&self) -> bool {
         self.after.is_none_or(|after| after >= self.through)
@@ -237,6 +252,10 @@ pub struct SurvivingCommits {
     pub beneath: Option<NotedCommit>,
 }
 
+fn encode_note(note: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(note).expect("strings and numbers always serialize")
+}
+
 /// The notes of one plugin about commits, as they were read from the journal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommitNotes {
@@ -263,13 +282,20 @@ impl CommitNotes {
     pub fn record_loss(&self, loss: &DatabaseLoss, survivors: SurvivingCommits) -> Vec<KvWrite> {
         let SurvivingCommits { newest, beneath } = survivors;
         let database = loss.database.clone();
+        let before = |seq: &Seq| {
+            self.losses.iter().any(|(_, before)| before.database == database && before.has_taken_back(*seq))
+        };
+        let done_through = loss.after.filter(before);
+        // Among the states that count as done, some may never have been handed over, as those of an added source.
+        let loss = DatabaseLoss { beneath: loss.beneath || done_through.is_some(), ..loss.clone() };
         let earlier = self.newest.clone().unwrap_or_default().notes_besides(&database);
-        let commits = DatabaseCommits { database, commits: newest.into_iter().collect(), beneath };
+        let commits = newest.into_iter().collect();
+        let commits = DatabaseCommits { database, commits, beneath, done_through };
         let newest = CommitNote { current: loss.after.is_some().then_some(commits), earlier };
         let next = self.losses.last().map_or(1, |(number, _)| number + 1);
         let old = self.losses.len().saturating_sub(LOSSES - 1);
         let removals = self.losses.iter().take(old).map(|(number, _)| super::note_removal(LOSS, *number));
-        let record = KvWrite { key: key(LOSS, next), value: serde_json::to_vec(loss).ok() };
+        let record = KvWrite { key: key(LOSS, next), value: Some(encode_note(&loss)) };
         removals.chain([record, newest.as_write()]).collect()
     }
 }
@@ -295,7 +321,11 @@ mod tests {
     }
 
     fn commits_in(database: &str, token: &str) -> DatabaseCommits {
-        DatabaseCommits { database: database.into(), commits: vec![noted(token, 1)], beneath: None }
+        DatabaseCommits {
+            database: database.into(),
+            commits: vec![noted(token, 1)],
+            ..DatabaseCommits::default()
+        }
     }
 
     #[test]
@@ -307,10 +337,12 @@ mod tests {
         frontier.note_commit(one, noted("one", 1));
         assert_eq!(tokens(&frontier), ["two", "one"], "nobody knows which of them is newer");
         let mut replaced = frontier.clone();
-        replaced.replace_commits(|commit| commit.at_ms < 2, Some(&noted("later", 3)));
+        assert!(replaced.replace_commits(|commit| commit.at_ms < 2, Some(&noted("later", 3))));
         assert_eq!(tokens(&replaced), ["two", "later"], "it followed the one that was removed");
-        frontier.replace_commits(|_| false, Some(&noted("later", 3)));
+        assert!(!frontier.replace_commits(|_| false, Some(&noted("one", 1))), "it is known");
         assert_eq!(tokens(&frontier), ["two", "one"]);
+        assert!(frontier.replace_commits(|_| false, Some(&noted("later", 3))));
+        assert_eq!(tokens(&frontier), ["two", "one", "later"], "its process was killed before it noted it");
         commit(&mut frontier, "three");
         assert_eq!(tokens(&frontier), ["three"]);
     }
@@ -387,6 +419,29 @@ mod tests {
         }
         let newest = read.newest.unwrap();
         assert!(newest.current.is_none() && newest.commits_in("b").is_some(), "{newest:?}");
+    }
+
+    #[test]
+    fn states_that_were_taken_back_count_as_done_in_the_database_that_has_them() {
+        let lost = |database: &str, after, through| DatabaseLoss {
+            database: database.into(),
+            after: Some(after),
+            through,
+            ..DatabaseLoss::default()
+        };
+        let notes = CommitNotes { newest: None, losses: vec![(1, lost("a", 10, 90))] };
+        let recorded = |loss: DatabaseLoss| {
+            let mut read = CommitNotes::default();
+            for KvWrite { key, value } in notes.record_loss(&loss, SurvivingCommits::default()) {
+                assert_eq!(read.read(&key, &value.unwrap()), Some(true));
+            }
+            (read.newest.unwrap().current.unwrap().done_through, read.losses[0].1.is_gap())
+        };
+        assert_eq!(recorded(lost("a", 50, 20)), (Some(50), true), "its address led elsewhere meanwhile");
+        assert_eq!(recorded(lost("a", 50, 60)), (Some(50), true), "a dead letter is finished above it");
+        assert_eq!(recorded(lost("a", 10, 60)), (None, false), "the same server as before");
+        assert_eq!(recorded(lost("a", 91, 95)), (None, false), "nothing up to there was taken back");
+        assert_eq!(recorded(lost("b", 50, 60)), (None, false), "another database");
     }
 
     #[test]

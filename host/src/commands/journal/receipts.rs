@@ -300,7 +300,8 @@ mod tests {
             is_tick: false,
         };
         let commits = commits.iter().map(commit).collect();
-        let current = Some(DatabaseCommits { database: "main".into(), commits, beneath: None });
+        let current =
+            Some(DatabaseCommits { database: "main".into(), commits, ..DatabaseCommits::default() });
         CommitNotes { newest: Some(CommitNote { current, earlier: Vec::new() }), losses: Vec::new() }
     }
 

@@ -243,7 +243,8 @@ mod tests {
         });
         let spec: PluginSpec = serde_json::from_value(spec).unwrap();
         let lost = NotedCommit { token: "p.1".into(), at_ms: 1, is_tick: false };
-        let current = DatabaseCommits { database: "main".into(), commits: vec![lost], beneath: None };
+        let current =
+            DatabaseCommits { database: "main".into(), commits: vec![lost], ..DatabaseCommits::default() };
         let note = CommitNote { current: Some(current), earlier: Vec::new() }.as_write();
         let progress = PluginProgress { cursor: 7, ..PluginProgress::default() };
         let journal = control.plugins.journal.clone();

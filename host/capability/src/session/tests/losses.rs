@@ -3,10 +3,13 @@
 
 use std::path::Path;
 
-use kubewitness_core::intents::commits::{CommitNotes, DatabaseLoss};
+use kubewitness_core::intents::commits::{
+    CommitNote, CommitNotes, DatabaseCommits, DatabaseLoss, NotedCommit,
+};
 use kubewitness_harness::{DatabaseServer, SqlService, database_of, skip};
 
 use super::*;
+use crate::sql::ReceiptPruning;
 use crate::{SharedServices, SurvivingReceipts};
 
 fn sql_alone() -> PluginSpec {
@@ -44,11 +47,16 @@ impl SessionWorld {
 
     /// Records the loss as the controller does, with what survived.
     async fn mend(&self, capabilities: &OpenCapabilities) -> SurvivingReceipts {
+        self.mend_through(capabilities, 99).await
+    }
+
+    /// As [`mend`](Self::mend), of a plugin that had finished states up to a position.
+    async fn mend_through(&self, capabilities: &OpenCapabilities, through: Seq) -> SurvivingReceipts {
         self.lacks(capabilities).await;
         let survivors = capabilities.survey_survivors("p").await.unwrap().unwrap();
         assert_eq!(survivors.database, "platform");
         let SurvivingReceipts { database, after, beneath, commits } = survivors.clone();
-        let loss = DatabaseLoss { database, after, beneath, through: 99, ..DatabaseLoss::default() };
+        let loss = DatabaseLoss { database, after, beneath, through, ..DatabaseLoss::default() };
         self.paper.keep(&self.notes().record_loss(&loss, commits));
         capabilities.end_loss("p");
         survivors
@@ -247,6 +255,139 @@ async fn a_tick_replaces_the_receipt_of_the_one_before_and_a_kill_between_them_i
     drop(world.tick(&plugin, 12).await);
     world.apply(&plugin, 2).await.unwrap();
     assert_eq!(world.count_receipts("plugin = 'p'"), 3);
+}
+
+#[tokio::test]
+async fn a_resync_keeps_its_receipt_beside_those_of_others_until_it_is_pruned() {
+    let world = SessionWorld::new();
+    let capabilities = world.open().await;
+    let plugin = world.started_at(&capabilities, &sql_alone(), at(5)).await;
+    made(&plugin).await;
+    for seq in [3, 4] {
+        let again = batch(&[seq]).into_iter().map(|one| StateDelivery { resync: true, ..one });
+        let mut session = plugin.open(&again.collect::<Vec<_>>()).await.unwrap();
+        session.sql_write("main", rows(&[seq]), None).await.unwrap();
+        // It gets no receipt of its states.
+        world.paper.keep(&session.commit_effects(&[]).await.unwrap().take());
+    }
+    world.paper.keep(&world.tick(&plugin, 7).await.take());
+    assert_eq!(world.count_receipts("plugin = 'p' AND token NOT LIKE 'p.tick.%'"), 2);
+    assert_eq!(world.count_receipts("plugin = 'p' AND token LIKE 'p.tick.%'"), 1);
+    let ticks: Vec<_> = world.notes().newest.unwrap().current.unwrap().commits;
+    assert!(ticks.iter().all(|commit| commit.is_tick), "{ticks:?}");
+}
+
+#[tokio::test]
+async fn a_commit_whose_note_was_not_saved_is_expected_once_its_receipt_has_finished_states() {
+    for restarts in [false, true] {
+        let world = SessionWorld::new();
+        let kept = world.folder.path().join("copy.db");
+        let mut capabilities = world.open().await;
+        let mut plugin = world.started(&capabilities, &sql_alone()).await;
+        made(&plugin).await;
+        world.apply(&plugin, 1).await.unwrap();
+        copy(&world.file(), &kept);
+        let mut session = plugin.open(&batch(&[2])).await.unwrap();
+        session.sql_write("main", rows(&[2]), None).await.unwrap();
+        // The process is killed before it saves.
+        drop(session.commit_effects(&[2]).await.unwrap());
+        drop((plugin, capabilities));
+        closed(&world.file()).await;
+        capabilities = world.open().await;
+        plugin = world.started(&capabilities, &sql_alone()).await;
+        let session = plugin.open(&batch(&[2])).await.unwrap();
+        assert!(session.applied_states().contains(&2));
+        world.paper.keep(&session.commit_effects(&[]).await.unwrap().take());
+        if restarts {
+            drop((plugin, capabilities));
+            closed(&world.file()).await;
+            restore(&kept, &world.file());
+            capabilities = world.open().await;
+        } else {
+            restore(&kept, &world.file());
+        }
+        plugin = world.started_at(&capabilities, &sql_alone(), at(2)).await;
+        let refused = world.apply(&plugin, 3).await.unwrap_err().to_string();
+        assert!(refused.contains(LACKS), "{refused}");
+        assert_eq!(world.mend(&capabilities).await.after, Some(0), "2 comes again");
+    }
+}
+
+#[tokio::test]
+async fn a_first_look_asks_whether_a_receipt_was_removed_before_it_finds_a_loss() {
+    let world = SessionWorld::new();
+    let capabilities = world.open().await;
+    let granted = capabilities.resolve_access("p", &sql_alone(), &backing(0)).unwrap();
+    let engine = &granted.sql["main"].engine;
+    let watch = crate::session::commits::CommitWatch::default();
+    for (at_ms, is_lost) in [(4, false), (5, true)] {
+        let commits = vec![NotedCommit { token: "p.1".into(), at_ms, is_tick: false }];
+        let current = DatabaseCommits { database: "platform".into(), commits, ..DatabaseCommits::default() };
+        let newest = Some(CommitNote { current: Some(current), earlier: Vec::new() });
+        watch.load_note("platform", CommitNotes { newest, losses: Vec::new() });
+        let pruning =
+            ReceiptPruning { plugin: "p".into(), through: 9, before_ms: 5, floor: 9, pruned_before_ms: 5 };
+        engine.begin("p").await.unwrap().prune_receipts(pruning).await.unwrap();
+        let mut transaction = engine.begin("p").await.unwrap();
+        assert_eq!(watch.expect_commits("p", &mut *transaction).await.is_err(), is_lost);
+        transaction.roll_back().await;
+    }
+}
+
+/// The address leads to a standby, and then back to the server of before, which has removed receipts above all that the
+/// standby had.
+#[tokio::test]
+async fn a_server_that_comes_back_after_its_standby_gets_no_state_twice() {
+    for writes_meanwhile in [false, true] {
+        let world = SessionWorld::new();
+        let [standby, original] = ["standby.db", "original.db"].map(|name| world.folder.path().join(name));
+        let mut capabilities = world.open().await;
+        let mut plugin = world.started_at(&capabilities, &sql_alone(), at(0)).await;
+        made(&plugin).await;
+        world.apply(&plugin, 1).await.unwrap();
+        copy(&world.file(), &standby);
+        drop((plugin, capabilities));
+        closed(&world.file()).await;
+        capabilities = world.open().await;
+        plugin = world.started_at(&capabilities, &sql_alone(), at(9000)).await;
+        for minutes in [0, 10] {
+            capabilities.prune_receipts("p", 9000, Duration::from_secs(minutes * 60)).await.unwrap();
+        }
+        world.apply(&plugin, 9001).await.unwrap();
+        copy(&world.file(), &original);
+        restore(&standby, &world.file());
+        assert!(world.apply(&plugin, 9002).await.is_err());
+        assert_eq!(world.mend_through(&capabilities, 9001).await.after, Some(0));
+        plugin = world.started_at(&capabilities, &sql_alone(), at(0)).await;
+        if writes_meanwhile {
+            for seq in [1, 2, 3] {
+                world.apply(&plugin, seq).await.unwrap();
+            }
+        }
+        restore(&original, &world.file());
+        // With a dead letter that is finished above all others.
+        let mut positions = StartPositions { cursor: 0, furthest: 0, newest: 9002 };
+        if writes_meanwhile {
+            positions = StartPositions { cursor: 3, furthest: 9500, newest: 9600 };
+            assert!(world.apply(&plugin, 4).await.is_err());
+            assert_eq!(world.mend_through(&capabilities, 9500).await.after, Some(9000));
+            assert!(world.notes().losses.iter().any(|(_, loss)| loss.after == Some(9000) && loss.is_gap()));
+        } else {
+            drop((plugin, capabilities));
+            capabilities = world.open().await;
+        }
+        for _ in 0..2 {
+            plugin = world.started_at(&capabilities, &sql_alone(), positions).await;
+            assert_eq!(applied(&plugin, &[4, 9000, 9001, 9002]).await, [4, 9000, 9001]);
+            assert_eq!(world.count_receipts("plugin = '/floor' AND last = 9000"), 1, "it stays");
+        }
+        // Once the cursor is there, the past of an added source is handed over.
+        plugin = world.started_at(&capabilities, &sql_alone(), at(9001)).await;
+        world.apply(&plugin, 9002).await.unwrap();
+        let positions = StartPositions { cursor: 10, furthest: 9002, newest: 9600 };
+        plugin = world.started_at(&capabilities, &sql_alone(), positions).await;
+        assert_eq!(applied(&plugin, &[4, 20, 9001]).await, [9001]);
+    }
 }
 
 #[tokio::test]
@@ -519,6 +660,31 @@ async fn a_standby_without_the_last_commits_gets_them_again(service: SqlService)
     let plugin = world.started(&capabilities, &sql_alone()).await;
     world.apply(&plugin, 5).await.unwrap();
     assert!(capabilities.plugins_lacking_commits().is_empty());
+}
+
+#[tokio::test]
+async fn a_loss_is_judged_over_no_connection_to_the_server_of_before() {
+    let Some(server) = DatabaseServer::shared(SqlService::Postgres).unwrap() else {
+        return skip("losses::a_loss_is_judged", "its database is not installed");
+    };
+    let world = SessionWorld::new();
+    let (address, url) = (world.folder.path().join("address"), server.create_database().unwrap());
+    std::fs::write(&address, &url).unwrap();
+    let mut settings = serde_json::to_value(world.settings()).unwrap();
+    settings["databases"] = json!([{"name": "platform", "postgres": {"urlFrom": {"file": address}}}]);
+    let settings: HostSpec = serde_json::from_value(settings).unwrap();
+    let capabilities = OpenCapabilities::open(&settings, world.folder.path()).await.unwrap();
+    let plugin = world.started(&capabilities, &sql_alone()).await;
+    made(&plugin).await;
+    let standby = standby_of(&server, database_of(&url));
+    world.apply(&plugin, 1).await.unwrap();
+    let mut old = plugin.open(&batch(&[2])).await.unwrap();
+    old.sql_write("main", rows(&[2]), None).await.unwrap();
+    std::fs::write(&address, &standby).unwrap();
+    let refused = world.apply(&plugin, 3).await.unwrap_err().to_string();
+    assert!(refused.contains(LACKS), "{refused}");
+    old.roll_back_effects().await;
+    assert_eq!(world.mend(&capabilities).await.after, Some(0), "its connection waits for the next call");
 }
 
 #[tokio::test]

@@ -36,6 +36,7 @@ impl crate::sql::DatabaseEngine for SlowServer {
     async fn survey_receipts(
         &self,
         _: &str,
+        _: TransactionMode,
         _: &[NotedCommit],
     ) -> Result<crate::sql::ReceiptSurvey, GrantError> {
         self.answers.acquire().await.unwrap().forget();
@@ -126,6 +127,7 @@ impl crate::sql::DatabaseEngine for SharedDatabase {
     async fn survey_receipts(
         &self,
         _: &str,
+        _: TransactionMode,
         _: &[NotedCommit],
     ) -> Result<crate::sql::ReceiptSurvey, GrantError> {
         let is_first = self.readings.fetch_add(1, Ordering::SeqCst) == 0;

@@ -26,7 +26,7 @@ use super::guard::GuardedStatement;
 use super::receipt::{self, ReceiptRow as Kept, StoredReceipt};
 use super::servers::columns::{self, TableColumn, TableColumns};
 use super::servers::pooler::expect_session;
-use super::servers::reasons::ServerFailure;
+use super::servers::reasons::{ServerFailure, expect_writable};
 use super::servers::rights::ExcessRights;
 use super::servers::{
     LOCK, SILENT, STATEMENT, STATEMENTS, ServerLink, floor_sql, receipt_text, survey_sql, text_literal,
@@ -46,6 +46,8 @@ pub const CREATE: &str = "CREATE TABLE IF NOT EXISTS kubewitness_receipts (\
     CHARACTER SET utf8mb4 COLLATE utf8mb4_bin";
 const THERE: &str = "SELECT count(*) FROM information_schema.tables WHERE table_schema = DATABASE() \
     AND table_name IN ('kubewitness_receipts', 'kubewitness_fences')";
+/// Also a user that may write there all the same would write to a replica.
+const READ_ONLY: &str = "CAST(@@GLOBAL.read_only AS CHAR)";
 const ENGINE: &str = "SELECT CAST(engine AS CHAR) FROM information_schema.tables \
     WHERE table_schema = DATABASE() AND table_name = ?";
 const COLUMNS: &str = "SELECT CAST(column_name AS CHAR), CAST(column_type AS CHAR) \
@@ -126,6 +128,11 @@ fn connection_settings(version: &str) -> String {
          lock_wait_timeout = {lock}, wait_timeout = {silent}, default_storage_engine = InnoDB; \
          SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
     )
+}
+
+/// Expects that the server takes writes, unless nothing is to be written.
+fn expect_mode(mode: TransactionMode, read_only: &str) -> Result<(), sqlx::Error> {
+    expect_writable(mode == TransactionMode::ReadOnly || matches!(read_only, "0" | "OFF"))
 }
 
 impl MysqlLink {
@@ -304,24 +311,27 @@ impl ServerLink for MysqlLink {
             TransactionMode::ReadOnly => "START TRANSACTION READ ONLY",
         };
         let text = format!(
-            "{start}; SELECT CAST(connection_id() AS SIGNED) FROM kubewitness_fences WHERE plugin = {} \
+            "{start}; SELECT CAST(connection_id() AS SIGNED), {READ_ONLY} FROM kubewitness_fences WHERE plugin = {} \
              LOCK IN SHARE MODE",
             text_literal(plugin)
         );
         let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(&mut self.connection).await?;
         let Some(row) = rows.first() else { return Ok(false) };
         expect_session(self.session, row.try_get(0)?)?;
+        expect_mode(mode, row.try_get(1)?)?;
         Ok(true)
     }
 
-    async fn begin_behind_fence(&mut self, plugin: &str) -> Result<(), sqlx::Error> {
+    async fn begin_behind_fence(&mut self, mode: TransactionMode, plugin: &str) -> Result<(), sqlx::Error> {
         let plugin = text_literal(plugin);
         let text = format!(
             "START TRANSACTION; INSERT INTO kubewitness_fences (plugin) VALUES ({plugin}) \
-             ON DUPLICATE KEY UPDATE plugin = {plugin}; SELECT CAST(connection_id() AS SIGNED)"
+             ON DUPLICATE KEY UPDATE plugin = {plugin}; SELECT CAST(connection_id() AS SIGNED), {READ_ONLY}"
         );
         let answers = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(&mut self.connection).await?;
-        expect_session(self.session, answers.last().ok_or(sqlx::Error::RowNotFound)?.try_get(0)?)
+        let row = answers.last().ok_or(sqlx::Error::RowNotFound)?;
+        expect_session(self.session, row.try_get(0)?)?;
+        expect_mode(mode, row.try_get(1)?)
     }
 
     /// Tables are locked by the server itself.

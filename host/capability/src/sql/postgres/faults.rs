@@ -5,7 +5,7 @@ use kubewitness_core::ports::GrantError;
 
 use crate::sql::SqlFault;
 use crate::sql::servers::pooler::{LENT, is_other_session};
-use crate::sql::servers::reasons::{CANT_BE_WRITTEN, NO_COLUMN, REFUSES, ServerFailure};
+use crate::sql::servers::reasons::{CANT_BE_WRITTEN, NO_COLUMN, REFUSES, ServerFailure, is_unwritable};
 
 pub fn classify_fault(error: &sqlx::Error) -> SqlFault {
     match error {
@@ -14,6 +14,7 @@ pub fn classify_fault(error: &sqlx::Error) -> SqlFault {
             judge_code(&code, said.message())
         }
         sqlx::Error::Encode(why) => SqlFault::Own(GrantError::Invalid(why.to_string())),
+        error if is_unwritable(error) => judge_code("25006", ""),
         error if is_other_session(error) => SqlFault::Lost(GrantError::Unavailable(LENT.into())),
         error => {
             tracing::warn!(%error, "the connection to a database was lost");

@@ -24,7 +24,7 @@ use super::guard::{self, GuardedStatement};
 use super::receipt::{self, ReceiptRow as Kept, StoredReceipt};
 use super::servers::columns::{self, TableColumn, TableColumns};
 use super::servers::pooler::expect_session;
-use super::servers::reasons::ServerFailure;
+use super::servers::reasons::{ServerFailure, expect_writable};
 use super::servers::rights::ExcessRights;
 use super::servers::{
     LOCK, SILENT, STATEMENT, STATEMENTS, ServerLink, floor_sql, receipt_text, survey_sql, text_literal,
@@ -86,16 +86,16 @@ fn connection_settings() -> String {
 }
 
 impl PostgresLink {
-    /// Begins a transaction that holds a lock, in the session that was set up.
-    async fn begin_behind(&mut self, mode: TransactionMode, lock: &str) -> Result<(), sqlx::Error> {
-        let begin = match mode {
-            TransactionMode::ReadWrite => "BEGIN",
-            TransactionMode::ReadOnly => "BEGIN READ ONLY",
-        };
-        let text = format!("{begin}; SELECT pg_backend_pid(), {lock}; SAVEPOINT kw");
+    /// Begins a transaction that holds a lock, in the session that was set up. Returns whether it may write.
+    async fn begin_behind(&mut self, begin: &str, lock: &str) -> Result<bool, sqlx::Error> {
+        let text = format!(
+            "{begin}; SELECT pg_backend_pid(), current_setting('transaction_read_only') <> 'on', {lock}; SAVEPOINT kw"
+        );
         let answers = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(&mut self.connection).await?;
-        let answered: i32 = answers.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)?;
-        expect_session(self.session.into(), answered.into())
+        let row = answers.first().ok_or(sqlx::Error::RowNotFound)?;
+        let answered: i32 = row.try_get(0)?;
+        expect_session(self.session.into(), answered.into())?;
+        row.try_get(1)
     }
 
     async fn table_columns(&mut self, table: &str, quoted: &str) -> Result<TableColumns, SqlFault> {
@@ -248,13 +248,18 @@ impl ServerLink for PostgresLink {
     }
 
     async fn begin_fenced(&mut self, mode: TransactionMode, plugin: &str) -> Result<bool, sqlx::Error> {
-        self.begin_behind(mode, &format!("pg_advisory_xact_lock_shared({})", fence_of(plugin))).await?;
+        let lock = format!("pg_advisory_xact_lock_shared({})", fence_of(plugin));
+        match mode {
+            TransactionMode::ReadWrite => expect_writable(self.begin_behind("BEGIN", &lock).await?)?,
+            TransactionMode::ReadOnly => drop(self.begin_behind("BEGIN READ ONLY", &lock).await?),
+        }
         Ok(true)
     }
 
-    async fn begin_behind_fence(&mut self, plugin: &str) -> Result<(), sqlx::Error> {
+    async fn begin_behind_fence(&mut self, mode: TransactionMode, plugin: &str) -> Result<(), sqlx::Error> {
         let lock = format!("pg_advisory_xact_lock({})", fence_of(plugin));
-        self.begin_behind(TransactionMode::ReadWrite, &lock).await
+        let may_write = self.begin_behind("BEGIN", &lock).await?;
+        expect_writable(may_write || mode == TransactionMode::ReadOnly)
     }
 
     async fn await_schema_turn(&mut self) -> Result<(), sqlx::Error> {

@@ -22,13 +22,21 @@ pub fn floor_token(plugin: &str) -> String {
     format!("{plugin}{FLOOR_TOKEN}")
 }
 
+/// How the tokens of ticks begin, behind the plugin's name.
+pub const TICK: &str = "tick.";
+
+/// Whether this is the token of a tick. A resync has a receipt without states as well, and no other replaces that.
+pub fn is_tick(token: &str) -> bool {
+    token.split_once('.').is_some_and(|(_, rest)| rest.starts_with(TICK))
+}
+
 /// The proof, kept with the rows, that these states were applied.
 #[derive(Clone, Debug)]
 pub struct StoredReceipt {
     pub plugin: String,
     /// In order of their positions.
     pub marks: Vec<ReceiptMark>,
-    /// Names this very transaction, so that its fate can be looked up: `PLUGIN.RANDOM`.
+    /// Names this very transaction, so that its fate can be looked up: `PLUGIN.RANDOM`, of a tick `PLUGIN.tick.RANDOM`.
     pub token: String,
     /// Where the row stands if the transaction finished no state, as that of a tick: pruning passes it then.
     pub position: Seq,
@@ -41,6 +49,10 @@ pub struct StoredReceipt {
 }
 
 impl StoredReceipt {
+    pub fn is_tick(&self) -> bool {
+        is_tick(&self.token)
+    }
+
     /// The first and the last position.
     pub fn position_span(&self) -> (Seq, Seq) {
         match (self.marks.first(), self.marks.last()) {

@@ -102,14 +102,19 @@ pub trait ServerLink: Send + Sync + Sized + 'static {
     fn run(&mut self, text: &str) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
     /// Makes the controller's own tables where they are missing.
     fn create_own_tables(&mut self) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
-    /// Begins a transaction that shares the plugin's fence. `false`: there is no fence to share.
+    /// Begins a transaction that shares the plugin's fence, as [`begin_behind_fence`](Self::begin_behind_fence). `false`: there is no fence to share.
     fn begin_fenced(
         &mut self,
         mode: TransactionMode,
         plugin: &str,
     ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
-    /// Begins a transaction that has the plugin's fence for itself.
-    fn begin_behind_fence(&mut self, plugin: &str) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+    /// Begins a transaction that has the plugin's fence for itself. Unless it only reads, a server that takes no writes is
+    /// refused.
+    fn begin_behind_fence(
+        &mut self,
+        mode: TransactionMode,
+        plugin: &str,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
     /// Waits until no other transaction makes tables, and keeps others from it up to its own end.
     fn await_schema_turn(&mut self) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
     /// The text that keeps a receipt and commits.
@@ -182,12 +187,14 @@ impl<L: ServerLink> RemoteDatabase<L> {
 
     /// A connection in a transaction that has the plugin's fence for itself: what was to be committed
     /// for this plugin is committed or never will be.
-    async fn behind_fence(&self, plugin: &str) -> Result<HeldLink<L>, GrantError> {
+    async fn behind_fence(&self, mode: TransactionMode, plugin: &str) -> Result<HeldLink<L>, GrantError> {
         let mut held = self.pool.hold_link().await?;
         self.pool.make_ready(&mut held).await?;
         let limit = self.pool.patience.answer;
         let mut link = held.take()?;
-        in_time::<L, _>(limit, link.begin_behind_fence(plugin)).await.map_err(SqlFault::into_error)?;
+        let begun = in_time::<L, _>(limit, link.begin_behind_fence(mode, plugin)).await;
+        // It may be another server the next time.
+        begun.inspect_err(|_| self.pool.forget_connections()).map_err(SqlFault::into_error)?;
         held.put_back(link);
         Ok(held)
     }
@@ -215,7 +222,7 @@ impl<L: ServerLink> RemoteDatabase<L> {
     }
 
     async fn has_token(&self, token: &str) -> Result<bool, GrantError> {
-        let mut held = self.behind_fence(plugin_of(token)).await?;
+        let mut held = self.behind_fence(TransactionMode::ReadWrite, plugin_of(token)).await?;
         let mut link = held.take()?;
         let found = in_time::<L, _>(self.pool.patience.answer, link.has_token(token)).await;
         let found = found.map_err(SqlFault::into_error)?;
@@ -235,6 +242,25 @@ async fn in_time<L: ServerLink, T>(
         Ok(answer) => answer.map_err(|error| L::classify_fault(&error)),
         Err(_) => Err(silent_fault(limit)),
     }
+}
+
+/// In a transaction of the plugin.
+async fn survey_link<L: ServerLink>(
+    link: &mut L,
+    limit: Duration,
+    plugin: &str,
+    expected: &[NotedCommit],
+) -> Result<ReceiptSurvey, SqlFault> {
+    let rows = in_time::<L, _>(limit, link.survey_rows(plugin)).await?;
+    let floors = in_time::<L, _>(limit, link.floor_rows(plugin)).await?;
+    let mut survey = ReceiptSurvey::from_rows(rows, floors, expected).map_err(SqlFault::Lost)?;
+    // There may be more rows than were read.
+    for commit in std::mem::take(&mut survey.absent) {
+        if !in_time::<L, _>(limit, link.has_token(&commit.token)).await? {
+            survey.absent.push(commit);
+        }
+    }
+    Ok(survey)
 }
 
 fn silent_fault(limit: Duration) -> SqlFault {
@@ -269,25 +295,21 @@ impl<L: ServerLink> DatabaseEngine for RemoteDatabase<L> {
     async fn survey_receipts(
         &self,
         plugin: &str,
+        mode: TransactionMode,
         expected: &[NotedCommit],
     ) -> Result<ReceiptSurvey, GrantError> {
-        let mut held = self.behind_fence(plugin).await?;
+        let mut held = self.behind_fence(mode, plugin).await?;
         let mut link = held.take()?;
-        let answer = self.pool.patience.answer;
-        let rows = in_time::<L, _>(answer, link.survey_rows(plugin)).await.map_err(SqlFault::into_error)?;
-        let floors = in_time::<L, _>(answer, link.floor_rows(plugin)).await.map_err(SqlFault::into_error)?;
-        let mut survey = ReceiptSurvey::from_rows(rows, floors, expected)?;
-        // There may be more rows than were read.
-        for commit in std::mem::take(&mut survey.absent) {
-            let found = in_time::<L, _>(answer, link.has_token(&commit.token)).await;
-            if !found.map_err(SqlFault::into_error)? {
-                survey.absent.push(commit);
-            }
-        }
+        let survey = survey_link(&mut link, self.pool.patience.answer, plugin, expected).await;
+        let survey = survey.map_err(SqlFault::into_error)?;
         held.put_back(link);
         let claim = self.reader.as_ref().map(|reader| reader_text(plugin, reader)).unwrap_or_default();
         self.leave_fence(held, &format!("{claim}COMMIT")).await?;
         Ok(survey)
+    }
+
+    fn forget_connections(&self) {
+        self.pool.forget_connections();
     }
 
     async fn forget_receipts(&self, plugin: &str, through: Seq) -> Result<(), GrantError> {

@@ -5,15 +5,16 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use async_trait::async_trait;
+use kubewitness_core::intents::commits::NotedCommit;
 use kubewitness_core::ports::{GrantError, SqlValue, TableCopy, TableWrite};
 
 use super::pool::HeldLink;
-use super::{RemoteDatabase, ServerLink, TransactionMode, in_time, prune_sql, silent_fault};
+use super::{RemoteDatabase, ServerLink, TransactionMode, in_time, prune_sql, silent_fault, survey_link};
 use crate::sql::guard::{self, StatementPurpose};
 use crate::sql::receipt::StoredReceipt;
 use crate::sql::servers::reasons::CANT_BE_WRITTEN;
 use crate::sql::values::{ValueRows, check_size, fits_arity};
-use crate::sql::{CommitError, ReceiptPruning, SqlFault, SqlTransaction, only_reads, write};
+use crate::sql::{CommitError, ReceiptPruning, ReceiptSurvey, SqlFault, SqlTransaction, only_reads, write};
 
 /// A place to come back to when the next statement fails.
 const SAVE: &str = "RELEASE SAVEPOINT kw; SAVEPOINT kw";
@@ -330,5 +331,15 @@ impl<L: ServerLink> SqlTransaction for OpenTransaction<L> {
         let found = found.map(|found| found.map_err(|error| L::classify_fault(&error)));
         // The table of receipts may be gone.
         self.end_statement(link, found).await.inspect_err(|_| self.remote.pool.doubt_server())
+    }
+
+    async fn survey_receipts(
+        &mut self,
+        plugin: &str,
+        expected: &[NotedCommit],
+    ) -> Result<ReceiptSurvey, GrantError> {
+        let mut link = self.start().await?;
+        let survey = survey_link(&mut link, self.remote.pool.patience.answer, plugin, expected).await;
+        self.end_statement(link, Ok(survey)).await
     }
 }

@@ -4,7 +4,7 @@
 //! The pool of sqlx was rejected: here each connection reads the secret of its address again, and while the
 //! server is unreachable, a call is refused at once, with the reason.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -33,6 +33,8 @@ pub struct LinkPool<L> {
     pub patience: ServerPatience,
     permits: Arc<Semaphore>,
     idle: Mutex<Vec<L>>,
+    /// Raised where no connection that is open may be used again.
+    generation: AtomicU64,
     away: Mutex<Option<ServerAway>>,
     /// The controller's tables are there.
     ready: AtomicBool,
@@ -54,6 +56,7 @@ struct ServerAway {
 pub struct HeldLink<L> {
     pool: Arc<LinkPool<L>>,
     link: Option<L>,
+    generation: u64,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -69,8 +72,9 @@ impl<L: ServerLink> HeldLink<L> {
 
     /// Gives the connection to the next call: no transaction is open.
     pub fn return_link(self, link: L) {
-        if link.is_fresh() {
-            lock_mutex(&self.pool.idle).push(link);
+        let mut idle = lock_mutex(&self.pool.idle);
+        if link.is_fresh() && self.generation == self.pool.generation.load(Ordering::Acquire) {
+            idle.push(link);
         }
     }
 }
@@ -88,6 +92,7 @@ impl<L: ServerLink> LinkPool<L> {
             patience,
             permits: Arc::new(Semaphore::new(spec.connections.max(1) as usize)),
             idle: Mutex::default(),
+            generation: AtomicU64::new(0),
             away: Mutex::default(),
             ready: AtomicBool::new(false),
             direct: AtomicBool::new(false),
@@ -100,12 +105,13 @@ impl<L: ServerLink> LinkPool<L> {
         let waited = tokio::time::timeout(self.patience.wait, self.permits.clone().acquire_owned()).await;
         let busy = || GrantError::Unavailable("the database is busy with other calls".into());
         let permit = waited.map_err(|_| busy())?.map_err(|_| busy())?;
+        let generation = self.generation.load(Ordering::Acquire);
         let link = lock_mutex(&self.idle).pop();
         let link = match link {
             Some(link) => link,
             None => self.connect_link().await?,
         };
-        Ok(HeldLink { pool: self.clone(), link: Some(link), _permit: permit })
+        Ok(HeldLink { pool: self.clone(), link: Some(link), generation, _permit: permit })
     }
 
     async fn connect_link(&self) -> Result<L, GrantError> {
@@ -200,6 +206,13 @@ impl<L: ServerLink> LinkPool<L> {
         lock_mutex(&self.idle).clear();
     }
 
+    /// Uses no connection again that is open now.
+    pub fn forget_connections(&self) {
+        let mut idle = lock_mutex(&self.idle);
+        self.generation.fetch_add(1, Ordering::AcqRel);
+        idle.clear();
+    }
+
     /// A connection in a transaction of the plugin. The server may have closed an idle one meanwhile;
     /// nothing was done with it yet, so another one does as well.
     pub async fn begin_transaction(
@@ -214,6 +227,7 @@ impl<L: ServerLink> LinkPool<L> {
             Err(SqlFault::Own(error)) => Err(error),
             Err(SqlFault::Lost(_)) => {
                 self.doubt_server();
+                held.generation = self.generation.load(Ordering::Acquire);
                 held.put_back(self.connect_link().await?);
                 self.begin_with(&mut held, mode, plugin).await.map_err(SqlFault::into_error)
             }
@@ -235,7 +249,7 @@ impl<L: ServerLink> LinkPool<L> {
         }
         // The fence was removed, or receipts were never read yet.
         in_time::<L, _>(limit, link.run("ROLLBACK")).await?;
-        in_time::<L, _>(limit, link.begin_behind_fence(plugin)).await?;
+        in_time::<L, _>(limit, link.begin_behind_fence(mode, plugin)).await?;
         in_time::<L, _>(limit, link.run("COMMIT")).await?;
         match in_time::<L, _>(limit, link.begin_fenced(mode, plugin)).await? {
             true => Ok(link),

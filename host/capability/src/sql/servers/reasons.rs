@@ -73,6 +73,24 @@ impl From<io::ErrorKind> for ServerFailure {
 
 /// The server takes no writes: for a while, or within this transaction.
 pub const CANT_BE_WRITTEN: &str = "the database can't be written now";
+
+/// The server takes no writes. Receipts that a replica has, or a server that still recovers, are not all that were
+/// committed.
+#[derive(Debug, Error)]
+#[error("{CANT_BE_WRITTEN}")]
+struct TakesNoWrites;
+
+pub fn expect_writable(is_writable: bool) -> Result<(), sqlx::Error> {
+    match is_writable {
+        true => Ok(()),
+        false => Err(sqlx::Error::Configuration(TakesNoWrites.into())),
+    }
+}
+
+pub fn is_unwritable(error: &sqlx::Error) -> bool {
+    matches!(error, sqlx::Error::Configuration(why) if why.is::<TakesNoWrites>())
+}
+
 /// The message when the user lacks a right. Plugins know the words, too.
 pub const REFUSES: &str = "the database refuses it";
 /// The message about a column that does not exist, or no longer. Plugins know the words, too.

@@ -222,7 +222,10 @@ async fn the_floor_stays_while_receipts_below_it_are_kept(world: ServerWorld) {
     for (through, before_ms, left) in [(5, 1, vec![7, 3]), (5, 2, vec![7]), (7, 2, vec![])] {
         let transaction = engine.begin("p").await.unwrap();
         transaction.prune_receipts(pruning(through, before_ms)).await.unwrap();
-        let survey = engine.survey_receipts("p", std::slice::from_ref(&seven)).await.unwrap();
+        let survey = engine
+            .survey_receipts("p", TransactionMode::ReadWrite, std::slice::from_ref(&seven))
+            .await
+            .unwrap();
         assert_eq!(survey.marks.iter().map(|mark| mark.seq).collect::<Vec<_>>(), left);
         assert_eq!((survey.floor, survey.absent.is_empty()), (Some(10), !left.is_empty()));
         assert_eq!((survey.is_behind(), survey.history.pruned_before_ms), (false, before_ms));
@@ -230,20 +233,65 @@ async fn the_floor_stays_while_receipts_below_it_are_kept(world: ServerWorld) {
         assert_eq!(survey.newest, newest);
     }
     // Another plugin has a floor of its own, and forgetting removes it.
-    assert_eq!(engine.survey_receipts("other", &[]).await.unwrap().floor, None);
+    assert_eq!(engine.survey_receipts("other", TransactionMode::ReadWrite, &[]).await.unwrap().floor, None);
     engine.forget_receipts("p", 10).await.unwrap();
-    assert_eq!(engine.survey_receipts("p", &[]).await.unwrap(), crate::sql::ReceiptSurvey::default());
+    assert_eq!(
+        engine.survey_receipts("p", TransactionMode::ReadWrite, &[]).await.unwrap(),
+        crate::sql::ReceiptSurvey::default()
+    );
+}
+
+async fn only_a_server_that_takes_writes_says_what_was_applied(world: ServerWorld) {
+    let engine = world.engine(PATIENCE);
+    written(&engine, 1).await.commit_with_receipt(&receipt(1)).await.unwrap();
+    let turn = |is_on: bool| match world.server.service() {
+        SqlService::Postgres => {
+            format!("ALTER DATABASE {} SET default_transaction_read_only = {is_on}", world.database())
+        }
+        _ => format!("SET GLOBAL read_only = {}", u8::from(is_on)),
+    };
+    world.server.run(None, &turn(true)).unwrap();
+    refuses_to_say(&world.engine(PATIENCE)).await;
+    world.server.run(None, &turn(false)).unwrap();
+    assert_eq!(world.engine(PATIENCE).receipts_of_plugin("p").await.unwrap().len(), 1);
+}
+
+async fn refuses_to_say(engine: &SharedEngine) {
+    let refused = [
+        engine.survey_receipts("p", TransactionMode::ReadWrite, &[]).await.map(drop),
+        engine.was_committed("p.1").await.map(drop),
+        engine.begin("p").await.map(drop),
+    ];
+    for refused in refused {
+        let is_put_off =
+            matches!(&refused, Err(GrantError::Unavailable(why)) if why.contains("can't be written now"));
+        assert!(is_put_off, "{refused:?}");
+    }
+}
+
+async fn a_connection_that_is_forgotten_is_not_used_again(world: ServerWorld) {
+    let engine = world.engine(PATIENCE);
+    let (one, two) = (engine.begin("p").await.unwrap(), engine.begin("p").await.unwrap());
+    let numbers = [one.connection_number(), two.connection_number()];
+    one.roll_back().await;
+    engine.forget_connections();
+    two.roll_back().await;
+    for _ in 0..2 {
+        let next = engine.begin("p").await.unwrap();
+        assert!(!numbers.contains(&next.connection_number()));
+        next.roll_back().await;
+    }
 }
 
 async fn a_tick_replaces_the_receipts_of_earlier_ticks(world: ServerWorld) {
     let engine = world.engine(PATIENCE);
     written(&engine, 3).await.commit_with_receipt(&receipt(3)).await.unwrap();
     for at_ms in 5..8 {
-        let known = engine.survey_receipts("p", &[]).await.unwrap();
-        let mut tick = crate::sql::receipt::receipt(&format!("p.tick{at_ms}"), &[]);
+        let known = engine.survey_receipts("p", TransactionMode::ReadWrite, &[]).await.unwrap();
+        let mut tick = crate::sql::receipt::receipt(&format!("p.tick.{at_ms}"), &[]);
         (tick.at_ms, tick.replaces) = (at_ms, known.ticks);
         written(&engine, at_ms).await.commit_with_receipt(&tick).await.unwrap();
-        let survey = engine.survey_receipts("p", &[]).await.unwrap();
+        let survey = engine.survey_receipts("p", TransactionMode::ReadWrite, &[]).await.unwrap();
         assert_eq!((survey.history.newest_tick_ms, &*survey.ticks), (at_ms, &[tick.token][..]));
         assert_eq!(survey.marks.len(), 1);
     }
@@ -424,6 +472,8 @@ macro_rules! for_each_server {
 
 for_each_server!(
     who_reads_receipts_waits_for_what_is_being_committed: on_shared,
+    only_a_server_that_takes_writes_says_what_was_applied: on_own,
+    a_connection_that_is_forgotten_is_not_used_again: on_shared,
     who_has_not_read_what_another_reader_may_have_found_commits_nothing: on_shared,
     the_floor_stays_while_receipts_below_it_are_kept: on_shared,
     a_tick_replaces_the_receipts_of_earlier_ticks: on_shared,
@@ -523,6 +573,21 @@ mod refusals {
     }
 
     #[tokio::test]
+    async fn a_standby_says_nothing_of_what_was_applied_before_it_takes_over() {
+        let test = "refusals::a_standby_says_nothing";
+        let Some(world) = ServerWorld::on_own(SqlService::Postgres, test) else { return };
+        written(&world.engine(PATIENCE), 1).await.commit_with_receipt(&receipt(1)).await.unwrap();
+        let standby = world.server.start_standby().unwrap();
+        world.point_to(&standby.url(world.database()));
+        let engine = world.engine(PATIENCE);
+        refuses_to_say(&engine).await;
+        let read = engine.survey_receipts("p", TransactionMode::ReadOnly, &[]).await.unwrap();
+        assert_eq!(read.marks.len(), 1, "for who only reads");
+        standby.promote().unwrap();
+        assert_eq!(engine.receipts_of_plugin("p").await.unwrap().len(), 1);
+    }
+
+    #[tokio::test]
     async fn a_replica_and_missing_rights_are_waited_for() {
         let test = "refusals::a_replica_and_missing_rights";
         let Some(world) = ServerWorld::on_shared(SqlService::Postgres, test) else { return };
@@ -532,15 +597,13 @@ mod refusals {
         let read_only = format!("ALTER DATABASE {database} SET default_transaction_read_only = on");
         world.server.run(None, &read_only).unwrap();
         let engine = world.engine(PATIENCE);
-        let mut transaction = engine.begin("p").await.unwrap();
-        let refused = transaction.write(row(2), None).await;
+        let refused = engine.begin("p").await.map(drop);
         assert!(
             matches!(&refused, Err(GrantError::Unavailable(why)) if why.contains("replica")),
             "{refused:?}"
         );
         let reset = format!("ALTER DATABASE {database} RESET default_transaction_read_only");
         world.server.run(None, &reset).unwrap();
-        drop(transaction);
         written(&engine, 2).await.commit_with_receipt(&receipt(2)).await.unwrap();
     }
 }

@@ -181,6 +181,7 @@ impl DatabaseEngine for SqliteDatabase {
     async fn survey_receipts(
         &self,
         plugin: &str,
+        _: TransactionMode,
         expected: &[NotedCommit],
     ) -> Result<ReceiptSurvey, GrantError> {
         let (plugin, expected) = (plugin.to_owned(), expected.to_vec());
@@ -374,6 +375,17 @@ impl SqlTransaction for SqliteTransaction {
     async fn has_token(&mut self, token: &str) -> Result<bool, GrantError> {
         let token = token.to_owned();
         self.run_with_writer(move |writer| writer.was_committed(&token).map_err(SqlFault::Lost)).await
+    }
+
+    async fn survey_receipts(
+        &mut self,
+        plugin: &str,
+        expected: &[NotedCommit],
+    ) -> Result<ReceiptSurvey, GrantError> {
+        let (plugin, expected) = (plugin.to_owned(), expected.to_vec());
+        let work =
+            move |writer: &mut SqliteWriter| writer.survey_open(&plugin, &expected).map_err(SqlFault::Lost);
+        self.run_with_writer(work).await
     }
 }
 

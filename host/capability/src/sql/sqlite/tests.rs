@@ -76,13 +76,20 @@ async fn the_floor_stays_while_receipts_below_it_are_kept() {
         let pruning =
             ReceiptPruning { plugin: "p".into(), through, before_ms, floor: 10, pruned_before_ms: before_ms };
         store.sqlite.begin("p").await.unwrap().prune_receipts(pruning).await.unwrap();
-        let survey = store.sqlite.survey_receipts("p", std::slice::from_ref(&seven)).await.unwrap();
+        let survey = store
+            .sqlite
+            .survey_receipts("p", TransactionMode::ReadWrite, std::slice::from_ref(&seven))
+            .await
+            .unwrap();
         assert_eq!(survey.marks.iter().map(|mark| mark.seq).collect::<Vec<_>>(), left);
         assert_eq!((survey.floor, survey.absent.is_empty()), (Some(10), !left.is_empty()));
         assert_eq!((survey.is_behind(), survey.history.pruned_before_ms), (false, before_ms));
     }
     store.sqlite.forget_receipts("p", 10).await.unwrap();
-    assert_eq!(store.sqlite.survey_receipts("p", &[]).await.unwrap(), ReceiptSurvey::default());
+    assert_eq!(
+        store.sqlite.survey_receipts("p", TransactionMode::ReadWrite, &[]).await.unwrap(),
+        ReceiptSurvey::default()
+    );
 }
 
 #[test]

@@ -334,6 +334,11 @@ impl SqliteWriter {
         if self.drops_lost_file() {
             self.make_ready()?;
         }
+        self.survey_open(plugin, expected)
+    }
+
+    /// As [`survey_receipts`](Self::survey_receipts), of the file that is open.
+    pub fn survey_open(&self, plugin: &str, expected: &[NotedCommit]) -> Result<ReceiptSurvey, GrantError> {
         let most = receipts::READ_RECEIPTS;
         let read = self.with_connection(|connection| {
             let mut statement = connection.prepare_cached(OWN)?;

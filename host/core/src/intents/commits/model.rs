@@ -103,7 +103,16 @@ impl ModelDatabase {
 #[derive(Debug)]
 struct ModelCall {
     states: Vec<Seq>,
-    sent: Option<(CommitTicket, NotedCommit)>,
+    fate: CallFate,
+}
+
+#[derive(Debug, Default)]
+enum CallFate {
+    #[default]
+    Open,
+    /// All its states have receipts: nothing is committed.
+    Needless,
+    Sent(CommitTicket, NotedCommit),
 }
 
 /// The part of the journal that concerns the plugin.
@@ -141,7 +150,7 @@ impl ModelWorld {
         let open = (1..=STATES).filter(|seq| !self.journal.finished.contains(seq) && !busy.contains(seq));
         let states: Vec<Seq> = open.skip(skip).take(count).collect();
         if !states.is_empty() && self.calls.len() < 4 {
-            self.calls.push(ModelCall { states, sent: None });
+            self.calls.push(ModelCall { states, fate: CallFate::Open });
         }
     }
 
@@ -157,10 +166,17 @@ impl ModelWorld {
     fn send(&mut self, at: usize) {
         let applied: BTreeSet<Seq> =
             self.database.receipts().into_values().flat_map(|(_, states)| states).collect();
-        let Some(call) = self.calls.get(at).filter(|call| call.sent.is_none()) else { return };
-        let states = call.states.iter().copied().filter(|seq| !applied.contains(seq)).collect();
-        let sent = Some(self.commit(states, false));
-        self.calls[at].sent = sent;
+        let Some(call) = self.calls.get(at).filter(|call| matches!(call.fate, CallFate::Open)) else {
+            return;
+        };
+        let states: Vec<Seq> = call.states.iter().copied().filter(|seq| !applied.contains(seq)).collect();
+        self.calls[at].fate = match &*states {
+            [] => CallFate::Needless,
+            _ => {
+                let (ticket, commit) = self.commit(states, false);
+                CallFate::Sent(ticket, commit)
+            }
+        };
     }
 
     fn note(&mut self, (ticket, commit): (CommitTicket, NotedCommit)) {
@@ -171,11 +187,15 @@ impl ModelWorld {
     }
 
     fn answer(&mut self, at: usize) {
-        if self.calls.get(at).is_none_or(|call| call.sent.is_none()) {
+        if self.calls.get(at).is_none_or(|call| matches!(call.fate, CallFate::Open)) {
             return;
         }
-        let ModelCall { states, sent } = self.calls.remove(at);
-        sent.into_iter().for_each(|sent| self.note(sent));
+        let ModelCall { states, fate } = self.calls.remove(at);
+        match fate {
+            CallFate::Sent(ticket, commit) => self.note((ticket, commit)),
+            // It notes what the database showed.
+            _ => self.journal.note = self.frontier.newest_commits().cloned().collect(),
+        }
         self.journal.finished.extend(states);
     }
 
