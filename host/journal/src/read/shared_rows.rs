@@ -137,20 +137,28 @@ impl SharedNames {
         rows: &mut dyn StoreReader,
         envelopes: &[StateEnvelope],
     ) -> StoreResult<Vec<Arc<State>>> {
-        // A load may clear the maps only before it fills them, so chunks within their bounds are always
-        // complete.
+        // A load may clear the maps only before it fills them, so chunks within their bounds are complete unless another
+        // reader's load cleared them since. A cache of its own can't be cleared by others.
         let mut states = Vec::with_capacity(envelopes.len());
         for chunk in envelopes.chunks(4096) {
             self.load(rows, chunk).await?;
-            let shared = self.lock_cache();
-            for envelope in chunk {
-                let state = shared.state_of(envelope);
-                states.push(
-                    state.ok_or_else(|| damaged_state(envelope.seq, "it refers to rows that are missing"))?,
-                );
-            }
+            let Err(incomplete) = self.push_cached(chunk, &mut states) else { continue };
+            let own = Self::default();
+            own.load(rows, &chunk[incomplete..]).await?;
+            own.push_cached(&chunk[incomplete..], &mut states).map_err(|missing| {
+                damaged_state(chunk[incomplete + missing].seq, "it refers to rows that are missing")
+            })?;
         }
         Ok(states)
+    }
+
+    /// Adds the states of these envelopes, up to the first one with a row that is not cached. Returns its place.
+    fn push_cached(&self, envelopes: &[StateEnvelope], states: &mut Vec<Arc<State>>) -> Result<(), usize> {
+        let shared = self.lock_cache();
+        for (place, envelope) in envelopes.iter().enumerate() {
+            states.push(shared.state_of(envelope).ok_or(place)?);
+        }
+        Ok(())
     }
 
     /// The document of this anchor, on which the documents of states are based.

@@ -34,6 +34,28 @@ fn progress(cursor: Seq, delivered: u64, dead: u64) -> PluginProgress {
     PluginProgress { cursor, delivered, dead, sources, ..PluginProgress::default() }
 }
 
+/// More objects than readers cache, which share one cache.
+#[tokio::test]
+async fn readers_of_many_objects_take_no_rows_from_each_other() {
+    const OBJECTS: usize = 10_000;
+    let desk = TestJournal::new().await;
+    for part in (1..=OBJECTS).collect::<Vec<_>>().chunks(1024) {
+        desk.append(part.iter().map(|number| present(&job(*number), *number as u64)).collect()).await;
+    }
+    // The states that the journal holds in memory are not read from its file.
+    let desk = desk.reopen().await;
+    let read_all = async || {
+        for _ in 0..4 {
+            let mut last = 0;
+            while let Some(state) = desk.journal.read(last, 512).await.unwrap().last() {
+                last = state.seq;
+            }
+            assert_eq!(last, OBJECTS as Seq);
+        }
+    };
+    tokio::join!(read_all(), read_all(), read_all(), read_all());
+}
+
 async fn what_is_there_of_a_source_is_read_by_parts_with_the_newest_state_of_each_object() {
     let desk = TestJournal::new().await;
     desk.append((1..=7).map(|n| present(&job(n), n as u64)).collect()).await;
