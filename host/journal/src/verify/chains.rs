@@ -103,11 +103,16 @@ impl ChainCheck {
     ) {
         let seq = envelope.seq;
         let tail = self.tails.insert(identity.clone(), (seq, envelope.object)).map_or(0, |(tail, _)| tail);
-        let expected = if tail == 0 { 0 } else { seq - tail };
-        if envelope.back != expected {
+        // In a damaged file, a row may come after one of a later position.
+        let expected = if tail == 0 { Some(0) } else { seq.checked_sub(tail) };
+        if expected != Some(envelope.back) {
             let (back, uid) = (envelope.back, &identity.object.uid);
-            let text =
-                format!("the state before of {uid} lies {expected} positions back, and the row says {back}");
+            let text = match expected {
+                Some(expected) => format!(
+                    "the state before of {uid} lies {expected} positions back, and the row says {back}"
+                ),
+                None => format!("it comes after the state of {uid} at the later position {tail}"),
+            };
             findings.add(code::CHAIN, Some(seq), text);
         }
     }
@@ -172,5 +177,49 @@ impl ChainCheck {
         self.bytes += document.len();
         self.documents.insert(identity, (envelope.seq, document.clone()));
         Ok(document)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kubewitness_core::ObjectRef;
+
+    use super::*;
+    use crate::store::rows::RowFlags;
+
+    fn envelope(seq: Seq, back: u64) -> StateEnvelope {
+        let flags = RowFlags {
+            change: Change::Present,
+            late: false,
+            encoding: DocumentEncoding::Full,
+            depth: 0,
+            quotes_none_under: None,
+        };
+        StateEnvelope {
+            seq,
+            object: 1,
+            key: StateKey::Number(seq as i64),
+            flags,
+            back,
+            status: 1,
+            previous: None,
+            owner: None,
+            observed_ms: 0,
+            version: None,
+            anchor: None,
+            checksum: 0,
+        }
+    }
+
+    #[test]
+    fn a_row_after_one_of_a_later_position_is_a_finding() {
+        let mut chains = ChainCheck::of(false);
+        let identity = ObjectIdentity { source: "jobs".into(), object: Arc::new(ObjectRef::default()) };
+        let mut findings = ProblemList::default();
+        for (seq, back) in [(3, 0), (7, 4), (5, 2)] {
+            chains.check_chain(&identity, &envelope(seq, back), &mut findings);
+        }
+        let texts: Vec<_> = findings.report.problems.iter().map(|problem| &*problem.message).collect();
+        assert_eq!(texts, ["it comes after the state of  at the later position 7"]);
     }
 }
