@@ -6,13 +6,13 @@ use kubewitness_core::cursor::LetterCursor;
 use kubewitness_core::ledger::LedgerProgress;
 use kubewitness_core::ports::{
     Backlog, DeadLetter, DocumentReader, JournalError, KvWrite, Ledgers, NOTE, NoteDurability, NoteStore,
-    OwedPage, PluginProgress, ProgressSave, SourceStart, StateWitness, Try,
+    OwedPage, PluginProgress, ProgressSave, SourceStart, StateWitness, Try, WitnessedState,
 };
 use kubewitness_core::views::{LetterChoice, LetterQuery};
 use kubewitness_core::{Change, Seq, StateId};
 use kubewitness_journal::{Journal, account_at, ids_at};
 
-use crate::support::{PATIENCE, SOURCE, TestJournal, in_source, job, of, on_every_store, present};
+use crate::support::{PATIENCE, SOURCE, TestJournal, in_source, job, of, on_every_store, present, status};
 
 pub fn letter(seq: Seq) -> DeadLetter {
     DeadLetter {
@@ -37,23 +37,26 @@ fn progress(cursor: Seq, delivered: u64, dead: u64) -> PluginProgress {
 /// More objects than readers cache, which share one cache.
 #[tokio::test]
 async fn readers_of_many_objects_take_no_rows_from_each_other() {
-    const OBJECTS: usize = 10_000;
+    const OBJECTS: usize = 20_000;
     let desk = TestJournal::new().await;
+    // A read waits for the store between its objects and its statuses.
+    let state = |number: usize| WitnessedState {
+        status: status(&format!("Phase{number}")),
+        ..present(&job(number), number as u64)
+    };
     for part in (1..=OBJECTS).collect::<Vec<_>>().chunks(1024) {
-        desk.append(part.iter().map(|number| present(&job(*number), *number as u64)).collect()).await;
+        desk.append(part.iter().map(|number| state(*number)).collect()).await;
     }
     // The states that the journal holds in memory are not read from its file.
     let desk = desk.reopen().await;
-    let read_all = async || {
-        for _ in 0..4 {
-            let mut last = 0;
-            while let Some(state) = desk.journal.read(last, 512).await.unwrap().last() {
-                last = state.seq;
-            }
-            assert_eq!(last, OBJECTS as Seq);
+    let read_all = async |page: usize| {
+        let mut last = 0;
+        while let Some(state) = desk.journal.read(last, page).await.unwrap().last() {
+            last = state.seq;
         }
+        assert_eq!(last, OBJECTS as Seq);
     };
-    tokio::join!(read_all(), read_all(), read_all(), read_all());
+    tokio::join!(read_all(512), read_all(400), read_all(300), read_all(256));
 }
 
 async fn what_is_there_of_a_source_is_read_by_parts_with_the_newest_state_of_each_object() {
