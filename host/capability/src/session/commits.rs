@@ -62,7 +62,7 @@ struct KnownCommits {
     /// As the database says, once its receipts were read.
     floor: Seq,
     pruned_before_ms: u64,
-    /// Whether the floor speaks of this journal's commits alone: the plugin did not write elsewhere since it was laid.
+    /// The plugin has written to no other database since the floor was laid, so the floor is about this journal's commits.
     has_own_floor: bool,
     /// See [`DatabaseCommits::done_through`].
     done_through: Option<Seq>,
@@ -99,7 +99,7 @@ impl KnownCommits {
 
     fn expected_commits(&self) -> Vec<NotedCommit> {
         let newest = self.frontier.newest_commits();
-        let older = self.beneath.iter().filter(|beneath| !newest_has(&self.frontier, beneath));
+        let older = self.beneath.iter().filter(|beneath| !self.frontier.has_commit(beneath));
         newest.chain(older).cloned().collect()
     }
 
@@ -120,10 +120,6 @@ impl KnownCommits {
         let current = DatabaseCommits { database, commits, beneath, done_through };
         CommitNote { current: Some(current), earlier: self.earlier.clone() }
     }
-}
-
-fn newest_has(frontier: &CommitFrontier, commit: &NotedCommit) -> bool {
-    frontier.newest_commits().any(|newest| newest == commit)
 }
 
 impl CommitWatch {
@@ -276,7 +272,7 @@ impl CommitWatch {
         self.lock().is_surveyed = true;
     }
 
-    /// Whether the database is known to have the newest commits.
+    /// Returns `true` once a survey has shown that the database has the newest commits, or none is needed.
     pub fn is_surveyed(&self) -> bool {
         self.lock().is_surveyed
     }
@@ -310,7 +306,7 @@ impl CommitWatch {
         known.is_note_due |= known.done_through.take_if(|through| *through <= cursor).is_some();
     }
 
-    /// Whether the next save has to note what a survey changed.
+    /// Returns `true` if a survey changed what the next save has to note.
     pub fn is_note_due(&self) -> bool {
         self.lock().is_note_due
     }
@@ -340,7 +336,7 @@ impl CommitWatch {
         self.lock().database.clone()
     }
 
-    /// Whether a commit was missing and the database has had time to show it. Ask it once more then.
+    /// Returns `true` if a commit was missing and the database has had time to show it. Then ask it once more.
     pub fn is_lacking_for_long(&self) -> bool {
         self.lock().lacking_since.is_some_and(|since| since.elapsed() >= CATCH_UP)
     }

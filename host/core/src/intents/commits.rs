@@ -96,6 +96,10 @@ impl CommitFrontier {
         self.newest.iter().map(|known| &known.commit)
     }
 
+    pub fn has_commit(&self, commit: &NotedCommit) -> bool {
+        self.newest_commits().any(|known| known == commit)
+    }
+
     /// Expects commits no longer whose receipts were removed, but the newest one that the database has. A process that was
     /// killed before it noted that one has left states that are finished by its receipt alone. Returns whether anything
     /// has changed.
@@ -107,7 +111,7 @@ impl CommitFrontier {
         let expected = self.newest.len();
         self.newest.retain(|known| !is_removed(&known.commit));
         let has_removed = self.newest.len() < expected;
-        let is_known = newest.is_none_or(|newest| self.newest_commits().any(|known| known == newest));
+        let is_known = newest.is_none_or(|newest| self.has_commit(newest));
         if let Some(newest) = newest.filter(|_| !is_known) {
             self.newest.push(KnownCommit { commit: newest.clone(), answered: self.moments });
         }
@@ -182,7 +186,7 @@ pub struct DatabaseLoss {
     pub ended: u64,
     /// The most states in between that the journal no longer has.
     pub missing: u64,
-    /// Whether commits are lost whose states do not come again: see [`DatabaseCommits::beneath`].
+    /// States of some lost commits do not come again: see [`DatabaseCommits::beneath`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub beneath: bool,
 }

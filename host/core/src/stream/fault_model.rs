@@ -1,8 +1,7 @@
 //! Carriers, copies of their journal and a reader, compared with a model of the stream under faults: kills,
 //! standbys that lack commits, expired claims, messages that are forgotten, removed or forged, and servers of a cluster that
-//! restart. Each state in
-//! the last carrier's journal arrives, or a gap says that it may be missing. Where nothing can be missing,
-//! there is no gap.
+//! restart. Each state in the last carrier's journal arrives, or a gap says that it may be missing. Where nothing can be
+//! missing, there is no gap.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

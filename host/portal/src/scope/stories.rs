@@ -71,8 +71,8 @@ impl ViewerVisibility {
         Ok(shown)
     }
 
-    /// `None` if something is hidden, so that more rows have to be read than the turn is for. A turn for the longest
-    /// story is for all of them.
+    /// `None` if something is hidden, so that more rows have to be read than the turn covers. A turn for the longest
+    /// story covers any story.
     async fn visible_story(
         &self,
         query: &TimelineQuery,
@@ -134,7 +134,7 @@ impl ViewerVisibility {
     }
 
     /// The owned objects. If the person may not see all of them, the maximum number of states is read: a part
-    /// that is cut at a hidden state would reveal it, and leave out visible ones. `None` if the turn is not for so many.
+    /// that is cut at a hidden state would reveal it, and leave out visible ones. `None` if the turn covers fewer.
     async fn visible_owned(
         &self,
         query: &TimelineQuery,
@@ -174,8 +174,8 @@ impl ViewerVisibility {
         Ok(Some(VisibleOwned { states, next, is_all }))
     }
 
-    /// Whether anything visible follows the cursor. A truncated story reveals that more exists. `None` if the turn is not
-    /// for the rows that tell.
+    /// Whether anything visible follows the cursor. A truncated story reveals that more exists. `None` if the turn does not
+    /// cover the rows that show it.
     async fn has_more_after(
         &self,
         query: &TimelineQuery,
