@@ -236,7 +236,10 @@
     // A short page has no room to be scrolled.
     const lacks = moved();
     if (lacks <= 0) return;
-    document.body.style.paddingBottom = `${(parseFloat(document.body.style.paddingBottom) || 0) + lacks}px`;
+    // Nor does a window have that the page does not fill.
+    const unfilled = Math.max(0, innerHeight - Math.floor(document.body.getBoundingClientRect().bottom));
+    const padding = (parseFloat(document.body.style.paddingBottom) || 0) + unfilled + lacks;
+    document.body.style.paddingBottom = `${padding}px`;
     scrollBy({ top: lacks, behavior: "instant" });
   }
 

@@ -66,7 +66,7 @@ const FRESH: usize = 30;
 const SLACK: &str = "module: {file: notification.wasm}
 subscribe: [{source: jobs, mode: transitions, start: beginning}]
 grants: {http: [{name: slack, destination: slack}], kv: true}
-tick: {every: 1s}
+tick: {every: 2s}
 delivery: {batch: 64, backoff: 100ms}
 config: {channels: [{name: slack, kind: slack}], settle: 1s}";
 
@@ -119,11 +119,11 @@ async fn a_start_at_the_beginning_tells_nothing_of_old_jobs_and_one_digest_of_ma
         ensure!(taken.len() == 1, "{taken:?}");
         let text = taken[0]["text"].as_str().unwrap_or_default();
         // A tick comes at any moment of the handing over: what is handed over behind it waits.
-        ensure!(
-            told > 1 && text.contains(&format!("{told} outcomes: {told} Failed")),
-            "{told}: {}",
-            taken[0]
-        );
+        let digest = match told {
+            1 => "Job default/fresh-".into(),
+            _ => format!("{told} outcomes: {told} Failed"),
+        };
+        ensure!(told > 0 && text.contains(&digest), "{told}: {}", taken[0]);
         ensure!(log.contains("states that happened long ago were counted and not told"), "{log}");
         Ok(())
     })

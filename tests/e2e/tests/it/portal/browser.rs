@@ -222,25 +222,29 @@ async fn at_hand(browser: &Browser, portal: &str) -> Result<()> {
 
 /// New rows come where the order has them, and the row under the pointer stays where it is; and all of it can be paused.
 async fn rows_come_and_the_pointer_keeps_its_own(browser: &Browser, portal: &str) -> Result<()> {
-    browser.resize(1200, 900).await?;
+    // The list alone, so that the page ends far above the window's end and has to be made longer.
+    browser.resize(1200, 2000).await?;
     browser.open(&format!("{portal}/")).await?;
-    let rows =
-        "return [...document.querySelectorAll('#objects tbody tr')].map((row) => row.dataset.uid).join(' ')";
-    let before = browser.script(rows).await?;
-    let point = "const row = document.querySelectorAll('#objects tbody tr')[3]; const place = row.getBoundingClientRect(); \
-                 return [place.left + 30, place.top + place.height / 2, row.dataset.uid]";
-    let place = browser.script(point).await?;
+    let place = "const row = document.querySelectorAll('#objects tbody tr')[3].getBoundingClientRect(); \
+                 return [row.left + 30, row.top + row.height / 2]";
+    let place = browser.script(place).await?;
     browser.point(&place[0], &place[1]).await?;
+    // The page may have changed before the pointer was there.
+    let rows =
+        "const rows = [...document.querySelectorAll('#objects tbody tr')].map((row) => row.dataset.uid);";
+    let under = format!(
+        "const under = document.elementFromPoint({}, {}).closest('tr').dataset.uid;",
+        place[0], place[1]
+    );
+    let seen = format!("{rows} {under} return {{rows, under}}");
+    let before = browser.script(&seen).await?;
+    let known = before["rows"].as_array().context("rows")?;
     let came = async || {
-        let after = browser.script(rows).await?;
-        let (before, after) = (before.as_str().context("rows")?, after.as_str().context("rows")?);
-        let is_new = |uid: &str| !before.contains(uid);
-        Ok(after.split(' ').next().is_some_and(is_new).then_some(()))
+        let after = browser.script(&seen).await?;
+        Ok((!known.contains(&after["rows"][0])).then_some(after))
     };
-    until(WITHIN, "a new job above the others", came).await?;
-    let under =
-        format!("return document.elementFromPoint({}, {}).closest('tr').dataset.uid", place[0], place[1]);
-    ensure!(browser.script(&under).await? == place[2], "another row is under the pointer");
+    let after = until(WITHIN, "a new job above the others", came).await?;
+    ensure!(after["under"] == before["under"], "another row is under the pointer: {before} {after}");
     let live = "const live = document.getElementById('live');";
     let press = format!("{live} live.click(); return live.dataset.state + ' ' + live.textContent");
     let told = browser.script(&press).await?;
