@@ -71,13 +71,14 @@ impl OpenOutcome {
 }
 
 /// Records what a state says about its object's outcome. `open` is the phase that the object was in before.
+/// Returns whether it says anything.
 pub(super) fn take(
     rows: &Transaction<'_>,
     state: &State,
     object: i64,
     open: Option<&str>,
     now_ms: u64,
-) -> rusqlite::Result<()> {
+) -> rusqlite::Result<bool> {
     let due = as_signed(now_ms.saturating_add(SETTLE_MS));
     if outcomes::is_bad_end(state) {
         let mut statement = rows.prepare_cached(
@@ -87,28 +88,30 @@ pub(super) fn take(
         )?;
         let owner = state.owner.as_ref().map(|owner| owner.uid.as_str());
         statement.execute(params![object, &*state.source, as_signed(state.seq), owner, due])?;
-    } else if state.change == Change::Present && open.is_some_and(outcomes::is_bad_phase) {
-        // It is running again.
+        return Ok(true);
+    }
+    let runs_again = state.change == Change::Present && open.is_some_and(outcomes::is_bad_phase);
+    if runs_again {
         withdraw_cause(rows, object)?;
     }
-    Ok(())
+    Ok(runs_again)
 }
 
 /// Marks the outermost owner of a pod for another explanation, if it has ended, and the badly ended objects
 /// between the two. A state does not say which of those the pod belongs to, so the newest ones are taken.
-/// They do not wait for each other's pods.
-pub(super) fn reopen_outcomes(rows: &Transaction<'_>, owner: &str, now_ms: u64) -> rusqlite::Result<()> {
+/// They do not wait for each other's pods. Returns whether there is any.
+pub(super) fn reopen_outcomes(rows: &Transaction<'_>, owner: &str, now_ms: u64) -> rusqlite::Result<bool> {
     let mut statement = rows.prepare_cached(
         "UPDATE causes SET due = ?2, tries = 0 WHERE object IN (SELECT id FROM objects WHERE uid = ?1)",
     )?;
     let due = as_signed(now_ms.saturating_add(SETTLE_MS));
-    statement.execute(params![owner, due])?;
+    let outermost = statement.execute(params![owner, due])?;
     let mut statement = rows.prepare_cached(
         "UPDATE causes SET due = ?2, tries = 0 WHERE due IS NULL AND object IN
          (SELECT object FROM causes WHERE owner = ?1 ORDER BY seq DESC LIMIT ?3)",
     )?;
-    statement.execute(params![owner, due, REOPENED])?;
-    Ok(())
+    let between = statement.execute(params![owner, due, REOPENED])?;
+    Ok(outermost + between > 0)
 }
 
 /// Outcomes that are due: the latest due time first, and for equal times the newest outcome.

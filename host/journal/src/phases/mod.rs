@@ -11,6 +11,9 @@
 mod causes;
 mod changed;
 mod ended;
+mod find;
+mod intake;
+mod pending;
 mod table;
 
 use std::collections::{BTreeMap, HashMap};
@@ -29,7 +32,7 @@ pub use causes::{CauseQuery, OpenOutcome};
 pub use ended::{NamePlace, NamedEnd, NamedEndQuery};
 use table::{PhaseTable, is_broken};
 
-/// States that are read and stored at once: some 10 ms in which no query is answered.
+/// States that are read and taken in at once: some milliseconds in which no query is answered.
 const PART: usize = 1_024;
 /// How many ended times are checked against the journal at once.
 const SWEPT: usize = 512;
@@ -146,7 +149,13 @@ impl PhaseIndex {
         self.open(journal).await?;
         let after = *self.inner.through.borrow();
         let states = journal.read(after, PART).await?;
-        let Some(through) = states.last().map(|state| state.seq) else { return Ok(false) };
+        let Some(through) = states.last().map(|state| state.seq) else {
+            let is_due = self.lock_table().as_ref().is_some_and(|table| table.is_write_due(now_ms));
+            if is_due {
+                self.with_table(move |table| table.write_if_due(now_ms)).await?;
+            }
+            return Ok(false);
+        };
         self.with_table(move |table| table.take_in(&states, now_ms)).await?;
         self.inner.through.send_replace(through);
         Ok(true)
@@ -324,6 +333,9 @@ impl PhaseIndex {
             if answer.as_ref().is_err_and(is_broken) {
                 *held = None;
                 table::remove(&index.inner.path)?;
+            } else if table.is_stale() {
+                // The journal is read again from where the file ends.
+                *held = None;
             }
             answer.map_err(|error| table::index_error(&error))
         })

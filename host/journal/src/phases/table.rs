@@ -4,57 +4,65 @@
 //! |---|---|
 //! | `reached` | how far the journal was read, and the id of the state there |
 //! | `objects` | an object of a source |
-//! | `times` | a time of an object in a phase |
+//! | `lines` | a phase of a source; other rows have its number |
+//! | `times` | a time of an object in a phase, after it has ended |
+//! | `open_times` | the phase that an object is in |
 //! | `causes` | why an object ended badly (see `causes.rs`) |
 //! | `explanations` | how many explanations there were (see `changed.rs`) |
 //!
-//! A time has a `rank`, by which it is found and ordered. The rank of an ended time is the position of the
+//! A time has a rank, by which it is found and ordered. The rank of an ended time is the position of the
 //! state that ended it. The rank of an open time is [`OPEN`] plus the position of the state that began it. So
 //! a range of ranks has the times that overlap a range of positions, and no two times of a phase have the
 //! same rank. A state that is read back late is a separate time, because it is unknown how long the object
 //! was in that phase.
 //!
-//! A crash may lose the newest rows. They are then read from the journal again.
+//! Times are written seconds after their states came (`pending.rs`), and new objects at once. So a crash loses
+//! the newest times. They are then read from the journal again.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use kubewitness_core::ports::{ChangeQuestion, JournalError, KeptOutcome, OutcomeChanges};
-use kubewitness_core::story::outcomes;
 use kubewitness_core::views::CauseKind;
-use kubewitness_core::{Change, Seq, State, kinds};
-use rusqlite::{CachedStatement, Connection, OptionalExtension, Transaction, params};
+use kubewitness_core::{Seq, State};
+use rusqlite::{Connection, OptionalExtension, params};
 
 use super::causes::{self, CauseQuery, OpenOutcome};
 use super::ended::{self, NamedEnd, NamedEndQuery};
-use super::{PhasePage, PhaseQuery, TimeInPhase, changed};
+use super::intake::PhaseIntake;
+use super::pending::{PendingTimes, PhaseLines};
+use super::{PhasePage, PhaseQuery, changed, find};
 use crate::store::rows::StoreResult;
 
 /// "KWP1".
 const APPLICATION_ID: i64 = 0x4B57_5031;
-/// Version 2 added the names of ended objects, version 3 causes, version 4 the owners of causes, and version 5
-/// their numbers.
-const VERSION: i64 = 5;
+/// Version 2 added the names of ended objects, version 3 causes, version 4 the owners of causes, version 5
+/// their numbers, and version 6 tables of their own for lines and open times.
+const VERSION: i64 = 6;
 /// The rank of an open time is beyond all positions.
 pub(super) const OPEN: u64 = 1 << 62;
 /// Only a tool that somebody runs on the file can hold its lock.
 const BUSY: Duration = Duration::from_secs(5);
-/// Times of one source that are read at once.
-const PART: usize = 512;
-
 const TABLES: &str = "
 CREATE TABLE reached (seq INTEGER NOT NULL, id TEXT NOT NULL) STRICT;
 CREATE TABLE objects (
     id INTEGER PRIMARY KEY, source TEXT NOT NULL, uid TEXT NOT NULL, namespace TEXT NOT NULL,
     name TEXT NOT NULL, ended INTEGER, UNIQUE (uid, source)
 ) STRICT;
+CREATE TABLE lines (
+    id INTEGER PRIMARY KEY, source TEXT NOT NULL, phase TEXT NOT NULL, UNIQUE (source, phase)
+) STRICT;
 CREATE TABLE times (
-    source TEXT NOT NULL, phase TEXT NOT NULL, rank INTEGER NOT NULL, entered INTEGER NOT NULL,
-    object INTEGER NOT NULL, PRIMARY KEY (source, phase, rank)
+    line INTEGER NOT NULL, rank INTEGER NOT NULL, entered INTEGER NOT NULL, object INTEGER NOT NULL,
+    PRIMARY KEY (line, rank)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX times_by_object ON times (object, rank);
+CREATE TABLE open_times (
+    object INTEGER PRIMARY KEY, line INTEGER NOT NULL, entered INTEGER NOT NULL
+) STRICT;
+CREATE INDEX open_times_by_line ON open_times (line, entered);
 CREATE INDEX ended_by_name ON objects (source, name, uid) WHERE ended IS NOT NULL;
 CREATE INDEX ended_by_namespace ON objects (source, namespace, name, uid) WHERE ended IS NOT NULL;
 ";
@@ -68,6 +76,10 @@ pub(super) struct ClosedTime {
 
 pub(super) struct PhaseTable {
     connection: Connection,
+    pending: PendingTimes,
+    lines: PhaseLines,
+    /// Whether memory and file may differ, after a write that failed.
+    is_stale: bool,
 }
 
 pub(super) fn index_error(error: &rusqlite::Error) -> JournalError {
@@ -105,7 +117,7 @@ impl PhaseTable {
         match (number("application_id")?, number("user_version")?) {
             (APPLICATION_ID, VERSION) => {
                 changed::leave_out(&connection)?;
-                Ok(Some(Self { connection }))
+                Ok(Some(Self::new(connection)))
             }
             (0, 0) => {
                 let transaction = connection.transaction()?;
@@ -115,10 +127,15 @@ impl PhaseTable {
                 transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
                 transaction.pragma_update(None, "user_version", VERSION)?;
                 transaction.commit()?;
-                Ok(Some(Self { connection }))
+                Ok(Some(Self::new(connection)))
             }
             _ => Ok(None),
         }
+    }
+
+    fn new(connection: Connection) -> Self {
+        let (pending, lines) = (PendingTimes::default(), PhaseLines::default());
+        Self { connection, pending, lines, is_stale: false }
     }
 
     fn create_anew(path: &Path) -> StoreResult<Self> {
@@ -130,11 +147,18 @@ impl PhaseTable {
     /// Removes its whole content.
     pub fn remove_content(&mut self) -> rusqlite::Result<()> {
         let transaction = self.connection.transaction()?;
-        for table in ["reached", "objects", "times", "causes"] {
+        for table in ["reached", "objects", "lines", "times", "open_times", "causes"] {
             transaction.execute(&format!("DELETE FROM {table}"), [])?;
         }
         transaction.execute(changed::ANEW, [])?;
-        transaction.commit()
+        transaction.commit()?;
+        (self.pending, self.lines) = (PendingTimes::default(), PhaseLines::default());
+        Ok(())
+    }
+
+    /// Whether it has to be opened again, because memory and file may differ.
+    pub fn is_stale(&self) -> bool {
+        self.is_stale
     }
 
     /// The position up to which the journal was read, and the id of the state there.
@@ -148,36 +172,55 @@ impl PhaseTable {
     /// States in the journal's order, each once.
     pub fn take_in(&mut self, states: &[Arc<State>], now_ms: u64) -> rusqlite::Result<()> {
         let Some(last) = states.last() else { return Ok(()) };
-        let transaction = self.connection.transaction()?;
-        for state in states {
-            take(&transaction, state, now_ms)?;
+        if self.pending.is_full_with(states.len()) {
+            self.write_pending()?;
+            self.pending.forget_objects();
         }
-        transaction.execute("DELETE FROM reached", [])?;
-        let through = params![as_signed(last.seq), last.id.as_str()];
-        transaction.execute("INSERT INTO reached (seq, id) VALUES (?1, ?2)", through)?;
-        transaction.commit()
+        // Until it is over, only a part of the states is in memory.
+        self.is_stale = true;
+        let rows = self.connection.transaction()?;
+        let (pending, lines) = (&mut self.pending, &mut self.lines);
+        let mut intake = PhaseIntake { rows: &rows, pending, lines, now_ms, has_written_outcome: false };
+        states.iter().try_for_each(|state| intake.take(state))?;
+        let is_written = intake.has_written_outcome;
+        self.pending.set_through(last.seq, last.id.as_str(), now_ms);
+        if is_written {
+            self.pending.write(&rows)?;
+        }
+        rows.commit()?;
+        self.is_stale = false;
+        match is_written {
+            true => self.pending.set_written(),
+            false => self.write_if_due(now_ms)?,
+        }
+        Ok(())
+    }
+
+    pub fn is_write_due(&self, now_ms: u64) -> bool {
+        self.pending.is_due(now_ms)
+    }
+
+    pub fn write_if_due(&mut self, now_ms: u64) -> rusqlite::Result<()> {
+        if self.is_write_due(now_ms) { self.write_pending() } else { Ok(()) }
+    }
+
+    fn write_pending(&mut self) -> rusqlite::Result<()> {
+        if self.pending.is_empty() {
+            return Ok(());
+        }
+        self.is_stale = true;
+        let rows = self.connection.transaction()?;
+        self.pending.write(&rows)?;
+        rows.commit()?;
+        self.is_stale = false;
+        self.pending.set_written();
+        Ok(())
     }
 
     /// The newest first.
-    pub fn find(&self, query: &PhaseQuery) -> rusqlite::Result<PhasePage> {
-        let upper = OPEN.saturating_add(query.before.min(OPEN));
-        let below = query.cursor.map_or(upper, |cursor| cursor.min(upper));
-        let mut ahead: Vec<PhaseReadahead> =
-            query.sources.iter().map(|source| PhaseReadahead::new(source, below)).collect();
-        let mut page = PhasePage::default();
-        for looked in 1..=query.looked {
-            for one in &mut ahead {
-                one.read_ahead(&self.connection, query)?;
-            }
-            let first = ahead.iter_mut().filter(|one| !one.times.is_empty());
-            let first = first.max_by_key(|one| one.times.front().map(|(_, time)| time.rank));
-            let Some((object, time)) = first.and_then(|one| one.times.pop_front()) else { return Ok(page) };
-            page.next = Some(time.rank).filter(|_| looked == query.looked);
-            if time.entered < query.before && !self.has_later(object, &time, query, upper)? {
-                page.times.push(time);
-            }
-        }
-        Ok(page)
+    pub fn find(&mut self, query: &PhaseQuery) -> rusqlite::Result<PhasePage> {
+        self.write_pending()?;
+        find::find(&self.connection, query)
     }
 
     /// Ended objects by name.
@@ -222,29 +265,18 @@ impl PhaseTable {
         causes::find(&self.connection, query)
     }
 
-    /// Whether the object has a later matching time in this phase, so that it was already returned.
-    fn has_later(
-        &self,
-        object: i64,
-        time: &TimeInPhase,
-        query: &PhaseQuery,
-        upper: u64,
-    ) -> rusqlite::Result<bool> {
-        let mut statement = self.connection.prepare_cached(
-            "SELECT 1 FROM times WHERE object = ?1 AND rank > ?2 AND rank < ?3 AND entered < ?4 AND phase = ?5 LIMIT 1",
-        )?;
-        let bounds = (object, as_signed(time.rank), as_signed(upper), as_signed(query.before), &query.phase);
-        statement.exists(bounds)
-    }
-
     /// Ended times, in the order of objects.
-    pub fn closed_times(&self, after: Option<(i64, u64)>, limit: usize) -> rusqlite::Result<Vec<ClosedTime>> {
+    pub fn closed_times(
+        &mut self,
+        after: Option<(i64, u64)>,
+        limit: usize,
+    ) -> rusqlite::Result<Vec<ClosedTime>> {
+        self.write_pending()?;
         let (object, rank) = after.unwrap_or((0, 0));
         let mut statement = self.connection.prepare_cached(
-            "SELECT object, rank FROM times WHERE (object, rank) > (?1, ?2) AND rank < ?3
-             ORDER BY object, rank LIMIT ?4",
+            "SELECT object, rank FROM times WHERE (object, rank) > (?1, ?2) ORDER BY object, rank LIMIT ?3",
         )?;
-        let bounds = params![object, as_signed(rank), as_signed(OPEN), limit as i64];
+        let bounds = params![object, as_signed(rank), limit as i64];
         let closed = statement.query_map(bounds, |row| {
             Ok(ClosedTime { object: row.get(0)?, rank: row.get::<_, i64>(1)? as u64 })
         })?;
@@ -253,12 +285,15 @@ impl PhaseTable {
 
     /// Also removes objects without any other time.
     pub fn remove(&mut self, times: &[ClosedTime]) -> rusqlite::Result<()> {
+        self.write_pending()?;
+        self.pending.forget_objects();
         let transaction = self.connection.transaction()?;
         for ClosedTime { object, rank } in times {
             let time = params![object, as_signed(*rank)];
             transaction.execute("DELETE FROM times WHERE object = ?1 AND rank = ?2", time)?;
             transaction.execute(
-                "DELETE FROM objects WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM times WHERE object = ?1)",
+                "DELETE FROM objects WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM times WHERE object = ?1)
+                 AND NOT EXISTS (SELECT 1 FROM open_times WHERE object = ?1)",
                 [object],
             )?;
             transaction.execute(
@@ -287,123 +322,5 @@ pub(super) fn remove(path: &Path) -> StoreResult<()> {
             _ => {}
         }
     }
-    Ok(())
-}
-
-/// The times of one source that were read and not yet used.
-struct PhaseReadahead {
-    source: Arc<str>,
-    below: u64,
-    times: VecDeque<(i64, TimeInPhase)>,
-    is_over: bool,
-}
-
-impl PhaseReadahead {
-    fn new(source: &str, below: u64) -> Self {
-        Self { source: source.into(), below, times: VecDeque::new(), is_over: false }
-    }
-
-    fn read_ahead(&mut self, connection: &Connection, query: &PhaseQuery) -> rusqlite::Result<()> {
-        if self.is_over || !self.times.is_empty() {
-            return Ok(());
-        }
-        let mut statement: CachedStatement<'_> = connection.prepare_cached(
-            "SELECT t.rank, t.entered, t.object, o.namespace, o.name, o.uid, o.ended FROM times t
-             JOIN objects o ON o.id = t.object WHERE t.source = ?1 AND t.phase = ?2 AND t.rank > ?3 AND t.rank < ?4
-             ORDER BY t.rank DESC LIMIT ?5",
-        )?;
-        let bounds =
-            params![&*self.source, query.phase, as_signed(query.after), as_signed(self.below), PART as i64];
-        let mut rows = statement.query(bounds)?;
-        while let Some(row) = rows.next()? {
-            let rank = row.get::<_, i64>(0)? as u64;
-            let time = TimeInPhase {
-                rank,
-                entered: row.get::<_, i64>(1)? as u64,
-                left: Some(rank).filter(|rank| *rank < OPEN),
-                source: self.source.clone(),
-                namespace: row.get(3)?,
-                name: row.get(4)?,
-                uid: row.get(5)?,
-                ended: row.get::<_, Option<i64>>(6)?.map(|seq| seq as Seq),
-            };
-            self.times.push_back((row.get(2)?, time));
-        }
-        self.is_over = self.times.len() < PART;
-        self.below = self.times.back().map_or(self.below, |(_, time)| time.rank);
-        Ok(())
-    }
-}
-
-/// Records what a state says about its object's phase.
-fn take(rows: &Transaction<'_>, state: &State, now_ms: u64) -> rusqlite::Result<()> {
-    // Objects that report about others, such as Events, are in no phase.
-    let is_event = kinds::is_event(&state.object.group, &state.object.kind);
-    if state.change == Change::Gap || is_event {
-        return Ok(());
-    }
-    if let Some(owner) = state.owner.as_ref().filter(|_| outcomes::bears_on_owner(state)) {
-        causes::reopen_outcomes(rows, &owner.uid, now_ms)?;
-    }
-    let phase = state.status.phase.as_str();
-    let object = find_object(rows, state)?.map_or_else(|| add(rows, state), Ok)?;
-    if state.late {
-        return insert(rows, &state.source, phase, state.seq, state.seq, object);
-    }
-    let open = open_time(rows, object)?;
-    let goes_on = state.change == Change::Present;
-    if goes_on && open.as_ref().is_some_and(|(of, _)| of == phase) {
-        return Ok(());
-    }
-    causes::take(rows, state, object, open.as_ref().map(|(of, _)| of.as_str()), now_ms)?;
-    if let Some((of, rank)) = open {
-        let mut statement =
-            rows.prepare_cached("UPDATE times SET rank = ?1 WHERE source = ?2 AND phase = ?3 AND rank = ?4")?;
-        statement.execute(params![as_signed(state.seq), &*state.source, of, as_signed(rank)])?;
-    }
-    match state.change {
-        Change::Present => insert(rows, &state.source, phase, OPEN + state.seq, state.seq, object)?,
-        // `Deleted` is recorded for the moment only, not as a lasting phase.
-        Change::Gone => insert(rows, &state.source, phase, state.seq, state.seq, object)?,
-        Change::Left | Change::Gap => {}
-    }
-    let ended = (!goes_on).then_some(as_signed(state.seq));
-    rows.prepare_cached("UPDATE objects SET ended = ?1 WHERE id = ?2")?.execute(params![ended, object])?;
-    Ok(())
-}
-
-fn find_object(rows: &Transaction<'_>, state: &State) -> rusqlite::Result<Option<i64>> {
-    let mut statement = rows.prepare_cached("SELECT id FROM objects WHERE uid = ?1 AND source = ?2")?;
-    statement.query_row(params![state.object.uid, &*state.source], |row| row.get(0)).optional()
-}
-
-fn add(rows: &Transaction<'_>, state: &State) -> rusqlite::Result<i64> {
-    let mut statement =
-        rows.prepare_cached("INSERT INTO objects (source, uid, namespace, name) VALUES (?1, ?2, ?3, ?4)")?;
-    let object = &state.object;
-    statement.insert(params![&*state.source, object.uid, object.namespace, object.name])
-}
-
-/// The open time of an object: its phase and its rank.
-fn open_time(rows: &Transaction<'_>, object: i64) -> rusqlite::Result<Option<(String, u64)>> {
-    let mut statement =
-        rows.prepare_cached("SELECT phase, rank FROM times WHERE object = ?1 AND rank >= ?2 LIMIT 1")?;
-    let time = statement
-        .query_row(params![object, as_signed(OPEN)], |row| Ok((row.get(0)?, row.get::<_, i64>(1)? as u64)));
-    time.optional()
-}
-
-fn insert(
-    rows: &Transaction<'_>,
-    source: &str,
-    phase: &str,
-    rank: u64,
-    entered: Seq,
-    object: i64,
-) -> rusqlite::Result<()> {
-    let mut statement = rows.prepare_cached(
-        "INSERT OR IGNORE INTO times (source, phase, rank, entered, object) VALUES (?1, ?2, ?3, ?4, ?5)",
-    )?;
-    statement.execute(params![source, phase, as_signed(rank), as_signed(entered), object])?;
     Ok(())
 }
