@@ -88,7 +88,7 @@ pub(super) fn take(
         let owner = state.owner.as_ref().map(|owner| owner.uid.as_str());
         statement.execute(params![object, &*state.source, as_signed(state.seq), owner, due])?;
     } else if state.change == Change::Present && open.is_some_and(outcomes::is_bad_phase) {
-        // It is running again.
+        // The object is running again.
         withdraw_cause(rows, object)?;
     }
     Ok(())
@@ -118,7 +118,8 @@ pub(super) fn due_outcomes(
     limit: usize,
 ) -> rusqlite::Result<Vec<OpenOutcome>> {
     let mut found = due_between(connection, 0, now_ms, limit)?;
-    // If the clock was set back, entries from before it would be due far in the future.
+    // If the clock was set back, entries that were made before are due far in the future: they are taken as
+    // well.
     let ahead = now_ms.saturating_add(wait_ms(TRIES)).saturating_add(1);
     let rest = limit.saturating_sub(found.len());
     found.extend(due_between(connection, ahead, u64::MAX, rest)?);
@@ -222,8 +223,8 @@ pub(super) fn save_causes(
     Ok(is_changed)
 }
 
-/// There is nothing to say of it any more. Whoever was given its word is told so. Returns whether there was
-/// one.
+/// Removes the word of an outcome that no longer exists, and records the withdrawal for plugins that read the
+/// word. Returns whether there was one.
 fn withdraw_cause(rows: &Transaction<'_>, object: i64) -> rusqlite::Result<bool> {
     rows.prepare_cached("DELETE FROM causes WHERE object = ?1 AND number IS NULL")?.execute([object])?;
     let known = rows.prepare_cached("SELECT 1 FROM causes WHERE object = ?1")?.exists([object])?;
@@ -254,7 +255,7 @@ pub(super) fn causes_of(
     Ok(found)
 }
 
-/// The newest outcome first.
+/// Finds outcomes with a cause, the newest first.
 pub(super) fn find(connection: &Connection, query: &CauseQuery) -> rusqlite::Result<PhasePage> {
     let below = query.cursor.map_or(query.before, |cursor| cursor.min(query.before));
     let mut statement = connection.prepare_cached(

@@ -39,7 +39,7 @@ const APPLICATION_ID: i64 = 0x4B57_5031;
 const VERSION: i64 = 5;
 /// The rank of an open time is beyond all positions.
 pub(super) const OPEN: u64 = 1 << 62;
-/// Only a tool that somebody runs on the file can hold its lock.
+/// How long a write waits for the file's lock. Only a tool that somebody runs on the file can hold it.
 const BUSY: Duration = Duration::from_secs(5);
 /// Times of one source that are read at once.
 const PART: usize = 512;
@@ -145,7 +145,7 @@ impl PhaseTable {
         Ok(row.optional()?.unwrap_or_default())
     }
 
-    /// States in the journal's order, each once.
+    /// Records the phases of states. They come in the journal's order, each once.
     pub fn take_in(&mut self, states: &[Arc<State>], now_ms: u64) -> rusqlite::Result<()> {
         let Some(last) = states.last() else { return Ok(()) };
         let transaction = self.connection.transaction()?;
@@ -158,7 +158,7 @@ impl PhaseTable {
         transaction.commit()
     }
 
-    /// The newest first.
+    /// Finds times in a phase, the newest first.
     pub fn find(&self, query: &PhaseQuery) -> rusqlite::Result<PhasePage> {
         let upper = OPEN.saturating_add(query.before.min(OPEN));
         let below = query.cursor.map_or(upper, |cursor| cursor.min(upper));
@@ -166,12 +166,14 @@ impl PhaseTable {
             query.sources.iter().map(|source| PhaseReadahead::new(source, below)).collect();
         let mut page = PhasePage::default();
         for looked in 1..=query.looked {
-            for one in &mut ahead {
-                one.read_ahead(&self.connection, query)?;
+            for readahead in &mut ahead {
+                readahead.read_ahead(&self.connection, query)?;
             }
-            let first = ahead.iter_mut().filter(|one| !one.times.is_empty());
-            let first = first.max_by_key(|one| one.times.front().map(|(_, time)| time.rank));
-            let Some((object, time)) = first.and_then(|one| one.times.pop_front()) else { return Ok(page) };
+            let first = ahead.iter_mut().filter(|readahead| !readahead.times.is_empty());
+            let first = first.max_by_key(|readahead| readahead.times.front().map(|(_, time)| time.rank));
+            let Some((object, time)) = first.and_then(|readahead| readahead.times.pop_front()) else {
+                return Ok(page);
+            };
             page.next = Some(time.rank).filter(|_| looked == query.looked);
             if time.entered < query.before && !self.has_later(object, &time, query, upper)? {
                 page.times.push(time);
